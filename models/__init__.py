@@ -1,0 +1,6 @@
+"""What is explained: pairs of equivalent models, the cases explained on them, data and training of the small ones."""
+
+from faithcheck.models.case import Case, explained
+from faithcheck.models.pair import Expectation, Pair, equivalent_pair, register, registered_pairs
+
+__all__ = ["Case", "Expectation", "Pair", "equivalent_pair", "explained", "register", "registered_pairs"]

@@ -1,0 +1,60 @@
+"""What an explainer is given besides the model: inputs, a baseline and the output to explain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Case:
+    """A batch of independent examples.
+
+    Axis 0 counts examples and axis 1 counts features; any further axes (a token's embedding, say) belong to that
+    feature. So a model maps ``(batch, features, …)`` to ``(batch, outputs)``, and an attribution is always
+    ``(batch, features)``.
+
+    Attributes:
+        inputs: floating-point tensor ``(batch, features, …)``.
+        target: ``(batch,)`` int64, the output explained in each example.
+        baseline: shaped like ``inputs``: the value that a removed feature takes.
+        special: optional ``(batch, features)`` bool, true at special positions such as [CLS] and [SEP].
+
+    Raises:
+        ValueError: the shapes, dtypes or devices do not fit together.
+    """
+
+    inputs: Tensor
+    target: Tensor
+    baseline: Tensor
+    special: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.inputs.dim() < 2 or not self.inputs.is_floating_point():
+            raise ValueError(f"inputs must be floating point (batch, features, …), got {describe(self.inputs)}")
+        if self.baseline.shape != self.inputs.shape:
+            raise ValueError(f"baseline must be shaped like inputs, got {describe(self.baseline)}")
+        if self.target.shape != self.inputs.shape[:1] or self.target.dtype != torch.int64:
+            raise ValueError(f"target must be int64 (batch,), got {describe(self.target)}")
+        if self.special is not None and (self.special.shape != self.shape or self.special.dtype != torch.bool):
+            raise ValueError(f"special must be bool (batch, features), got {describe(self.special)}")
+        others = [t for t in (self.target, self.baseline, self.special) if t is not None]
+        if any(t.device != self.inputs.device for t in others):
+            raise ValueError(f"all tensors of a case must lie on one device, inputs are on {self.inputs.device}")
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of an attribution: ``(batch, features)``."""
+        return self.inputs.shape[:2]
+
+
+def explained(output: Tensor, target: Tensor) -> Tensor:
+    """The explained entry of each row: ``(batch, outputs)`` and ``(batch,)`` to ``(batch,)``."""
+    return output.gather(1, target.unsqueeze(1)).squeeze(1)
+
+
+def describe(tensor: Tensor) -> str:
+    """A tensor's dtype, shape and device, for error messages."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)} on {tensor.device}"

@@ -1,0 +1,115 @@
+"""Pairs: two models that compute one function in different ways, and what theory expects of explainers on them."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.case import Case
+
+Verdict: TypeAlias = Literal["HOLDS", "VIOLATES", "UNCLAIMED"]
+Build: TypeAlias = Callable[[int, torch.dtype, torch.device], tuple[nn.Module, nn.Module]]
+MakeCase: TypeAlias = Callable[[int, torch.dtype, torch.device], Case]
+Predict: TypeAlias = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What theory expects of one explainer under one axiom.
+
+    Attributes:
+        verdict: ``HOLDS``, ``VIOLATES`` or ``UNCLAIMED``.
+        why: the derivation in a sentence; required.
+        predict: for ``VIOLATES``: the closed form of what the axiom measures (its ``values``), called with the
+            axiom's models and the case: ``predict(f, g, case)`` for a pair, ``predict(model, case)`` for one model.
+        floor: for ``VIOLATES`` without a closed form: the least gap that theory allows.
+        cite: paper and equation.
+
+    Raises:
+        ValueError: no reason, or a ``VIOLATES`` without exactly one of ``predict`` and ``floor``.
+    """
+
+    verdict: Verdict
+    why: str
+    predict: Predict | None = None
+    floor: float | None = None
+    cite: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.why:
+            raise ValueError("an expectation needs a reason: why=…")
+        sizes = (self.predict is not None) + (self.floor is not None)
+        if sizes != (1 if self.verdict == "VIOLATES" else 0):
+            raise ValueError(
+                f"VIOLATES takes one of predict=… and floor=…, other verdicts neither; {self.verdict} got {sizes}"
+            )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two models of one function.
+
+    Attributes:
+        name: ``family.member``, unique in the registry.
+        build: ``build(seed, dtype, device) -> (f, g)``, both in eval mode, ``(batch, features, …)`` to
+            ``(batch, outputs)``.
+        case: ``case(seed, dtype, device) -> Case``, the examples explained.
+        why: why the two functions are equal.
+        cite: paper and equation.
+        expected: ``{(axiom, explainer): Expectation}``; where nothing is said, the explainer's own claims stand.
+        axioms: the axioms measured on this pair or on its two models.
+    """
+
+    name: str
+    build: Build
+    case: MakeCase
+    why: str
+    cite: str = ""
+    expected: Mapping[tuple[str, str], Expectation] = field(default_factory=dict)
+    axioms: frozenset[str] = frozenset({"invariance", "completeness", "loo"})
+
+
+_registry: dict[str, Pair] = {}
+
+
+def register(pair: Pair) -> Pair:
+    """Add a pair to the registry.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+    if pair.name in _registry:
+        raise ValueError(f"a pair named {pair.name!r} is already registered")
+    _registry[pair.name] = pair
+    return pair
+
+
+def equivalent_pair(
+    name: str,
+    *,
+    case: MakeCase,
+    why: str,
+    cite: str = "",
+    expected: Mapping[tuple[str, str], Expectation] | None = None,
+) -> Callable[[Build], Build]:
+    """Decorator form of `register`: the decorated function is the pair's ``build``."""
+
+    def decorate(build: Build) -> Build:
+        register(Pair(name, build, case, why, cite, expected or {}))
+        return build
+
+    return decorate
+
+
+def registered_pairs() -> dict[str, Pair]:
+    """All pairs by name; imports every module of `faithcheck.models.pairs` first."""
+    package = importlib.import_module("faithcheck.models.pairs")
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+    return dict(sorted(_registry.items()))
