@@ -1,0 +1,179 @@
+"""Layer-wise Relevance Propagation over operations, for any unmodified torch model.
+
+A `TorchFunctionMode` sees every torch operation of the forward pass. An operation that carries relevance, that is, one
+whose inputs depend on the explained inputs, is computed by the rule that the method's table has for it. A rule returns
+the operation's own value with a modified gradient, so that at the end relevance is inputs ⊙ gradient (`rules` says why
+this is Eq. 1). Nothing is patched and nothing is left on the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_iter, tree_map_only
+
+from faithcheck.explainers.protocol import Unsupported, per_feature
+from faithcheck.explainers.rules import ATTNLRP, CP_LRP, EPSILON_LRP, Call, Rule
+from faithcheck.models.case import Case, explained
+
+EPSILON = 1e-6
+
+SYNONYMS = {
+    "radd": "add",
+    "rmul": "mul",
+    "multiply": "mul",
+    "subtract": "sub",
+    "truediv": "div",
+    "true_divide": "div",
+    "divide": "div",
+    "rtruediv": "rdiv",
+    "negative": "neg",
+    "absolute": "abs",
+}
+
+
+def operation_name(operation: Callable[..., Any]) -> str:
+    """The name that rule tables use: ``torch.add``, ``Tensor.__radd__`` and ``x + y`` are all ``add``."""
+    name = operation.__name__
+    if name == "__get__":  # a property such as x.T
+        name = operation.__self__.__name__  # type: ignore[attr-defined]
+    name = name.removeprefix("__").removesuffix("__")
+    return SYNONYMS.get(name, name)
+
+
+class Propagation(TorchFunctionMode):
+    """Computes every operation on the way from ``point`` by its rule.
+
+    Args:
+        rules: ``{operation name: rule}``.
+        epsilon: the stabiliser ε ≥ 0; 0 is the limit ε → 0.
+        point: the explained inputs, a leaf that requires grad.
+    """
+
+    def __init__(self, rules: Mapping[str, Rule], epsilon: float, point: Tensor) -> None:
+        super().__init__()
+        self.rules, self.epsilon, self.point = rules, epsilon, point
+        self.modules: list[str] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        args, kwargs = tree_map_only(Tensor, self._without_parameters, (args, kwargs or {}))
+        if not carries((args, kwargs)):
+            return func(*args, **kwargs)
+        name = operation_name(func)
+        call = Call(name, func, args, kwargs, self.epsilon, self.where())
+        rule = self.rules.get(name)
+        if rule is not None:
+            result = rule(call)
+            return self.written_out(result) if callable(result) else result
+        result = call.value()
+        if carries(result):
+            raise call.unsupported("no rule for this operation")
+        return result
+
+    def written_out(self, steps: Callable[[], Tensor]) -> Tensor:
+        """Compute an operation by its steps, each of which meets its own rule."""
+        with self:
+            return steps()
+
+    def where(self) -> str:
+        """The module whose forward pass is running."""
+        return self.modules[-1] if self.modules else "the model"
+
+    def _without_parameters(self, tensor: Tensor) -> Tensor:
+        """Any leaf but the explained inputs is a constant: weights carry no relevance and get no gradient."""
+        return tensor.detach() if tensor.requires_grad and tensor.is_leaf and tensor is not self.point else tensor
+
+    @contextmanager
+    def naming(self, model: nn.Module) -> Iterator[None]:
+        """Follow which module runs, for error messages, by global hooks that are removed on the way out."""
+        names = {
+            id(module): f"{name or 'the model'} ({type(module).__name__})" for name, module in model.named_modules()
+        }
+
+        def enter(module: nn.Module, args: Any) -> None:
+            self.modules.append(names.get(id(module), type(module).__name__))
+
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
+            self.modules.pop()
+
+        handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def carries(values: Any) -> bool:
+    """Whether any tensor in these values depends on the explained inputs."""
+    return any(isinstance(value, Tensor) and value.requires_grad for value in tree_iter(values))
+
+
+@dataclass(frozen=True)
+class LRP:
+    """A method of Layer-wise Relevance Propagation: a table of rules and a stabiliser.
+
+    Bach et al. 2015; Eq. 1 of arXiv 2510.18810. Relevance starts as the explained output itself; where an output has a
+    bias, the bias keeps its share.
+
+    Attributes:
+        name: the explainer's name.
+        rules: ``{operation name: rule}``.
+        epsilon: the stabiliser ε ≥ 0 of z + ε·sign z, sign 0 = 1; 0 is the limit ε → 0.
+    """
+
+    name: str
+    rules: Mapping[str, Rule]
+    epsilon: float = EPSILON
+    claims: frozenset[str] = frozenset({"invariance"})
+
+    def __post_init__(self) -> None:
+        if self.epsilon < 0:
+            raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+
+    def attribute(self, model: nn.Module, case: Case) -> Tensor:
+        """Relevance of each feature: one forward and one backward pass, ``(batch, features)``.
+
+        Raises:
+            Unsupported: an operation that carries relevance has no rule; names the operation and the module.
+        """
+        with torch.enable_grad():
+            point = case.inputs.detach().clone().requires_grad_()
+            propagation = Propagation(self.rules, self.epsilon, point)
+            with propagation.naming(model), propagation:
+                output = model(point)
+            if not carries(output):
+                raise Unsupported(f"no relevance reaches the inputs: under {self.name} the output is constant")
+            (gradient,) = torch.autograd.grad(explained(output, case.target).sum(), point)
+        return per_feature(point.detach() * gradient)
+
+
+def EpsilonLRP(epsilon: float = EPSILON) -> LRP:
+    """ε-LRP (Bach et al. 2015): the ε-rule on linear maps and sums, relevance unchanged by element-wise activations.
+
+    It has no rule for a product of data or a softmax, so it refuses attention.
+    """
+    return LRP("epsilon_lrp", EPSILON_LRP, epsilon)
+
+
+def AttnLRP(epsilon: float = EPSILON) -> LRP:
+    """AttnLRP (Achtibat et al. 2024, arXiv 2402.05602; arXiv 2510.18810, Eqs. 1–5)."""
+    return LRP("attnlrp", ATTNLRP, epsilon)
+
+
+def CPLRP(epsilon: float = EPSILON) -> LRP:
+    """CP-LRP (Ali et al. 2022, arXiv 2202.07304): attention weights are constants, values take all relevance."""
+    return LRP("cplrp", CP_LRP, epsilon)

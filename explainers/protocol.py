@@ -1,0 +1,75 @@
+"""What an explainer is: anything with a name and an ``attribute`` method; no base class needed."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.case import Case, describe, explained
+
+
+class Unsupported(Exception):
+    """The explainer has no rule for something it met, and does not guess. The message names it and the way out."""
+
+
+class InvalidAttribution(Exception):
+    """What the explainer returned is not an attribution of the case."""
+
+
+@runtime_checkable
+class Explainer(Protocol):
+    """The protocol of an explainer.
+
+    Two optional attributes are read if present:
+
+    * ``claims``: a collection of axiom names that the explainer claims to satisfy, such as ``{"invariance"}``;
+    * ``expected``: ``{(axiom, pair or glob): Expectation}``, its known violations.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name in test ids and reports."""
+        ...
+
+    def attribute(self, model: nn.Module, case: Case) -> Tensor:
+        """Explain ``case.target`` of ``model(case.inputs)``: floating point ``(batch, features)``.
+
+        Raises:
+            Unsupported: the explainer has no rule for something in the model.
+        """
+        ...
+
+
+def checked_attribution(attribution: object, case: Case) -> Tensor:
+    """Return the attribution, detached, if it is one of the case.
+
+    Raises:
+        InvalidAttribution: not a tensor, not floating point, of the wrong shape or device, or not finite.
+    """
+    if not isinstance(attribution, Tensor):
+        raise InvalidAttribution(f"expected a tensor, got {type(attribution).__name__}")
+    got = describe(attribution)
+    if not attribution.is_floating_point():
+        raise InvalidAttribution(f"expected floating point, got {got}: convert with .to(inputs.dtype)")
+    if attribution.shape != case.shape:
+        raise InvalidAttribution(f"expected shape (batch, features) = {tuple(case.shape)}, got {got}")
+    if attribution.device != case.inputs.device:
+        raise InvalidAttribution(f"expected a tensor on {case.inputs.device}, got {got}")
+    bad = int((~torch.isfinite(attribution)).sum())
+    if bad:
+        raise InvalidAttribution(f"{bad} of {attribution.numel()} values are NaN or infinite")
+    return attribution.detach()
+
+
+def per_feature(attribution: Tensor) -> Tensor:
+    """Sum the axes behind (batch, features): a feature's relevance is that of all its coordinates."""
+    return attribution if attribution.dim() == 2 else attribution.flatten(2).sum(2)
+
+
+def input_gradient(model: nn.Module, inputs: Tensor, target: Tensor) -> Tensor:
+    """The gradient of each example's explained output at its inputs, shaped like ``inputs``; touches no ``.grad``."""
+    with torch.enable_grad():
+        point = inputs.detach().clone().requires_grad_()
+        return torch.autograd.grad(explained(model(point), target).sum(), point)[0]

@@ -1,0 +1,69 @@
+"""Attention Rollout: how attention weights, multiplied through the layers, reach each token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from faithcheck.explainers.lrp import operation_name
+from faithcheck.explainers.protocol import Unsupported
+from faithcheck.models.case import Case
+
+
+class AttentionWeights(TorchFunctionMode):
+    """Collects every softmax over ``tokens × tokens``, averaged over heads: ``(batch, tokens, tokens)`` a layer."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.layers: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = operation_name(func)
+        if name == "scaled_dot_product_attention":
+            raise Unsupported(f"{name} hides the attention weights: load the model with attn_implementation='eager'")
+        if name == "softmax" and result.dim() >= 3 and result.shape[-2:] == (self.tokens, self.tokens):
+            heads = result.detach().reshape(len(result), -1, self.tokens, self.tokens)
+            self.layers.append(heads.mean(1))
+        return result
+
+
+@dataclass(frozen=True)
+class AttentionRollout:
+    """Ã⁽ˡ⁾ = A⁽ˡ⁾ Ã⁽ˡ⁻¹⁾, A averaged over heads; Abnar & Zuidema 2020, arXiv 2005.00928, Eq. 1.
+
+    Attributes:
+        residual: mix each layer's weights with the residual connection, ½A + ½I, as the original method does (the
+            default); False is the form of arXiv 2510.18810, which has no residual term.
+        row: the output position whose row is the attribution; 0 is [CLS].
+    """
+
+    residual: bool = True
+    row: int = 0
+    name: str = "attention_rollout"
+    claims: frozenset[str] = frozenset({"invariance"})
+
+    @torch.no_grad()
+    def attribute(self, model: nn.Module, case: Case) -> Tensor:
+        """One forward pass: ``(batch, tokens)``, non-negative, each row summing to 1, the same for every target.
+
+        Raises:
+            Unsupported: the model has no softmax over ``tokens × tokens``, or hides it.
+        """
+        with AttentionWeights(case.shape[1]) as weights:
+            model(case.inputs)
+        if not weights.layers:
+            raise Unsupported("no softmax attention over the features in this model")
+        identity = torch.eye(case.shape[1]).to(case.inputs)
+        rollout = identity
+        for layer in weights.layers:
+            rollout = ((layer + identity) / 2 if self.residual else layer) @ rollout
+        return rollout[:, self.row]

@@ -1,0 +1,296 @@
+"""The rules of Layer-wise Relevance Propagation, one operation each, and the tables that make them methods.
+
+Relevance is carried as gradient: R = z ⊙ (modified gradient at z) for every intermediate z. Then, with w = ∂z/∂x,
+
+* the ε-rule (arXiv 2510.18810, Eq. 1)  R_i = Σ_j x_i w_ij R_j / (z_j + ε·sign z_j)  is the plain gradient, each
+  gradient at z scaled by |z| / (|z| + ε); a bias in z keeps its share;
+* the bilinear rule (Eqs. 3–4)  R_A = A ⊙ (S Vᵀ), R_V = V ⊙ (Aᵀ S), S = R_O / (2O + ε·sign O)  is the plain gradient
+  with that at O scaled by |O| / (2|O| + ε);
+* the softmax rule (Eq. 5)  R_Z = Z ⊙ (R_A − A Σ R_A)  is the plain gradient of the softmax;
+* an element-wise activation passes relevance on unchanged: the gradient is f(x) / x;
+* LayerNorm and RMSNorm are linear maps once their 1/σ is held constant, and then follow the ε-rule.
+
+So one code serves both forms, and in the limit ε = 0 the scalings are exactly 1 and ½. The tests hold each rule against
+a slow oracle written from its equation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+from torch.utils._pytree import tree_flatten, tree_iter, tree_unflatten
+
+from faithcheck.explainers.protocol import Unsupported
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation on its way to a rule: what is called, with what, and where."""
+
+    name: str
+    operation: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    epsilon: float
+    where: str
+
+    def value(self) -> Any:
+        """The operation's own result, with its plain gradient."""
+        return self.operation(*self.args, **self.kwargs)
+
+    def carrying(self) -> list[Tensor]:
+        """The operands that carry relevance, in order; an operand used twice counts twice."""
+        return [x for x in tree_iter((self.args, self.kwargs)) if isinstance(x, Tensor) and x.requires_grad]
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument given by position or by name."""
+        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
+
+    def with_first_constant(self) -> Call:
+        """The same call, its first relevance-carrying operand held constant."""
+        leaves, structure = tree_flatten((self.args, self.kwargs))
+        first = next(i for i, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad)
+        leaves[first] = leaves[first].detach()
+        args, kwargs = tree_unflatten(leaves, structure)
+        return replace(self, args=args, kwargs=kwargs)
+
+    def unsupported(self, why: str) -> Unsupported:
+        """The error that refuses this call."""
+        return Unsupported(f"{self.name} in {self.where}: {why}")
+
+
+Rule: TypeAlias = Callable[[Call], Any]
+"""A rule returns the operation's value with a modified gradient, or a function of no arguments that computes it by
+steps, each of which then meets its own rule."""
+
+
+class _Rescale(torch.autograd.Function):
+    """The value as it is; the gradient that goes on to ``x`` times a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(factor)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (factor,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return gradients[0] * factor, None, None
+
+
+def rescaled(x: Tensor, value: Tensor, factor: Tensor) -> Tensor:
+    """``value``, whose gradient reaches ``x`` multiplied by ``factor``; all three of one shape, or factor a scalar."""
+    result: Tensor = _Rescale.apply(x, value.detach(), factor)  # type: ignore[no-untyped-call]
+    return result
+
+
+def stabilised(z: Tensor, epsilon: float, parts: int = 1) -> Tensor:
+    """z, its gradient scaled by |z| / (parts·|z| + ε): the denominators parts·z + ε·sign z of Eqs. 1, 3 and 4."""
+    if epsilon == 0:
+        return z if parts == 1 else rescaled(z, z, z.new_tensor(1 / parts))
+    # 1 / (parts + ε/|z|) is the same and stays finite at z = ±∞ (a masked logit) and at z = 0.
+    return rescaled(z, z, 1 / (parts + epsilon / z.detach().abs()))
+
+
+def plain(call: Call) -> Any:
+    """The plain gradient: rearrangements and selections, multiples by a constant, the softmax rule (Eq. 5)."""
+    return call.value()
+
+
+def epsilon_rule(call: Call) -> Tensor:
+    """Eq. 1, for a map that is linear in one operand, or in all its operands together (a sum)."""
+    return stabilised(call.value(), call.epsilon)
+
+
+def linear_in_one(call: Call) -> Tensor:
+    """Eq. 1 for an operation that is linear in each operand but not in several together."""
+    if len(call.carrying()) > 1:
+        raise call.unsupported("no rule for a product of operands that both carry relevance")
+    return epsilon_rule(call)
+
+
+def multiple(call: Call) -> Any:
+    """An element-wise product with a constant: relevance passes on unchanged."""
+    if len(call.carrying()) > 1:
+        raise call.unsupported("no rule for a product of operands that both carry relevance")
+    return plain(call)
+
+
+def bilinear_rule(call: Call) -> Tensor:
+    """Eqs. 3–4 where both operands carry relevance; Eq. 1 where only one does, which then takes all of it."""
+    operands = len(call.carrying())
+    if operands > 2:
+        raise call.unsupported(
+            f"no rule for a product of {operands} operands that carry relevance; multiply two by two"
+        )
+    return stabilised(call.value(), call.epsilon, parts=operands)
+
+
+def product_rule(call: Call) -> Any:
+    """Eqs. 3–4 for an element-wise product; a constant factor passes relevance on unchanged."""
+    return bilinear_rule(call) if len(call.carrying()) > 1 else plain(call)
+
+
+def second_takes_all(call: Call) -> Tensor:
+    """CP-LRP: in a product of data, O = AV, the first operand (the attention weights) is a constant."""
+    operands = len(call.carrying())
+    return bilinear_rule(call.with_first_constant() if operands == 2 else call)
+
+
+def constant(call: Call) -> Tensor:
+    """No relevance goes through: CP-LRP's softmax."""
+    result: Tensor = call.value()
+    return result.detach()
+
+
+def identity_rule(call: Call) -> Tensor:
+    """An element-wise function of one operand: R_x = R_f(x), so the gradient is f(x)/x; at x = 0 its limit f′(0)."""
+    if len(call.carrying()) != 1:
+        raise call.unsupported("no rule for several operands that carry relevance")
+    (x,) = call.carrying()
+    value = call.value()
+    ratio = value.detach() / x.detach()
+    zero = x.detach() == 0
+    if zero.any():
+        (slope,) = torch.autograd.grad(value.sum(), x)
+        ratio = torch.where(zero, slope, ratio)
+    return rescaled(x, value, ratio)
+
+
+def quotient_rule(call: Call) -> Any:
+    """a/b as the product of a and 1/b: the product rule, and the identity rule for the reciprocal."""
+    numerator, denominator = call.argument(0, "input"), call.argument(1, "other")
+    if call.name == "rdiv":
+        numerator, denominator = denominator, numerator
+    if call.kwargs.get("rounding_mode") is not None:
+        raise call.unsupported("no rule for a rounded quotient")
+    if not (isinstance(denominator, Tensor) and denominator.requires_grad):
+        return plain(call)
+    reciprocal = identity_rule(replace(call, operation=torch.reciprocal, args=(denominator,), kwargs={}))
+    return product_rule(replace(call, operation=torch.mul, args=(reciprocal, numerator), kwargs={}))
+
+
+def layer_norm_rule(call: Call) -> Tensor:
+    """LayerNorm as the linear map (x − mean x)/σ ⊙ γ + β with σ held constant (Ali et al. 2022), then Eq. 1."""
+    x, shape = call.argument(0, "input"), call.argument(1, "normalized_shape")
+    gamma, beta = call.argument(2, "weight"), call.argument(3, "bias")
+    axes = tuple(range(-len(shape), 0))
+    centred = x - x.mean(axes, keepdim=True)
+    variance = centred.detach().square().mean(axes, keepdim=True)
+    z = centred * (variance + call.argument(4, "eps", 1e-5)).rsqrt()
+    z = z if gamma is None else z * gamma
+    return stabilised(z if beta is None else z + beta, call.epsilon)
+
+
+def rms_norm_rule(call: Call) -> Tensor:
+    """RMSNorm as the linear map x/rms(x) ⊙ γ with the mean square held constant, then Eq. 1."""
+    x, shape = call.argument(0, "input"), call.argument(1, "normalized_shape")
+    gamma, eps = call.argument(2, "weight"), call.argument(3, "eps")
+    square = x.detach().square().mean(tuple(range(-len(shape), 0)), keepdim=True)
+    z = x * (square + (torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
+    return stabilised(z if gamma is None else z * gamma, call.epsilon)
+
+
+def batch_norm_rule(call: Call) -> Tensor:
+    """BatchNorm with its running statistics is an affine map: Eq. 1."""
+    if call.argument(5, "training", False):
+        raise call.unsupported("no rule for batch statistics: call model.eval()")
+    return linear_in_one(call)
+
+
+def dropout_rule(call: Call) -> Any:
+    """Dropout is the identity in eval mode."""
+    if call.argument(2, "training", True) and call.argument(1, "p", 0.5) > 0:
+        raise call.unsupported("no rule for dropout in train mode: call model.eval()")
+    return plain(call)
+
+
+def attention_rule(call: Call) -> Callable[[], Tensor]:
+    """Scaled dot-product attention written out, so that its products and its softmax meet their own rules."""
+    query, key, value = (call.argument(i, name) for i, name in enumerate(("query", "key", "value")))
+    mask, causal = call.argument(3, "attn_mask"), call.argument(5, "is_causal", False)
+    scale = call.argument(6, "scale")
+    if call.argument(4, "dropout_p", 0.0) > 0:
+        raise call.unsupported("no rule for dropout in train mode: call model.eval()")
+    if mask is not None and mask.requires_grad:
+        raise call.unsupported("no rule for an attention mask that carries relevance")
+    if causal:
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+
+    def steps() -> Tensor:
+        k, v = key, value
+        if call.argument(7, "enable_gqa", False):
+            k, v = (x.repeat_interleave(query.shape[-3] // x.shape[-3], dim=-3) for x in (key, value))
+        logits = torch.matmul(query, k.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if mask is not None and mask.dtype == torch.bool:
+            logits = logits.masked_fill(~mask, -math.inf)
+        elif mask is not None:
+            logits = logits + mask
+        return torch.matmul(torch.softmax(logits, -1), v)
+
+    return steps
+
+
+REARRANGEMENTS = (
+    *("T", "mT", "H", "mH", "view", "view_as", "reshape", "reshape_as", "transpose", "permute", "swapaxes", "movedim"),
+    *("flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "expand", "expand_as", "broadcast_to", "repeat", "tile"),
+    *("repeat_interleave", "contiguous", "clone", "to", "type", "type_as", "float", "double", "getitem", "setitem"),
+    *("select", "narrow", "index_select", "gather", "take_along_dim", "split", "chunk", "unbind", "tensor_split"),
+    *("cat", "concat", "stack", "hstack", "vstack", "roll", "flip", "pad", "masked_fill", "where", "tril", "triu"),
+    *("diagonal", "max", "min", "amax", "amin", "maximum", "minimum", "abs", "neg", "positive", "relu"),
+    *("max_pool1d", "max_pool2d"),
+)
+"""Operations that move or select values, or only change their sign: each output is ± one input, so relevance goes where
+the gradient goes."""
+
+SUMS = ("add", "sub", "rsub", "sum", "mean", "cumsum")
+LINEAR = (
+    *("linear", "conv1d", "conv2d", "conv3d", "addmm", "baddbmm"),
+    *("avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d"),
+)
+MATRIX_PRODUCTS = ("matmul", "mm", "bmm", "mv", "dot", "inner", "outer", "einsum")
+ACTIVATIONS = (
+    *("gelu", "silu", "mish", "tanh", "sigmoid", "logsigmoid", "softplus", "softsign", "elu", "selu", "celu"),
+    *("leaky_relu", "hardtanh", "hardsigmoid", "hardswish", "relu6", "clamp", "erf", "exp", "expm1", "log", "log1p"),
+    *("sqrt", "rsqrt", "square", "reciprocal", "pow", "rpow"),
+)
+
+EPSILON_LRP: Mapping[str, Rule] = {
+    **dict.fromkeys(REARRANGEMENTS, plain),
+    **dict.fromkeys(SUMS, epsilon_rule),
+    **dict.fromkeys((*LINEAR, *MATRIX_PRODUCTS), linear_in_one),
+    **dict.fromkeys(ACTIVATIONS, identity_rule),
+    "mul": multiple,
+    "div": multiple,
+    "layer_norm": layer_norm_rule,
+    "rms_norm": rms_norm_rule,
+    "batch_norm": batch_norm_rule,
+    "dropout": dropout_rule,
+}
+"""ε-LRP: Eq. 1 and what leaves relevance unchanged."""
+
+ATTNLRP: Mapping[str, Rule] = {
+    **EPSILON_LRP,
+    **dict.fromkeys(MATRIX_PRODUCTS, bilinear_rule),
+    "mul": product_rule,
+    "div": quotient_rule,
+    "rdiv": quotient_rule,
+    "softmax": plain,
+    "scaled_dot_product_attention": attention_rule,
+}
+"""AttnLRP: Eqs. 1–5."""
+
+CP_LRP: Mapping[str, Rule] = {
+    **ATTNLRP,
+    **dict.fromkeys(MATRIX_PRODUCTS, second_takes_all),
+    "softmax": constant,
+}
+"""CP-LRP: the softmax, and with it queries and keys, gets no relevance. Where there is no softmax (linear attention),
+the first operand of a matrix product of data is taken for the attention weights; element-wise products of data, on
+which CP-LRP says nothing, keep AttnLRP's half."""
