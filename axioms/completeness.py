@@ -1,0 +1,30 @@
+"""Completeness: an attribution sums to what the features add to the output over the baseline.
+
+Σᵢ aᵢ = f(x) − f(x′); Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §3.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.explainers.protocol import Explainer, checked_attribution
+from faithcheck.models.case import Case, explained
+
+
+def completeness(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """Measure how far an attribution's sum is from the change of the explained output.
+
+    ``values`` is Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``; ``gap`` is relative to the larger of the two sides, in [0, 2].
+
+    Raises:
+        Unsupported, InvalidAttribution: from the explainer.
+    """
+    attribution = checked_attribution(explainer.attribute(model, case), case)
+    with torch.no_grad():
+        change = explained(model(case.inputs), case.target) - explained(model(case.baseline), case.target)
+    total = attribution.double().sum(1)
+    values = total - change.double()
+    gap = relative_gap(values[:, None], total[:, None], change[:, None].double())
+    return Measurement(gap, tolerance(attribution, case.inputs), values)

@@ -1,0 +1,27 @@
+"""Implementation invariance: two models of one function get one attribution.
+
+Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §3.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.explainers.protocol import Explainer, checked_attribution
+from faithcheck.models.case import Case
+
+
+def invariance(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Measurement:
+    """Measure how far the attributions of two equivalent models differ.
+
+    ``values`` is a_f − a_g, ``(batch, features)``; ``gap`` its largest entry relative to the example's largest
+    attribution, in [0, 2].
+
+    Raises:
+        Unsupported, InvalidAttribution: from the explainer.
+    """
+    left = checked_attribution(explainer.attribute(f, case), case)
+    right = checked_attribution(explainer.attribute(g, case), case)
+    values = left.double() - right.double()
+    return Measurement(relative_gap(values, left, right), tolerance(left, right, case.inputs), values)

@@ -1,0 +1,76 @@
+"""LOO agreement: how well an attribution correlates with Leave-One-Out.
+
+You et al., arXiv 2510.18810, §4; the sum-to-one normalisation is theirs, and flips the sign of Pearson's r wherever a
+map sums to a negative number, so the raw correlation stands beside it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+from torch import Tensor, nn
+
+from faithcheck.axioms.verdicts import Measurement, tolerance
+from faithcheck.explainers.loo import LeaveOneOut
+from faithcheck.explainers.protocol import Explainer, checked_attribution
+from faithcheck.models.case import Case
+
+STATISTICS = ("pearson", "pearson_sum_to_one", "spearman", "kendall")
+
+
+def correlations(a: np.ndarray, b: np.ndarray) -> dict[str, float] | None:
+    """Correlate two maps ``(features,)``; None where a map is constant or has fewer than two features.
+
+    ``pearson_sum_to_one`` correlates a/Σa with b/Σb: Pearson's r times the sign of Σa·Σb.
+    """
+    if len(a) < 2 or np.ptp(a) <= 1e-12 * np.abs(a).max() or np.ptp(b) <= 1e-12 * np.abs(b).max():
+        return None
+    pearson = float(stats.pearsonr(a, b).statistic)
+    return {
+        "pearson": pearson,
+        "pearson_sum_to_one": float(pearson * np.sign(a.sum()) * np.sign(b.sum())),
+        "spearman": float(stats.spearmanr(a, b).statistic),
+        "kendall": float(stats.kendalltau(a, b).statistic),
+    }
+
+
+def agreement(attribution: Tensor, loo: Tensor, keep: Tensor | None = None) -> tuple[list[float], dict[str, object]]:
+    """Pearson's r of each example where it is defined, and the mean of every statistic with counts.
+
+    Args:
+        attribution: ``(batch, features)``.
+        loo: ``(batch, features)``.
+        keep: ``(batch, features)`` bool, the positions that count; all by default.
+    """
+    rows = []
+    for i in range(len(loo)):
+        chosen = slice(None) if keep is None else keep[i]
+        rows.append(correlations(attribution[i, chosen].double().cpu().numpy(), loo[i, chosen].double().cpu().numpy()))
+    defined = [row for row in rows if row is not None]
+    means: dict[str, object] = {
+        name: float(np.mean([row[name] for row in defined])) if defined else None for name in STATISTICS
+    }
+    counts = {"examples": len(rows), "undefined": len(rows) - len(defined)}
+    return [row["pearson"] for row in defined], means | counts
+
+
+def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """Measure 1 − r, r the mean over examples of Pearson's correlation with Leave-One-Out (raw, every position).
+
+    ``detail`` has Pearson's r raw and after sum-to-one, Spearman's ρ and Kendall's τ, each a mean over the examples
+    where it is defined, the counts, and the same without special positions where the case has any.
+
+    Raises:
+        Unsupported, InvalidAttribution: from the explainer.
+    """
+    attribution = checked_attribution(explainer.attribute(model, case), case)
+    loo = LeaveOneOut().attribute(model, case)
+    pearson, detail = agreement(attribution, loo)
+    if case.special is not None:
+        _, rest = agreement(attribution, loo, ~case.special)
+        detail |= {f"{name}_no_special": value for name, value in rest.items()}
+    gap = 1 - float(np.mean(pearson)) if pearson else None
+    if gap is None:
+        detail["reason"] = "the correlation is undefined on every example: a map is constant"
+    values = attribution.new_tensor([1 - r for r in pearson])
+    return Measurement(gap, tolerance(attribution, loo), values, detail)

@@ -1,0 +1,282 @@
+"""The suite: which checks there are, how one runs, and the record that it leaves.
+
+One generator, `plan`, stands behind both pytest and `check_explainer`.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+
+from faithcheck.axioms.completeness import completeness
+from faithcheck.axioms.equivalence import equivalence
+from faithcheck.axioms.invariance import invariance
+from faithcheck.axioms.loo_agreement import loo_agreement
+from faithcheck.axioms.symbolic import symbolic
+from faithcheck.axioms.verdicts import PASSING, Measurement, Status, settle
+from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.explainers.registry import builtin_explainers, unknown
+from faithcheck.models.case import Case
+from faithcheck.models.pair import Expectation, Pair, registered_pairs
+
+
+@dataclass(frozen=True)
+class Axiom:
+    """One axiom: what it says, and the function that measures it.
+
+    Attributes:
+        summary: one line.
+        measure: ``measure([explainer,] *models, case) -> Measurement``.
+        of_pairs: measured on both models of a pair together, not on each alone.
+        of_explainers: measured for an explainer, not for the pair as such.
+    """
+
+    summary: str
+    measure: Callable[..., Measurement]
+    of_pairs: bool = True
+    of_explainers: bool = True
+
+
+AXIOMS = {
+    "equivalence": Axiom("the two models of a pair are one function", equivalence, of_explainers=False),
+    "invariance": Axiom("two implementations of one function get one attribution", invariance),
+    "completeness": Axiom("attributions sum to f(x) − f(baseline)", completeness, of_pairs=False),
+    "loo": Axiom("attributions correlate with Leave-One-Out", loo_agreement, of_pairs=False),
+    "symbolic": Axiom("the running explainer is its symbolic derivation", symbolic),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is fixed by: the seed of pairs and cases, the floating-point type and the device."""
+
+    seed: int = 0
+    dtype: torch.dtype = torch.float64
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measurement, settled; plain values only.
+
+    Attributes:
+        id: ``axiom/explainer-subject``.
+        axiom: its name.
+        explainer: its name; None where a pair as such is measured.
+        subject: the pair, or with ``.f`` or ``.g`` one of its models.
+        gap: relative size of the violation; None where there was nothing to measure.
+        tol: the largest gap that round-off explains.
+        predicted: the largest value that the closed form predicts.
+        prediction_error: how far the measured values are from the closed form, relative.
+        floor: the least gap of an expected violation without a closed form.
+        expected: ``HOLDS``, ``VIOLATES`` or ``UNCLAIMED``.
+        status: how it settled; see `verdicts`.
+        why: the reason for the expectation.
+        cite: its source.
+        seed: the seed of pair and case.
+        detail: further figures.
+        traceback: the explainer's own, where it raised.
+    """
+
+    id: str
+    axiom: str
+    explainer: str | None
+    subject: str
+    gap: float | None
+    tol: float | None
+    predicted: float | None
+    prediction_error: float | None
+    floor: float | None
+    expected: str
+    status: Status
+    why: str
+    cite: str
+    seed: int
+    detail: dict[str, object] = field(default_factory=dict)
+    traceback: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the check is green."""
+        return self.status in PASSING
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON's types."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One cell of the suite: an axiom, an explainer, and a pair or one of its models.
+
+    Attributes:
+        axiom: a name in `AXIOMS`.
+        explainer: who is checked; None where the axiom is of pairs as such.
+        pair: on what.
+        side: ``""`` for both models, ``"f"`` or ``"g"`` for one.
+    """
+
+    axiom: str
+    explainer: Explainer | None
+    pair: Pair
+    side: str = ""
+
+    @property
+    def subject(self) -> str:
+        """The pair's name, or that of one of its models."""
+        return f"{self.pair.name}.{self.side}" if self.side else self.pair.name
+
+    @property
+    def id(self) -> str:
+        """``explainer-subject``, as test ids read."""
+        return f"{self.explainer.name}-{self.subject}" if self.explainer else self.subject
+
+    @property
+    def expectation(self) -> Expectation:
+        """What theory expects: the pair's word, then the explainer's known violations, then its claims."""
+        if self.explainer is None:
+            return Expectation("HOLDS", self.pair.why, cite=self.pair.cite)
+        if stated := self.pair.expected.get((self.axiom, self.explainer.name)):
+            return stated
+        for (axiom, pattern), expectation in getattr(self.explainer, "expected", {}).items():
+            if axiom == self.axiom and fnmatchcase(self.subject, pattern):
+                found: Expectation = expectation
+                return found
+        if self.axiom in getattr(self.explainer, "claims", ()):
+            return Expectation("HOLDS", f"{self.explainer.name} claims {self.axiom}")
+        return Expectation("UNCLAIMED", f"{self.explainer.name} does not claim {self.axiom}")
+
+    def run(self, settings: Settings) -> Record:
+        """Build, measure and settle. An error of the explainer or the pair becomes a record of status ``error``."""
+        try:
+            # Fresh models for every check, and random numbers of its own: nothing leaks from one to the next.
+            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+                torch.manual_seed(settings.seed)
+                return self._measured(settings)
+        except Unsupported as refusal:
+            return self._record(settings, "unsupported", detail={"reason": str(refusal)})
+        except Exception as error:
+            detail: dict[str, object] = {"error": f"{type(error).__name__}: {error}"}
+            return self._record(settings, "error", detail=detail, traceback=traceback.format_exc())
+
+    def _measured(self, settings: Settings) -> Record:
+        models = self._models(settings)
+        case = self.pair.case(settings.seed, settings.dtype, settings.device)
+        measurement = self._measure(models, case)
+        expectation = self.expectation
+        predicted = expectation.predict(*models, case) if expectation.predict else None
+        status, error = settle(measurement, expectation, predicted)
+        detail = dict(measurement.detail)
+        if expectation.verdict == "VIOLATES" and AXIOMS[self.axiom].of_pairs:
+            # Every violation has a control: on a model and its deep copy the same explainer must hold.
+            control = self._measure((models[0], deepcopy(models[0])), case)
+            detail["control gap"] = control.gap
+            if control.gap is None or control.gap > control.tol:
+                status = "inconclusive"
+        return self._record(
+            settings,
+            status,
+            gap=measurement.gap,
+            tol=measurement.tol,
+            predicted=None if predicted is None else float(predicted.abs().max()),
+            prediction_error=error,
+            detail=detail,
+        )
+
+    def _models(self, settings: Settings) -> tuple[nn.Module, ...]:
+        f, g = self.pair.build(settings.seed, settings.dtype, settings.device)
+        return {"": (f, g), "f": (f,), "g": (g,)}[self.side]
+
+    def _measure(self, models: Sequence[nn.Module], case: Case) -> Measurement:
+        who = () if self.explainer is None else (self.explainer,)
+        return AXIOMS[self.axiom].measure(*who, *models, case)
+
+    def _record(self, settings: Settings, status: Status, **measured: Any) -> Record:
+        expectation = self.expectation
+        blank: dict[str, Any] = dict.fromkeys(("gap", "tol", "predicted", "prediction_error"))
+        return Record(
+            id=f"{self.axiom}/{self.id}",
+            axiom=self.axiom,
+            explainer=self.explainer.name if self.explainer else None,
+            subject=self.subject,
+            floor=expectation.floor,
+            expected=expectation.verdict,
+            status=status,
+            why=expectation.why,
+            cite=expectation.cite,
+            seed=settings.seed,
+            **blank | measured,
+        )
+
+
+def plan(axiom: str, explainers: Iterable[Explainer], pairs: Iterable[Pair]) -> list[Check]:
+    """Every check of an axiom: explainers × pairs (or × both models of each pair).
+
+    Raises:
+        ValueError: an unknown axiom, or an expectation that matches no check.
+    """
+    if axiom not in AXIOMS:
+        raise ValueError(unknown("axiom", axiom, AXIOMS))
+    kind = AXIOMS[axiom]
+    explainers, pairs = list(explainers), list(pairs)
+    refuse_stale_expectations(explainers, pairs)
+    sides = ("",) if kind.of_pairs else ("f", "g")
+    measured = [pair for pair in pairs if axiom in pair.axioms or not kind.of_explainers]
+    who: list[Explainer | None] = [*explainers] if kind.of_explainers else [None]
+    return [Check(axiom, explainer, pair, side) for explainer in who for pair in measured for side in sides]
+
+
+def refuse_stale_expectations(explainers: Sequence[Explainer], pairs: Sequence[Pair]) -> None:
+    """Refuse expectations that could match no check: a typo would silently expect nothing.
+
+    Raises:
+        ValueError: names the expectation, and the nearest name that exists.
+    """
+    names = {*builtin_explainers(), *(explainer.name for explainer in explainers)}
+    for pair in pairs:
+        for axiom, explainer in pair.expected:
+            if explainer not in names:
+                raise ValueError(f"{pair.name} expects something of an {unknown('explainer', explainer, names)}")
+            if axiom not in pair.axioms:
+                raise ValueError(f"{pair.name} expects something of an {unknown('axiom', axiom, pair.axioms)}")
+    everything = {pair.name: pair for pair in (*registered_pairs().values(), *pairs)}.values()
+    for who in explainers:
+        for axiom, pattern in getattr(who, "expected", {}):
+            if axiom not in AXIOMS:
+                raise ValueError(f"{who.name} expects something of an {unknown('axiom', axiom, AXIOMS)}")
+            sides = ("",) if AXIOMS[axiom].of_pairs else (".f", ".g")
+            subjects = [pair.name + side for pair in everything if axiom in pair.axioms for side in sides]
+            if not any(fnmatchcase(subject, pattern) for subject in subjects):
+                raise ValueError(f"{who.name} expects something of an {unknown('subject', pattern, subjects)}")
+
+
+def check_explainer(
+    explainer: Explainer,
+    axioms: Iterable[str] = ("invariance", "completeness", "loo"),
+    pairs: Iterable[Pair] | None = None,
+    settings: Settings | None = None,
+) -> list[Record]:
+    """Check one explainer without pytest.
+
+    Args:
+        explainer: an object with ``name`` and ``attribute(model, case)``.
+        axioms: names in `AXIOMS`.
+        pairs: the registry's by default.
+        settings: seed 0, float64 on the CPU by default.
+
+    Returns:
+        One record per check, red ones included: see ``record.passed``.
+
+    Raises:
+        ValueError: an unknown axiom, or an expectation that matches no check.
+    """
+    chosen = list(registered_pairs().values() if pairs is None else pairs)
+    checks = [check for axiom in axioms for check in plan(axiom, [explainer], chosen)]
+    return [check.run(settings or Settings()) for check in checks]

@@ -1,0 +1,90 @@
+"""Measurements, and how a measurement is settled against what theory expects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from faithcheck.models.pair import Expectation
+
+Status: TypeAlias = Literal[
+    "holds",
+    "predicted violation",
+    "recorded",
+    "broken claim",
+    "violation vanished",
+    "inconclusive",
+    "error",
+    "unsupported",
+]
+PASSING: frozenset[str] = frozenset({"holds", "predicted violation", "recorded"})
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What an axiom measured for one explainer.
+
+    Attributes:
+        gap: the size of the violation, relative, 0 where the axiom holds exactly; None where it is undefined on
+            every example, with the reason in ``detail["reason"]``.
+        tol: the largest gap that round-off explains.
+        values: what the axiom measured, ``(batch, …)``; an expectation's ``predict`` predicts this.
+        detail: further figures for the report: strings, numbers, None.
+    """
+
+    gap: float | None
+    tol: float
+    values: Tensor
+    detail: Mapping[str, object] = field(default_factory=dict)
+
+
+def tolerance(*tensors: Tensor) -> float:
+    """The largest relative gap that round-off explains, by the coarsest of the tensors' dtypes.
+
+    A sum of 10⁵ products loses at most about five digits in float64 and, in practice, three in float32; the smallest
+    violation that the registry predicts is above 10⁻³, so each tolerance leaves room on both sides.
+    """
+    epsilon = max(torch.finfo(tensor.dtype).eps for tensor in tensors)
+    return 1e-9 if epsilon < 1e-12 else 1e-4 if epsilon < 1e-6 else 5e-2
+
+
+def relative_gap(difference: Tensor, *scales: Tensor) -> float:
+    """The largest ``|difference| / max |scales|`` over the batch, each example on its own scale; 0/0 counts as 0."""
+    size = difference.abs().flatten(1).amax(1)
+    scale = torch.stack([scale.abs().flatten(1).amax(1) for scale in scales]).amax(0)
+    return float(torch.where(size == 0, size, size / scale).max())
+
+
+def settle(measurement: Measurement, expectation: Expectation, predicted: Tensor | None) -> tuple[Status, float | None]:
+    """Compare a measurement with its expectation.
+
+    Args:
+        measurement: what was measured.
+        expectation: what theory expects.
+        predicted: the value of ``expectation.predict``, shaped like ``measurement.values``, where there is one.
+
+    Returns:
+        The status, and the relative error of the prediction where there is one.
+    """
+    error = None
+    if predicted is not None:
+        values = measurement.values.reshape(len(predicted), -1)
+        predicted = predicted.reshape(len(predicted), -1)
+        error = relative_gap(values - predicted, values, predicted)
+    gap = measurement.gap
+    if gap is None:
+        return "unsupported", error
+    if expectation.verdict == "UNCLAIMED":
+        return "recorded", error
+    if expectation.verdict == "HOLDS":
+        return ("holds" if gap <= measurement.tol else "broken claim"), error
+    if gap <= measurement.tol:
+        return "violation vanished", error
+    if error is not None:
+        return ("predicted violation" if error <= measurement.tol else "inconclusive"), error
+    assert expectation.floor is not None
+    return ("predicted violation" if gap >= expectation.floor else "inconclusive"), error

@@ -1,0 +1,308 @@
+"""The suite's own logic: how measurements settle, what runs, and that breaking a rule turns it red."""
+
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+import torch
+from torch import nn
+
+from faithcheck.axioms import AXIOMS, Check, Measurement, Settings, check_explainer, plan, settle
+from faithcheck.axioms.loo_agreement import agreement, correlations
+from faithcheck.axioms.verdicts import relative_gap, tolerance
+from faithcheck.explainers import LRP, builtin_explainers
+from faithcheck.explainers.rules import ATTNLRP, plain, stabilised
+from faithcheck.models import Case, Expectation, Pair, register, registered_pairs
+from faithcheck.models.pairs import product
+
+X1X2X3 = registered_pairs()["product.x1x2x3"]
+
+
+def zero(*args):
+    return torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "gap", "status"),
+    [
+        ("HOLDS", 0.0, "holds"),
+        ("HOLDS", 1e-9, "holds"),
+        ("HOLDS", 1e-3, "broken claim"),
+        ("VIOLATES", 0.0, "violation vanished"),
+        ("VIOLATES", 0.1, "inconclusive"),
+        ("VIOLATES", 0.2, "predicted violation"),
+        ("VIOLATES", 0.9, "predicted violation"),
+        ("UNCLAIMED", 0.0, "recorded"),
+        ("UNCLAIMED", 0.9, "recorded"),
+        ("HOLDS", None, "unsupported"),
+    ],
+)
+def test_settling_by_floor(verdict, gap, status):
+    expectation = Expectation(verdict, "because", floor=0.2 if verdict == "VIOLATES" else None)
+    assert settle(Measurement(gap, 1e-9, torch.zeros(1, 1)), expectation, None) == (status, None)
+
+
+@pytest.mark.parametrize(
+    ("scale", "status"), [(1.0, "predicted violation"), (1.001, "inconclusive"), (-1.0, "inconclusive")]
+)
+def test_settling_by_prediction(scale, status):
+    values = torch.tensor([[1.0, -2.0], [0.5, 0.0]], dtype=torch.float64)
+    expectation = Expectation("VIOLATES", "because", predict=zero)
+    settled, error = settle(Measurement(0.5, 1e-9, values), expectation, scale * values)
+    assert settled == status
+    assert error == pytest.approx(abs(1 - scale) / max(1, abs(scale)))
+
+
+def test_a_predicted_violation_that_vanished_is_red_even_if_nothing_was_predicted():
+    expectation = Expectation("VIOLATES", "because", predict=zero)
+    assert settle(Measurement(0.0, 1e-9, zero()), expectation, zero())[0] == "violation vanished"
+
+
+def test_relative_gaps_are_by_example():
+    difference = torch.tensor([[1e-3, 0.0], [0.0, 0.0]])
+    scale = torch.tensor([[1e-3, 0.0], [1e6, 1e6]])
+    assert relative_gap(difference, scale) == pytest.approx(1)
+    assert relative_gap(torch.zeros(2, 2), torch.zeros(2, 2)) == 0
+
+
+def test_tolerance_follows_the_coarsest_dtype():
+    double, single = torch.zeros(1, dtype=torch.float64), torch.zeros(1)
+    assert tolerance(double) == 1e-9
+    assert tolerance(double, single) == 1e-4
+
+
+def test_an_expectation_needs_its_parts():
+    for arguments in ({"why": ""}, {"why": "x", "floor": 0.1}, {"why": "x", "predict": zero}):
+        with pytest.raises(ValueError, match=r"needs a reason|takes one of"):
+            Expectation("HOLDS", **arguments)
+    for arguments in ({}, {"floor": 0.1, "predict": zero}):
+        with pytest.raises(ValueError, match="takes one of"):
+            Expectation("VIOLATES", "x", **arguments)
+
+
+def lrp(**rules):
+    return LRP("attnlrp", {**ATTNLRP, **rules}, epsilon=0)
+
+
+def check(explainer, axiom="invariance", pair=X1X2X3):
+    return Check(axiom, explainer, pair).run(Settings())
+
+
+def test_breaking_a_rule_turns_the_run_red():
+    assert check(lrp()).status == "predicted violation"
+    no_halving = check(lrp(mul=plain))
+    assert no_halving.status == "violation vanished"
+    assert not no_halving.passed
+    thirds = check(lrp(mul=lambda call: stabilised(call.value(), 0, parts=3)))
+    assert thirds.status == "inconclusive"
+    assert not thirds.passed
+    assert check(lrp(mul=plain), "symbolic").status == "broken claim"
+
+
+@pytest.mark.parametrize("broken", [1 + 1e-6, 0.5, -1.0])
+def test_breaking_loo_turns_the_run_red(broken):
+    class Off:
+        name = "loo"
+
+        def attribute(self, model, case):
+            left_first = model.tree == product.left_comb(3)
+            return builtin_explainers()["loo"].attribute(model, case) * (broken if left_first else 1)
+
+    assert check(Off()).status == "broken claim"
+
+
+def test_a_violation_without_a_quiet_control_proves_nothing():
+    class Noisy:
+        name = "noisy"
+        expected = MappingProxyType({("invariance", "product.*"): Expectation("VIOLATES", "it is random", floor=0.1)})
+
+        def attribute(self, model, case):
+            return torch.randn(case.shape, dtype=torch.float64)
+
+    record = check(Noisy())
+    assert record.status == "inconclusive"
+    assert record.detail["control gap"] > 0.1
+
+
+def test_claims_and_known_violations_are_read():
+    class Mine:
+        name = "mine"
+        claims = frozenset({"invariance"})
+        expected = MappingProxyType(
+            {("completeness", "product.x1x2x3.?"): Expectation("VIOLATES", "sums to 3y", floor=0.5)}
+        )
+
+        def attribute(self, model, case):
+            return builtin_explainers()["gradient_x_input"].attribute(model, case)
+
+    records = check_explainer(Mine(), ["invariance", "completeness"], [X1X2X3])
+    assert [(r.subject, r.status) for r in records] == [
+        ("product.x1x2x3", "holds"),
+        ("product.x1x2x3.f", "predicted violation"),
+        ("product.x1x2x3.g", "predicted violation"),
+    ]
+
+    class Silent(Mine):
+        claims = ()
+        expected = MappingProxyType({})
+
+    assert {r.status for r in check_explainer(Silent(), ["invariance"], [X1X2X3])} == {"recorded"}
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (("invarience", "product.*"), "did you mean invariance"),
+        (("invariance", "product.x1x2x4"), "did you mean product.x1x2x3"),
+    ],
+)
+def test_an_expectation_that_matches_nothing_is_an_error(key, message):
+    class Stale:
+        name = "stale"
+        expected = MappingProxyType({key: Expectation("HOLDS", "x")})
+
+        def attribute(self, model, case):
+            return case.inputs
+
+    with pytest.raises(ValueError, match=message):
+        plan("invariance", [Stale()], [X1X2X3])
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [(("invariance", "atnlrp"), "did you mean attnlrp"), (("loo", "attnlrp"), "unknown axiom 'loo'")],
+)
+def test_a_pair_that_expects_nothing_there_is_an_error(key, message):
+    pair = replace(X1X2X3, expected={key: Expectation("HOLDS", "x")})
+    with pytest.raises(ValueError, match=message):
+        plan("invariance", builtin_explainers().values(), [pair])
+
+
+def test_unknown_axiom():
+    with pytest.raises(ValueError, match="did you mean completeness"):
+        plan("completenes", [], [])
+
+
+def test_a_name_is_registered_once():
+    with pytest.raises(ValueError, match="already registered"):
+        register(X1X2X3)
+
+
+def returning(value):
+    class Bad:
+        name = "bad"
+        claims = frozenset({"invariance"})
+
+        def attribute(self, model, case):
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+    return Bad()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.zeros(8, 2), "InvalidAttribution: expected shape"),
+        (torch.full((8, 3), float("nan")), "InvalidAttribution: 24 of 24 values are NaN"),
+        (torch.zeros(8, 3, dtype=torch.int64), "InvalidAttribution: expected floating point"),
+        (torch.zeros(8, 3, device="meta"), "InvalidAttribution: expected a tensor on cpu"),
+        (ZeroDivisionError("theirs"), "ZeroDivisionError: theirs"),
+    ],
+    ids=["shape", "nan", "integers", "device", "raises"],
+)
+@pytest.mark.parametrize("axiom", ["invariance", "completeness"])
+def test_a_bad_explainer_is_a_red_record_not_a_crash(value, message, axiom):
+    side = "" if AXIOMS[axiom].of_pairs else "f"
+    record = Check(axiom, returning(value), X1X2X3, side).run(Settings())
+    assert record.status == "error"
+    assert not record.passed
+    assert str(record.detail["error"]).startswith(message)
+    assert "Traceback" in record.traceback
+
+
+def test_random_numbers_of_a_check_are_its_own():
+    before = torch.get_rng_state()
+
+    class Draws:
+        name = "draws"
+
+        def attribute(self, model, case):
+            torch.manual_seed(3)
+            return torch.rand(case.shape)
+
+    check(Draws())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x):
+        return (x * self.scale).sum(1, keepdim=True)
+
+
+class Masked(nn.Module):
+    """Σx with a pole where the first feature is above 1.5, which the case below never visits."""
+
+    def forward(self, x):
+        return x.sum(1, keepdim=True) + 5 * torch.relu(x[:, :1] - 1.5)
+
+
+def pair_of(f, g):
+    inputs = torch.tensor([[0.5, -1.0, 1.0]], dtype=torch.float64)
+    case = Case(inputs, torch.zeros(1, dtype=torch.int64), torch.zeros_like(inputs))
+    return Pair("test.pair", lambda *_: (f, g), lambda *_: case, "they are not equal")
+
+
+def test_models_that_differ_are_no_pair():
+    record = Check("equivalence", None, pair_of(Scaled(1.0), Scaled(1.0 + 1e-6))).run(Settings())
+    assert record.status == "broken claim"
+
+
+def test_models_that_differ_off_their_case_are_told_apart_by_a_shrunk_input():
+    record = Check("equivalence", None, pair_of(Scaled(1.0), Masked())).run(Settings())
+    assert record.status == "broken claim"
+    assert record.detail["told apart by"] == "[1.515625, 0.0, 0.0]"
+
+
+def test_models_whose_gradients_alone_differ_are_no_pair():
+    class Detached(nn.Module):
+        def forward(self, x):
+            return (0.5 * x + 0.5 * x.detach()).sum(1, keepdim=True)
+
+    record = Check("equivalence", None, pair_of(Scaled(1.0), Detached())).run(Settings())
+    assert record.status == "broken claim"
+
+
+def test_undefined_correlations_are_counted_not_averaged():
+    loo = torch.tensor([[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]])
+    attribution = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
+    pearson, means = agreement(attribution, loo)
+    assert pearson == pytest.approx([-1])
+    assert (means["examples"], means["undefined"]) == (2, 1)
+    assert means["pearson"] == pytest.approx(-1)
+    only = agreement(attribution[1:], loo[1:])
+    assert only == (
+        [],
+        dict.fromkeys(("pearson", "pearson_sum_to_one", "spearman", "kendall")) | {"examples": 1, "undefined": 1},
+    )
+    assert agreement(attribution[:1, :1], loo[:1, :1])[1]["undefined"] == 1
+
+
+def test_sum_to_one_flips_the_sign_where_a_map_sums_to_a_negative_number():
+    a, b = torch.tensor([1.0, 2.0, 4.0]).numpy(), torch.tensor([-1.0, 0.0, -3.0]).numpy()
+    both = correlations(a, b)
+    direct = torch.corrcoef(torch.stack([torch.tensor(a / a.sum()), torch.tensor(b / b.sum())]))[0, 1]
+    assert both["pearson_sum_to_one"] == pytest.approx(float(direct))
+    assert both["pearson_sum_to_one"] == pytest.approx(-both["pearson"])
+
+
+def test_loo_that_is_undefined_everywhere_is_not_a_pass():
+    pair = replace(X1X2X3, axioms=frozenset({"loo"}), expected={})
+    record = Check("loo", builtin_explainers()["loo"], pair, "f").run(Settings())
+    assert record.status == "unsupported"
+    assert "undefined on every example" in record.detail["reason"]

@@ -1,0 +1,9 @@
+"""On scalar products the running explainer is its SymPy derivation, and the symbolic gap is printed."""
+
+import pytest
+
+
+@pytest.mark.symbolic
+@pytest.mark.axiom("symbolic")
+def test_symbolic_derivation(check, settings, report):
+    report(check.run(settings))
