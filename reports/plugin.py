@@ -1,0 +1,290 @@
+"""The pytest plugin: options, markers, the checks as tests, and the report of the run.
+
+The clone's ``conftest.py`` names it; elsewhere it is given by ``pytest -p faithcheck.reports.plugin``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from faithcheck.axioms import suite
+from faithcheck.explainers.protocol import Explainer
+from faithcheck.models import data
+from faithcheck.models.pair import Pair
+from faithcheck.reports import results, selection, terminal, words
+from faithcheck.reports.ledger import RECORD, TABLE, Ledger
+from faithcheck.reports.results import Json
+
+SUMMARIES = {name: axiom.summary for name, axiom in suite.AXIOMS.items()}
+MARKERS = {
+    **SUMMARIES,
+    "paper": "reproduces a figure of the paper; runs when asked for by -m or by name",
+    "bench": "measures cost; runs when asked for by -m or by name",
+    "slow": "takes minutes; runs when asked for by -m or by name",
+    "meta": "tests of the suite itself",
+    "axiom(name)": "the test runs the checks of this axiom; it also gets the marker of that name",
+}
+ON_DEMAND = frozenset({"paper", "bench", "slow"})
+
+pytest.register_assert_rewrite("faithcheck.tests")
+# Found, not imported: a module that is imported already cannot have its assertions rewritten.
+_SPEC = importlib.util.find_spec("faithcheck.tests")
+assert _SPEC is not None
+assert _SPEC.submodule_search_locations is not None
+TESTS = Path(_SPEC.submodule_search_locations[0]).resolve()
+
+_RUN = pytest.StashKey["Run"]()
+
+
+class Run:
+    """What this run was asked for; making one checks all of it.
+
+    Raises:
+        SelectionError, DataError: something is not there; the message names it.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        option = config.option
+        self.path = Path(option.axioms_json).absolute() if option.axioms_json else None
+        if self.path:
+            selection.check_writable(self.path, "--axioms-json")
+        selection.check_markers(option.markexpr, _registered_markers(config))
+        data.use_folder(option.data_dir)
+        if option.explainer or option.pairs:
+            selection.import_from_here()
+        self.settings = suite.Settings(seed=option.seed, device=selection.choose_device(option.device))
+        self.explainers: list[Explainer] = selection.choose_explainers(option.explainer)
+        self.pairs: list[Pair] = selection.choose_pairs(option.pairs)
+        selection.refuse_stale(self.explainers, self.pairs)
+        self.arguments = [str(argument) for argument in config.invocation_params.args]
+
+    def to_json(self) -> Json:
+        """The settings of the run, for the results document."""
+        return {
+            "seed": self.settings.seed,
+            "dtype": str(self.settings.dtype).removeprefix("torch."),
+            "device": str(self.settings.device),
+            "data": data.source(),
+            "explainers": [explainer.name for explainer in self.explainers],
+            "pairs": len(self.pairs),
+            "threads": torch.get_num_threads(),
+            "arguments": self.arguments,
+        }
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("faithcheck", "faithcheck: axioms of feature attribution")
+    add = group.addoption
+    add("--axioms-json", metavar="PATH", help="write the results document here")
+    add(
+        "--explainer",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help="check only this one: a built-in name or module:Object",
+    )
+    add(
+        "--pairs",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help="only these: a name, a glob, or a module that registers pairs",
+    )
+    add("--data-dir", metavar="PATH", help="a folder with real MNIST; default: the digits bundled with scikit-learn")
+    add("--seed", type=int, default=0, help="seed of models, cases and drawn inputs (default: 0)")
+    add("--device", default="cpu", help="torch device that must be there (default: cpu)")
+
+
+# Last, so that the markers of the other plugins are registered by then.
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    for name, meaning in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+    try:
+        run = config.stash[_RUN] = Run(config)
+    except (selection.SelectionError, data.DataError) as error:
+        raise pytest.UsageError(str(error)) from error
+    config.pluginmanager.register(Reporter(config, run), "faithcheck-reporter")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    run = config.stash[_RUN].to_json()
+    return (
+        f"faithcheck {results.version()}: seed {run['seed']}, {run['dtype']}, {run['device']}, data: {run['data']}, "
+        f"{len(run['explainers'])} explainers, {run['pairs']} pairs"
+    )
+
+
+# --- our test modules are faithcheck.tests.…, never bare tests.… -----------------------------------------------------
+
+
+class SuiteModule(pytest.Module):
+    """A test module of faithcheck, imported by its real name: pytest would call it ``tests.…`` or ``test_…``."""
+
+    def _getobj(self) -> Any:
+        names = self.path.resolve().relative_to(TESTS).with_suffix("").parts
+        try:
+            return importlib.import_module(".".join(["faithcheck.tests", *names]))
+        except ImportError as error:
+            raise self.CollectError(f"{self.path} cannot be imported: {error}") from error
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir | None:
+    # Not a Package: that would import tests/__init__.py under a name of pytest's own.
+    return pytest.Dir.from_parent(parent, path=path) if path.resolve().is_relative_to(TESTS) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    ours = module_path.resolve().is_relative_to(TESTS)
+    return SuiteModule.from_parent(parent, path=module_path) if ours else None
+
+
+# --- which tests run -------------------------------------------------------------------------------------------------
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("axiom")
+    if marker is None or "check" not in metafunc.fixturenames:
+        return
+    run = metafunc.config.stash[_RUN]
+    (axiom,) = marker.args
+    checks = suite.plan(axiom, run.explainers, run.pairs)
+    if checks:
+        metafunc.parametrize("check", checks, ids=[check.id for check in checks])
+    else:
+        nothing = pytest.mark.skip(reason=f"{axiom}: no check for the pairs that were asked for")
+        metafunc.parametrize("check", [pytest.param(None, marks=nothing)], ids=["none"])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for marker in item.iter_markers("axiom"):
+        item.add_marker(marker.args[0])
+    if item.path.resolve().is_relative_to(TESTS / "meta"):
+        item.add_marker("meta")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what runs on demand only, of our own tests, and say so to pytest, which counts it."""
+    wanted, files = set(selection.marker_names(config.option.markexpr)), _named_files(config)
+
+    def left_out(item: pytest.Item) -> bool:
+        demands = ON_DEMAND & {marker.name for marker in item.iter_markers()}
+        path = item.path.resolve()
+        return bool(demands) and not demands & wanted and path not in files and path.is_relative_to(TESTS)
+
+    left = [item for item in items if left_out(item)]
+    if left:
+        items[:] = [item for item in items if not left_out(item)]
+        config.hook.pytest_deselected(items=left)
+
+
+# --- what tests use --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def settings(pytestconfig: pytest.Config) -> suite.Settings:
+    """Seed, dtype and device of this run."""
+    return pytestconfig.stash[_RUN].settings
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest) -> Callable[[suite.Record], None]:
+    """``report(record)``: keep the record for the report; skip if it is unsupported, fail if it is red."""
+
+    def settle(record: suite.Record) -> None:
+        kept = results.plain(record.to_json())
+        request.node.user_properties.append((RECORD, kept))
+        if kept["status"] in results.SKIPPED:
+            pytest.skip(f"{kept['explainer']}: {kept['detail'].get('reason', 'unsupported')}")
+        if kept["status"] not in results.PASSING:
+            pytest.fail(words.message(kept), pytrace=False)
+
+    return settle
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest) -> Callable[[Json], None]:
+    """``table({"title", "note", "columns", "rows"})``: add a table to the report; cells are strings or numbers."""
+
+    def keep(content: Json) -> None:
+        kept = results.plain(content)
+        if set(kept) != {"title", "note", "columns", "rows"}:
+            raise ValueError(f"a table has title, note, columns and rows, got {', '.join(kept)}")
+        if any(len(row) != len(kept["columns"]) for row in kept["rows"]):
+            raise ValueError(f"table {kept['title']!r}: every row needs {len(kept['columns'])} cells")
+        request.node.user_properties.append((TABLE, kept))
+
+    return keep
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+class Reporter:
+    """Keeps the ledger of the run, writes the results document and prints its tables."""
+
+    def __init__(self, config: pytest.Config, run: Run) -> None:
+        self.config, self.run, self.ledger = config, run, Ledger()
+        self.document: Json | None = None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.ledger.add(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.ledger.add_collected(report)
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        self.ledger.deselected += len(items)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.ledger.planned += len(session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        # A pytest-xdist worker has ended; only workers collect, and one that crashed says nothing.
+        self.ledger.plan(**getattr(node, "workeroutput", {}).get("faithcheck", {}))
+
+    def pytest_sessionfinish(self) -> None:
+        if hasattr(self.config, "workeroutput"):
+            counts = {"planned": self.ledger.planned, "deselected": self.ledger.deselected}
+            self.config.workeroutput["faithcheck"] = counts
+            return
+        self.document = self.ledger.results(self.run.to_json(), SUMMARIES)
+        if self.run.path:
+            results.save(self.document, self.run.path)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        writer = terminalreporter._tw
+        if self.document and (self.document["records"] or self.document["tables"]):
+            terminalreporter.section("faithcheck")
+            writer.write(terminal.render(self.document, width=writer.fullwidth, color=writer.hasmarkup))
+        if self.run.path:
+            terminalreporter.write_line(f"results written to {self.run.path}")
+            terminalreporter.write_line(f"pages from them: faithcheck report {self.run.path} --md --html")
+
+
+def _registered_markers(config: pytest.Config) -> set[str]:
+    return {re.split(r"[:(]", line, maxsplit=1)[0].strip() for line in config.getini("markers")}
+
+
+def _named_files(config: pytest.Config) -> set[Path]:
+    """The test files named on the command line, alone or in a node id."""
+    here = config.invocation_params.dir
+    named = {argument.split("::")[0] for argument in config.args}
+    files = {here / name for name in named}
+    if config.option.pyargs:
+        specs = [importlib.util.find_spec(name) for name in named if name.startswith("faithcheck.tests.")]
+        files |= {Path(spec.origin) for spec in specs if spec and spec.origin}
+    return {file.resolve() for file in files if file.is_file()}

@@ -1,0 +1,169 @@
+"""The results document: what one run measured, as JSON. Every page and table is made from this document alone."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+SCHEMA_VERSION = 1
+
+Json: TypeAlias = dict[str, Any]
+
+PASSING = ("holds", "predicted violation", "recorded")
+RED = ("broken claim", "violation vanished", "inconclusive", "error")
+SKIPPED = ("unsupported",)
+
+_KEYS = frozenset({"schema_version", "faithcheck", "created", "environment", "settings", "axioms", "counts"})
+_COUNTS = ("planned", "ran", "passed", "failed", "skipped", "deselected")
+_LISTS = ("skips", "failures", "records", "tables")
+_PACKAGES = ("torch", "transformers", "numpy", "scipy", "sympy", "scikit-learn", "pytest", "hypothesis")
+
+
+class ResultsError(ValueError):
+    """The file is not a results document that this version can read. The message names the file and the reason."""
+
+
+def save(results: Json, path: Path) -> None:
+    """Write the document, or leave the file as it was: readers never see half of one.
+
+    Raises:
+        OSError: the folder is missing or cannot be written.
+    """
+    text = json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def load(path: Path) -> Json:
+    """Read a results document.
+
+    Raises:
+        ResultsError: no such file, not JSON, not a results document, or one of another schema version.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ResultsError(f"{path}: not JSON: {error}") from error
+    if not isinstance(document, dict) or "schema_version" not in document:
+        raise ResultsError(f"{path}: not a results document of faithcheck: write one with pytest --axioms-json=PATH")
+    if document["schema_version"] != SCHEMA_VERSION:
+        found = document["schema_version"]
+        raise ResultsError(
+            f"{path}: schema version {found!r}, this faithcheck reads {SCHEMA_VERSION}: run the suite again"
+        )
+    missing = sorted(_KEYS.union(_LISTS) - document.keys())
+    if missing:
+        raise ResultsError(f"{path}: damaged results document, without {', '.join(missing)}")
+    mistyped = [key for key in _LISTS if not isinstance(document[key], list)]
+    mistyped += [key for key in ("environment", "settings", "axioms", "counts") if not isinstance(document[key], dict)]
+    if mistyped or not document["counts"].keys() >= set(_COUNTS):
+        raise ResultsError(f"{path}: damaged results document: {', '.join(mistyped) or 'counts'}")
+    return document
+
+
+def plain(value: object) -> Any:
+    """The value with nothing but what JSON, and pytest-xdist's transport, can carry.
+
+    Numbers that are not finite become the strings ``nan``, ``inf`` and ``-inf``: JSON has no such numbers, and a
+    null would hide them. Subclasses of ``str`` (enumerations) become ``str``, numpy scalars Python numbers.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if hasattr(value, "item") and not isinstance(value, float):
+        value = value.item()
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    return value if isinstance(value, int) else str(value)
+
+
+def environment() -> Json:
+    """The versions that can change a figure, and the commit of the clone if faithcheck runs from one."""
+    versions = {name: _version(name) for name in _PACKAGES}
+    return {"python": platform.python_version(), "platform": platform.platform(), **versions, "commit": _commit()}
+
+
+def version() -> str:
+    """The version of the installed faithcheck."""
+    return _version("faithcheck") or "unknown"
+
+
+def skips_by_reason(skipped: Iterable[tuple[str, str]]) -> list[Json]:
+    """Group ``(node id, reason)`` by reason, the most frequent first."""
+    groups: dict[str, list[str]] = {}
+    for node, reason in sorted(skipped):
+        groups.setdefault(reason, []).append(node)
+    rows = [{"reason": reason, "count": len(ids), "ids": ids} for reason, ids in groups.items()]
+    return sorted(rows, key=lambda row: (-len(row["ids"]), row["reason"]))
+
+
+def is_red(results: Json) -> bool:
+    """Whether anything was not as expected, a test that left no record included."""
+    return bool(red_records(results) or results["failures"] or results["counts"]["failed"])
+
+
+def red_records(results: Json) -> list[Json]:
+    """The records that are not as expected."""
+    return [record for record in results["records"] if record["status"] not in PASSING + SKIPPED]
+
+
+def not_run(results: Json) -> int:
+    """How many planned tests have no outcome, because the run was stopped."""
+    counts = results["counts"]
+    return int(counts["planned"] - counts["ran"] - counts["skipped"])
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of this file's clone; None for an installed wheel, also when its environment lies inside a clone."""
+    here = Path(__file__).resolve()
+    if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
+        return None
+    commit = _git(here.parent, "rev-parse", "HEAD")
+    changes = _git(here.parent, "status", "--porcelain")
+    return commit and commit + ("-dirty" if changes else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

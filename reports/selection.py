@@ -1,0 +1,188 @@
+"""What a run was asked for: explainers, pairs, a device, a report path. All of it is checked before the run."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from faithcheck.axioms.suite import refuse_stale_expectations
+from faithcheck.explainers.protocol import Explainer
+from faithcheck.explainers.registry import builtin_explainers, load_explainer, unknown
+from faithcheck.models.pair import Pair, registered_pairs
+
+T = TypeVar("T")
+
+
+class SelectionError(ValueError):
+    """Something that the run was asked for is not there. The message names it and the way out."""
+
+
+def choose_explainers(specs: Sequence[str]) -> list[Explainer]:
+    """The explainers named, each a built-in name or ``module:Object``; all built-in ones where none is named.
+
+    Raises:
+        SelectionError: an unknown name, or a module that cannot be imported (with its traceback).
+    """
+    if not specs:
+        return list(builtin_explainers().values())
+    explainers = [_imported(f"--explainer={spec}", lambda spec=spec: load_explainer(spec)) for spec in specs]  # type: ignore[misc]
+    names = [explainer.name for explainer in explainers]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SelectionError(f"two explainers are named {', '.join(twice)}: name each once, and give each its own name")
+    return explainers
+
+
+def choose_pairs(specs: Sequence[str]) -> list[Pair]:
+    """The pairs named, each a registered name, a glob or a module that registers pairs; all of them if none is named.
+
+    Raises:
+        SelectionError: an unknown name, a glob that matches nothing, a module that cannot be imported or has no pairs.
+    """
+    chosen = {name for spec in specs for name in _names(spec)}
+    return [pair for name, pair in registered_pairs().items() if not specs or name in chosen]
+
+
+def refuse_stale(explainers: Sequence[Explainer], pairs: Sequence[Pair]) -> None:
+    """Refuse expectations that match no check.
+
+    Raises:
+        SelectionError: names the expectation.
+    """
+    try:
+        refuse_stale_expectations(explainers, pairs)
+    except ValueError as error:
+        raise SelectionError(str(error)) from error
+
+
+def choose_device(name: str) -> torch.device:
+    """The device named, after one number was kept on it.
+
+    Raises:
+        SelectionError: it is not there, or cannot hold float64.
+    """
+    try:
+        torch.ones(1, dtype=torch.float64, device=name).item()
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise SelectionError(f"--device={name} cannot be used: {reason}; the default is --device=cpu") from error
+    return torch.device(name)
+
+
+def check_markers(expression: str, registered: Iterable[str]) -> None:
+    """Refuse an ``-m`` expression with a name that is no registered marker: pytest would silently select nothing.
+
+    Raises:
+        SelectionError: names the marker.
+    """
+    known = set(registered)
+    for name in marker_names(expression):
+        if name not in known:
+            raise SelectionError(f"-m {expression!r}: {unknown('marker', name, known)}")
+
+
+def marker_names(expression: str) -> list[str]:
+    """The marker names in an ``-m`` expression; the arguments of ``marker(key=value)`` are none."""
+    bare = re.sub(r"\([^()]*=[^()]*\)", "", expression)
+    return [
+        name
+        for name in re.findall(r"[A-Za-z_][\w.\-]*", bare)
+        if name not in {"and", "or", "not", "True", "False", "None"}
+    ]
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Refuse a report path that could not be written at the end of the run.
+
+    Raises:
+        SelectionError: its folder is missing or cannot be written, or it is a folder itself.
+    """
+    if path.is_dir():
+        raise SelectionError(f"{option}={path} is a folder: name a file in it, {path / 'results.json'}")
+    if not path.parent.is_dir():
+        raise SelectionError(
+            f"{option}={path}: the folder {path.parent} does not exist: make it first (mkdir -p {path.parent})"
+        )
+    try:
+        # Only writing tells: permission bits say nothing to root and on read-only or full file systems.
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            file.write(b"faithcheck")
+    except OSError as error:
+        raise SelectionError(f"{option}={path} cannot be written: {error.strerror}") from error
+    if path.exists() and not os.access(path, os.W_OK):
+        raise SelectionError(f"{option}={path} cannot be written: permission denied")
+
+
+def import_from_here() -> None:
+    """Make the current folder importable, as ``python -m pytest`` does: plain ``pytest`` in importlib mode does not."""
+    here = os.getcwd()
+    if not any(os.path.abspath(entry) == here for entry in sys.path):
+        sys.path.insert(0, here)
+
+
+def _names(spec: str) -> list[str]:
+    known = registered_pairs()
+    matches = fnmatch.filter(known, spec)
+    if matches:
+        return matches
+    if re.search(r"[*?\[]", spec):
+        raise SelectionError(f"--pairs={spec} matches no pair; known: {', '.join(known)}")
+    if not _is_module(spec):
+        raise SelectionError(f"--pairs={spec}: {unknown('pair', spec, known)} (nor is there a module of that name)")
+    _imported(f"--pairs={spec}", lambda: importlib.import_module(spec))
+    found = [
+        name for name, pair in registered_pairs().items() if name not in known or _within(pair.build.__module__, spec)
+    ]
+    if not found:
+        raise SelectionError(f"--pairs={spec}: the module registers no pair: decorate a function with @equivalent_pair")
+    return found
+
+
+def _within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _imported(option: str, load: Callable[[], T]) -> T:
+    """Run ``load``; what fails inside their module is shown as their traceback, anything else as its message."""
+    try:
+        return load()
+    except Exception as error:
+        theirs = _their_frames(error)
+        if not theirs:
+            raise SelectionError(f"{option}: {error}") from error
+        lines = [*traceback.format_list(theirs[-3:]), *traceback.format_exception_only(_root(error))]
+        raise SelectionError(f"{option}: it failed while it was loaded:\n{''.join(lines).rstrip()}") from error
+
+
+def _root(error: BaseException) -> BaseException:
+    return _root(error.__cause__) if error.__cause__ is not None else error
+
+
+def _their_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames outside faithcheck and the import machinery."""
+    ours = [
+        str(Path(__file__).resolve().parent),
+        str(Path(sys.modules[load_explainer.__module__].__file__ or "").resolve().parent),
+    ]
+    frames = traceback.extract_tb(_root(error).__traceback__)
+    return [
+        f for f in frames if "importlib" not in f.filename and not any(f.filename.startswith(folder) for folder in ours)
+    ]
