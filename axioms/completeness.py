@@ -26,5 +26,5 @@ def completeness(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
         change = explained(model(case.inputs), case.target) - explained(model(case.baseline), case.target)
     total = attribution.double().sum(1)
     values = total - change.double()
-    gap = relative_gap(values[:, None], total[:, None], change[:, None].double())
-    return Measurement(gap, tolerance(attribution, case.inputs), values)
+    scale = torch.stack([total, change.double()], 1)
+    return Measurement(relative_gap(values, scale), tolerance(attribution, case.inputs), values, scale)

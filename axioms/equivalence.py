@@ -70,4 +70,4 @@ def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     detail: dict[str, object] = {"drawn inputs": DRAWN_INPUTS}
     if told_apart is not None:
         detail["told apart by"] = str(told_apart)
-    return Measurement(worst, tol, output - g(case.inputs).detach(), detail)
+    return Measurement(worst, tol, output - g(case.inputs).detach(), detail=detail)

@@ -5,6 +5,7 @@ Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §3.
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
@@ -24,4 +25,5 @@ def invariance(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> 
     left = checked_attribution(explainer.attribute(f, case), case)
     right = checked_attribution(explainer.attribute(g, case), case)
     values = left.double() - right.double()
-    return Measurement(relative_gap(values, left, right), tolerance(left, right, case.inputs), values)
+    scale = torch.cat([left, right], 1)
+    return Measurement(relative_gap(values, scale), tolerance(left, right, case.inputs), values, scale)

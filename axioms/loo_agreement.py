@@ -73,4 +73,4 @@ def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measure
     if gap is None:
         detail["reason"] = "the correlation is undefined on every example: a map is constant"
     values = attribution.new_tensor([1 - r for r in pearson])
-    return Measurement(gap, tolerance(attribution, loo), values, detail)
+    return Measurement(gap, tolerance(attribution, loo), values, detail=detail)

@@ -20,7 +20,7 @@ from faithcheck.axioms.equivalence import equivalence
 from faithcheck.axioms.invariance import invariance
 from faithcheck.axioms.loo_agreement import loo_agreement
 from faithcheck.axioms.symbolic import symbolic
-from faithcheck.axioms.verdicts import PASSING, Measurement, Status, settle
+from faithcheck.axioms.verdicts import PASSING, Measurement, Status, relative_gap, settle
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.explainers.registry import builtin_explainers, unknown
 from faithcheck.models.case import Case
@@ -73,7 +73,7 @@ class Record:
         subject: the pair, or with ``.f`` or ``.g`` one of its models.
         gap: relative size of the violation; None where there was nothing to measure.
         tol: the largest gap that round-off explains.
-        predicted: the largest value that the closed form predicts.
+        predicted: the gap that the closed form predicts, on the same scale.
         prediction_error: how far the measured values are from the closed form, relative.
         floor: the least gap of an expected violation without a closed form.
         expected: ``HOLDS``, ``VIOLATES`` or ``UNCLAIMED``.
@@ -172,6 +172,7 @@ class Check:
         measurement = self._measure(models, case)
         expectation = self.expectation
         predicted = expectation.predict(*models, case) if expectation.predict else None
+        scale = measurement.scale
         status, error = settle(measurement, expectation, predicted)
         detail = dict(measurement.detail)
         if expectation.verdict == "VIOLATES" and AXIOMS[self.axiom].of_pairs:
@@ -185,7 +186,7 @@ class Check:
             status,
             gap=measurement.gap,
             tol=measurement.tol,
-            predicted=None if predicted is None else float(predicted.abs().max()),
+            predicted=None if predicted is None or scale is None else relative_gap(predicted, scale),
             prediction_error=error,
             detail=detail,
         )

@@ -103,7 +103,7 @@ def symbolic(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Me
         "symbolic gap": str(difference),
         "rational points": POINTS if explainer.name in EXACT else 0,
     }
-    return Measurement(gap, TOLERANCE, torch.zeros(len(case.inputs), 1), detail)
+    return Measurement(gap, TOLERANCE, torch.zeros(len(case.inputs), 1), detail=detail)
 
 
 def float_gap(explainer: Explainer, model: nn.Module, case: Case, x: Sequence[Any], derived: list[sympy.Expr]) -> float:

@@ -33,12 +33,14 @@ class Measurement:
             every example, with the reason in ``detail["reason"]``.
         tol: the largest gap that round-off explains.
         values: what the axiom measured, ``(batch, …)``; an expectation's ``predict`` predicts this.
+        scale: ``(batch, …)``, what the gap is relative to, where a prediction is to be read on the gap's scale.
         detail: further figures for the report: strings, numbers, None.
     """
 
     gap: float | None
     tol: float
     values: Tensor
+    scale: Tensor | None = None
     detail: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -53,10 +55,16 @@ def tolerance(*tensors: Tensor) -> float:
 
 
 def relative_gap(difference: Tensor, *scales: Tensor) -> float:
-    """The largest ``|difference| / max |scales|`` over the batch, each example on its own scale; 0/0 counts as 0."""
-    size = difference.abs().flatten(1).amax(1)
-    scale = torch.stack([scale.abs().flatten(1).amax(1) for scale in scales]).amax(0)
-    return float(torch.where(size == 0, size, size / scale).max())
+    """The largest ``|difference| / max |scales|`` over the batch, each example on its own scale; 0/0 counts as 0.
+
+    All tensors are ``(batch, …)``.
+    """
+
+    def size(values: Tensor) -> Tensor:
+        return values.abs().reshape(len(values), -1).amax(1)
+
+    gap, scale = size(difference), torch.stack([size(values) for values in scales]).amax(0)
+    return float(torch.where(gap == 0, gap, gap / scale).max())
 
 
 def settle(measurement: Measurement, expectation: Expectation, predicted: Tensor | None) -> tuple[Status, float | None]:
@@ -72,9 +80,7 @@ def settle(measurement: Measurement, expectation: Expectation, predicted: Tensor
     """
     error = None
     if predicted is not None:
-        values = measurement.values.reshape(len(predicted), -1)
-        predicted = predicted.reshape(len(predicted), -1)
-        error = relative_gap(values - predicted, values, predicted)
+        error = relative_gap(measurement.values - predicted, measurement.values, predicted)
     gap = measurement.gap
     if gap is None:
         return "unsupported", error
