@@ -96,11 +96,8 @@ def symbolic(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Me
     if explainer.name in EXACT:
         exact = all(exactly_equal(explainer, model, case, x, derived) for model, derived in ((f, left), (g, right)))
         gap = gap if exact else max(gap, 1.0)
-    difference = [sympy.simplify(a - b) for a, b in zip(left, right, strict=True)]
     detail: dict[str, object] = {
-        "f": str(left),
-        "g": str(right),
-        "symbolic gap": str(difference),
+        "symbolic gap": in_multiples_of(evaluate(f.tree, x), [a - b for a, b in zip(left, right, strict=True)]),
         "rational points": POINTS if explainer.name in EXACT else 0,
     }
     return Measurement(gap, TOLERANCE, torch.zeros(len(case.inputs), 1), detail=detail)
@@ -128,6 +125,12 @@ def exactly_equal(
             if exact_rational(measured) != r.subs(point):
                 return False
     return True
+
+
+def in_multiples_of(y: sympy.Expr, gap: Sequence[sympy.Expr]) -> str:
+    """The gap of each factor in multiples of the product y, such as ``x1*x2*x3 · (-1/4, 0, 1/4)``; ``0`` if none."""
+    multiples = [sympy.cancel(entry / y) for entry in gap]
+    return f"{y} · ({', '.join(map(str, multiples))})" if any(multiples) else "0"
 
 
 def exact_rational(number: float) -> sympy.Rational:

@@ -59,6 +59,7 @@ def _view(results: Json) -> Json:
         "reds": [_red(record) for record in red_records(results)],
         "axioms": [_matrix(name, results["axioms"].get(name, ""), found) for name, found in by_axiom.items() if found],
         "correlations": _correlations(by_axiom.get("loo", [])),
+        "tables": [*words.symbolic_gaps(records), *results["tables"]],
         "reasons": [reason for found in by_axiom.values() for reason in _reasons(found)],
     }
 

@@ -43,7 +43,7 @@ def _parts(results: Json) -> Iterator[RenderableType]:
     if results["records"]:
         yield _summary(results["records"])
         yield Text("✓ holds   ≠ violated as predicted   · recorded   ✗ red   – no rule", style="dim")
-    for table in results["tables"]:
+    for table in [*words.symbolic_gaps(results["records"]), *results["tables"]]:
         yield from _table(table)
     for record in red_records(results):
         yield Text()

@@ -140,3 +140,26 @@ def last_line(text: str | None) -> str:
     """The last line of a traceback: the exception and its message."""
     lines = [line for line in (text or "").splitlines() if line.strip()]
     return lines[-1].strip() if lines else "no traceback"
+
+
+def symbolic_gaps(records: list[Json]) -> list[Json]:
+    """The table of a_f − a_g as SymPy derived it, one row for the explainers that share it; none if none was derived."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    invariant = set()
+    for record in records:
+        gap = record["detail"].get("symbolic gap")
+        if gap == "0":
+            invariant.add(record["explainer"])
+        elif gap is not None:
+            rows.setdefault((record["subject"], gap), []).append(record["explainer"])
+    if not rows and not invariant:
+        return []
+    note = f"Proved to be 0: {', '.join(sorted(invariant)) or 'none'}."
+    return [
+        {
+            "title": "Symbolic gaps: a_f − a_g, proved in SymPy",
+            "note": note,
+            "columns": ["pair", "explainers", "gap of each factor"],
+            "rows": [[subject, ", ".join(who), gap] for (subject, gap), who in sorted(rows.items())],
+        }
+    ]

@@ -257,3 +257,16 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path, capsys, everything):
     assert main(["report", str(path), "--md", str(path)]) == 2
     assert results.load(path) == everything
     assert main(["report", str(path), "--md", str(tmp_path / "no" / "run.md")]) == 2
+
+
+def test_symbolic_gaps_are_shown_where_they_are_not_zero():
+    gaps = {"attnlrp": "x1*x2*x3 · (-1/4, 0, 1/4)", "cplrp": "x1*x2*x3 · (-1/4, 0, 1/4)", "loo": "0"}
+    records = [
+        record("holds", axiom="symbolic", explainer=who, detail={"symbolic gap": gap}) for who, gap in gaps.items()
+    ]
+    content = document(records)
+    for text in (terminal.render(content, 100), render.to_markdown(content), render.to_html(content)):
+        assert "attnlrp, cplrp" in text
+        assert "(-1/4, 0, 1/4)" in text
+        assert "Proved to be 0: loo." in text
+    assert words.symbolic_gaps([record("holds")]) == []

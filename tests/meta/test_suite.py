@@ -9,12 +9,14 @@ from torch import nn
 
 from faithcheck.axioms import AXIOMS, Check, Measurement, Settings, check_explainer, plan, settle
 from faithcheck.axioms.loo_agreement import agreement, correlations
+from faithcheck.axioms.symbolic import DERIVATIONS
 from faithcheck.axioms.verdicts import relative_gap, tolerance
 from faithcheck.explainers import LRP, builtin_explainers
 from faithcheck.explainers.rules import ATTNLRP, plain, stabilised
 from faithcheck.models import Case, Expectation, Pair, register, registered_pairs
 from faithcheck.models.pairs import product
 
+DERIVED = {name: who for name, who in builtin_explainers().items() if name in DERIVATIONS}
 X1X2X3 = registered_pairs()["product.x1x2x3"]
 
 
@@ -306,3 +308,10 @@ def test_loo_that_is_undefined_everywhere_is_not_a_pass():
     record = Check("loo", builtin_explainers()["loo"], pair, "f").run(Settings())
     assert record.status == "unsupported"
     assert "undefined on every example" in record.detail["reason"]
+
+
+def test_the_symbolic_gap_of_x1x2x3_is_a_quarter():
+    gaps = {name: check(explainer, "symbolic").detail["symbolic gap"] for name, explainer in DERIVED.items()}
+    assert gaps == dict.fromkeys(("loo", "gradient_x_input", "integrated_gradients"), "0") | dict.fromkeys(
+        ("attnlrp", "cplrp"), "x1*x2*x3 · (-1/4, 0, 1/4)"
+    )

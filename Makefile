@@ -1,0 +1,70 @@
+# Everything runs in .venv, which the first target makes. `make help` lists the targets.
+
+SHELL := bash
+.SHELLFLAGS := -o pipefail -c
+.DEFAULT_GOAL := help
+
+# The first Python on the path that is new enough; or say which: make test PYTHON=/path/to/python
+CANDIDATES := python3 python3.13 python3.12 python3.11 python
+RECENT := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in $(CANDIDATES); do $$p -c "$(RECENT)" 2>/dev/null && echo $$p && break; done)
+
+# A folder with mnist/train.npz and mnist/dev.npz; without one, the digits bundled with scikit-learn.
+DATA ?=
+# More arguments for pytest: make invariance ARGS="--explainer attnlrp"
+ARGS ?=
+
+BIN := .venv/bin
+READY := .venv/installed
+REPORT := build/report
+TYPED := axioms explainers models reports
+
+# After the install nothing needs the network, and nothing may try it.
+export HF_HUB_OFFLINE := 1
+
+# $(call suite,NAME,ARGUMENTS): run pytest, make the pages even of a red run, and end with pytest's exit code.
+# The old files go first: a run that stops before its first test must not leave them there to be read as its own.
+define suite
+	@mkdir -p $(REPORT) && rm -f $(REPORT)/$(1).*
+	@$(BIN)/pytest $(2) --axioms-json=$(REPORT)/$(1).json $(if $(DATA),--data-dir=$(DATA)) $(ARGS); code=$$?; \
+	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
+endef
+
+.PHONY: help invariance test lint types paper bench clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
+
+invariance: $(READY)  ## check implementation invariance over the registry and write the report
+	$(call suite,invariance,-m invariance)
+
+test: lint types  ## ruff, mypy and the whole test suite; writes the report too
+	$(call suite,test)
+
+lint: $(READY)  ## ruff: rules and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+# mypy cannot follow the editable install, so it reads the wheel, unpacked; its messages name the files of the clone.
+types: $(READY)  ## mypy, strict, on the built wheel
+	@rm -rf build/lib build/wheel build/typecheck
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
+	$(BIN)/python -m zipfile -e build/wheel/*.whl build/typecheck
+	MYPYPATH=build/typecheck $(BIN)/mypy $(TYPED:%=-p faithcheck.%) | sed 's#build/typecheck/faithcheck/##'
+
+paper: $(READY)  ## reproduce the paper's Table 1; DATA=folder with MNIST
+	$(call suite,paper,-m paper)
+
+bench: $(READY)  ## measure the cost of the explainers
+	$(call suite,bench,-m bench)
+
+clean:  ## remove what the other targets made, .venv too
+	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml constraints.txt
+	$(if $(PYTHON),,$(error No Python 3.11 or newer among $(CANDIDATES). Install one, or name it: make PYTHON=/path/to/python3.11))
+	@$(PYTHON) -c "$(RECENT)" || { echo "$(PYTHON) is not Python 3.11 or newer: name one that is, make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
+	@touch $@
