@@ -83,7 +83,7 @@ def train(model: type[nn.Module], options: Mapping[str, Any], digits: Digits, se
         network = model(**options).to(torch.float32).train()
         optimizer = torch.optim.Adam(network.parameters(), lr=recipe.learning_rate)
         for _ in range(recipe.epochs):
-            for batch in torch.randperm(len(images)).split(recipe.batch_size):
+            for batch in torch.split(torch.randperm(len(images)), recipe.batch_size):
                 optimizer.zero_grad()
                 cross_entropy(network(images[batch]), digits.train_labels[batch]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()

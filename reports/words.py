@@ -143,7 +143,7 @@ def last_line(text: str | None) -> str:
 
 
 def symbolic_gaps(records: list[Json]) -> list[Json]:
-    """The table of a_f − a_g as SymPy derived it, one row for the explainers that share it; none if none was derived."""
+    """The table of a_f − a_g as SymPy derived it, a row for the explainers that share it; none if none was derived."""
     rows: dict[tuple[str, str], list[str]] = {}
     invariant = set()
     for record in records:

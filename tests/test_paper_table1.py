@@ -159,8 +159,8 @@ def test_table_1(mnist, seeds, table):
 
     recipe = Recipe()
     how = (
-        f"Mean over {len(seeds)} training seeds ({seeds[0]}–{seeds[-1]}) ± half of the 95 % t-interval; a seed's figure is "
-        f"the mean of Pearson's r over {IMAGES} dev images, predicted class. ε = {EPSILON:g}, {recipe.epochs} epochs, "
+        f"Mean over {len(seeds)} training seeds ({seeds[0]}–{seeds[-1]}) ± half of the 95 % t-interval; a seed's figure "
+        f"is the mean of Pearson's r over {IMAGES} dev images, predicted class. ε = {EPSILON:g}, {recipe.epochs} epochs, "
         f"Adam {recipe.learning_rate:g}, batch {recipe.batch_size}, float64. L = (QKᵀ)V, R = Q(KᵀV). {data.source()}."
     )
     for normalised, maps in enumerate(("raw", "sum to one")):
@@ -199,7 +199,7 @@ def test_sweep_of_what_the_paper_leaves_open(mnist, seeds, table):
     table(
         {
             "title": "Table 1: what the choices that the paper leaves open do",
-            "note": f"Raw / sum to one; means over seeds {seeds[0]}–{seeds[SWEEP_SEEDS - 1]} and {SWEEP_IMAGES} images. "
+            "note": f"Raw / sum to one; means over seeds {seeds[0]}–{seeds[SWEEP_SEEDS - 1]}, {SWEEP_IMAGES} images. "
             "IG and CP-LRP are the same left and right. LOO removes as the row says.",
             "columns": [
                 "choice",
