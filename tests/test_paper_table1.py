@@ -159,9 +159,10 @@ def test_table_1(mnist, seeds, table):
 
     recipe = Recipe()
     how = (
-        f"Mean over {len(seeds)} training seeds ({seeds[0]}–{seeds[-1]}) ± half of the 95 % t-interval; a seed's figure "
-        f"is the mean of Pearson's r over {IMAGES} dev images, predicted class. ε = {EPSILON:g}, {recipe.epochs} epochs, "
-        f"Adam {recipe.learning_rate:g}, batch {recipe.batch_size}, float64. L = (QKᵀ)V, R = Q(KᵀV). {data.source()}."
+        f"Mean over {len(seeds)} training seeds ({seeds[0]}–{seeds[-1]}) ± half of the 95 % t-interval; a seed's "
+        f"figure is the mean of Pearson's r over {IMAGES} dev images, predicted class. ε = {EPSILON:g}, "
+        f"{recipe.epochs} epochs, Adam {recipe.learning_rate:g}, batch {recipe.batch_size}, float64. "
+        f"L = (QKᵀ)V, R = Q(KᵀV). {data.source()}."
     )
     for normalised, maps in enumerate(("raw", "sum to one")):
         rows = []
