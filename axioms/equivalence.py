@@ -6,6 +6,7 @@ Forward and input gradient agree on the pair's own case and on inputs that Hypot
 from __future__ import annotations
 
 import contextlib
+import math
 
 import hypothesis
 import torch
@@ -44,7 +45,7 @@ def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
             forward_and_gradient(f, inputs), forward_and_gradient(g, inputs), floor, strict=True
         ):
             gaps.append(relative_gap(left - right, left, right, least.expand(len(left), 1)))
-        return max(gaps)
+        return math.nan if any(map(math.isnan, gaps)) else max(gaps)
 
     tol = tolerance(output)
     worst, told_apart = gap_at(case.inputs), None
@@ -59,8 +60,8 @@ def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
         nonlocal worst, told_apart
         inputs = torch.as_tensor(drawn).to(case.inputs).unsqueeze(0) / 64
         gap = gap_at(inputs)
-        worst = max(worst, gap)
-        if gap > tol:
+        worst = gap if math.isnan(gap) else max(worst, gap)
+        if not gap <= tol:  # so that NaN counts as apart
             told_apart = inputs[0].tolist()
             raise AssertionError("the models differ")
 

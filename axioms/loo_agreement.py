@@ -64,7 +64,7 @@ def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measure
         Unsupported, InvalidAttribution: from the explainer.
     """
     attribution = checked_attribution(explainer.attribute(model, case), case)
-    loo = LeaveOneOut().attribute(model, case)
+    loo = checked_attribution(LeaveOneOut().attribute(model, case), case)
     pearson, detail = agreement(attribution, loo)
     if case.special is not None:
         _, rest = agreement(attribution, loo, ~case.special)

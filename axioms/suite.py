@@ -5,6 +5,7 @@ One generator, `plan`, stands behind both pytest and `check_explainer`.
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
@@ -170,6 +171,9 @@ class Check:
         models = self._models(settings)
         case = self.pair.case(settings.seed, settings.dtype, settings.device)
         measurement = self._measure(models, case)
+        if measurement.gap is not None and not math.isfinite(measurement.gap):
+            where = f" at {measurement.detail['told apart by']}" if "told apart by" in measurement.detail else ""
+            raise ValueError(f"the gap is {measurement.gap}: an output or a gradient is NaN or infinite{where}")
         expectation = self.expectation
         predicted = expectation.predict(*models, case) if expectation.predict else None
         scale = measurement.scale

@@ -3,7 +3,8 @@
 A `TorchFunctionMode` sees every torch operation of the forward pass. An operation that carries relevance, that is, one
 whose inputs depend on the explained inputs, is computed by the rule that the method's table has for it. A rule returns
 the operation's own value with a modified gradient, so that at the end relevance is inputs ⊙ gradient (`rules` says why
-this is Eq. 1). Nothing is patched and nothing is left on the model.
+this is Eq. 1). Nothing is patched and nothing is left on the model. What the model itself computes under ``no_grad`` or
+detaches is a constant, to relevance as to any gradient.
 """
 
 from __future__ import annotations

@@ -315,3 +315,21 @@ def test_the_symbolic_gap_of_x1x2x3_is_a_quarter():
     assert gaps == dict.fromkeys(("loo", "gradient_x_input", "integrated_gradients"), "0") | dict.fromkeys(
         ("attnlrp", "cplrp"), "x1*x2*x3 · (-1/4, 0, 1/4)"
     )
+
+
+class Root(nn.Module):
+    """Σ√x, NaN below zero."""
+
+    def forward(self, x):
+        return x.sqrt().sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("axiom", ["equivalence", "loo"])
+def test_models_that_give_nan_are_red(axiom):
+    inputs = torch.ones(1, 3, dtype=torch.float64)
+    target = torch.zeros(1, dtype=torch.int64)
+    positive = Pair("test.root", lambda *_: (Root(), Root()), lambda *_: Case(inputs, target, -inputs), "the same")
+    side, explainer = ("", None) if axiom == "equivalence" else ("f", builtin_explainers()["gradient_x_input"])
+    record = Check(axiom, explainer, positive, side).run(Settings())
+    assert record.status == "error"
+    assert "NaN" in str(record.detail["error"])
