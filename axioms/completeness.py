@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
-from faithcheck.explainers.protocol import Explainer, checked_attribution
+from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case, explained
 
 
@@ -21,10 +21,10 @@ def completeness(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    attribution = checked_attribution(explainer.attribute(model, case), case)
+    attribution = attribution_of(explainer, model, case)
     with torch.no_grad():
         change = explained(model(case.inputs), case.target) - explained(model(case.baseline), case.target)
     total = attribution.double().sum(1)
     values = total - change.double()
     scale = torch.stack([total, change.double()], 1)
-    return Measurement(relative_gap(values, scale), tolerance(attribution, case.inputs), values, scale)
+    return Measurement(relative_gap(values, scale), tolerance(case.inputs), values, scale)

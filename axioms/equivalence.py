@@ -32,12 +32,13 @@ def forward_and_gradient(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tens
 def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     """Measure how far two models differ in output or input gradient.
 
-    ``gap`` is the largest difference over the case and the drawn inputs, relative to the size of outputs and
-    gradients on the case; ``values`` the outputs' difference on the case, ``(batch, outputs)``. Where drawn inputs
-    tell the models apart, ``detail["told apart by"]`` is the simplest found.
+    ``gap`` is the largest difference over the case and the drawn inputs, relative to the outputs and gradients
+    themselves, but at least to those of the case's median example; ``values`` the outputs' difference on the case,
+    ``(batch, outputs)``. Where drawn inputs tell the models apart, ``detail["told apart by"]`` is the simplest found.
     """
     output, gradient = forward_and_gradient(f, case.inputs)
-    floor = output.abs().max(), gradient.abs().max()
+    # Where terms cancel, an output near 0 has the round-off of a typical one: no scale is below the median example's.
+    floor = [values.abs().flatten(1).amax(1).median() for values in (output, gradient)]
 
     def gap_at(inputs: Tensor) -> float:
         gaps = []
@@ -47,7 +48,7 @@ def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
             gaps.append(relative_gap(left - right, left, right, least.expand(len(left), 1)))
         return math.nan if any(map(math.isnan, gaps)) else max(gaps)
 
-    tol = tolerance(output)
+    tol = tolerance(case.inputs)
     worst, told_apart = gap_at(case.inputs), None
     shape = tuple(case.inputs.shape[1:])
     # Multiples of 1/64 in [−2, 2]: no denormals, and shrinking ends at readable numbers.

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
-from faithcheck.explainers.protocol import Explainer, checked_attribution
+from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
 
@@ -22,8 +22,8 @@ def invariance(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    left = checked_attribution(explainer.attribute(f, case), case)
-    right = checked_attribution(explainer.attribute(g, case), case)
+    left = attribution_of(explainer, f, case)
+    right = attribution_of(explainer, g, case)
     values = left.double() - right.double()
     scale = torch.cat([left, right], 1)
-    return Measurement(relative_gap(values, scale), tolerance(left, right, case.inputs), values, scale)
+    return Measurement(relative_gap(values, scale), tolerance(case.inputs), values, scale)

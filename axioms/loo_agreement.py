@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from faithcheck.axioms.verdicts import Measurement, tolerance
 from faithcheck.explainers.loo import LeaveOneOut
-from faithcheck.explainers.protocol import Explainer, checked_attribution
+from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
 STATISTICS = ("pearson", "pearson_sum_to_one", "spearman", "kendall")
@@ -57,20 +57,25 @@ def agreement(attribution: Tensor, loo: Tensor, keep: Tensor | None = None) -> t
 def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure 1 − r, r the mean over examples of Pearson's correlation with Leave-One-Out (raw, every position).
 
+    Examples whose LOO map is constant are left out; a constant attribution of any other counts as r = 0 here.
+
     ``detail`` has Pearson's r raw and after sum-to-one, Spearman's ρ and Kendall's τ, each a mean over the examples
     where it is defined, the counts, and the same without special positions where the case has any.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    attribution = checked_attribution(explainer.attribute(model, case), case)
-    loo = checked_attribution(LeaveOneOut().attribute(model, case), case)
+    attribution = attribution_of(explainer, model, case)
+    loo = attribution_of(LeaveOneOut(), model, case)
     pearson, detail = agreement(attribution, loo)
+    # A constant map says nothing of a LOO map that varies: undefined, but no way to a perfect mean.
+    varies = sum(correlations(row, row) is not None for row in loo.double().cpu().numpy())
+    pearson += [0.0] * (varies - len(pearson))
     if case.special is not None:
         _, rest = agreement(attribution, loo, ~case.special)
         detail |= {f"{name}_no_special": value for name, value in rest.items()}
     gap = 1 - float(np.mean(pearson)) if pearson else None
     if gap is None:
-        detail["reason"] = "the correlation is undefined on every example: a map is constant"
+        detail["reason"] = "the correlation is undefined on every example: the LOO map is constant"
     values = attribution.new_tensor([1 - r for r in pearson])
-    return Measurement(gap, tolerance(attribution, loo), values, detail=detail)
+    return Measurement(gap, tolerance(case.inputs), values, detail=detail)

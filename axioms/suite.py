@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
@@ -140,16 +140,22 @@ class Check:
         return f"{self.explainer.name}-{self.subject}" if self.explainer else self.subject
 
     @property
-    def expectation(self) -> Expectation:
-        """What theory expects: the pair's word, then the explainer's known violations, then its claims."""
+    def stated(self) -> Expectation | None:
+        """The expectation that the pair states or, where it states none, the explainer's known violation."""
         if self.explainer is None:
             return Expectation("HOLDS", self.pair.why, cite=self.pair.cite)
-        if stated := self.pair.expected.get((self.axiom, self.explainer.name)):
-            return stated
-        for (axiom, pattern), expectation in getattr(self.explainer, "expected", {}).items():
-            if axiom == self.axiom and fnmatchcase(self.subject, pattern):
-                found: Expectation = expectation
-                return found
+        if by_pair := self.pair.expected.get((self.axiom, self.explainer.name)):
+            return by_pair
+        known: dict[tuple[str, str], Expectation] = getattr(self.explainer, "expected", {})
+        matches = (e for (axiom, glob), e in known.items() if axiom == self.axiom and fnmatchcase(self.subject, glob))
+        return next(matches, None)
+
+    @property
+    def expectation(self) -> Expectation:
+        """What theory expects: what is stated, else the explainer's claim."""
+        if self.stated is not None or self.explainer is None:
+            assert self.stated is not None
+            return self.stated
         if self.axiom in getattr(self.explainer, "claims", ()):
             return Expectation("HOLDS", f"{self.explainer.name} claims {self.axiom}")
         return Expectation("UNCLAIMED", f"{self.explainer.name} does not claim {self.axiom}")
@@ -162,7 +168,11 @@ class Check:
                 torch.manual_seed(settings.seed)
                 return self._measured(settings)
         except Unsupported as refusal:
-            return self._record(settings, "unsupported", detail={"reason": str(refusal)})
+            if self.stated is None or self.stated.verdict == "UNCLAIMED":
+                return self._record(settings, "unsupported", detail={"reason": str(refusal)})
+            # What is stated of an explainer must be measured: a rule that went missing is no skip.
+            refused: dict[str, object] = {"error": f"refused, where {self.stated.verdict} is stated: {refusal}"}
+            return self._record(settings, "error", detail=refused, traceback=traceback.format_exc())
         except Exception as error:
             detail: dict[str, object] = {"error": f"{type(error).__name__}: {error}"}
             return self._record(settings, "error", detail=detail, traceback=traceback.format_exc())
@@ -242,13 +252,15 @@ def refuse_stale_expectations(explainers: Sequence[Explainer], pairs: Sequence[P
     """Refuse expectations that could match no check: a typo would silently expect nothing.
 
     Raises:
-        ValueError: names the expectation, and the nearest name that exists.
+        ValueError: names the expectation or the claim, and the nearest name that exists.
     """
+    for explainer in explainers:
+        refuse_malformed(explainer)
     names = {*builtin_explainers(), *(explainer.name for explainer in explainers)}
     for pair in pairs:
-        for axiom, explainer in pair.expected:
-            if explainer not in names:
-                raise ValueError(f"{pair.name} expects something of an {unknown('explainer', explainer, names)}")
+        for axiom, expected_of in pair.expected:
+            if expected_of not in names:
+                raise ValueError(f"{pair.name} expects something of an {unknown('explainer', expected_of, names)}")
             if axiom not in pair.axioms:
                 raise ValueError(f"{pair.name} expects something of an {unknown('axiom', axiom, pair.axioms)}")
     everything = {pair.name: pair for pair in (*registered_pairs().values(), *pairs)}.values()
@@ -260,6 +272,25 @@ def refuse_stale_expectations(explainers: Sequence[Explainer], pairs: Sequence[P
             subjects = [pair.name + side for pair in everything if axiom in pair.axioms for side in sides]
             if not any(fnmatchcase(subject, pattern) for subject in subjects):
                 raise ValueError(f"{who.name} expects something of an {unknown('subject', pattern, subjects)}")
+
+
+def refuse_malformed(explainer: Explainer) -> None:
+    """Refuse an explainer whose name, claims or known violations could not be read.
+
+    Raises:
+        ValueError: says what was expected and what was found.
+    """
+    name, claims, expected = explainer.name, getattr(explainer, "claims", ()), getattr(explainer, "expected", {})
+    if not name or not name.isprintable() or " " in name:
+        raise ValueError(f"an explainer's name is printable and has no spaces, got {name!r}")
+    if not isinstance(claims, Collection) or isinstance(claims, str):
+        raise ValueError(f"{name}.claims is a collection of axioms, such as {{'invariance'}}, got {claims!r}")
+    for axiom in claims:
+        if axiom not in AXIOMS:
+            raise ValueError(f"{name} claims an {unknown('axiom', str(axiom), AXIOMS)}")
+    keyed = isinstance(expected, Mapping) and all(isinstance(key, tuple) and len(key) == 2 for key in expected)
+    if not keyed or not all(isinstance(value, Expectation) for value in expected.values()):
+        raise ValueError(f"{name}.expected is a mapping {{(axiom, pair or glob): Expectation(…)}}, got {expected!r}")
 
 
 def check_explainer(

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.verdicts import Measurement, relative_gap
-from faithcheck.explainers.protocol import Explainer, Unsupported, checked_attribution
+from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.pairs.product import Leaf, ScalarProduct, Tree, evaluate
 
@@ -105,7 +105,7 @@ def symbolic(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Me
 
 def float_gap(explainer: Explainer, model: nn.Module, case: Case, x: Sequence[Any], derived: list[sympy.Expr]) -> float:
     """The largest relative difference between explainer and derivation on the case."""
-    ran = checked_attribution(explainer.attribute(model, case), case).double()
+    ran = attribution_of(explainer, model, case).double()
     points = [dict(zip(x, map(exact_rational, row), strict=True)) for row in case.inputs.tolist()]
     expected = ran.new_tensor([[float(r.subs(point)) for r in derived] for point in points])
     return relative_gap(ran - expected, expected)
@@ -118,7 +118,7 @@ def exactly_equal(
     integers = torch.randint(1, 65, (POINTS, len(x))) * (1 - 2 * torch.randint(0, 2, (POINTS, len(x))))
     inputs = integers.to(case.inputs) / DENOMINATOR
     target = case.target.new_zeros(POINTS)
-    ran = explainer.attribute(model, Case(inputs, target, torch.zeros_like(inputs)))
+    ran = attribution_of(explainer, model, Case(inputs, target, torch.zeros_like(inputs)))
     for row, relevances in zip(integers.tolist(), ran.tolist(), strict=True):
         point = {xi: sympy.Rational(k, DENOMINATOR) for xi, k in zip(x, row, strict=True)}
         for r, measured in zip(derived, relevances, strict=True):

@@ -51,7 +51,7 @@ class IntegratedGradients:
         """
         attribution, error = self.attribute_with_error(model, case)
         worst = float((error.abs() / attribution.abs().sum(1).clamp_min(torch.finfo(error.dtype).tiny)).max())
-        if worst > 0.01:
+        if not worst <= 0.01:  # so that NaN is said too
             warnings.warn(
                 f"Integrated Gradients with {self.steps} steps misses completeness by up to {worst:.1%} of Σ|a|: "
                 "use more steps",

@@ -28,7 +28,7 @@ class LeaveOneOut:
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """One forward row per example and feature, and one per example: ``(batch, features)``."""
         batch, features = case.shape
-        whole = explained(model(case.inputs), case.target)
+        whole = explained(model(case.inputs.clone()), case.target)
         index = torch.arange(batch * features, device=case.inputs.device)
         example, removed = index // features, index % features
         without = []

@@ -61,6 +61,7 @@ class Propagation(TorchFunctionMode):
     def __init__(self, rules: Mapping[str, Rule], epsilon: float, point: Tensor) -> None:
         super().__init__()
         self.rules, self.epsilon, self.point = rules, epsilon, point
+        self.seen: set[Any] = set()  # the autograd nodes of what was computed in sight
         self.modules: list[str] = []
 
     def __torch_function__(
@@ -74,15 +75,35 @@ class Propagation(TorchFunctionMode):
         if not carries((args, kwargs)):
             return func(*args, **kwargs)
         name = operation_name(func)
+        self.refuse_unseen((args, kwargs), f"{name} in {self.where()}")
         call = Call(name, func, args, kwargs, self.epsilon, self.where())
         rule = self.rules.get(name)
-        if rule is not None:
-            result = rule(call)
-            return self.written_out(result) if callable(result) else result
-        result = call.value()
-        if carries(result):
-            raise call.unsupported("no rule for this operation")
+        if rule is None:
+            result = call.value()
+            if carries(result):
+                raise call.unsupported("no rule for this operation")
+            return result
+        result = rule(call)
+        if callable(result):
+            result = self.written_out(result)
+        # With the operands, as setitem writes to one.
+        self.seen.update(x.grad_fn for x in tree_iter((result, args, kwargs)) if isinstance(x, Tensor))
         return result
+
+    def refuse_unseen(self, values: Any, where: str) -> None:
+        """Refuse tensors that carry relevance, or seem to, but come from no operation that was seen here.
+
+        Raises:
+            Unsupported: as `torch.autograd.Function`, TorchScript and vmap hide their operations.
+        """
+        carrying = (x for x in tree_iter(values) if isinstance(x, Tensor) and x.requires_grad and x is not self.point)
+        for value in carrying:
+            if value.grad_fn not in self.seen:
+                raise Unsupported(
+                    f"{where}: an operand comes from {type(value.grad_fn).__name__}, which hides its operations from "
+                    "torch functions (autograd.Function, TorchScript, vmap), or is a constant that requires grad: "
+                    "write it in plain torch operations, or detach the constant"
+                )
 
     def written_out(self, steps: Callable[[], Tensor]) -> Tensor:
         """Compute an operation by its steps, each of which meets its own rule."""
@@ -155,7 +176,9 @@ class LRP:
             point = case.inputs.detach().clone().requires_grad_()
             propagation = Propagation(self.rules, self.epsilon, point)
             with propagation.naming(model), propagation:
-                output = model(point)
+                # A copy, in sight: a model may write to its input, and a leaf may not be written to.
+                output = model(point.clone())
+            propagation.refuse_unseen(output, "the output")
             if not carries(output):
                 raise Unsupported(f"no relevance reaches the inputs: under {self.name} the output is constant")
             (gradient,) = torch.autograd.grad(explained(output, case.target).sum(), point)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -43,10 +44,10 @@ class Explainer(Protocol):
 
 
 def checked_attribution(attribution: object, case: Case) -> Tensor:
-    """Return the attribution, detached, if it is one of the case.
+    """Return a copy of the attribution, detached, if it is one of the case.
 
     Raises:
-        InvalidAttribution: not a tensor, not floating point, of the wrong shape or device, or not finite.
+        InvalidAttribution: not a tensor, not floating point, of the wrong shape, device or dtype, or not finite.
     """
     if not isinstance(attribution, Tensor):
         raise InvalidAttribution(f"expected a tensor, got {type(attribution).__name__}")
@@ -60,7 +61,26 @@ def checked_attribution(attribution: object, case: Case) -> Tensor:
     bad = int((~torch.isfinite(attribution)).sum())
     if bad:
         raise InvalidAttribution(f"{bad} of {attribution.numel()} values are NaN or infinite")
-    return attribution.detach()
+    if attribution.dtype != case.inputs.dtype:
+        raise InvalidAttribution(f"expected the inputs' {case.inputs.dtype}, got {got}: convert with .to(inputs.dtype)")
+    return attribution.detach().clone()
+
+
+def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor:
+    """The explainer's attribution of a case, ``(batch, features)``, in memory of its own.
+
+    The explainer works on a copy of the case, so that one that writes to its inputs spoils no later check.
+
+    Raises:
+        InvalidAttribution: see `checked_attribution`; or the explainer changed the case.
+        Unsupported: from the explainer.
+    """
+    lent = replace(case, inputs=case.inputs.clone(), baseline=case.baseline.clone(), target=case.target.clone())
+    attribution = checked_attribution(explainer.attribute(model, lent), case)
+    for name in ("inputs", "baseline", "target"):
+        if not torch.equal(getattr(lent, name), getattr(case, name)):
+            raise InvalidAttribution(f"the explainer, or the model it ran, changed case.{name} in place")
+    return attribution
 
 
 def per_feature(attribution: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ from faithcheck.models.case import Case
 class AttentionWeights(TorchFunctionMode):
     """Collects every softmax over ``tokens × tokens``, averaged over heads: ``(batch, tokens, tokens)`` a layer."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, batch: int, tokens: int) -> None:
         super().__init__()
-        self.tokens = tokens
+        self.batch, self.tokens = batch, tokens
         self.layers: list[Tensor] = []
 
     def __torch_function__(
@@ -31,6 +31,9 @@ class AttentionWeights(TorchFunctionMode):
         if name == "scaled_dot_product_attention":
             raise Unsupported(f"{name} hides the attention weights: load the model with attn_implementation='eager'")
         if name == "softmax" and result.dim() >= 3 and result.shape[-2:] == (self.tokens, self.tokens):
+            rows = result.detach().sum(-1)
+            if len(result) != self.batch or not torch.allclose(rows, torch.ones_like(rows), atol=1e-3):
+                raise Unsupported("attention weights that are not (batch, …, queries, keys), normalised over the keys")
             heads = result.detach().reshape(len(result), -1, self.tokens, self.tokens)
             self.layers.append(heads.mean(1))
         return result
@@ -58,7 +61,7 @@ class AttentionRollout:
         Raises:
             Unsupported: the model has no softmax over ``tokens × tokens``, or hides it.
         """
-        with AttentionWeights(case.shape[1]) as weights:
+        with AttentionWeights(*case.shape) as weights:
             model(case.inputs)
         if not weights.layers:
             raise Unsupported("no softmax attention over the features in this model")

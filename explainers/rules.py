@@ -76,7 +76,7 @@ class _Rescale(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, value: Tensor, factor: Tensor) -> Tensor:
         ctx.save_for_backward(factor)
-        return value.view_as(value)
+        return value.clone()  # not a view: a model may write to it in place
 
     @staticmethod
     def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None, None]:
@@ -103,22 +103,31 @@ def plain(call: Call) -> Any:
     return call.value()
 
 
+def by_rows(call: Call) -> Callable[[], Any]:
+    """Iteration over a tensor is unbind, in sight."""
+    return lambda: iter(call.args[0].unbind(0))
+
+
 def epsilon_rule(call: Call) -> Tensor:
     """Eq. 1, for a map that is linear in one operand, or in all its operands together (a sum)."""
     return stabilised(call.value(), call.epsilon)
 
 
-def linear_in_one(call: Call) -> Tensor:
-    """Eq. 1 for an operation that is linear in each operand but not in several together."""
+def refuse_several(call: Call) -> None:
+    """Refuse a product of operands that both carry relevance, where the rule is one for a constant and data."""
     if len(call.carrying()) > 1:
         raise call.unsupported("no rule for a product of operands that both carry relevance")
+
+
+def linear_in_one(call: Call) -> Tensor:
+    """Eq. 1 for an operation that is linear in each operand but not in several together."""
+    refuse_several(call)
     return epsilon_rule(call)
 
 
 def multiple(call: Call) -> Any:
     """An element-wise product with a constant: relevance passes on unchanged."""
-    if len(call.carrying()) > 1:
-        raise call.unsupported("no rule for a product of operands that both carry relevance")
+    refuse_several(call)
     return plain(call)
 
 
@@ -150,15 +159,23 @@ def constant(call: Call) -> Tensor:
 
 
 def identity_rule(call: Call) -> Tensor:
-    """An element-wise function of one operand: R_x = R_f(x), so the gradient is f(x)/x; at x = 0 its limit f′(0)."""
+    """An element-wise function of one operand: R_x = R_f(x), so the gradient is f(x)/x.
+
+    At x = 0 the gradient is f′(0), the limit where f(0) = 0. Where f(0) ≠ 0 (a sigmoid, an exponential), an x of
+    exactly 0 can carry no relevance, x ⊙ gradient being 0: what arrives there is absorbed, as by a bias.
+    """
     if len(call.carrying()) != 1:
         raise call.unsupported("no rule for several operands that carry relevance")
+    if call.kwargs.get("inplace"):
+        raise call.unsupported("no rule for an activation that overwrites its input: set inplace=False")
     (x,) = call.carrying()
     value = call.value()
     ratio = value.detach() / x.detach()
     zero = x.detach() == 0
     if zero.any():
         (slope,) = torch.autograd.grad(value.sum(), x)
+        if not slope[zero].isfinite().all():
+            raise call.unsupported("no rule where its slope at 0 is infinite")
         ratio = torch.where(zero, slope, ratio)
     return rescaled(x, value, ratio)
 
@@ -178,6 +195,7 @@ def quotient_rule(call: Call) -> Any:
 
 def layer_norm_rule(call: Call) -> Tensor:
     """LayerNorm as the linear map (x − mean x)/σ ⊙ γ + β with σ held constant (Ali et al. 2022), then Eq. 1."""
+    refuse_several(call)
     x, shape = call.argument(0, "input"), call.argument(1, "normalized_shape")
     gamma, beta = call.argument(2, "weight"), call.argument(3, "bias")
     axes = tuple(range(-len(shape), 0))
@@ -190,6 +208,7 @@ def layer_norm_rule(call: Call) -> Tensor:
 
 def rms_norm_rule(call: Call) -> Tensor:
     """RMSNorm as the linear map x/rms(x) ⊙ γ with the mean square held constant, then Eq. 1."""
+    refuse_several(call)
     x, shape = call.argument(0, "input"), call.argument(1, "normalized_shape")
     gamma, eps = call.argument(2, "weight"), call.argument(3, "eps")
     square = x.detach().square().mean(tuple(range(-len(shape), 0)), keepdim=True)
@@ -266,6 +285,7 @@ EPSILON_LRP: Mapping[str, Rule] = {
     **dict.fromkeys(SUMS, epsilon_rule),
     **dict.fromkeys((*LINEAR, *MATRIX_PRODUCTS), linear_in_one),
     **dict.fromkeys(ACTIVATIONS, identity_rule),
+    "iter": by_rows,
     "mul": multiple,
     "div": multiple,
     "layer_norm": layer_norm_rule,

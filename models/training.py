@@ -78,7 +78,7 @@ def train(model: type[nn.Module], options: Mapping[str, Any], digits: Digits, se
     bit at every call; across machines they may differ in the last bits, as sums of floats do.
     """
     images = digits.train_images.to(torch.float32)
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), _one_thread():
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), one_thread():
         torch.manual_seed(seed)
         network = model(**options).to(torch.float32).train()
         optimizer = torch.optim.Adam(network.parameters(), lr=recipe.learning_rate, fused=True)
@@ -96,8 +96,12 @@ def train(model: type[nn.Module], options: Mapping[str, Any], digits: Digits, se
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """The order of summation, and so the weights, depend on the number of threads; small batches need but one."""
+def one_thread() -> Iterator[None]:
+    """Compute on one thread inside, and on as many as before after.
+
+    The order of summation, and so trained weights, depend on the number of threads. And small operations gain nothing
+    from a second one, but lose a factor of twenty to its synchronisation where another process has the other core.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

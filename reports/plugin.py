@@ -53,6 +53,12 @@ class Run:
 
     def __init__(self, config: pytest.Config) -> None:
         option = config.option
+        if option.axioms_json == "":
+            raise selection.SelectionError(
+                "--axioms-json= names no file: give a path, such as --axioms-json=results.json"
+            )
+        if not 0 <= option.seed < 2**63:
+            raise selection.SelectionError(f"--seed={option.seed} is out of range: a seed lies in 0 … 2^63 − 1")
         self.path = Path(option.axioms_json).absolute() if option.axioms_json else None
         if self.path:
             selection.check_writable(self.path, "--axioms-json")

@@ -17,7 +17,7 @@ from faithcheck.explainers.loo import LeaveOneOut
 from faithcheck.explainers.lrp import CPLRP, AttnLRP
 from faithcheck.models import Case, data
 from faithcheck.models.linear_attention import LinearAttention, read_at
-from faithcheck.models.training import Recipe, trained
+from faithcheck.models.training import Recipe, one_thread, trained
 
 pytestmark = [pytest.mark.paper]
 
@@ -88,6 +88,7 @@ def correlation(a, b):
     return Correlation(r.mean().item(), (r * a.sum(1).sign() * b.sum(1).sign()).mean().item())
 
 
+@one_thread()
 def run(variation, seed, images):
     digits = data.load_digits()
     options = {"pixels": digits.pixels, **variation.options}

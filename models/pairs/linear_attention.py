@@ -127,7 +127,7 @@ def digits_case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     images = load_digits().dev_images[:IMAGES]
     with torch.no_grad():
         target = build_one("left", seed, torch.float64, torch.device("cpu"))(images).argmax(1)
-    inputs = images.to(device, dtype)
+    inputs = images.clone().to(device, dtype)  # not a view of the cached images
     return Case(inputs, target.to(device), torch.zeros_like(inputs))
 
 

@@ -232,10 +232,11 @@ def test_parameters_may_require_grad_or_not():
         (torch.zeros(1, 3, dtype=torch.int64), "expected floating point, got int64"),
         (torch.tensor([[0.0, float("nan"), float("inf")]]), "2 of 3 values are NaN or infinite"),
         (torch.zeros(1, 3, device="meta"), "expected a tensor on cpu, got .* on meta"),
+        (torch.zeros(1, 3), "expected the inputs' torch.float64, got float32"),
         ([0.0, 0.0, 0.0], "expected a tensor, got list"),
         (None, "expected a tensor, got NoneType"),
     ],
-    ids=["shape", "integers", "nan", "device", "list", "none"],
+    ids=["shape", "integers", "nan", "device", "dtype", "list", "none"],
 )
 def test_what_is_no_attribution_is_refused(returned, message):
     with pytest.raises(InvalidAttribution, match=message):

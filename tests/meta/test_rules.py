@@ -216,6 +216,23 @@ def test_sdpa_is_written_out(rules, masking):
         torch.testing.assert_close(got, expected, **CLOSE)
 
 
+class Cube(torch.autograd.Function):
+    """x³, whose products no torch function shows."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 3 * x * x * gradient
+
+
+SCALED_WEIGHT = nn.Parameter(torch.ones(3, dtype=torch.float64)) * 2
+
+
 class Wrapped(nn.Module):
     """A model that applies one function, in a module with a name."""
 
@@ -242,8 +259,18 @@ class Wrapped(nn.Module):
             "scaled_dot_product.*eval",
         ),
         (lambda x: torch.einsum("bi,bi,bi->bi", x, x, x), "einsum in inner.*3 operands"),
+        (lambda x: F.silu(x * 1, inplace=True), "silu in inner.*inplace=False"),
+        (lambda x: F.layer_norm(x, (3,), x[0]), "layer_norm in inner.*both carry"),
+        (lambda x: x * Cube.apply(x), "mul in inner.*CubeBackward.*hides its operations"),
+        (lambda x: Cube.apply(x), "the output.*CubeBackward.*hides its operations"),
+        (lambda x: torch.func.vmap(lambda row: row * row)(x), "hides its operations"),
+        (lambda x: x * SCALED_WEIGHT, "detach the constant"),
+        (lambda x: torch.sqrt(x * 0), "sqrt in inner.*slope at 0 is infinite"),
     ],
-    ids=["sin", "sort", "cumprod", "in place", "dropout", "sdpa dropout", "einsum of three"],
+    ids=[
+        *("sin", "sort", "cumprod", "in place", "dropout", "sdpa dropout", "einsum of three", "activation in place"),
+        *("carrying weight", "hidden operand", "hidden output", "vmap", "non-leaf constant", "infinite slope"),
+    ],
 )
 def test_an_operation_without_a_rule_is_named(operation, named):
     x = torch.randn(2, 3)
@@ -289,3 +316,25 @@ def test_the_stabiliser_is_signed(epsilon):
     x, relevance = torch.tensor([-epsilon]), torch.tensor([1.0])
     (ran,) = relevance_of(lambda x: F.linear(x, torch.ones(1, 1)), x, relevance=relevance, epsilon=epsilon)
     torch.testing.assert_close(ran, torch.tensor([0.5]), **CLOSE)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-6])
+def test_what_a_model_overwrites_or_iterates_over_is_followed(epsilon):
+    x, w = torch.randn(2, 3), torch.randn(3, 3)
+    case = Case(x, torch.zeros(2, dtype=torch.long), torch.zeros_like(x))
+
+    def overwriting(x):
+        y = F.relu(F.linear(x, w), inplace=True)
+        z = torch.zeros_like(y)
+        z[:, :1] = y[:, 2:]
+        return torch.stack(list(z)) + y.max(1, keepdim=True).values
+
+    def plainly(x):
+        y = F.relu(F.linear(x, w))
+        z = torch.cat([y[:, 2:], torch.zeros(2, 2)], 1)
+        return z + y.amax(1, keepdim=True)
+
+    explainer = AttnLRP(epsilon=epsilon)
+    expected = explainer.attribute(Wrapped(plainly), case)
+    torch.testing.assert_close(explainer.attribute(Wrapped(overwriting), case), expected, **CLOSE)
+    assert expected.abs().max() > 0

@@ -67,10 +67,11 @@ def test_relative_gaps_are_by_example():
     assert relative_gap(torch.zeros(2, 2), torch.zeros(2, 2)) == 0
 
 
-def test_tolerance_follows_the_coarsest_dtype():
-    double, single = torch.zeros(1, dtype=torch.float64), torch.zeros(1)
-    assert tolerance(double) == 1e-9
-    assert tolerance(double, single) == 1e-4
+def test_tolerance_follows_the_dtype():
+    assert tolerance(torch.zeros(1, dtype=torch.float64)) == 1e-9
+    assert tolerance(torch.zeros(1)) == 1e-4
+    with pytest.raises(ValueError, match=r"not in torch\.float16"):
+        tolerance(torch.zeros(1, dtype=torch.float16))
 
 
 def test_an_expectation_needs_its_parts():
@@ -207,12 +208,13 @@ def returning(value):
     ("value", "message"),
     [
         (torch.zeros(8, 2), "InvalidAttribution: expected shape"),
+        (torch.zeros(8, 3), "InvalidAttribution: expected the inputs' torch.float64, got float32"),
         (torch.full((8, 3), float("nan")), "InvalidAttribution: 24 of 24 values are NaN"),
         (torch.zeros(8, 3, dtype=torch.int64), "InvalidAttribution: expected floating point"),
         (torch.zeros(8, 3, device="meta"), "InvalidAttribution: expected a tensor on cpu"),
         (ZeroDivisionError("theirs"), "ZeroDivisionError: theirs"),
     ],
-    ids=["shape", "nan", "integers", "device", "raises"],
+    ids=["shape", "dtype", "nan", "integers", "device", "raises"],
 )
 @pytest.mark.parametrize("axiom", ["invariance", "completeness"])
 def test_a_bad_explainer_is_a_red_record_not_a_crash(value, message, axiom):
@@ -333,3 +335,75 @@ def test_models_that_give_nan_are_red(axiom):
     record = Check(axiom, explainer, positive, side).run(Settings())
     assert record.status == "error"
     assert "NaN" in str(record.detail["error"])
+
+
+def test_a_rule_that_is_missing_is_red_where_an_expectation_is_stated():
+    without = {name: rule for name, rule in ATTNLRP.items() if name != "mul"}
+    for axiom in ("invariance", "symbolic"):
+        record = check(LRP("attnlrp", without, epsilon=0), axiom)
+        assert record.status == "error"
+        assert "no rule" in str(record.detail["error"])
+
+
+class Writes:
+    """Returns one buffer again and again, and zeroes its inputs."""
+
+    name = "writes"
+    claims = frozenset({"invariance"})
+
+    def __init__(self, zeroes):
+        self.zeroes, self.buffer = zeroes, torch.zeros(8, 3, dtype=torch.float64)
+
+    def attribute(self, model, case):
+        self.buffer.copy_(builtin_explainers()["attnlrp"].attribute(model, case))
+        if self.zeroes:
+            case.inputs.zero_()
+        return self.buffer
+
+
+def test_two_attributions_in_one_buffer_are_two():
+    record = check(Writes(zeroes=False))
+    assert record.status == "broken claim"
+    assert record.gap == pytest.approx(0.5)
+
+
+def test_an_explainer_that_writes_to_its_case_is_red_and_spoils_nothing():
+    linear = registered_pairs()["linear_attention.assoc"]
+    images = linear.case(0, torch.float64, torch.device("cpu")).inputs.clone()
+    record = check(Writes(zeroes=True))
+    assert "changed case.inputs in place" in str(record.detail["error"])
+    linear.case(0, torch.float64, torch.device("cpu")).inputs.zero_()
+    assert torch.equal(linear.case(0, torch.float64, torch.device("cpu")).inputs, images)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "message"),
+    [
+        ("claims", {"invarience"}, "claims an unknown axiom.*did you mean invariance"),
+        ("claims", "invariance", "is a collection of axioms"),
+        ("claims", None, "is a collection of axioms"),
+        ("expected", [], "is a mapping"),
+        ("expected", {("invariance", "*"): "VIOLATES"}, "is a mapping"),
+        ("name", "", "printable"),
+        ("name", "two\nlines", "printable"),
+    ],
+)
+def test_a_malformed_explainer_is_refused(attribute, value, message):
+    explainer = returning(torch.zeros(8, 3))
+    setattr(explainer, attribute, value)
+    with pytest.raises(ValueError, match=message):
+        plan("invariance", [explainer], [X1X2X3])
+
+
+def test_a_constant_map_does_not_agree_with_loo():
+    class Constant:
+        name = "constant"
+        claims = frozenset({"loo"})
+
+        def attribute(self, model, case):
+            return torch.ones(case.shape, dtype=torch.float64)
+
+    mlp = registered_pairs()["control.mlp"]
+    record = Check("loo", Constant(), mlp, "f").run(Settings())
+    assert record.status == "broken claim"
+    assert (record.gap, record.detail["undefined"]) == (1.0, 6)
