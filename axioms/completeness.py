@@ -10,7 +10,7 @@ from torch import nn
 
 from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
-from faithcheck.models.case import Case, explained
+from faithcheck.models.case import Case, change
 
 
 def completeness(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
@@ -22,9 +22,7 @@ def completeness(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
         Unsupported, InvalidAttribution: from the explainer.
     """
     attribution = attribution_of(explainer, model, case)
-    with torch.no_grad():
-        change = explained(model(case.inputs), case.target) - explained(model(case.baseline), case.target)
-    total = attribution.double().sum(1)
-    values = total - change.double()
-    scale = torch.stack([total, change.double()], 1)
+    total, added = attribution.double().sum(1), change(model, case).double()
+    values = total - added
+    scale = torch.stack([total, added], 1)
     return Measurement(relative_gap(values, scale), tolerance(case.inputs), values, scale)

@@ -153,9 +153,9 @@ class Check:
     @property
     def expectation(self) -> Expectation:
         """What theory expects: what is stated, else the explainer's claim."""
-        if self.stated is not None or self.explainer is None:
-            assert self.stated is not None
-            return self.stated
+        if (stated := self.stated) is not None:
+            return stated
+        assert self.explainer is not None  # of a pair as such, equivalence is stated
         if self.axiom in getattr(self.explainer, "claims", ()):
             return Expectation("HOLDS", f"{self.explainer.name} claims {self.axiom}")
         return Expectation("UNCLAIMED", f"{self.explainer.name} does not claim {self.axiom}")

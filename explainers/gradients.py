@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.protocol import input_gradient, per_feature
-from faithcheck.models.case import Case, explained
+from faithcheck.models.case import Case, change
 
 
 class CompletenessWarning(UserWarning):
@@ -70,6 +70,4 @@ class IntegratedGradients:
             point = case.baseline + path * ((node + 1) / 2)
             gradient += input_gradient(model, point, case.target) * (weight / 2)
         attribution = per_feature(path * gradient)
-        with torch.no_grad():
-            change = explained(model(case.inputs), case.target) - explained(model(case.baseline), case.target)
-        return attribution, attribution.sum(1) - change
+        return attribution, attribution.sum(1) - change(model, case)

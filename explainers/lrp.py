@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_iter, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from faithcheck.explainers.protocol import Unsupported, per_feature
-from faithcheck.explainers.rules import ATTNLRP, CP_LRP, EPSILON_LRP, Call, Rule
+from faithcheck.explainers.rules import ATTNLRP, CP_LRP, EPSILON_LRP, Call, Rule, carrying
 from faithcheck.models.case import Case, explained
 
 EPSILON = 1e-6
@@ -72,7 +72,7 @@ class Propagation(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         args, kwargs = tree_map_only(Tensor, self._without_parameters, (args, kwargs or {}))
-        if not carries((args, kwargs)):
+        if not carrying((args, kwargs)):
             return func(*args, **kwargs)
         name = operation_name(func)
         self.refuse_unseen((args, kwargs), f"{name} in {self.where()}")
@@ -80,14 +80,14 @@ class Propagation(TorchFunctionMode):
         rule = self.rules.get(name)
         if rule is None:
             result = call.value()
-            if carries(result):
+            if carrying(result):
                 raise call.unsupported("no rule for this operation")
             return result
         result = rule(call)
         if callable(result):
             result = self.written_out(result)
         # With the operands, as setitem writes to one.
-        self.seen.update(x.grad_fn for x in tree_iter((result, args, kwargs)) if isinstance(x, Tensor))
+        self.seen.update(x.grad_fn for x in carrying((result, args, kwargs)))
         return result
 
     def refuse_unseen(self, values: Any, where: str) -> None:
@@ -96,9 +96,8 @@ class Propagation(TorchFunctionMode):
         Raises:
             Unsupported: as `torch.autograd.Function`, TorchScript and vmap hide their operations.
         """
-        carrying = (x for x in tree_iter(values) if isinstance(x, Tensor) and x.requires_grad and x is not self.point)
-        for value in carrying:
-            if value.grad_fn not in self.seen:
+        for value in carrying(values):
+            if value is not self.point and value.grad_fn not in self.seen:
                 raise Unsupported(
                     f"{where}: an operand comes from {type(value.grad_fn).__name__}, which hides its operations from "
                     "torch functions (autograd.Function, TorchScript, vmap), or is a constant that requires grad: "
@@ -139,11 +138,6 @@ class Propagation(TorchFunctionMode):
                 handle.remove()
 
 
-def carries(values: Any) -> bool:
-    """Whether any tensor in these values depends on the explained inputs."""
-    return any(isinstance(value, Tensor) and value.requires_grad for value in tree_iter(values))
-
-
 @dataclass(frozen=True)
 class LRP:
     """A method of Layer-wise Relevance Propagation: a table of rules and a stabiliser.
@@ -179,7 +173,7 @@ class LRP:
                 # A copy, in sight: a model may write to its input, and a leaf may not be written to.
                 output = model(point.clone())
             propagation.refuse_unseen(output, "the output")
-            if not carries(output):
+            if not carrying(output):
                 raise Unsupported(f"no relevance reaches the inputs: under {self.name} the output is constant")
             (gradient,) = torch.autograd.grad(explained(output, case.target).sum(), point)
         return per_feature(point.detach() * gradient)

@@ -29,6 +29,11 @@ from torch.utils._pytree import tree_flatten, tree_iter, tree_unflatten
 from faithcheck.explainers.protocol import Unsupported
 
 
+def carrying(values: Any) -> list[Tensor]:
+    """The tensors in these values that depend on the explained inputs, in order."""
+    return [x for x in tree_iter(values) if isinstance(x, Tensor) and x.requires_grad]
+
+
 @dataclass(frozen=True)
 class Call:
     """One operation on its way to a rule: what is called, with what, and where."""
@@ -46,7 +51,7 @@ class Call:
 
     def carrying(self) -> list[Tensor]:
         """The operands that carry relevance, in order; an operand used twice counts twice."""
-        return [x for x in tree_iter((self.args, self.kwargs)) if isinstance(x, Tensor) and x.requires_grad]
+        return carrying((self.args, self.kwargs))
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """An argument given by position or by name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,12 @@ class Case:
 def explained(output: Tensor, target: Tensor) -> Tensor:
     """The explained entry of each row: ``(batch, outputs)`` and ``(batch,)`` to ``(batch,)``."""
     return output.gather(1, target.unsqueeze(1)).squeeze(1)
+
+
+@torch.no_grad()
+def change(model: nn.Module, case: Case) -> Tensor:
+    """f(x) − f(x′), what the features add to each example's explained output over the baseline: ``(batch,)``."""
+    return explained(model(case.inputs), case.target) - explained(model(case.baseline), case.target)
 
 
 def describe(tensor: Tensor) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.case import Case, explained
+from faithcheck.models.case import Case, change
 from faithcheck.models.data import load_digits
 from faithcheck.models.linear_attention import LinearAttention, Order, path_gradients
 from faithcheck.models.pair import Expectation, equivalent_pair
@@ -65,9 +65,7 @@ def _incomplete(shares: dict[Order, Shares], why: str) -> Expectation:
     """Completeness fails by Σ_i a_i − (f(x) − f(x′)), shape (batch,), with the map a from path gradients."""
 
     def residual(model: nn.Module, case: Case) -> Tensor:
-        with torch.no_grad():
-            rise = explained(model(case.inputs), case.target) - explained(model(case.baseline), case.target)
-        return propagated(shares, model, case).sum(1) - rise
+        return propagated(shares, model, case).sum(1) - change(model, case)
 
     return Expectation("VIOLATES", why, predict=residual, cite=CITE)
 
