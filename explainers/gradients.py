@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.protocol import input_gradient, per_feature
+from faithcheck.explainers.protocol import input_gradient, per_feature, reference
 from faithcheck.models.case import Case, change
 
 
@@ -26,7 +26,7 @@ class GradientTimesInput:
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """One forward and one backward pass: ``(batch, features)``."""
-        return per_feature(case.inputs * input_gradient(model, case.inputs, case.target))
+        return per_feature(case.inputs * input_gradient(model, case))
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,11 @@ class IntegratedGradients:
 
     Attributes:
         steps: quadrature nodes, one forward and one backward pass each.
+        baseline: one of ``case.references`` to start from at every feature; by default ``case.baseline``.
     """
 
     steps: int = 32
+    baseline: str | None = None
     name: str = "integrated_gradients"
     claims: frozenset[str] = frozenset({"invariance", "completeness"})
 
@@ -61,13 +63,19 @@ class IntegratedGradients:
         return attribution
 
     def attribute_with_error(self, model: nn.Module, case: Case) -> tuple[Tensor, Tensor]:
-        """The attribution ``(batch, features)`` and its completeness error Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``."""
+        """The attribution ``(batch, features)`` and its completeness error Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``.
+
+        Raises:
+            Unsupported: the case has no such reference.
+        """
         nodes, weights = np.polynomial.legendre.leggauss(self.steps)
+        if self.baseline is not None:
+            case = replace(case, baseline=reference(case, self.baseline).expand_as(case.inputs))
         path = case.inputs - case.baseline
         gradient = torch.zeros_like(path)
         for node, weight in zip(nodes, weights, strict=True):
             # leggauss lives on [−1, 1]; the path on [0, 1].
             point = case.baseline + path * ((node + 1) / 2)
-            gradient += input_gradient(model, point, case.target) * (weight / 2)
+            gradient += input_gradient(model, replace(case, inputs=point)) * (weight / 2)
         attribution = per_feature(path * gradient)
         return attribution, attribution.sum(1) - change(model, case)

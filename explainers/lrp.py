@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -171,7 +171,7 @@ class LRP:
             propagation = Propagation(self.rules, self.epsilon, point)
             with propagation.naming(model), propagation:
                 # A copy, in sight: a model may write to its input, and a leaf may not be written to.
-                output = model(point.clone())
+                output = replace(case, inputs=point.clone()).run(model)
             propagation.refuse_unseen(output, "the output")
             if not carrying(output):
                 raise Unsupported(f"no relevance reaches the inputs: under {self.name} the output is constant")

@@ -75,11 +75,14 @@ def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor
         InvalidAttribution: see `checked_attribution`; or the explainer changed the case.
         Unsupported: from the explainer.
     """
-    lent = replace(case, inputs=case.inputs.clone(), baseline=case.baseline.clone(), target=case.target.clone())
+    lent = case.rows(torch.arange(len(case.inputs), device=case.inputs.device))
     attribution = checked_attribution(explainer.attribute(model, lent), case)
     for name in ("inputs", "baseline", "target"):
         if not torch.equal(getattr(lent, name), getattr(case, name)):
             raise InvalidAttribution(f"the explainer, or the model it ran, changed case.{name} in place")
+    for name, value in case.context.items():
+        if not torch.equal(lent.context[name], value):
+            raise InvalidAttribution(f"the explainer, or the model it ran, changed case.context[{name!r}] in place")
     return attribution
 
 
@@ -88,8 +91,21 @@ def per_feature(attribution: Tensor) -> Tensor:
     return attribution if attribution.dim() == 2 else attribution.flatten(2).sum(2)
 
 
-def input_gradient(model: nn.Module, inputs: Tensor, target: Tensor) -> Tensor:
+def input_gradient(model: nn.Module, case: Case) -> Tensor:
     """The gradient of each example's explained output at its inputs, shaped like ``inputs``; touches no ``.grad``."""
     with torch.enable_grad():
-        point = inputs.detach().clone().requires_grad_()
-        return torch.autograd.grad(explained(model(point), target).sum(), point)[0]
+        point = case.inputs.detach().clone().requires_grad_()
+        output = replace(case, inputs=point).run(model)
+        return torch.autograd.grad(explained(output, case.target).sum(), point)[0]
+
+
+def reference(case: Case, name: str) -> Tensor:
+    """One of the case's named values for a removed feature, shaped like one feature.
+
+    Raises:
+        Unsupported: the case has none of that name.
+    """
+    if name not in case.references:
+        there = ", ".join(case.references) or "none"
+        raise Unsupported(f"no {name!r} value for a removed feature here (there is: {there}): choose another")
+    return case.references[name]

@@ -62,7 +62,7 @@ class AttentionRollout:
             Unsupported: the model has no softmax over ``tokens × tokens``, or hides it.
         """
         with AttentionWeights(*case.shape) as weights:
-            model(case.inputs)
+            case.run(model)
         if not weights.layers:
             raise Unsupported("no softmax attention over the features in this model")
         identity = torch.eye(case.shape[1]).to(case.inputs)

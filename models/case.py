@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,9 @@ class Case:
         target: ``(batch,)`` int64, the output explained in each example.
         baseline: shaped like ``inputs``: the value that a removed feature takes.
         special: optional ``(batch, features)`` bool, true at special positions such as [CLS] and [SEP].
+        context: what else the model is called with, by keyword; tensors with a row per example. Where it has an
+            ``attention_mask`` ``(batch, features)``, features with a 0 there are padding.
+        references: named values that a removed feature can take ("zero", "[MASK]", …), each shaped like one feature.
 
     Raises:
         ValueError: the shapes, dtypes or devices do not fit together.
@@ -30,6 +34,8 @@ class Case:
     target: Tensor
     baseline: Tensor
     special: Tensor | None = None
+    context: Mapping[str, Tensor] = field(default_factory=dict)
+    references: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.inputs.dim() < 2 or not self.inputs.is_floating_point():
@@ -40,7 +46,14 @@ class Case:
             raise ValueError(f"target must be int64 (batch,), got {describe(self.target)}")
         if self.special is not None and (self.special.shape != self.shape or self.special.dtype != torch.bool):
             raise ValueError(f"special must be bool (batch, features), got {describe(self.special)}")
-        others = [t for t in (self.target, self.baseline, self.special) if t is not None]
+        for name, value in self.context.items():
+            if len(value) != len(self.inputs):
+                raise ValueError(f"context[{name!r}] must have a row per example, got {describe(value)}")
+        for name, value in self.references.items():
+            if value.shape != self.inputs.shape[2:]:
+                raise ValueError(f"references[{name!r}] must be shaped like one feature, got {describe(value)}")
+        others = [self.target, self.baseline, *self.context.values(), *self.references.values()]
+        others += [] if self.special is None else [self.special]
         if any(t.device != self.inputs.device for t in others):
             raise ValueError(f"all tensors of a case must lie on one device, inputs are on {self.inputs.device}")
 
@@ -48,6 +61,28 @@ class Case:
     def shape(self) -> torch.Size:
         """The shape of an attribution: ``(batch, features)``."""
         return self.inputs.shape[:2]
+
+    @property
+    def present(self) -> Tensor:
+        """Which features are there: ``(batch, features)`` bool, false at padding."""
+        mask = self.context.get("attention_mask")
+        return torch.ones(self.shape, dtype=torch.bool, device=self.inputs.device) if mask is None else mask != 0
+
+    def run(self, model: nn.Module) -> Tensor:
+        """What the model makes of the inputs in their context: ``(batch, outputs)``."""
+        output: Tensor = model(self.inputs, **self.context)
+        return output
+
+    def rows(self, index: Tensor) -> Case:
+        """The case of these examples, in this order; an example may come more than once."""
+        return replace(
+            self,
+            inputs=self.inputs[index],
+            target=self.target[index],
+            baseline=self.baseline[index],
+            special=None if self.special is None else self.special[index],
+            context={name: value[index] for name, value in self.context.items()},
+        )
 
 
 def explained(output: Tensor, target: Tensor) -> Tensor:
@@ -58,7 +93,8 @@ def explained(output: Tensor, target: Tensor) -> Tensor:
 @torch.no_grad()
 def change(model: nn.Module, case: Case) -> Tensor:
     """f(x) − f(x′), what the features add to each example's explained output over the baseline: ``(batch,)``."""
-    return explained(model(case.inputs), case.target) - explained(model(case.baseline), case.target)
+    without = replace(case, inputs=case.baseline)
+    return explained(case.run(model), case.target) - explained(without.run(model), case.target)
 
 
 def describe(tensor: Tensor) -> str:

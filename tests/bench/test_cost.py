@@ -12,7 +12,7 @@ MODELS = ("control.bert", "linear_attention.assoc")
 
 def plain(model, case):
     """One plain forward and backward pass, what the others are read against."""
-    return input_gradient(model, case.inputs, case.target)
+    return input_gradient(model, case)
 
 
 @pytest.mark.bench
