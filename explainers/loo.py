@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.case import Case, explained
+from faithcheck.explainers.removal import Removal, Replacement, outputs_without
+from faithcheck.models.case import Case
 
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """LOO_i = f(x) − f(x without i), a removed feature taking its baseline value.
+    """LOO_i = f(x) − f(x without i); a random removal's f(x without i) is the mean over its draws.
 
     arXiv 2510.18810, §3.1; occlusion, Zeiler & Fergus 2014.
 
     Attributes:
-        rows: the most rows in one forward pass; bounds memory, not the result.
+        removal: what "without" means; by default a removed feature takes its baseline value.
+        max_tokens: the most features, padding included, in one forward pass; bounds memory, not the result.
     """
 
-    rows: int = 512
+    removal: Removal = field(default_factory=Replacement)
+    max_tokens: int = 4096  # on a processor, larger passes fall out of its cache
     name: str = "loo"
     claims: frozenset[str] = frozenset({"invariance", "loo"})
 
-    @torch.no_grad()
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
-        """One forward row per example and feature, and one per example: ``(batch, features)``."""
+        """One forward row per example and present feature, and one per example: ``(batch, features)``, 0 at padding.
+
+        Raises:
+            Unsupported: from the removal.
+        """
+        return self.attribute_with_output(model, case)[0]
+
+    def attribute_with_output(self, model: nn.Module, case: Case) -> tuple[Tensor, Tensor]:
+        """The attribution ``(batch, features)`` and the explained output f(x), ``(batch,)``, from the same passes."""
         batch, features = case.shape
-        whole = explained(model(case.inputs.clone()), case.target)
-        index = torch.arange(batch * features, device=case.inputs.device)
-        example, removed = index // features, index % features
-        without = []
-        for i, j in zip(torch.split(example, self.rows), torch.split(removed, self.rows), strict=True):
-            inputs = case.inputs[i]
-            inputs[torch.arange(len(i), device=i.device), j] = case.baseline[i, j]
-            without.append(explained(model(inputs), case.target[i]))
-        return whole.unsqueeze(1) - torch.cat(without).view(batch, features)
+        example, feature = case.present.nonzero(as_tuple=True)
+        without = torch.nn.functional.one_hot(feature, features).bool()
+        everyone = torch.arange(batch, device=example.device)
+        outputs = outputs_without(
+            model,
+            case,
+            torch.cat([everyone, example]),
+            torch.cat([torch.zeros_like(case.present), without]),
+            self.removal,
+            self.max_tokens,
+        )
+        whole = outputs[:batch]
+        attribution = whole.new_zeros(case.shape)
+        attribution[example, feature] = whole[example] - outputs[batch:]
+        return attribution, whole

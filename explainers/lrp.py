@@ -9,22 +9,21 @@ detaches is a constant, to relevance as to any gradient.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
 
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.explainers.rules import ATTNLRP, CP_LRP, EPSILON_LRP, Call, Rule, carrying
 from faithcheck.models.case import Case, explained
-
-EPSILON = 1e-6
 
 SYNONYMS = {
     "radd": "add",
@@ -53,7 +52,7 @@ class Propagation(TorchFunctionMode):
     """Computes every operation on the way from ``point`` by its rule.
 
     Args:
-        rules: ``{operation name: rule}``.
+        rules: ``{operation or module class: rule}``.
         epsilon: the stabiliser ε ≥ 0; 0 is the limit ε → 0.
         point: the explained inputs, a leaf that requires grad.
     """
@@ -62,7 +61,9 @@ class Propagation(TorchFunctionMode):
         super().__init__()
         self.rules, self.epsilon, self.point = rules, epsilon, point
         self.seen: set[Any] = set()  # the autograd nodes of what was computed in sight
+        self.calls: Counter[str] = Counter()
         self.modules: list[str] = []
+        self.atom: nn.Module | None = None  # the module that runs as one operation, its own operations out of sight
 
     def __torch_function__(
         self,
@@ -71,12 +72,16 @@ class Propagation(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        args, kwargs = tree_map_only(Tensor, self._without_parameters, (args, kwargs or {}))
-        if not carrying((args, kwargs)):
+        kwargs = kwargs or {}
+        if self.atom is not None:
+            return func(*args, **kwargs)
+        args, kwargs = self._without_parameters(args), self._without_parameters(kwargs) if kwargs else {}
+        operands = carrying((args, kwargs))
+        if not operands:
             return func(*args, **kwargs)
         name = operation_name(func)
-        self.refuse_unseen((args, kwargs), f"{name} in {self.where()}")
-        call = Call(name, func, args, kwargs, self.epsilon, self.where())
+        self.refuse_unseen(operands, name)
+        call = self._call(name, func, args, kwargs)
         rule = self.rules.get(name)
         if rule is None:
             result = call.value()
@@ -87,10 +92,10 @@ class Propagation(TorchFunctionMode):
         if callable(result):
             result = self.written_out(result)
         # With the operands, as setitem writes to one.
-        self.seen.update(x.grad_fn for x in carrying((result, args, kwargs)))
+        self.seen.update([x.grad_fn for x in carrying((result, args, kwargs))])
         return result
 
-    def refuse_unseen(self, values: Any, where: str) -> None:
+    def refuse_unseen(self, values: Any, name: str) -> None:
         """Refuse tensors that carry relevance, or seem to, but come from no operation that was seen here.
 
         Raises:
@@ -99,9 +104,9 @@ class Propagation(TorchFunctionMode):
         for value in carrying(values):
             if value is not self.point and value.grad_fn not in self.seen:
                 raise Unsupported(
-                    f"{where}: an operand comes from {type(value.grad_fn).__name__}, which hides its operations from "
-                    "torch functions (autograd.Function, TorchScript, vmap), or is a constant that requires grad: "
-                    "write it in plain torch operations, or detach the constant"
+                    f"{name} in {self.where()}: an operand comes from {type(value.grad_fn).__name__}, which hides its "
+                    "operations from torch functions (autograd.Function, TorchScript, vmap), or is a constant that "
+                    "requires grad: write it in plain torch operations, or detach the constant"
                 )
 
     def written_out(self, steps: Callable[[], Tensor]) -> Tensor:
@@ -113,22 +118,49 @@ class Propagation(TorchFunctionMode):
         """The module whose forward pass is running."""
         return self.modules[-1] if self.modules else "the model"
 
-    def _without_parameters(self, tensor: Tensor) -> Tensor:
+    def _call(self, name: str, operation: Callable[..., Any], args: Any, kwargs: Any) -> Call:
+        number = self.calls[name]
+        self.calls[name] += 1
+        return Call(name, operation, args, kwargs, self.epsilon, self.where(), number)
+
+    def _without_parameters(self, values: Any) -> Any:
         """Any leaf but the explained inputs is a constant: weights carry no relevance and get no gradient."""
-        return tensor.detach() if tensor.requires_grad and tensor.is_leaf and tensor is not self.point else tensor
+        kind = type(values)
+        if kind is tuple or kind is list:
+            return kind([self._without_parameters(value) for value in values])
+        if kind is dict:
+            return {name: self._without_parameters(value) for name, value in values.items()}
+        if isinstance(values, Tensor) and values.requires_grad and values.is_leaf and values is not self.point:
+            return values.detach()
+        return values
 
     @contextmanager
-    def naming(self, model: nn.Module) -> Iterator[None]:
-        """Follow which module runs, for error messages, by global hooks that are removed on the way out."""
+    def following(self, model: nn.Module) -> Iterator[None]:
+        """Follow which module runs, for error messages and atoms, by global hooks that are removed on the way out."""
         names = {
             id(module): f"{name or 'the model'} ({type(module).__name__})" for name, module in model.named_modules()
         }
+        atoms = [key for key in self.rules if key[0] == "*" or key[0].isupper()]
+        kinds = {type(module): type(module).__name__ for module in model.modules()}
+        atom_of = {kind: key for kind, name in kinds.items() for key in atoms if fnmatchcase(name, key)}
 
         def enter(module: nn.Module, args: Any) -> None:
             self.modules.append(names.get(id(module), type(module).__name__))
+            if self.atom is None and type(module) in atom_of and carrying(args):
+                self.refuse_unseen(args, atom_of[type(module)])
+                self.atom = module
 
-        def leave(module: nn.Module, args: Any, output: Any) -> None:
+        def leave(module: nn.Module, args: Any, output: Any) -> Any:
+            result = output
+            if module is self.atom:
+                name = atom_of[type(module)]
+                result = self.rules[name](self._call(name, lambda *_: output, args, {}))
+                self.seen.update(x.grad_fn for x in carrying(result))
+                self.atom = None
+            elif self.atom is None and type(module) in atom_of and carrying(output):
+                raise Unsupported(f"{self.where()}: no rule where it is called by keyword")  # hooks see no keywords
             self.modules.pop()
+            return result
 
         handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
         try:
@@ -148,12 +180,13 @@ class LRP:
     Attributes:
         name: the explainer's name.
         rules: ``{operation name: rule}``.
-        epsilon: the stabiliser ε ≥ 0 of z + ε·sign z, sign 0 = 1; 0 is the limit ε → 0.
+        epsilon: the stabiliser ε ≥ 0 of z + ε·sign z, sign 0 = 1. Nothing is divided by z here, so that the default
+            is the limit ε → 0, in which violations have closed forms; arXiv 2510.18810 has 1e-6.
     """
 
     name: str
     rules: Mapping[str, Rule]
-    epsilon: float = EPSILON
+    epsilon: float = 0.0
     claims: frozenset[str] = frozenset({"invariance"})
 
     def __post_init__(self) -> None:
@@ -169,7 +202,7 @@ class LRP:
         with torch.enable_grad():
             point = case.inputs.detach().clone().requires_grad_()
             propagation = Propagation(self.rules, self.epsilon, point)
-            with propagation.naming(model), propagation:
+            with propagation.following(model), propagation:
                 # A copy, in sight: a model may write to its input, and a leaf may not be written to.
                 output = replace(case, inputs=point.clone()).run(model)
             propagation.refuse_unseen(output, "the output")
@@ -179,7 +212,7 @@ class LRP:
         return per_feature(point.detach() * gradient)
 
 
-def EpsilonLRP(epsilon: float = EPSILON) -> LRP:
+def EpsilonLRP(epsilon: float = 0.0) -> LRP:
     """ε-LRP (Bach et al. 2015): the ε-rule on linear maps and sums, relevance unchanged by element-wise activations.
 
     It has no rule for a product of data or a softmax, so it refuses attention.
@@ -187,11 +220,11 @@ def EpsilonLRP(epsilon: float = EPSILON) -> LRP:
     return LRP("epsilon_lrp", EPSILON_LRP, epsilon)
 
 
-def AttnLRP(epsilon: float = EPSILON) -> LRP:
+def AttnLRP(epsilon: float = 0.0) -> LRP:
     """AttnLRP (Achtibat et al. 2024, arXiv 2402.05602; arXiv 2510.18810, Eqs. 1–5)."""
     return LRP("attnlrp", ATTNLRP, epsilon)
 
 
-def CPLRP(epsilon: float = EPSILON) -> LRP:
+def CPLRP(epsilon: float = 0.0) -> LRP:
     """CP-LRP (Ali et al. 2022, arXiv 2202.07304): attention weights are constants, values take all relevance."""
     return LRP("cplrp", CP_LRP, epsilon)

@@ -14,15 +14,15 @@ from faithcheck.explainers.rollout import AttentionRollout
 
 
 def builtin_explainers() -> dict[str, Explainer]:
-    """The built-in explainers by name, LRP in the limit ε → 0, where its violations have closed forms."""
+    """The built-in explainers by name."""
     explainers: list[Explainer] = [
         LeaveOneOut(),
         GradientTimesInput(),
         IntegratedGradients(),
         AttentionRollout(),
-        EpsilonLRP(epsilon=0),
-        AttnLRP(epsilon=0),
-        CPLRP(epsilon=0),
+        EpsilonLRP(),
+        AttnLRP(),
+        CPLRP(),
     ]
     return {explainer.name: explainer for explainer in explainers}
 

@@ -46,11 +46,12 @@ class AttentionRollout:
     Attributes:
         residual: mix each layer's weights with the residual connection, ½A + ½I, as the original method does (the
             default); False is the form of arXiv 2510.18810, which has no residual term.
-        row: the output position whose row is the attribution; 0 is [CLS].
+        row: the output position whose row is the attribution; by default the position that the output is read at,
+            which is the case's ``last`` for a decoder and 0, [CLS], for any other model.
     """
 
     residual: bool = True
-    row: int = 0
+    row: int | None = None
     name: str = "attention_rollout"
     claims: frozenset[str] = frozenset({"invariance"})
 
@@ -69,4 +70,7 @@ class AttentionRollout:
         rollout = identity
         for layer in weights.layers:
             rollout = ((layer + identity) / 2 if self.residual else layer) @ rollout
-        return rollout[:, self.row]
+        examples = torch.arange(len(rollout), device=rollout.device)
+        first = torch.zeros_like(examples)
+        row = case.context.get("last", first) if self.row is None else first + self.row
+        return rollout[examples, row]

@@ -1,5 +1,7 @@
 """The rules of Layer-wise Relevance Propagation, one operation each, and the tables that make them methods.
 
+A table's keys are names of torch operations, and of module classes that are one atom (``*`` stands for any beginning).
+
 Relevance is carried as gradient: R = z ⊙ (modified gradient at z) for every intermediate z. Then, with w = ∂z/∂x,
 
 * the ε-rule (arXiv 2510.18810, Eq. 1)  R_i = Σ_j x_i w_ij R_j / (z_j + ε·sign z_j)  is the plain gradient, each
@@ -23,7 +25,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 from torch.utils._pytree import tree_flatten, tree_iter, tree_unflatten
 
 from faithcheck.explainers.protocol import Unsupported
@@ -31,12 +32,39 @@ from faithcheck.explainers.protocol import Unsupported
 
 def carrying(values: Any) -> list[Tensor]:
     """The tensors in these values that depend on the explained inputs, in order."""
-    return [x for x in tree_iter(values) if isinstance(x, Tensor) and x.requires_grad]
+    found: list[Tensor] = []
+    _collect(values, found)
+    return found
+
+
+def _collect(values: Any, found: list[Tensor]) -> None:
+    # By hand for what nearly every call has: torch's pytree takes longer than a small operation.
+    if isinstance(values, Tensor):
+        if values.requires_grad:
+            found.append(values)
+    elif isinstance(values, tuple | list):
+        for value in values:
+            _collect(value, found)
+    elif isinstance(values, dict):
+        for value in values.values():
+            _collect(value, found)
+    elif not isinstance(values, int | float | str | None):
+        found += [x for x in tree_iter(values) if isinstance(x, Tensor) and x.requires_grad]
 
 
 @dataclass(frozen=True)
 class Call:
-    """One operation on its way to a rule: what is called, with what, and where."""
+    """One operation, or one module as an atom, on its way to a rule.
+
+    Attributes:
+        name: its key in the table of rules.
+        operation: the function that computes it.
+        args: its arguments.
+        kwargs: its arguments by keyword.
+        epsilon: the stabiliser ε ≥ 0.
+        where: the module whose forward pass is running.
+        number: how many calls of this name the forward pass made before.
+    """
 
     name: str
     operation: Callable[..., Any]
@@ -44,6 +72,7 @@ class Call:
     kwargs: dict[str, Any]
     epsilon: float
     where: str
+    number: int = 0
 
     def value(self) -> Any:
         """The operation's own result, with its plain gradient."""
@@ -75,32 +104,37 @@ Rule: TypeAlias = Callable[[Call], Any]
 steps, each of which then meets its own rule."""
 
 
-class _Rescale(torch.autograd.Function):
-    """The value as it is; the gradient that goes on to ``x`` times a factor."""
+class _Modified(torch.autograd.Function):
+    """A value, as a function of ``x``, whose gradient at ``x`` is given and not derived."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, value: Tensor, factor: Tensor) -> Tensor:
-        ctx.save_for_backward(factor)
-        return value.clone()  # not a view: a model may write to it in place
+    def forward(ctx: Any, x: Tensor, value: Callable[[], Tensor], gradient: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.gradient = gradient
+        return value()
 
     @staticmethod
-    def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (factor,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return gradients[0] * factor, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.gradient(gradients[0]), None, None
 
 
-def rescaled(x: Tensor, value: Tensor, factor: Tensor) -> Tensor:
-    """``value``, whose gradient reaches ``x`` multiplied by ``factor``; all three of one shape, or factor a scalar."""
-    result: Tensor = _Rescale.apply(x, value.detach(), factor)  # type: ignore[no-untyped-call]
+def modified(x: Tensor, value: Tensor, gradient: Callable[[Tensor], Tensor]) -> Tensor:
+    """``value`` as a function of ``x``; ``gradient`` takes the gradient at the value to the one at ``x``."""
+    # In a closure: autograd would make a view of an input that is returned, and a model may write to its values.
+    result: Tensor = _Modified.apply(x, value.detach, gradient)  # type: ignore[no-untyped-call]
     return result
 
 
 def stabilised(z: Tensor, epsilon: float, parts: int = 1) -> Tensor:
     """z, its gradient scaled by |z| / (parts·|z| + ε): the denominators parts·z + ε·sign z of Eqs. 1, 3 and 4."""
-    if epsilon == 0:
-        return z if parts == 1 else rescaled(z, z, z.new_tensor(1 / parts))
-    # 1 / (parts + ε/|z|) is the same and stays finite at z = ±∞ (a masked logit) and at z = 0.
-    return rescaled(z, z, 1 / (parts + epsilon / z.detach().abs()))
+    if not z.requires_grad:  # computed under no_grad
+        return z
+    if epsilon > 0:
+        # parts + ε/|z| is finite at z = ±∞ (a masked logit), and infinite at z = 0, where no relevance goes on.
+        denominator = z.detach().abs().reciprocal_().mul_(epsilon).add_(parts)
+        z.register_hook(lambda gradient: gradient / denominator)
+    elif parts != 1:
+        z.register_hook(lambda gradient: gradient / parts)
+    return z
 
 
 def plain(call: Call) -> Any:
@@ -176,13 +210,20 @@ def identity_rule(call: Call) -> Tensor:
     (x,) = call.carrying()
     value = call.value()
     ratio = value.detach() / x.detach()
-    zero = x.detach() == 0
-    if zero.any():
+    if not ratio.sum().isfinite() and (zero := x.detach() == 0).any():
         (slope,) = torch.autograd.grad(value.sum(), x)
         if not slope[zero].isfinite().all():
             raise call.unsupported("no rule where its slope at 0 is infinite")
         ratio = torch.where(zero, slope, ratio)
-    return rescaled(x, value, ratio)
+    return modified(x, value, lambda gradient: gradient * ratio)
+
+
+def scaling_rule(call: Call) -> Tensor:
+    """A module that is RMSNorm, as the linear map x/rms(x) ⊙ γ with the mean square held constant, then Eq. 1.
+
+    The map is diagonal, and what it multiplies x by is y/x: the identity rule's gradient, at x = 0 too.
+    """
+    return stabilised(identity_rule(call), call.epsilon)
 
 
 def quotient_rule(call: Call) -> Any:
@@ -203,12 +244,14 @@ def layer_norm_rule(call: Call) -> Tensor:
     refuse_several(call)
     x, shape = call.argument(0, "input"), call.argument(1, "normalized_shape")
     gamma, beta = call.argument(2, "weight"), call.argument(3, "bias")
-    axes = tuple(range(-len(shape), 0))
-    centred = x - x.mean(axes, keepdim=True)
-    variance = centred.detach().square().mean(axes, keepdim=True)
-    z = centred * (variance + call.argument(4, "eps", 1e-5)).rsqrt()
-    z = z if gamma is None else z * gamma
-    return stabilised(z if beta is None else z + beta, call.epsilon)
+    value, _, deviation = torch.native_layer_norm(x.detach(), shape, gamma, beta, call.argument(4, "eps", 1e-5))
+    axes = tuple(range(-len(shape), 0))  # deviation is 1/σ
+
+    def gradient(at_value: Tensor) -> Tensor:
+        scaled = at_value if gamma is None else at_value * gamma
+        return (scaled - scaled.mean(axes, keepdim=True)) * deviation
+
+    return stabilised(modified(x, value, gradient), call.epsilon)
 
 
 def rms_norm_rule(call: Call) -> Tensor:
@@ -284,12 +327,22 @@ ACTIVATIONS = (
     *("leaky_relu", "hardtanh", "hardsigmoid", "hardswish", "relu6", "clamp", "erf", "exp", "expm1", "log", "log1p"),
     *("sqrt", "rsqrt", "square", "reciprocal", "pow", "rpow"),
 )
+ACTIVATION_MODULES = (
+    *("GELUTanh", "NewGELUActivation", "GELUActivation", "FastGELUActivation", "QuickGELUActivation"),
+    *("AccurateGELUActivation", "ClippedGELUActivation", "MishActivation", "LaplaceActivation"),
+    *("ReLUSquaredActivation", "SqrtSoftplusActivation"),
+)
+"""Activations that `transformers` writes out in several operations: classes that are one atom."""
+
+RMS_NORM_MODULES = ("*RMSNorm", "*T5LayerNorm")
+"""RMSNorm as `transformers` writes it out, in a class of its own for each family."""
 
 EPSILON_LRP: Mapping[str, Rule] = {
     **dict.fromkeys(REARRANGEMENTS, plain),
     **dict.fromkeys(SUMS, epsilon_rule),
     **dict.fromkeys((*LINEAR, *MATRIX_PRODUCTS), linear_in_one),
-    **dict.fromkeys(ACTIVATIONS, identity_rule),
+    **dict.fromkeys((*ACTIVATIONS, *ACTIVATION_MODULES), identity_rule),
+    **dict.fromkeys(RMS_NORM_MODULES, scaling_rule),
     "iter": by_rows,
     "mul": multiple,
     "div": multiple,
