@@ -199,17 +199,26 @@ class LRP:
         Raises:
             Unsupported: an operation that carries relevance has no rule; names the operation and the module.
         """
-        with torch.enable_grad():
-            point = case.inputs.detach().clone().requires_grad_()
-            propagation = Propagation(self.rules, self.epsilon, point)
-            with propagation.following(model), propagation:
-                # A copy, in sight: a model may write to its input, and a leaf may not be written to.
-                output = replace(case, inputs=point.clone()).run(model)
-            propagation.refuse_unseen(output, "the output")
-            if not carrying(output):
-                raise Unsupported(f"no relevance reaches the inputs: under {self.name} the output is constant")
-            (gradient,) = torch.autograd.grad(explained(output, case.target).sum(), point)
-        return per_feature(point.detach() * gradient)
+        propagation, output = self.propagate(model, case)
+        (gradient,) = torch.autograd.grad(output.sum(), propagation.point)
+        return per_feature(case.inputs * gradient)
+
+    @torch.enable_grad()
+    def propagate(self, model: nn.Module, case: Case) -> tuple[Propagation, Tensor]:
+        """The forward pass: what saw it, and the explained output ``(batch,)``, whose gradient carries relevance.
+
+        Raises:
+            Unsupported: see `attribute`.
+        """
+        point = case.inputs.detach().clone().requires_grad_()
+        propagation = Propagation(self.rules, self.epsilon, point)
+        with propagation.following(model), propagation:
+            # A copy, in sight: a model may write to its input, and a leaf may not be written to.
+            output = replace(case, inputs=point.clone()).run(model)
+        propagation.refuse_unseen(output, "the output")
+        if not carrying(output):
+            raise Unsupported(f"no relevance reaches the inputs: under {self.name} the output is constant")
+        return propagation, explained(output, case.target)
 
 
 def EpsilonLRP(epsilon: float = 0.0) -> LRP:

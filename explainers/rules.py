@@ -249,7 +249,7 @@ def layer_norm_rule(call: Call) -> Tensor:
 
     def gradient(at_value: Tensor) -> Tensor:
         scaled = at_value if gamma is None else at_value * gamma
-        return (scaled - scaled.mean(axes, keepdim=True)) * deviation
+        return (scaled - scaled.mean(axes, keepdim=True)).mul_(deviation)
 
     return stabilised(modified(x, value, gradient), call.epsilon)
 
