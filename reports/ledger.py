@@ -10,6 +10,7 @@ from faithcheck.reports.results import Json
 
 RECORD = "faithcheck.record"
 TABLE = "faithcheck.table"
+FIGURE = "faithcheck.figure"
 
 
 class Ledger:
@@ -22,6 +23,7 @@ class Ledger:
         self.reasons: dict[str, str] = {}
         self.records: dict[str, list[Json]] = {}
         self.tables: dict[str, list[Json]] = {}
+        self.figures: dict[str, list[Json]] = {}
 
     def add(self, report: Any) -> None:
         """Take one `pytest.TestReport`: the phase (setup, call or teardown) of one test."""
@@ -31,6 +33,7 @@ class Ledger:
         # Every phase repeats the properties so far, so the last phase has them all.
         self.records[node] = [value for key, value in properties if key == RECORD]
         self.tables[node] = [value for key, value in properties if key == TABLE]
+        self.figures[node] = [value for key, value in properties if key == FIGURE]
 
     def add_collected(self, report: Any) -> None:
         """Take one `pytest.CollectReport`: a file that cannot be collected is a failed test, not nothing."""
@@ -48,6 +51,7 @@ class Ledger:
         passed, failed, skipped = (outcomes.count(outcome) for outcome in ("passed", "failed", "skipped"))
         records = [record for records in self.records.values() for record in records]
         tables = [table for tables in self.tables.values() for table in tables]
+        figures = [figure for figures in self.figures.values() for figure in figures]
         return {
             "schema_version": results.SCHEMA_VERSION,
             "faithcheck": results.version(),
@@ -69,6 +73,7 @@ class Ledger:
             "failures": [{"id": node, "message": self.reasons.get(node, "")} for node in sorted(self._unrecorded())],
             "records": sorted(records, key=lambda record: str(record["id"])),
             "tables": sorted(tables, key=lambda table: str(table["title"])),
+            "figures": sorted(figures, key=lambda figure: str(figure["title"])),
         }
 
     def _settle(self, node: str, report: Any) -> None:

@@ -19,8 +19,8 @@ from faithcheck.axioms import suite
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models import data
 from faithcheck.models.pair import Pair
-from faithcheck.reports import results, selection, terminal, words
-from faithcheck.reports.ledger import RECORD, TABLE, Ledger
+from faithcheck.reports import figures, results, selection, terminal, words
+from faithcheck.reports.ledger import FIGURE, RECORD, TABLE, Ledger
 from faithcheck.reports.results import Json
 
 SUMMARIES = {name: axiom.summary for name, axiom in suite.AXIOMS.items()}
@@ -231,6 +231,18 @@ def table(request: pytest.FixtureRequest) -> Callable[[Json], None]:
         if any(len(row) != len(kept["columns"]) for row in kept["rows"]):
             raise ValueError(f"table {kept['title']!r}: every row needs {len(kept['columns'])} cells")
         request.node.user_properties.append((TABLE, kept))
+
+    return keep
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[Json], None]:
+    """``figure({"title", "note", "panels"})``: add a figure to the report; `faithcheck.reports.figures` says what."""
+
+    def keep(content: Json) -> None:
+        kept = results.plain(content)
+        figures.check(kept)
+        request.node.user_properties.append((FIGURE, kept))
 
     return keep
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
-from faithcheck.reports import words
+from faithcheck.reports import figures, words
 from faithcheck.reports.results import Json, is_red, not_run, red_records
 
 CORRELATIONS = ("pearson", "pearson_sum_to_one", "spearman", "kendall")
@@ -16,13 +17,19 @@ CORRELATIONS = ("pearson", "pearson_sum_to_one", "spearman", "kendall")
 
 def to_markdown(results: Json) -> str:
     """The report as Markdown (tables and ``<details>`` as GitHub renders them)."""
-    text = _environment(html=False).get_template("report.md.j2").render(_view(results))
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    return page("report.md.j2", _view(results))
 
 
 def to_html(results: Json) -> str:
     """The report as one self-contained HTML page: no scripts, no network."""
-    return _environment(html=True).get_template("report.html.j2").render(_view(results))
+    return page("report.html.j2", _view(results))
+
+
+def page(template: str, view: Json) -> str:
+    """A template filled in; what it is called says whether it makes HTML or Markdown."""
+    html = template.endswith(".html.j2")
+    text = _environment(html).get_template(template).render(view)
+    return text if html else re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def _environment(html: bool) -> Environment:
@@ -34,7 +41,12 @@ def _environment(html: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(number=lambda value: words.number(value, 4), md=_markdown)
+    environment.filters.update(
+        number=lambda value: words.number(value, 4),
+        md=_markdown,
+        svg=lambda figure: Markup(figures.to_svg(figure)),
+        numbers=figures.to_tables,
+    )
     return environment
 
 
@@ -60,6 +72,7 @@ def _view(results: Json) -> Json:
         "axioms": [_matrix(name, results["axioms"].get(name, ""), found) for name, found in by_axiom.items() if found],
         "correlations": _correlations(by_axiom.get("loo", [])),
         "tables": [*words.symbolic_gaps(records), *results["tables"]],
+        "figures": results["figures"],
         "reasons": [reason for found in by_axiom.values() for reason in _reasons(found)],
     }
 

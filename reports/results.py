@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Json: TypeAlias = dict[str, Any]
 
@@ -23,7 +23,7 @@ SKIPPED = ("unsupported",)
 
 _KEYS = frozenset({"schema_version", "faithcheck", "created", "environment", "settings", "axioms", "counts"})
 _COUNTS = ("planned", "ran", "passed", "failed", "skipped", "deselected")
-_LISTS = ("skips", "failures", "records", "tables")
+_LISTS = ("skips", "failures", "records", "tables", "figures")
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "sympy", "scikit-learn", "pytest", "hypothesis")
 
 
@@ -55,6 +55,15 @@ def load(path: Path) -> Json:
     Raises:
         ResultsError: no such file, not JSON, not a results document, or one of another schema version.
     """
+    return check(read(path), path)
+
+
+def read(path: Path) -> Json:
+    """Read a document of faithcheck, of whatever kind.
+
+    Raises:
+        ResultsError: no such file, not JSON, or no document of faithcheck.
+    """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -63,6 +72,15 @@ def load(path: Path) -> Json:
         raise ResultsError(f"{path}: not JSON: {error}") from error
     if not isinstance(document, dict) or "schema_version" not in document:
         raise ResultsError(f"{path}: not a results document of faithcheck: write one with pytest --axioms-json=PATH")
+    return document
+
+
+def check(document: Json, path: Path) -> Json:
+    """Return the document if it is a results document that this version can read.
+
+    Raises:
+        ResultsError: another schema version, or something is missing or of another type.
+    """
     if document["schema_version"] != SCHEMA_VERSION:
         found = document["schema_version"]
         raise ResultsError(

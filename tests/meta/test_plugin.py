@@ -43,6 +43,13 @@ def test_invariance(check, settings, report):
 def test_table(table):
     table({"title": "T", "note": "", "columns": ["a"], "rows": [[float("nan")]]})
 
+@pytest.mark.invariance
+def test_figure(figure):
+    line = {"label": "a", "x": (1, 2), "y": [float("nan"), 0.5]}
+    figure({"title": "F", "note": "", "panels": [{"title": "p", "x": "k", "y": "r", "lines": [line]}]})
+    with pytest.raises(ValueError, match="has no panel"):
+        figure({"title": "empty", "note": "", "panels": []})
+
 @pytest.fixture
 def broken():
     raise RuntimeError("setup broke")
@@ -134,13 +141,16 @@ def test_one_bad_explainer_is_red_and_the_others_run(finished):
 def test_everything_is_counted(finished):
     _, document = finished
     counts = document["counts"]
-    # Green: good, attnlrp, test_table, test_theirs. Red: raises, wrong, test_setup, test_syntax.py.
-    assert counts == {"planned": 9, "ran": 8, "passed": 4, "failed": 4, "skipped": 1, "deselected": 1}
+    # Green: good, attnlrp, test_table, test_figure, test_theirs. Red: raises, wrong, test_setup, test_syntax.py.
+    assert counts == {"planned": 10, "ran": 9, "passed": 5, "failed": 4, "skipped": 1, "deselected": 1}
     assert [failure["id"] for failure in document["failures"]] == ["test_suite.py::test_setup", "test_syntax.py"]
     assert "setup broke" in document["failures"][0]["message"]
     assert "SyntaxError" in document["failures"][1]["message"]
     assert document["skips"] == [{"reason": "not today", "count": 1, "ids": ["test_suite.py::test_skipped"]}]
     assert document["tables"] == [{"title": "T", "note": "", "columns": ["a"], "rows": [["nan"]]}]
+    line = {"label": "a", "x": [1, 2], "y": ["nan", 0.5]}
+    panel = {"title": "p", "x": "k", "y": "r", "lines": [line]}
+    assert document["figures"] == [{"title": "F", "note": "", "panels": [panel]}]
     assert document["settings"]["arguments"] == [*ARGUMENTS, "--axioms-json=out.json"]
     assert document["environment"]["torch"]
 
@@ -149,7 +159,7 @@ def test_workers_leave_the_same_report(stranger, finished):
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     run(stranger, "-m", "pytest", *ARGUMENTS, "-n", "2", "--axioms-json=workers.json")
     document = json.loads((stranger / "workers.json").read_text())
-    assert all(document[key] == finished[1][key] for key in ("counts", "skips", "tables"))
+    assert all(document[key] == finished[1][key] for key in ("counts", "skips", "tables", "figures"))
     assert [failure["id"] for failure in document["failures"]] == [failure["id"] for failure in finished[1]["failures"]]
     assert [record["status"] for record in document["records"]] == [
         record["status"] for record in finished[1]["records"]

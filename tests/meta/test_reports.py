@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from faithcheck.reports import render, results, terminal, words
+from faithcheck.reports import figures, render, results, terminal, words
 from faithcheck.reports.cli import main
 from faithcheck.reports.results import Json, ResultsError
 
@@ -37,6 +39,20 @@ def record(status: str, **changed: object) -> Json:
     }
 
 
+def drawn(**changed: object) -> Json:
+    """A figure of two panels: plain lines with a gap, and a dashed one on logarithmic axes."""
+    lines = [
+        {"label": "AttnLRP", "x": [1, 2, 4], "y": [0.5, "nan", 0.25]},
+        {"label": "a < b $", "x": [2], "y": [0.125]},
+    ]
+    rough = {"label": "AttnLRP", "x": [0.01, 100], "y": [1e-5, 10.0], "dashed": True}
+    panels = [
+        {"title": "agreement", "x": "layers & $k$", "y": "r", "lines": lines},
+        {"title": "size", "x": "s", "y": "share", "log": "xy", "lines": [rough]},
+    ]
+    return {"title": "Figure 2", "note": "60 sentences", "panels": panels, **changed}
+
+
 def document(records: list[Json], **changed: object) -> Json:
     red = sum(r["status"] in results.RED for r in records)
     skipped = sum(r["status"] in results.SKIPPED for r in records)
@@ -63,6 +79,7 @@ def document(records: list[Json], **changed: object) -> Json:
         "tables": [
             {"title": "Table 1", "note": "five seeds", "columns": ["explainer", "r"], "rows": [["LOO", 0.73521]]}
         ],
+        "figures": [drawn()],
         **changed,
     }
 
@@ -111,8 +128,9 @@ def test_html_escapes_and_loads_nothing(everything):
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)" in page
     assert "a &lt; b &amp; c" in page
-    assert "http" not in page
-    assert " src=" not in page
+    # Names of XML namespaces, which nothing loads.
+    assert set(re.findall(r"http[^\"]*", page)) == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    assert not re.search(r"\bsrc=|href=\"[^#]|@import|url\([^#]", page)
 
 
 def test_markdown_cells_stay_in_their_cells(everything):
@@ -222,6 +240,7 @@ def test_save_and_load(tmp_path, everything):
         ("[1]", "not a results document"),
         ('{"records": []}', "not a results document"),
         ('{"schema_version": 99}', "schema version 99"),
+        ('{"schema_version": 1}', "schema version 1, this faithcheck reads 2: run the suite again"),
         (f'{{"schema_version": {results.SCHEMA_VERSION}}}', "damaged results document, without axioms, counts"),
     ],
 )
@@ -270,3 +289,97 @@ def test_symbolic_gaps_are_shown_where_they_are_not_zero():
         assert "(-1/4, 0, 1/4)" in text
         assert "Proved to be 0: loo." in text
     assert words.symbolic_gaps([record("holds")]) == []
+
+
+def elements(svg, name):
+    return [element for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("}" + name)]
+
+
+def strokes(svg):
+    """How each line of data is drawn: (stroke, dashed, sub-paths)."""
+    styles = [(path.get("style", ""), path.get("d", "")) for path in elements(svg, "path") if path.get("clip-path")]
+    found = [(re.search(r"stroke: (#\w+)", style), style, d) for style, d in styles]
+    return [(stroke[1], "dasharray" in style, d.count("M")) for stroke, style, d in found if stroke]
+
+
+def test_a_figure_is_drawn_the_same_each_time_and_whatever_the_users_style():
+    import matplotlib
+
+    first = figures.to_svg(drawn())
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "lines.marker": "x"}):
+        assert figures.to_svg(drawn()) == first
+    texts = [element.text for element in elements(first, "text")]
+    said = ["agreement", "layers & $k$", "r", "size", "s", "share", "AttnLRP", "a < b $"]
+    assert sorted(text for text in texts if text in said) == sorted(said)  # each label once in the legend
+
+
+def test_lines_keep_their_colour_and_differ_by_marker_too():
+    svg = figures.to_svg(drawn())
+    attnlrp, other, rough = (stroke for stroke in strokes(svg) if stroke[0] != "#000000")
+    assert attnlrp[0] == rough[0] != other[0]
+    assert (attnlrp[1], other[1], rough[1]) == (False, False, True)
+    assert attnlrp[2] == 2, "the gap splits the line"
+    # Markers are defined once, in their line's colour; the ticks are in ink.
+    markers = [path for path in elements(svg, "path") if path.get("id") and "stroke: #" in path.get("style", "")]
+    assert len({path.get("d") for path in markers}) == 2
+
+
+def test_panels_go_on_in_a_second_row():
+    panels = [{**drawn()["panels"][0], "title": f"panel {i}"} for i in range(4)]
+    svg = figures.to_svg(drawn(panels=panels))
+    titles = [element.text for element in elements(svg, "text") if str(element.text).startswith("panel")]
+    assert titles == [f"panel {i}" for i in range(4)]
+    assert len(strokes(svg)) == len(strokes(figures.to_svg(drawn(panels=panels[:1])))) * 4
+
+
+def test_figures_of_one_page_share_no_names_and_no_ink():
+    first, second = figures.to_svg(drawn()), figures.to_svg(drawn(title="another"))
+    names = [set(re.findall(r'id="([^"]*)"', svg)) for svg in (first, second)]
+    assert names[0]
+    assert not names[0] & names[1]
+    for svg in (first, second):
+        assert "#000000" not in svg, "ink that does not follow the page's"
+        assert "currentColor" in svg
+        assert "fill: #ffffff" not in svg
+
+
+def test_a_page_draws_the_figure_and_gives_its_numbers(everything):
+    markdown, html = render.to_markdown(everything), render.to_html(everything)
+    assert "<svg" not in markdown
+    assert "| layers &amp; $k$ | AttnLRP | a &lt; b $ |" in markdown
+    assert "| 1 | 0.5 | – |" in markdown
+    assert "| 2 | nan | 0.125 |" in markdown
+    assert "size: share\n\n| s | AttnLRP (dashed) |" in markdown
+    assert figures.to_svg(everything["figures"][0]) in html
+    assert '<th scope="row">2</th><td>nan</td><td>0.125</td>' in html
+    for page in (markdown, html):
+        assert page.count("Figure 2") >= 1
+        assert "60 sentences" in page
+
+
+def bad(panel=None, **line):
+    panel = panel or {}
+    good = {"label": "a", "x": [1, 2], "y": [3, 4], **line}
+    return drawn(panels=[{"title": "p", "x": "k", "y": "r", "lines": [good], **panel}])
+
+
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        ({"title": "T"}, "'T': a figure has note, panels, title; got title"),
+        (drawn(extra=1), "'Figure 2': a figure has note, panels, title; got title, note, panels, extra"),
+        (drawn(panels=[]), "has no panel"),
+        (bad({"lines": []}), "panel 'p' has no line"),
+        (bad({"log": "z"}), "log names the axes x, y or xy, got 'z'"),
+        (bad({"legend": 1}), "a panel has lines, title, x, y, maybe log; got"),
+        (bad(colour="red"), "line 'a': a line has label, x, y, maybe dashed; got"),
+        (bad(x=[1]), "line 'a': 1 x and 2 y"),
+        (bad(x=[2, 1]), "the x must be finite and increase"),
+        (bad(x=[1, "nan"]), "the x must be finite and increase"),
+        (bad({"log": "y"}, y=[0, 1]), "a logarithmic axis has no place for a y ≤ 0"),
+        (bad(y=["a", 1]), "could not convert string to float"),
+    ],
+)
+def test_what_is_no_figure_is_refused(figure, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        figures.check(figure)

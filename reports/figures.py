@@ -1,0 +1,158 @@
+"""Figures of the report: plain data, drawn as SVG or written out as tables.
+
+``{"title", "note", "panels"}`` is a figure, ``{"title", "x", "y", "lines"}`` with axis labels x and y a panel, and
+``{"label", "x", "y"}`` with as many numbers x as y a line. A panel may also have ``"log"``, its logarithmic axes
+(``"x"``, ``"y"`` or ``"xy"``), and a line ``"dashed": True``. A y that is undefined (None, NaN) or infinite is a gap.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from faithcheck.reports.results import Json
+
+_KEYS = {
+    "figure": ({"title", "note", "panels"}, set[str]()),
+    "panel": ({"title", "x", "y", "lines"}, {"log"}),
+    "line": ({"label", "x", "y"}, {"dashed"}),
+}
+# Okabe & Ito's colours that show on white and on black: told apart by the colour-blind too. Markers tell the rest.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# Stands for the colour of the text around the figure, light or dark: `to_svg` puts ``currentColor`` in its place.
+_INK = "#010203"
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.sans-serif": ["DejaVu Sans", "Verdana"],
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.15,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 6,
+    "lines.markerfacecolor": "none",  # lines that coincide show both markers
+    "legend.frameon": False,
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    "grid.color": _INK,
+}
+
+
+def check(figure: Json) -> None:
+    """Refuse what is not a figure.
+
+    Raises:
+        ValueError: a key is missing or unknown, a figure without a panel or a panel without a line, a line whose x do
+            not increase or are not as many as its y, or a value ≤ 0 on a logarithmic axis; names the place.
+    """
+    _check_keys("figure", figure, repr(figure.get("title")))
+    if not figure["panels"]:
+        raise ValueError(f"figure {figure['title']!r} has no panel")
+    for panel in figure["panels"]:
+        where = f"{figure['title']!r}, panel {panel.get('title')!r}"
+        _check_keys("panel", panel, where)
+        if not panel["lines"]:
+            raise ValueError(f"figure {where} has no line")
+        if panel.get("log", "") not in ("", "x", "y", "xy"):
+            raise ValueError(f"figure {where}: log names the axes x, y or xy, got {panel['log']!r}")
+        for line in panel["lines"]:
+            _check_line(line, panel.get("log", ""), f"{where}, line {line.get('label')!r}")
+
+
+def to_svg(figure: Json) -> str:
+    """The figure as one ``<svg>`` element, the same bytes each time.
+
+    It takes its ink from the text around it (``currentColor``), so that it also shows on a dark page. Lines of one
+    label share a colour, a marker and an entry in the legend, drawn as the first of them.
+
+    Raises:
+        ValueError: see `check`.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    check(figure)
+    panels = figure["panels"]
+    columns = min(len(panels), 3)
+    rows = math.ceil(len(panels) / columns)
+    labels = dict.fromkeys(line["label"] for panel in panels for line in panel["lines"])
+    looks = zip(labels, itertools.cycle(_COLOURS), itertools.cycle(_MARKERS), strict=False)
+    styles = {label: {"color": colour, "marker": marker} for label, colour, marker in looks}
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # not the user's own style
+        matplotlib.rcParams.update({**_STYLE, "svg.hashsalt": figure["title"]})
+        canvas = Figure(figsize=(max(4 * columns, 6.4), 3.3 * rows + 0.5), layout="constrained")
+        handles: dict[str, Any] = {}
+        for i, panel in enumerate(panels):
+            for label, drawn in _draw(panel, canvas.add_subplot(rows, columns, i + 1), styles):
+                handles.setdefault(label, drawn)
+        entries = [_text(label) for label in handles]
+        canvas.legend(list(handles.values()), entries, loc="outside lower center", ncols=min(len(entries), 7))
+        buffer = io.StringIO()
+        # Nothing that changes from run to run, and no addresses.
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        canvas.savefig(buffer, format="svg", transparent=True, metadata=metadata)
+    svg = buffer.getvalue()
+    # The groups' names would clash with those of the next figure on the page.
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg[svg.index("<svg") :])
+    return svg.replace(_INK, "currentColor")
+
+
+def to_tables(figure: Json) -> Iterator[Json]:
+    """The numbers of each panel as a table {"title", "columns", "rows"}: a row is an x, a column a line."""
+    for panel in figure["panels"]:
+        lines = [dict(zip(line["x"], line["y"], strict=True)) for line in panel["lines"]]
+        yield {
+            "title": ": ".join(filter(None, (panel["title"], panel["y"]))),
+            "columns": [panel["x"], *(_named(line) for line in panel["lines"])],
+            "rows": [[x, *(line.get(x) for line in lines)] for x in sorted({x for line in lines for x in line})],
+        }
+
+
+def _draw(panel: Json, axes: Any, styles: dict[str, Json]) -> Iterator[tuple[str, Any]]:
+    """Draw the panel, and yield each line's label and what was drawn."""
+    axes.set(title=_text(panel["title"]), xlabel=_text(panel["x"]), ylabel=_text(panel["y"]))
+    axes.set(**{f"{axis}scale": "log" for axis in panel.get("log", "")})
+    for line in panel["lines"]:
+        dashes = "--" if line.get("dashed") else "-"
+        (drawn,) = axes.plot(line["x"], [_number(y) for y in line["y"]], dashes, **styles[line["label"]])
+        yield line["label"], drawn
+
+
+def _named(line: Json) -> str:
+    return f"{line['label']} (dashed)" if line.get("dashed") else str(line["label"])
+
+
+def _check_keys(what: str, content: Json, where: str) -> None:
+    needed, optional = _KEYS[what]
+    if not needed <= set(content) <= needed | optional:
+        expected = ", ".join([*sorted(needed), *(f"maybe {key}" for key in sorted(optional))])
+        raise ValueError(f"figure {where}: a {what} has {expected}; got {', '.join(content)}")
+
+
+def _check_line(line: Json, log: str, where: str) -> None:
+    _check_keys("line", line, where)
+    values = {axis: [_number(value) for value in line[axis]] for axis in "xy"}
+    if len(values["x"]) != len(values["y"]):
+        raise ValueError(f"figure {where}: {len(values['x'])} x and {len(values['y'])} y")
+    if not all(map(math.isfinite, values["x"])) or not all(a < b for a, b in itertools.pairwise(values["x"])):
+        raise ValueError(f"figure {where}: the x must be finite and increase")
+    for axis in log:
+        if any(value <= 0 for value in values[axis]):
+            raise ValueError(f"figure {where}: a logarithmic axis has no place for a {axis} ≤ 0")
+
+
+def _number(value: object) -> float:
+    """The number; NaN for None; the strings ``nan``, ``inf`` and ``-inf`` are the numbers they stand for."""
+    return math.nan if value is None else float(value)  # type: ignore[arg-type]
+
+
+def _text(text: str) -> str:
+    """Text in which matplotlib finds no formula."""
+    return text.replace("$", r"\$")
