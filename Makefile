@@ -52,7 +52,7 @@ types: $(READY)  ## mypy, strict, on the built wheel
 	$(BIN)/python -m zipfile -e build/wheel/*.whl build/typecheck
 	MYPYPATH=build/typecheck $(BIN)/mypy $(TYPED:%=-p faithcheck.%) | sed 's#build/typecheck/faithcheck/##'
 
-paper: $(READY)  ## reproduce the paper's Table 1; DATA=folder with MNIST
+paper: $(READY)  ## reproduce the paper's tables and figures; DATA=folder with MNIST
 	$(call suite,paper,-m paper)
 
 bench: $(READY)  ## measure the cost of the explainers

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 from torch import Tensor, nn
 
+from faithcheck.axioms.statistics import undefined
 from faithcheck.axioms.verdicts import Measurement, tolerance
 from faithcheck.explainers.loo import LeaveOneOut
 from faithcheck.explainers.protocol import Explainer, attribution_of
@@ -23,7 +24,7 @@ def correlations(a: np.ndarray, b: np.ndarray) -> dict[str, float] | None:
 
     ``pearson_sum_to_one`` correlates a/Σa with b/Σb: Pearson's r times the sign of Σa·Σb.
     """
-    if len(a) < 2 or np.ptp(a) <= 1e-12 * np.abs(a).max() or np.ptp(b) <= 1e-12 * np.abs(b).max():
+    if undefined(a, b):
         return None
     pearson = float(stats.pearsonr(a, b).statistic)
     return {

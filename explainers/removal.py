@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.protocol import Unsupported
+from faithcheck.explainers.protocol import Unsupported, reference
 from faithcheck.models.case import Case, explained
 
 
@@ -88,15 +88,9 @@ class Replacement:
         """What a removed feature becomes; broadcasts against ``case.inputs``."""
         if self.reference == "baseline":
             return case.baseline
-        if self.reference in case.references:
-            return case.references[self.reference]
         if self.reference == "zero":
             return torch.zeros_like(case.inputs[0, 0])
-        known = ", ".join(sorted({"baseline", "zero", *case.references}))
-        raise Unsupported(
-            f"removal by {self.reference!r}: the case has no such reference (a tokenizer may have no such token); "
-            f"it has {known}"
-        )
+        return reference(case, self.reference)
 
 
 @dataclass(frozen=True)
@@ -181,7 +175,7 @@ class Resampling:
 
 @dataclass(frozen=True)
 class GaussianNoise:
-    """A removed feature x_i becomes x_i + N(0, σ²), σ = scale × the root mean square of x_i.
+    """A removed feature x_i becomes x_i + N(0, σ²), σ = scale × the root mean square of x_i: one of zeros stays.
 
     Attributes:
         scale: σ in units of the feature's own root mean square.
@@ -250,10 +244,10 @@ def outputs_without(
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
     rows = max(1, max_tokens // case.shape[1])
     outputs = []
-    for these, gone in zip(example.split(rows), removed.split(rows), strict=True):
-        part = case.rows(these)
-        drawn = (removal.remove(part, gone, draw).run(model) for draw in range(removal.draws))
-        outputs.append(sum(explained(output, part.target) for output in drawn) / removal.draws)
+    for these, gone in zip(torch.split(example, rows), torch.split(removed, rows), strict=True):
+        part = case.rows(these) if len(case.inputs) > 1 else case.repeated(len(these))
+        drawn = [removal.remove(part, gone, draw).run(model) for draw in range(removal.draws)]
+        outputs.append(torch.stack([explained(output, part.target) for output in drawn]).mean(0))
     return torch.cat(outputs)
 
 

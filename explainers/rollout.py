@@ -16,11 +16,11 @@ from faithcheck.models.case import Case
 
 
 class AttentionWeights(TorchFunctionMode):
-    """Collects every softmax over ``tokens × tokens``, averaged over heads: ``(batch, tokens, tokens)`` a layer."""
+    """Collects every softmax over at least ``features`` positions, averaged over heads: ``(batch, n, n)`` a layer."""
 
-    def __init__(self, batch: int, tokens: int) -> None:
+    def __init__(self, batch: int, features: int) -> None:
         super().__init__()
-        self.batch, self.tokens = batch, tokens
+        self.batch, self.features = batch, features
         self.layers: list[Tensor] = []
 
     def __torch_function__(
@@ -30,11 +30,11 @@ class AttentionWeights(TorchFunctionMode):
         name = operation_name(func)
         if name == "scaled_dot_product_attention":
             raise Unsupported(f"{name} hides the attention weights: load the model with attn_implementation='eager'")
-        if name == "softmax" and result.dim() >= 3 and result.shape[-2:] == (self.tokens, self.tokens):
+        if name == "softmax" and result.dim() >= 3 and result.shape[-2] == result.shape[-1] >= self.features:
             rows = result.detach().sum(-1)
             if len(result) != self.batch or not torch.allclose(rows, torch.ones_like(rows), atol=1e-3):
                 raise Unsupported("attention weights that are not (batch, …, queries, keys), normalised over the keys")
-            heads = result.detach().reshape(len(result), -1, self.tokens, self.tokens)
+            heads = result.detach().reshape(len(result), -1, *result.shape[-2:])
             self.layers.append(heads.mean(1))
         return result
 
@@ -57,20 +57,28 @@ class AttentionRollout:
 
     @torch.no_grad()
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
-        """One forward pass: ``(batch, tokens)``, non-negative, each row summing to 1, the same for every target.
+        """One forward pass: ``(batch, features)``, non-negative, the same for every target.
+
+        Each row sums to 1, or less where the model puts positions of its own, such as a ViT's class token, before the
+        features.
 
         Raises:
-            Unsupported: the model has no softmax over ``tokens × tokens``, or hides it.
+            Unsupported: the model has no softmax over its features, hides it, or has layers of unlike length.
         """
         with AttentionWeights(*case.shape) as weights:
             case.run(model)
-        if not weights.layers:
+        lengths = {layer.shape[-1] for layer in weights.layers}
+        if not lengths:
             raise Unsupported("no softmax attention over the features in this model")
-        identity = torch.eye(case.shape[1]).to(case.inputs)
+        if len(lengths) > 1:
+            raise Unsupported(f"layers of {' and '.join(map(str, sorted(lengths)))} positions: no rule to join them")
+        (length,) = lengths
+        identity = torch.eye(length).to(case.inputs)
         rollout = identity
         for layer in weights.layers:
-            rollout = ((layer + identity) / 2 if self.residual else layer) @ rollout
+            weight = layer.to(identity)  # some models compute their softmax in float32 whatever their own dtype is
+            rollout = ((weight + identity) / 2 if self.residual else weight) @ rollout
         examples = torch.arange(len(rollout), device=rollout.device)
         first = torch.zeros_like(examples)
         row = case.context.get("last", first) if self.row is None else first + self.row
-        return rollout[examples, row]
+        return rollout[examples, row, length - case.shape[1] :]

@@ -311,12 +311,13 @@ REARRANGEMENTS = (
     *("select", "narrow", "index_select", "gather", "take_along_dim", "split", "chunk", "unbind", "tensor_split"),
     *("cat", "concat", "stack", "hstack", "vstack", "roll", "flip", "pad", "masked_fill", "where", "tril", "triu"),
     *("diagonal", "max", "min", "amax", "amin", "maximum", "minimum", "abs", "neg", "positive", "relu"),
-    *("max_pool1d", "max_pool2d"),
+    *("max_pool1d", "max_pool2d", "masked_fill_"),
 )
 """Operations that move or select values, or only change their sign: each output is ± one input, so relevance goes where
 the gradient goes."""
 
-SUMS = ("add", "sub", "rsub", "sum", "mean", "cumsum")
+SUMS = ("add", "sub", "rsub", "sum", "mean", "cumsum", "add_", "iadd", "sub_", "isub")
+MULTIPLES = ("mul", "div", "mul_", "imul", "div_", "itruediv")
 LINEAR = (
     *("linear", "conv1d", "conv2d", "conv3d", "addmm", "baddbmm"),
     *("avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d"),
@@ -343,9 +344,8 @@ EPSILON_LRP: Mapping[str, Rule] = {
     **dict.fromkeys((*LINEAR, *MATRIX_PRODUCTS), linear_in_one),
     **dict.fromkeys((*ACTIVATIONS, *ACTIVATION_MODULES), identity_rule),
     **dict.fromkeys(RMS_NORM_MODULES, scaling_rule),
+    **dict.fromkeys(MULTIPLES, multiple),
     "iter": by_rows,
-    "mul": multiple,
-    "div": multiple,
     "layer_norm": layer_norm_rule,
     "rms_norm": rms_norm_rule,
     "batch_norm": batch_norm_rule,

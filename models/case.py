@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -74,14 +74,21 @@ class Case:
         return output
 
     def rows(self, index: Tensor) -> Case:
-        """The case of these examples, in this order; an example may come more than once."""
+        """A copy of the case with these examples, in this order; an example may come more than once."""
+        return self._of(lambda tensor: tensor.index_select(0, index))
+
+    def repeated(self, times: int) -> Case:
+        """The case with its one example so often, in memory that the rows share: to be read, not written to."""
+        return self._of(lambda tensor: tensor.expand(times, *tensor.shape[1:]))
+
+    def _of(self, rows: Callable[[Tensor], Tensor]) -> Case:
         return replace(
             self,
-            inputs=self.inputs[index],
-            target=self.target[index],
-            baseline=self.baseline[index],
-            special=None if self.special is None else self.special[index],
-            context={name: value[index] for name, value in self.context.items()},
+            inputs=rows(self.inputs),
+            target=rows(self.target),
+            baseline=rows(self.baseline),
+            special=None if self.special is None else rows(self.special),
+            context={name: rows(value) for name, value in self.context.items()},
         )
 
 

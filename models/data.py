@@ -100,11 +100,11 @@ def _mnist(folder: Path) -> Digits:
     return _digits(_pooled(train), train_labels, _pooled(dev), dev_labels)
 
 
-def read_mnist(file: Path) -> tuple[Array, Array]:
-    """Read and check one file of MNIST: an ``.npz`` with uint8 ``images`` (n, 28, 28) and integer ``labels`` (n,), 0–9.
+def read_arrays(file: Path) -> tuple[Array, Array]:
+    """Read an ``.npz`` file's ``images`` (n, …) and integer ``labels`` (n,), n ≥ 1.
 
     Raises:
-        DataError: the file is missing or damaged, or a key, shape, dtype, length or label is not as above.
+        DataError: the file is missing or damaged, a key is missing, it is empty, or the labels are not as above.
     """
     if not file.is_file():
         raise DataError(f"no file {file}: expected an .npz with 'images' and 'labels'")
@@ -118,14 +118,26 @@ def read_mnist(file: Path) -> tuple[Array, Array]:
     if missing:
         raise DataError(f"{file} lacks {sorted(missing)}: expected 'images' and 'labels'")
     images, labels = arrays["images"], arrays["labels"]
-    if images.dtype != numpy.uint8 or images.ndim != 3 or images.shape[1:] != (28, 28):
-        raise DataError(f"{file}: images must be uint8 (n, 28, 28), got {images.dtype} {images.shape}")
     if labels.dtype.kind not in "iu" or labels.ndim != 1:
         raise DataError(f"{file}: labels must be integers (n,), got {labels.dtype} {labels.shape}")
+    if images.ndim == 0:
+        raise DataError(f"{file}: images must be (n, …), got a single {images.dtype}")
     if len(images) != len(labels):
         raise DataError(f"{file}: {len(images)} images but {len(labels)} labels")
     if len(images) == 0:
         raise DataError(f"{file} is empty")
+    return images, labels
+
+
+def read_mnist(file: Path) -> tuple[Array, Array]:
+    """Read and check one file of MNIST: an ``.npz`` with uint8 ``images`` (n, 28, 28) and integer ``labels`` (n,), 0–9.
+
+    Raises:
+        DataError: see `read_arrays`; or a shape, dtype or label is not as above.
+    """
+    images, labels = read_arrays(file)
+    if images.dtype != numpy.uint8 or images.ndim != 3 or images.shape[1:] != (28, 28):
+        raise DataError(f"{file}: images must be uint8 (n, 28, 28), got {images.dtype} {images.shape}")
     if labels.min() < 0 or labels.max() > 9:
         raise DataError(f"{file}: labels must lie in 0–9, got {labels.min()} to {labels.max()}")
     return images, labels

@@ -28,7 +28,7 @@ COLUMNS = ("L vs R", "L vs LOO", "R vs LOO")
 PAPER = {"LOO": (1.0, 1.0, 1.0), "IG": (1.0, -0.3707, -0.3707), "AttnLRP": (0.7865, 0.0730, -0.0698)}
 
 # Few rows a pass keep the left order's (pixels, pixels) products in the processor's cache.
-LOO = LeaveOneOut(rows=32)
+LOO = LeaveOneOut(max_tokens=32 * 196)
 EXPLAINERS = {
     "LOO": LOO,
     "IG": IntegratedGradients(steps=2),  # exact: the gradient has degree 2 along the path

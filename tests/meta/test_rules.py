@@ -252,7 +252,7 @@ class Wrapped(nn.Module):
         (lambda x: torch.sin(x), "sin in inner"),
         (lambda x: x.sort(-1).values, "sort in inner"),
         (lambda x: torch.cumprod(x, -1), "cumprod in inner"),
-        (lambda x: x.clone().mul_(2), "mul_ in inner"),
+        (lambda x: x.clone().mul_(x), "mul_ in inner.*both carry"),
         (lambda x: F.dropout(x, 0.5, training=True), "dropout in inner.*model.eval"),
         (
             lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.1)[0],
