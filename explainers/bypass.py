@@ -70,26 +70,24 @@ def attributions_bypassing(
         IndexError: a set names a layer that the model does not have.
     """
     depth = len(blocks(model))
-    sets = [frozenset(layers) for layers in sets]
-    if any(not 0 <= layer < depth for layers in sets for layer in layers):
+    chosen = [frozenset(layers) for layers in sets]
+    if any(not 0 <= layer < depth for layers in chosen for layer in layers):
         raise IndexError(f"layers are counted from 0 to {depth - 1}")
-    graphs = [
-        layer_inputs(model, case, bypassing(range(depth) if all_of_them else (), epsilon)) for all_of_them in (0, 1)
-    ]
+    graphs = [layer_inputs(model, case, bypassing(layers, epsilon)) for layers in ((), range(depth))]
     # At the output of a layer: the gradient for each choice that the sets make in the layers above it.
-    gradients = {frozenset[int](): torch.ones_like(graphs[0][-1])}
+    gradients: Gradients = {frozenset(): torch.ones_like(graphs[0][-1])}
     for layer in reversed(range(depth)):
-        below = {}
+        below: Gradients = {}
         for bypass, points in enumerate(graphs):
             wanted = {
                 layers - set(range(layer)): gradients[layers - set(range(layer + 1))]
-                for layers in sets
+                for layers in chosen
                 if (layer in layers) == bypass
             }
             below |= backward(points[layer + 2], points[layer + 1], wanted)
         gradients = below
     at_inputs = backward(graphs[0][1], graphs[0][0], gradients)
-    return torch.stack([per_feature(case.inputs * at_inputs[layers]) for layers in sets])
+    return torch.stack([per_feature(case.inputs * at_inputs[layers]) for layers in chosen])
 
 
 def backward(end: Tensor, start: Tensor, gradients: Gradients) -> Gradients:

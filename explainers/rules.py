@@ -131,9 +131,9 @@ def stabilised(z: Tensor, epsilon: float, parts: int = 1) -> Tensor:
     if epsilon > 0:
         # parts + ε/|z| is finite at z = ±∞ (a masked logit), and infinite at z = 0, where no relevance goes on.
         denominator = z.detach().abs().reciprocal_().mul_(epsilon).add_(parts)
-        z.register_hook(lambda gradient: gradient / denominator)
+        z.register_hook(lambda gradient: gradient / denominator)  # type: ignore[no-untyped-call]
     elif parts != 1:
-        z.register_hook(lambda gradient: gradient / parts)
+        z.register_hook(lambda gradient: gradient / parts)  # type: ignore[no-untyped-call]
     return z
 
 
