@@ -10,7 +10,7 @@ import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -22,6 +22,9 @@ from faithcheck.models.pair import Pair
 from faithcheck.reports import figures, results, selection, terminal, words
 from faithcheck.reports.ledger import FIGURE, RECORD, TABLE, Ledger
 from faithcheck.reports.results import Json
+
+if TYPE_CHECKING:
+    from faithcheck.reports.align import Prepared
 
 SUMMARIES = {name: axiom.summary for name, axiom in suite.AXIOMS.items()}
 MARKERS = {
@@ -105,6 +108,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="only these: a name, a glob, or a module that registers pairs",
     )
     add("--data-dir", metavar="PATH", help="a folder with real MNIST; default: the digits bundled with scikit-learn")
+    add(
+        "--model", metavar="PATH", help="paper tests on a Transformer: a folder or hub name; default: the project's own"
+    )
+    add("--texts", metavar="SOURCE", help="and on these texts, as faithcheck align --data; default: the project's own")
+    add("--limit", type=int, metavar="N", help="and only on the first N of them")
     add("--seed", type=int, default=0, help="seed of models, cases and drawn inputs (default: 0)")
     add("--device", default="cpu", help="torch device that must be there (default: cpu)")
 
@@ -203,6 +211,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def settings(pytestconfig: pytest.Config) -> suite.Settings:
     """Seed, dtype and device of this run."""
     return pytestconfig.stash[_RUN].settings
+
+
+@pytest.fixture(scope="session")
+def prepared(pytestconfig: pytest.Config) -> Prepared:
+    """The Transformer, texts and setup that the paper's tables are measured on: --model, --texts and --limit."""
+    from faithcheck.reports import align  # when used: transformers takes seconds to import
+
+    option = pytestconfig.option
+    try:
+        return align.prepare(
+            align.Request(
+                model=option.model, data=option.texts, limit=option.limit, device=option.device, seed=option.seed
+            )
+        )
+    except (*align.EXPECTED, ValueError) as error:
+        pytest.fail(f"--model, --texts, --limit: {error}", pytrace=False)
 
 
 @pytest.fixture

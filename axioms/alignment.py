@@ -1,0 +1,286 @@
+"""Alignment with Leave-One-Out over a data set: every explainer's maps and perturbation curves, and what they say.
+
+Table 2 of You et al., arXiv 2510.18810, for any model of text or images that can `encode` and make a `case`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+import faithcheck.explainers
+from faithcheck.axioms.perturbation import curves
+from faithcheck.axioms.store import Store, digest, fingerprint, settings_of, sources
+from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
+from faithcheck.explainers.loo import LeaveOneOut
+from faithcheck.explainers.lrp import CPLRP, LRP, AttnLRP
+from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
+from faithcheck.explainers.removal import AttentionMask, Deletion, GaussianNoise, Removal, Replacement, Resampling
+from faithcheck.explainers.rollout import AttentionRollout
+from faithcheck.explainers.rules import layer_norm_rule
+from faithcheck.models.case import Case
+
+IG_STEPS = 20  # as in the figures that the project compares with; what it misses of completeness is reported
+MAX_TOKENS = 4096
+LONG, CHUNK = 128, 16  # texts of more features than LONG are perturbed in chunks: the paper's IMDB setting
+
+TABLE_2 = ("loo", "ig_zero", "ig_pad", "ig_mask", "attention_rollout", "gradient_x_input", "attnlrp", "cplrp")
+Json = dict[str, Any]
+
+
+class AlignmentError(ValueError):
+    """The data cannot be measured as asked. The message says why and what to change."""
+
+
+class Example(Protocol):
+    """One example as its features: `faithcheck.models.transformer.Example`."""
+
+    @property
+    def features(self) -> Tensor:
+        """What the model embeds, a row per feature."""
+        ...
+
+    @property
+    def special(self) -> Tensor:
+        """``(n,)`` bool, true at special positions."""
+        ...
+
+    @property
+    def truncated(self) -> bool:
+        """Whether it was cut."""
+        ...
+
+
+class Reader(Protocol):
+    """A module that makes its own cases: `faithcheck.models.transformer.TextModel`."""
+
+    def case(self, examples: Sequence[Any]) -> Case:
+        """The case of these examples, the predicted output explained."""
+        ...
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How alignment is measured.
+
+    Attributes:
+        removal: what a removed feature is, for LOO and for the curves.
+        chunk: how many neighbouring features the curves remove at once; LOO removes single ones.
+        max_tokens: the most features in one forward pass, padding included.
+        seed: of the bootstrap.
+    """
+
+    removal: Removal
+    chunk: int = 1
+    max_tokens: int = MAX_TOKENS
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one explainer gave.
+
+    Attributes:
+        name: the explainer's.
+        how: its settings, in words.
+        records: {example: {"target", "map", "morf", "lerf"}}, empty where it was refused.
+        refused: why the explainer could not be measured; empty where it was.
+        warned: its warnings, in the order of the batches.
+        batches: how many there were.
+    """
+
+    name: str
+    how: str
+    records: Mapping[int, Json] = field(default_factory=dict)
+    refused: str = ""
+    warned: Sequence[str] = ()
+    batches: int = 0
+
+
+def table_2(setup: Setup) -> list[Explainer]:
+    """The explainers of Table 2, with IG from three baselines, and gradient × input.
+
+    LRP in the limit ε → 0: with the paper's 1e-6, a float32 map depends on the batch that its text is in, by up to
+    4e-4 of its largest value on MiniLM, as z + ε·sign z jumps where round-off moves z past 0.
+    """
+    return [
+        LeaveOneOut(setup.removal, max_tokens=setup.max_tokens),
+        *(IntegratedGradients(IG_STEPS, baseline, f"ig_{baseline}") for baseline in ("zero", "pad", "mask")),
+        AttentionRollout(),
+        GradientTimesInput(),
+        AttnLRP(),
+        CPLRP(),
+    ]
+
+
+def described(used: object) -> str:
+    """An explainer or a removal in words: what it is set to."""
+    match used:
+        case LeaveOneOut():
+            return f"removed: {described(used.removal)}"
+        case IntegratedGradients():
+            start = used.baseline or "the case's baseline"
+            return f"Gauss–Legendre quadrature of {used.steps} nodes on the way from {start}"
+        case AttentionRollout():
+            form = (
+                "½A + ½I a layer (Abnar & Zuidema)"
+                if used.residual
+                else "A a layer, without residual (the paper's form)"
+            )
+            row = "the row that the output is read at" if used.row is None else f"row {used.row}"
+            return f"{form}, mean over heads, {row}"
+        case LRP():
+            norm = "; σ of LayerNorm held constant" if used.rules.get("layer_norm") is layer_norm_rule else ""
+            return (f"ε = {used.epsilon:g}" if used.epsilon else "ε → 0") + norm
+        case AttentionMask():
+            return "attention mask 0, as in the paper"
+        case Replacement():
+            return f"replaced by {used.name}"
+        case Deletion():
+            return "deleted, the rest closing up"
+        case Resampling():
+            return f"replaced by one of the data set, mean of {used.draws} draws, seed {used.seed}"
+        case GaussianNoise():
+            noise = f"Gaussian noise of {used.scale:g} × its root mean square added"
+            return f"{noise}, mean of {used.draws} draws, seed {used.seed}"
+    return f"{type(used).__module__}.{type(used).__qualname__}"
+
+
+def measurable(examples: Sequence[Example]) -> list[int]:
+    """The examples that have a feature which is not special, and something that is left without it."""
+    return [i for i, example in enumerate(examples) if len(example.special) > 1 and not bool(example.special.all())]
+
+
+def batches(examples: Sequence[Example], max_tokens: int) -> list[list[int]]:
+    """Which examples run together: those of like length, so many that LOO fits one forward pass, at least one.
+
+    It depends on nothing but the lengths, so that a run that goes on has the batches that it had.
+
+    Raises:
+        AlignmentError: an example alone has more than ``max_tokens`` features.
+    """
+    order = sorted(measurable(examples), key=lambda i: (len(examples[i].special), i))
+    found: list[list[int]] = []
+    for i in order:
+        n = len(examples[i].special)
+        if n > max_tokens:
+            raise AlignmentError(
+                f"example {i} has {n} features, more than the {max_tokens} of one forward pass: raise --max-tokens, "
+                "or cut the texts with --max-length"
+            )
+        # The longest comes last: every row is padded to its length; LOO has n rows and the whole.
+        if found and (len(found[-1]) + 1) * n * (n + 1) <= max_tokens:
+            found[-1].append(i)
+        else:
+            found.append([i])
+    return found
+
+
+def align(
+    model: Any,
+    examples: Sequence[Example],
+    explainers: Iterable[Explainer],
+    setup: Setup,
+    folder: Path,
+    advance: Callable[[str, int], None] = lambda explainer, done: None,
+) -> list[Outcome]:
+    """Explain the predicted output of every example by every explainer, and follow each map's perturbation curves.
+
+    What is measured is kept in ``folder`` batch by batch; what is there already is not measured again.
+
+    Args:
+        model: an `nn.Module` that is a `Reader` too.
+        examples: from its ``encode``.
+        explainers: LOO, if it is to be compared with, among them.
+        setup: removal, chunk, memory.
+        folder: of the stores, one file an explainer.
+        advance: called with the explainer's name and the number of examples done since the last call.
+
+    Raises:
+        AlignmentError: no example has features, or one has too many.
+        StoreError: another run has the store, or an explainer cannot be written down.
+    """
+    plan = batches(examples, setup.max_tokens)
+    if not plan:
+        raise AlignmentError(f"none of the {len(examples)} examples has a feature that is not special")
+    common = determining(model, examples, plan, setup)
+    return [_outcome(model, examples, plan, explainer, setup, common, folder, advance) for explainer in explainers]
+
+
+def determining(model: Any, examples: Sequence[Example], plan: list[list[int]], setup: Setup) -> Json:
+    """What determines the numbers, but for the explainer."""
+    assert isinstance(model, nn.Module)
+    first = model.case([examples[plan[0][0]]])  # type: ignore[operator]
+    return {
+        "model": fingerprint(model),
+        "examples": [[digest(example.features), digest(example.special)] for example in examples],
+        "references": {name: digest(value) for name, value in first.references.items()},
+        "removal": settings_of(setup.removal),
+        "chunk": setup.chunk,
+        "max_tokens": setup.max_tokens,
+        "dtype": str(first.inputs.dtype),
+        "device": first.inputs.device.type,
+        "threads": torch.get_num_threads(),
+        "versions": {name: importlib.metadata.version(name) for name in ("faithcheck", "torch", "transformers")},
+        "sources": sources(measure, curves, Case, type(model), faithcheck.explainers),
+    }
+
+
+def _outcome(
+    model: Any,
+    examples: Sequence[Example],
+    plan: list[list[int]],
+    explainer: Explainer,
+    setup: Setup,
+    common: Json,
+    folder: Path,
+    advance: Callable[[str, int], None],
+) -> Outcome:
+    with Store(folder, explainer.name, {**common, "explainer": settings_of(explainer)}) as store:
+        for number, batch in enumerate(plan):
+            if number not in store.batches:
+                try:
+                    store.append(number, measure(model, [examples[i] for i in batch], explainer, setup))
+                except (Unsupported, InvalidAttribution) as error:
+                    advance(explainer.name, sum(map(len, plan[number:])))
+                    return Outcome(explainer.name, described(explainer), refused=str(error))
+            advance(explainer.name, len(batch))
+        measured = [store.batches[number] for number in range(len(plan))]
+    return Outcome(
+        explainer.name,
+        described(explainer),
+        {i: r for batch, made in zip(plan, measured, strict=True) for i, r in zip(batch, made["records"], strict=True)},
+        warned=[warning for made in measured for warning in made["warnings"]],
+        batches=len(plan),
+    )
+
+
+def measure(model: Any, examples: Sequence[Example], explainer: Explainer, setup: Setup) -> Json:
+    """One batch: each example's target, map of its features, and outputs along MoRF and LeRF; and the warnings."""
+    case: Case = model.case(examples)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        attribution = attribution_of(explainer, model, case)
+    records = recorded(model, case, attribution, setup)
+    return {"records": records, "warnings": [f"{w.category.__name__}: {w.message}" for w in caught]}
+
+
+def recorded(model: Any, case: Case, attribution: Tensor, setup: Setup) -> list[Json]:
+    """What is kept of each example: its target, its map ``(batch, features)``, and the outputs along MoRF and LeRF."""
+    removed = curves(model, case, attribution, setup.removal, setup.chunk, setup.max_tokens)
+    return [
+        {
+            "target": int(case.target[i]),
+            "map": attribution[i, case.present[i]].tolist(),
+            "morf": removed.morf[i].tolist(),
+            "lerf": removed.lerf[i].tolist(),
+        }
+        for i in range(len(attribution))
+    ]
