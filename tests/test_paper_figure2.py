@@ -31,7 +31,7 @@ def cell(figure):
     if figure["mean"] is None:
         return "undefined"
     between = "" if figure["low"] is None else f" [{figure['low']:.3f}, {figure['high']:.3f}]"
-    return f"{figure['mean']:.3f}{between}"
+    return f"{figure['mean']:.3f}{between}".replace("-", "−")
 
 
 def against_attnlrp(found, name, figure):
