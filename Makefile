@@ -30,7 +30,7 @@ define suite
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: help invariance test lint types paper bench clean
+.PHONY: help invariance test lint types paper bench slow clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -57,6 +57,9 @@ paper: $(READY)  ## reproduce the paper's tables and figures; DATA=folder with M
 
 bench: $(READY)  ## measure the cost of the explainers
 	$(call suite,bench,-m bench)
+
+slow: $(READY)  ## the tests that take minutes
+	$(call suite,slow,-m slow)
 
 clean:  ## remove what the other targets made, .venv too
 	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks

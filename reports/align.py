@@ -1,6 +1,6 @@
 """``faithcheck align``: Table 2 of the paper on any model of text or images.
 
-`prepare` makes what is measured from what was asked for; another command over a data set starts there too.
+`prepare` makes what is measured from what was asked for; the paper's tests start there too.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def main(argv: Sequence[str]) -> int:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_options(parser)
+    _add_options(parser)
     parser.add_argument(
         "--explainer",
         action="append",
@@ -269,11 +269,10 @@ def main(argv: Sequence[str]) -> int:
         help=f"only LOO and this one, repeatable: {', '.join(alignment.TABLE_2)} (default: these), another built-in "
         "one, or module:Object",
     )
-    return run(parser.parse_args(argv), measure, pages)
+    return _run(parser.parse_args(argv))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that any command over a data set has."""
+def _add_options(parser: argparse.ArgumentParser) -> None:
     for flag, given, meaning in (
         (
             "--model",
@@ -329,20 +328,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(flag, help=meaning, **options)
 
 
-def run(arguments: argparse.Namespace, measured: Callable[[Request, Advance], Json], views: Any) -> int:
-    """Measure, write the document and its pages, and print it; what cannot be done is one line on stderr.
-
-    Args:
-        arguments: with the options of `add_options`.
-        measured: makes the document.
-        views: has ``to_markdown``, ``to_html`` and ``to_terminal`` of the document.
-    """
+def _run(arguments: argparse.Namespace) -> int:
+    """Measure, write the document and its pages, and print it; what cannot be done is one line on stderr."""
     try:
-        targets = _targets(arguments, views)
+        targets = _targets(arguments)
         selection.import_from_here()
         hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
         wanted = {field.name for field in fields(Request)} & vars(arguments).keys()
-        document = _with_progress(Request(**{name: getattr(arguments, name) for name in wanted}), measured)
+        document = _with_progress(Request(**{name: getattr(arguments, name) for name in wanted}))
         if arguments.json is not None:
             results.save(document, arguments.json)
         for path, view in targets.items():
@@ -353,21 +346,21 @@ def run(arguments: argparse.Namespace, measured: Callable[[Request, Advance], Js
     except KeyboardInterrupt:
         print("faithcheck: interrupted; the same command goes on from what was measured", file=sys.stderr)
         return 130
-    print(views.to_terminal(document, shutil.get_terminal_size().columns, sys.stdout.isatty()), end="")
+    print(pages.to_terminal(document, shutil.get_terminal_size().columns, sys.stdout.isatty()), end="")
     for path in (arguments.json, *targets):
         if path is not None:
             print(f"written: {path}")
     return 0
 
 
-def _targets(arguments: argparse.Namespace, views: Any) -> dict[Path, Callable[[Json], str]]:
+def _targets(arguments: argparse.Namespace) -> dict[Path, Callable[[Json], str]]:
     """Where the pages go, checked before the run, and what makes each.
 
     Raises:
         SelectionError: a path cannot be written, there is no JSON to write beside, or two are one file.
     """
     targets: dict[Path, Callable[[Json], str]] = {}
-    for suffix, view in (("md", views.to_markdown), ("html", views.to_html)):
+    for suffix, view in (("md", pages.to_markdown), ("html", pages.to_html)):
         path = getattr(arguments, suffix)
         if path == _BESIDE:
             if arguments.json is None:
@@ -383,7 +376,7 @@ def _targets(arguments: argparse.Namespace, views: Any) -> dict[Path, Callable[[
     return targets
 
 
-def _with_progress(request: Request, measured: Callable[[Request, Advance], Json]) -> Json:
+def _with_progress(request: Request) -> Json:
     """Measure with a progress bar on stderr where that is a terminal: examples, of all explainers together."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -393,7 +386,7 @@ def _with_progress(request: Request, measured: Callable[[Request, Advance], Json
         def advance(explainer: str, done: int, of: int) -> None:
             progress.update(task, description=explainer, advance=done, total=of)
 
-        return measured(request, advance)
+        return measure(request, advance)
 
 
 def _positive(text: str) -> int:
