@@ -6,6 +6,7 @@ Table 2 of You et al., arXiv 2510.18810, for any model of text or images that ca
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,9 @@ LONG, CHUNK = 128, 16  # texts of more features than LONG are perturbed in chunk
 
 TABLE_2 = ("loo", "ig_zero", "ig_pad", "ig_mask", "attention_rollout", "gradient_x_input", "attnlrp", "cplrp")
 Json = dict[str, Any]
+
+
+log = logging.getLogger(__name__)
 
 
 class AlignmentError(ValueError):
@@ -164,9 +168,11 @@ def batches(examples: Sequence[Example], max_tokens: int) -> list[list[int]]:
     It depends on nothing but the lengths, so that a run that goes on has the batches that it had.
 
     Raises:
-        AlignmentError: an example alone has more than ``max_tokens`` features.
+        AlignmentError: no example can be measured, or one alone has more than ``max_tokens`` features.
     """
     order = sorted(measurable(examples), key=lambda i: (len(examples[i].special), i))
+    if not order:
+        raise AlignmentError(f"none of the {len(examples)} examples has a feature that is not special")
     found: list[list[int]] = []
     for i in order:
         n = len(examples[i].special)
@@ -208,8 +214,6 @@ def align(
         StoreError: another run has the store, or an explainer cannot be written down.
     """
     plan = batches(examples, setup.max_tokens)
-    if not plan:
-        raise AlignmentError(f"none of the {len(examples)} examples has a feature that is not special")
     common = determining(model, examples, plan, setup)
     return [_outcome(model, examples, plan, explainer, setup, common, folder, advance) for explainer in explainers]
 
@@ -248,9 +252,15 @@ def _outcome(
             if number not in store.batches:
                 try:
                     store.append(number, measure(model, [examples[i] for i in batch], explainer, setup))
-                except (Unsupported, InvalidAttribution) as error:
+                except OSError:  # of the disk
+                    raise
+                except Exception as error:  # a stranger's explainer may raise anything; the others run on
+                    expected = isinstance(error, Unsupported | InvalidAttribution)
+                    if not expected:
+                        log.error("%s raised", explainer.name, exc_info=True)
                     advance(explainer.name, sum(map(len, plan[number:])))
-                    return Outcome(explainer.name, described(explainer), refused=str(error))
+                    why = str(error) if expected else f"it raised {type(error).__name__}: {error}"
+                    return Outcome(explainer.name, described(explainer), refused=why)
             advance(explainer.name, len(batch))
         measured = [store.batches[number] for number in range(len(plan))]
     return Outcome(

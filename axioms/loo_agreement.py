@@ -19,17 +19,19 @@ from faithcheck.models.case import Case
 STATISTICS = ("pearson", "pearson_sum_to_one", "spearman", "kendall")
 
 
-def correlations(a: np.ndarray, b: np.ndarray) -> dict[str, float] | None:
-    """Correlate two maps ``(features,)``; None where a map is constant or has fewer than two features.
+def correlations(a: np.ndarray, b: np.ndarray, noise: float = 0.0) -> dict[str, float | None] | None:
+    """Correlate a map ``(features,)`` with LOO's; None where one is constant or has fewer than two features.
 
-    ``pearson_sum_to_one`` correlates a/Σa with b/Σb: Pearson's r times the sign of Σa·Σb.
+    ``pearson_sum_to_one`` correlates a/Σa with b/Σb: Pearson's r times the sign of Σa·Σb, None where a sum is 0.
+    ``noise`` is the round-off of LOO's outputs, see `undefined`.
     """
-    if undefined(a, b):
+    if undefined(a, b, noise):
         return None
     pearson = float(stats.pearsonr(a, b).statistic)
+    sign = float(np.sign(a.sum()) * np.sign(b.sum()))
     return {
         "pearson": pearson,
-        "pearson_sum_to_one": float(pearson * np.sign(a.sum()) * np.sign(b.sum())),
+        "pearson_sum_to_one": pearson * sign if sign else None,
         "spearman": float(stats.spearmanr(a, b).statistic),
         "kendall": float(stats.kendalltau(a, b).statistic),
     }
@@ -48,11 +50,10 @@ def agreement(attribution: Tensor, loo: Tensor, keep: Tensor | None = None) -> t
         chosen = slice(None) if keep is None else keep[i]
         rows.append(correlations(attribution[i, chosen].double().cpu().numpy(), loo[i, chosen].double().cpu().numpy()))
     defined = [row for row in rows if row is not None]
-    means: dict[str, object] = {
-        name: float(np.mean([row[name] for row in defined])) if defined else None for name in STATISTICS
-    }
+    columns = {name: [value for row in defined if (value := row[name]) is not None] for name in STATISTICS}
+    means: dict[str, object] = {name: float(np.mean(values)) if values else None for name, values in columns.items()}
     counts = {"examples": len(rows), "undefined": len(rows) - len(defined)}
-    return [row["pearson"] for row in defined], means | counts
+    return columns["pearson"], means | counts
 
 
 def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:

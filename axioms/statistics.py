@@ -16,15 +16,16 @@ CONFIDENCE = 0.95
 BLOCK = 2**22  # numbers that a bootstrap draws at once: bounds memory
 
 
-def undefined(attribution: np.ndarray, loo: np.ndarray) -> str | None:
+def undefined(attribution: np.ndarray, loo: np.ndarray, noise: float = 0.0) -> str | None:
     """Why two maps ``(features,)`` have no correlation, or None where they have one.
 
-    A map is constant if its values differ by no more than 10⁻¹² of the largest: by round-off in float64.
+    A map is constant if its values differ by no more than 10⁻¹² of the largest: by round-off in float64. LOO is a
+    difference of outputs, and is also constant if its values differ by no more than ``noise``, the outputs' round-off.
     """
     if len(loo) < 2:
         return "fewer than two features"
-    for name, values in {"LOO": loo, "attribution": attribution}.items():
-        if np.ptp(values) <= 1e-12 * np.abs(values).max():
+    for name, values, least in (("LOO", loo, noise), ("attribution", attribution, 0.0)):
+        if np.ptp(values) <= max(least, 1e-12 * np.abs(values).max()):
             return f"constant {name}"
     return None
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import sys
 import zlib
 from collections.abc import Mapping
@@ -42,7 +43,8 @@ class Store:
 
     def __init__(self, folder: Path, name: str, key: Mapping[str, Any]) -> None:
         self.key = plain_json(key)
-        self.file = folder / f"{name}-{hashlib.sha256(self.key.encode()).hexdigest()[:32]}.jsonl"
+        start = re.sub(r"[^\w.+-]+", "_", name)  # a name with a slash stays in the folder
+        self.file = folder / f"{start}-{hashlib.sha256(self.key.encode()).hexdigest()[:32]}.jsonl"
         self.batches: dict[int, Any] = {}
         self._stream: IO[bytes] | None = None
 
@@ -109,7 +111,7 @@ def plain_json(value: Any) -> str:
 def settings_of(value: object, inside: tuple[int, ...] = ()) -> Any:
     """Everything that an explainer or a removal is set to, in plain values: what names its numbers in a store.
 
-    It holds what pickle would, and runs none of it: functions and classes by name, with a hash of their file where they
+    It holds what pickle would, and runs none of it: functions and classes by name, with a hash of their code where they
     are not faithcheck's own (`sources` has those); what a function closes over; tensors and bytes by their hash.
 
     Raises:
@@ -145,10 +147,24 @@ def settings_of(value: object, inside: tuple[int, ...] = ()) -> Any:
 def _named(value: Any) -> str:
     """A function's or class's name, and for a stranger's a hash of the file that has it."""
     module = value.__module__ or ""
-    file = getattr(sys.modules.get(module), "__file__", None)
     theirs = module.partition(".")[0] not in {"faithcheck", "torch", *sys.stdlib_module_names} or module == "__main__"
-    code = f" {hashlib.sha256(Path(file).read_bytes()).hexdigest()}" if theirs and file else ""
-    return f"{module}.{value.__qualname__}{code}"
+    return f"{module}.{value.__qualname__}{_code_beside(module) if theirs else ''}"
+
+
+def _code_beside(module: str) -> str:
+    """SHA-256 of a stranger's code: of every module loaded from the folder of its package, or of its own file."""
+    top = sys.modules.get(module.partition(".")[0])
+    file = getattr(top, "__file__", None)
+    if file is None:
+        return ""
+    folder = Path(file).resolve().parent
+    loaded = {Path(found).resolve() for m in list(sys.modules.values()) if (found := getattr(m, "__file__", None))}
+    # A single file among the installed packages has strangers beside it.
+    beside = [Path(file).resolve()] if folder.name == "site-packages" else [f for f in loaded if folder in f.parents]
+    hashed = hashlib.sha256()
+    for path in sorted(beside):
+        hashed.update(path.read_bytes())
+    return f" {hashed.hexdigest()}"
 
 
 def digest(tensor: Tensor) -> str:

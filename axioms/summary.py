@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from faithcheck.axioms import statistics
 from faithcheck.axioms.alignment import Example, Json, Outcome, measurable
@@ -15,14 +16,16 @@ from faithcheck.axioms.perturbation import aopc, delta, mean_output
 SCOPES = ("no_special", "all")
 CORRELATIONS = tuple(f"{name}_{scope}" for scope in SCOPES for name in STATISTICS)
 CURVES = ("lerf", "morf", "delta", "lerf_aopc", "morf_aopc")
+ROUND_OFF = 32  # units in the last place by which outputs of other batches differ, measured: 4 to 8 in float32
 AGAINST = "attnlrp"  # every explainer is compared with it
 COMPARED = ("pearson_no_special", "spearman_no_special", "pearson_all", "pearson_sum_to_one_no_special", "delta")
 
 
-def summary(examples: Sequence[Example], outcomes: Sequence[Outcome], seed: int) -> Json:
+def summary(examples: Sequence[Example], outcomes: Sequence[Outcome], seed: int, dtype: torch.dtype) -> Json:
     """Means over examples with 95 % intervals, and every explainer against AttnLRP, in plain values.
 
     A figure that is undefined for an example is None there, is left out of means and pairs, and is counted by reason.
+    ``seed`` is the bootstrap's, and ``dtype`` that of the model's arithmetic, in whose round-off a LOO map is constant.
 
     Returns:
         ``counts`` of examples; ``examples``, which of them were measured (index) and their features that are not
@@ -32,7 +35,7 @@ def summary(examples: Sequence[Example], outcomes: Sequence[Outcome], seed: int)
     chosen = measurable(examples)
     loo = next((outcome.records for outcome in outcomes if outcome.name == "loo"), {})
     rows = {
-        outcome.name: [_figures(examples[i], outcome.records[i], loo.get(i)) for i in chosen]
+        outcome.name: [_figures(examples[i], outcome.records[i], loo.get(i), dtype) for i in chosen]
         for outcome in outcomes
         if not outcome.refused
     }
@@ -62,18 +65,19 @@ def summary(examples: Sequence[Example], outcomes: Sequence[Outcome], seed: int)
     }
 
 
-def _figures(example: Example, record: Json, loo: Json | None) -> Json:
+def _figures(example: Example, record: Json, loo: Json | None, dtype: torch.dtype) -> Json:
     """One example's correlations with LOO, None where they are undefined and why; and its perturbation figures."""
     kept = {"no_special": (~example.special).numpy(), "all": np.ones(len(example.special), dtype=bool)}
     found: Json = {"undefined": {}}
+    noise = ROUND_OFF * torch.finfo(dtype).eps * abs(record["morf"][0])  # the curves begin with f(x)
     for scope, keep in kept.items():
         attribution, removed = (
             np.asarray(map_)[keep] for map_ in (record["map"], loo["map"] if loo else record["map"])
         )
-        defined = correlations(attribution, removed) if loo else None
+        defined = correlations(attribution, removed, noise) if loo else None
         found |= {f"{name}_{scope}": defined[name] if defined else None for name in STATISTICS}
         if defined is None:
-            found["undefined"][scope] = statistics.undefined(attribution, removed) if loo else "no LOO map"
+            found["undefined"][scope] = statistics.undefined(attribution, removed, noise) if loo else "no LOO map"
     lerf, morf = record["lerf"], record["morf"]
     return found | {
         "lerf": mean_output(lerf),
@@ -86,7 +90,7 @@ def _figures(example: Example, record: Json, loo: Json | None) -> Json:
 
 def _summary(outcome: Outcome, rows: Sequence[Json], seed: int) -> Json:
     first = f"the first: {outcome.warned[0]}" if outcome.warned else ""
-    warned = f"warned {len(outcome.warned)} times over {outcome.batches} batches; {first}" if first else ""
+    warned = f"warnings: {len(outcome.warned)}, batches: {outcome.batches}; {first}" if first else ""
     return {
         "name": outcome.name,
         "how": outcome.how,

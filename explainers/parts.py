@@ -6,6 +6,7 @@ The open question of arXiv 2510.18810: CP-LRP and AttnLRP differ in more than th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from itertools import combinations
 
 from faithcheck.explainers.lrp import LRP
@@ -18,13 +19,17 @@ from faithcheck.explainers.rules import (
     constant,
     identity_rule,
     plain,
+    quotient_rule,
 )
 
 PARTS: Mapping[str, Mapping[str, Rule]] = {
     "softmax bypassed": {"softmax": constant},
     "LayerNorm by the identity rule": {"layer_norm": identity_rule},
     "activations by their gradient": dict.fromkeys((*ACTIVATIONS, *ACTIVATION_MODULES), plain),
-    "products not halved": dict.fromkeys((*MATRIX_PRODUCTS, "mul"), plain),
+    "products not halved": {
+        **dict.fromkeys((*MATRIX_PRODUCTS, "mul"), plain),
+        **dict.fromkeys(("div", "rdiv"), partial(quotient_rule, product=plain)),
+    },
 }
 """What replaces AttnLRP's rule in each part.
 

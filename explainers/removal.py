@@ -114,8 +114,8 @@ class Deletion:
         mask = case.context.get("attention_mask")
         if mask is None and not bool((counts == length).all()):
             raise Unsupported(
-                "removal by deletion: rows of unlike length need padding, and the case has no "
-                "context['attention_mask'] to say so; give it one, or remove by a replacement such as 'zero'"
+                "removal by deletion: rows of unlike length need padding, and this model takes no attention_mask: "
+                "remove by a replacement such as 'zero'"
             )
         order = keep.byte().argsort(dim=1, descending=True, stable=True)[:, :length]  # what is left, in its order
         row = torch.arange(len(order), device=order.device).unsqueeze(1)
@@ -140,26 +140,31 @@ class Resampling:
     """A removed feature takes the value of one drawn from other examples.
 
     Attributes:
-        pool: ``(m, …)``, features of other examples.
+        pool: ``(m, …)``, features of examples.
         draws: how many draws a result is the mean of.
         seed: of the draws.
+        owners: the `content` of the example that each of the pool's features is from, none of which that example draws;
+            by default none is from an example of the case.
 
     Raises:
-        ValueError: an empty pool, or no draws.
+        ValueError: an empty pool, owners that are not one a feature, or no draws.
     """
 
     pool: Tensor
     draws: int = 8
     seed: int = 0
+    owners: tuple[str, ...] = ()
     name: str = "resample"
 
     def __post_init__(self) -> None:
         require_draws(self.draws)
         if not len(self.pool):
             raise ValueError("removal by resampling needs a pool of at least one feature")
+        if self.owners and len(self.owners) != len(self.pool):
+            raise ValueError(f"a pool of {len(self.pool)} features has {len(self.owners)} owners")
 
     def remove(self, case: Case, removed: Tensor, draw: int = 0) -> Case:
-        """See `Removal`; refuses a pool whose features are shaped otherwise than the case's."""
+        """See `Removal`; refuses a pool whose features are shaped otherwise than the case's, or all of one example."""
         if self.pool.shape[1:] != case.inputs.shape[2:]:
             raise Unsupported(
                 f"removal by resampling: the pool's features are shaped {tuple(self.pool.shape[1:])}, "
@@ -167,10 +172,18 @@ class Resampling:
             )
         drawn = torch.zeros(case.shape, dtype=torch.int64)
         for i, there, random in generators(case, self.seed, draw):
-            drawn[i, there] = torch.from_numpy(random.integers(len(self.pool), size=int(there.sum())))
+            others = self._others(content(case.inputs[i, there.to(case.inputs.device)]))
+            drawn[i, there] = torch.from_numpy(others[random.integers(len(others), size=int(there.sum()))])
         inputs = case.inputs.clone()
         inputs[removed] = self.pool.to(inputs)[drawn.to(inputs.device)[removed]]
         return replace(case, inputs=inputs)
+
+    def _others(self, own: str) -> np.ndarray:
+        """Where in the pool the features of other examples are."""
+        others = np.flatnonzero(np.array(self.owners) != own) if self.owners else np.arange(len(self.pool))
+        if not len(others):
+            raise Unsupported("removal by resampling: no other example to draw from; give more, or another removal")
+        return others
 
 
 @dataclass(frozen=True)
@@ -216,6 +229,7 @@ REMOVALS: dict[str, Callable[..., Removal]] = {
     "delete": Deletion,
     "zero": partial(Replacement, "zero"),
     "mean": partial(Replacement, "mean"),
+    "black": partial(Replacement, "black"),
     "baseline": Replacement,
     "resample": Resampling,
     "noise": GaussianNoise,
@@ -259,9 +273,13 @@ def generators(case: Case, seed: int, draw: int) -> Iterator[tuple[int, Tensor, 
     """
     inputs, present = case.inputs.detach().cpu(), case.present.cpu()
     for i, there in enumerate(present):
-        content = inputs[i, there].float().numpy().tobytes()  # float32: a model in float64 draws what it draws there
-        digest = hashlib.sha256(f"{seed} {draw} ".encode() + content).digest()
+        digest = hashlib.sha256(f"{seed} {draw} {content(inputs[i, there])}".encode()).digest()
         yield i, there, np.random.default_rng(int.from_bytes(digest))
+
+
+def content(features: Tensor) -> str:
+    """SHA-256 of what an example is: its features ``(n, …)`` without padding, the same in float32 and float64."""
+    return hashlib.sha256(features.detach().cpu().float().numpy().tobytes()).hexdigest()
 
 
 def at_features(values: Tensor, inputs: Tensor) -> Tensor:

@@ -226,8 +226,8 @@ def scaling_rule(call: Call) -> Tensor:
     return stabilised(identity_rule(call), call.epsilon)
 
 
-def quotient_rule(call: Call) -> Any:
-    """a/b as the product of a and 1/b: the product rule, and the identity rule for the reciprocal."""
+def quotient_rule(call: Call, product: Rule = product_rule) -> Any:
+    """a/b as the product of a and 1/b: the rule for products, and the identity rule for the reciprocal."""
     numerator, denominator = call.argument(0, "input"), call.argument(1, "other")
     if call.name == "rdiv":
         numerator, denominator = denominator, numerator
@@ -236,7 +236,7 @@ def quotient_rule(call: Call) -> Any:
     if not (isinstance(denominator, Tensor) and denominator.requires_grad):
         return plain(call)
     reciprocal = identity_rule(replace(call, operation=torch.reciprocal, args=(denominator,), kwargs={}))
-    return product_rule(replace(call, operation=torch.mul, args=(reciprocal, numerator), kwargs={}))
+    return product(replace(call, operation=torch.mul, args=(reciprocal, numerator), kwargs={}))
 
 
 def layer_norm_rule(call: Call) -> Tensor:

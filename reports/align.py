@@ -17,14 +17,13 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor
 from transformers.utils import logging as hugging_face
 
 from faithcheck.axioms import alignment
 from faithcheck.axioms.store import StoreError, fingerprint
 from faithcheck.axioms.summary import summary
 from faithcheck.explainers.protocol import Explainer, Unsupported
-from faithcheck.explainers.removal import REMOVALS, Removal
+from faithcheck.explainers.removal import REMOVALS, Removal, content
 from faithcheck.models.data import DataError
 from faithcheck.models.images import Images, load_images
 from faithcheck.models.texts import Texts, load_texts
@@ -134,24 +133,29 @@ def choose_removal(request: Request, model: TextModel | ImageClassifier, example
             raise selection.SelectionError(f"--draws: removal by {name} is not random; {' and '.join(RANDOM)} are")
         return REMOVALS[name]()
     random: dict[str, Any] = {"seed": request.seed, **({"draws": request.draws} if request.draws else {})}
-    pool = {"pool": pool_of(model, examples, request.seed)} if name == "resample" else {}
+    pool = pool_of(model, examples, request.seed) if name == "resample" else {}
     return REMOVALS[name](**pool, **random)
 
 
-def pool_of(model: TextModel | ImageClassifier, examples: Sequence[Example], seed: int) -> Tensor:
-    """What resampling draws from: at most `POOL` features that are not special, drawn from all examples: ``(m, …)``.
+def pool_of(model: TextModel | ImageClassifier, examples: Sequence[Example], seed: int) -> Json:
+    """What resampling draws from: at most `POOL` features that are not special, drawn from all examples, and whose.
+
+    Returns:
+        ``pool`` and ``owners`` of `Resampling`.
 
     Raises:
-        SelectionError: there are none.
+        SelectionError: there are no features, or of one example alone.
     """
     places = [(i, j) for i, example in enumerate(examples) for j in torch.nonzero(~example.special)[:, 0].tolist()]
-    if not places:
-        raise selection.SelectionError("--removal resample: the examples have no feature to draw from")
+    if len({i for i, _ in places}) < 2:
+        raise selection.SelectionError("--removal resample draws from other examples: give at least two with features")
     order = torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))[:POOL]
     wanted: dict[int, list[int]] = {}
     for i, j in sorted(places[k] for k in order.tolist()):
         wanted.setdefault(i, []).append(j)
-    return torch.cat([model.case([examples[i]]).inputs[0, chosen] for i, chosen in wanted.items()])
+    inputs = {i: model.case([examples[i]]).inputs[0] for i in wanted}
+    pool = torch.cat([inputs[i][chosen] for i, chosen in wanted.items()])
+    return {"pool": pool, "owners": tuple(content(inputs[i]) for i, chosen in wanted.items() for _ in chosen)}
 
 
 def choose_explainers(names: Sequence[str], setup: alignment.Setup) -> list[Explainer]:
@@ -240,7 +244,7 @@ def measure(request: Request, advance: Advance = lambda explainer, done, of: Non
             "schema_version": pages.SCHEMA_VERSION,
             "kind": pages.KIND,
             **heading(request, prepared),
-            **summary(examples, outcomes, setup.seed),
+            **summary(examples, outcomes, setup.seed, prepared.model.model.dtype),
         }
     )
     return document
@@ -290,7 +294,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         ("--limit", {"type": _positive, "metavar": "N"}, "only the first N examples"),
         (
             "--removal",
-            {"choices": sorted(REMOVALS)},
+            {"choices": sorted(REMOVALS.keys() - {"baseline"})},
             "what a removed feature is, for LOO and the curves (default: attention_mask, the paper's; zero for images)",
         ),
         ("--draws", {"type": _positive, "metavar": "K"}, "draws of each removal by resample or noise (default: 8)"),

@@ -21,6 +21,7 @@ from faithcheck.reports.results import Json, ResultsError
 
 KIND = "alignment"
 SCHEMA_VERSION = 1
+FEWEST = 6  # examples: 2 · 2⁻⁶ < 0.05
 KEYS = frozenset({"faithcheck", "environment", "model", "data", "settings", "counts", "explainers", "comparisons"})
 
 NAMES = {
@@ -108,9 +109,15 @@ def paper_data(document: Json) -> str | None:
 
 
 def verdict(comparison: Json) -> str:
-    """Beats, does not beat, no difference, or cannot be told, by the 95 % interval of the difference."""
-    if comparison["low"] is None:
+    """Beats, does not beat, no difference, or cannot be told.
+
+    A difference is one where the 95 % interval leaves 0 out and the signed-rank test has p < 0.05: over few examples
+    the bootstrap's interval is too short, and below `FEWEST` the test cannot reach 0.05 at all.
+    """
+    if comparison["low"] is None or comparison["n"] < FEWEST:
         return "cannot be told"
+    if comparison["p"] is None or comparison["p"] >= 0.05:
+        return "no difference"
     return "beats" if comparison["low"] > 0 else "does not beat" if comparison["high"] < 0 else "no difference"
 
 
@@ -148,7 +155,7 @@ def _paper_found(document: Json, comparison: Json) -> str:
         "no difference": "the paper found that it beats AttnLRP",
         "cannot be told": "the paper found that it does",
     }[verdict(comparison)]
-    return f"; {how} on BERT-base, {data} ({ours:.2f} against {theirs:.2f})"
+    return f"; {how} on BERT-base, {data} ({ours:.2f} against {theirs:.2f}, maps that sum to one)"
 
 
 def headline(document: Json) -> str:
@@ -231,7 +238,8 @@ def _table_2(document: Json, measured: list[Json]) -> Json:
 def _paper_table(data: str) -> Json:
     return {
         "title": f"The paper's Table 2: BERT-base, {data}",
-        "note": "The paper's figures, not measured here (arXiv 2510.18810): another model, and maps that sum to one.",
+        "note": "The paper's figures, not measured here (arXiv 2510.18810): another model, maps that "
+        "sum to one, and rollout without a residual term, where ours mixes in ½I.",
         "columns": ["explainer", "r", "LeRF", "MoRF", "Δ"],
         "rows": [
             ["IG" if name == "ig" else label(name), *(number(figure, 2) for figure in figures)]

@@ -109,10 +109,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     add("--data-dir", metavar="PATH", help="a folder with real MNIST; default: the digits bundled with scikit-learn")
     add(
-        "--model", metavar="PATH", help="paper tests on a Transformer: a folder or hub name; default: the project's own"
+        "--paper-model",
+        metavar="PATH",
+        help="paper tests on a Transformer: a folder or hub name; default: the project's own",
     )
-    add("--texts", metavar="SOURCE", help="and on these texts, as faithcheck align --data; default: the project's own")
-    add("--limit", type=int, metavar="N", help="and only on the first N of them")
+    add("--paper-texts", metavar="SOURCE", help="and on these texts, as faithcheck align --data")
+    add("--paper-limit", type=int, metavar="N", help="and only on the first N of them")
     add("--seed", type=int, default=0, help="seed of models, cases and drawn inputs (default: 0)")
     add("--device", default="cpu", help="torch device that must be there (default: cpu)")
 
@@ -215,18 +217,22 @@ def settings(pytestconfig: pytest.Config) -> suite.Settings:
 
 @pytest.fixture(scope="session")
 def prepared(pytestconfig: pytest.Config) -> Prepared:
-    """The Transformer, texts and setup that the paper's tables are measured on: --model, --texts and --limit."""
+    """The Transformer, texts and setup that the paper's tables are measured on, as the --paper-… options say."""
     from faithcheck.reports import align  # when used: transformers takes seconds to import
 
     option = pytestconfig.option
     try:
         return align.prepare(
             align.Request(
-                model=option.model, data=option.texts, limit=option.limit, device=option.device, seed=option.seed
+                model=option.paper_model,
+                data=option.paper_texts,
+                limit=option.paper_limit,
+                device=option.device,
+                seed=option.seed,
             )
         )
     except (*align.EXPECTED, ValueError) as error:
-        pytest.fail(f"--model, --texts, --limit: {error}", pytrace=False)
+        pytest.fail(f"--paper-…: {error}", pytrace=False)
 
 
 @pytest.fixture

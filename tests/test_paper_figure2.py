@@ -1,6 +1,6 @@
 """Figure 2 and Table A3 of arXiv 2510.18810: the softmax bypassed layer by layer; and which part of CP-LRP helps.
 
-On the project's own 12-layer model and sentences, or as --model, --texts and --limit say.
+On the project's own 12-layer model and sentences, or as --paper-model, --paper-texts and --paper-limit say.
 """
 
 from itertools import chain
@@ -14,6 +14,7 @@ from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.bypass import layerwise_sets
 from faithcheck.explainers.loo import LeaveOneOut
 from faithcheck.explainers.parts import PARTS, every_switch, switched
+from faithcheck.reports.alignment import number
 
 pytestmark = [pytest.mark.paper]
 
@@ -51,7 +52,8 @@ def loo_outcome(prepared):
 
 def figures_of(prepared, outcomes):
     """``{explainer: figures}`` with LOO's maps to compare with, and the whole summary."""
-    found = summary(prepared.examples, [*loo_outcome(prepared), *outcomes], prepared.setup.seed)
+    every, dtype = [*loo_outcome(prepared), *outcomes], prepared.model.model.dtype
+    found = summary(prepared.examples, every, prepared.setup.seed, dtype)
     return {one["name"]: one["figures"] for one in found["explainers"]}, found
 
 
@@ -89,11 +91,11 @@ def test_figure_2_and_table_a3(prepared, table, figure):
 
     for name, what in ((R, "r"), (SUM_TO_ONE, "r, maps sum to one"), (DELTA, "Δ")):
         rows = [
-            [label, *(f"{measured[name_of(s)][name]['mean']:.3f}" for s in chosen)] for label, chosen in series.items()
+            [label, *(number(measured[name_of(s)][name]["mean"]) for s in chosen)] for label, chosen in series.items()
         ]
         beside = name == SUM_TO_ONE and depth == 12
         rows += [[f"the paper's: {label}", *PAPER[label].split()] for label in PAPER if beside]
-        rows.append(["AttnLRP", *[f"{measured['attnlrp'][name]['mean']:.3f}"] * depth])
+        rows.append(["AttnLRP", *[number(measured["attnlrp"][name]["mean"])] * depth])
         columns = ["softmax bypassed in", *(f"k = {k}" for k in layers)]
         paper = " The paper's: BERT-base, other sentences of SST." if beside else ""
         table({"title": f"Table A3: {what}", "note": note + paper, "columns": columns, "rows": rows})
@@ -139,7 +141,8 @@ def test_which_part_of_cplrp_helps(prepared, table):
         rows.append([*marks, cell(figures[R]), *against_attnlrp(found, explainer.name, R), cell(figures[DELTA])])
     note = (
         "AttnLRP with parts replaced; the first row is AttnLRP, softmax bypassed alone is CP-LRP. AttnLRP: Eq. 5, σ of "
-        f"LayerNorm held constant, f(x)/x for activations, half of a product's relevance each. {how(prepared, found)}"
+        "LayerNorm held constant, f(x)/x for activations, half of a product's relevance each. Rows are equal where the "
+        f"model has no such operation, or nothing flows there. {how(prepared, found)}"
     )
     columns = [*PARTS, "r", "r − AttnLRP's", "p", "Δ"]
     table({"title": "Which part of CP-LRP helps", "note": note, "columns": columns, "rows": rows})

@@ -8,15 +8,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from faithcheck.axioms import alignment
+from faithcheck.axioms.loo_agreement import correlations
 from faithcheck.axioms.store import Store, StoreError, settings_of
 from faithcheck.axioms.summary import summary
 from faithcheck.explainers import CPLRP, AttnLRP, IntegratedGradients, Unsupported
 from faithcheck.explainers.removal import AttentionMask
-from faithcheck.models.transformer import load
+from faithcheck.models.transformer import Example, ModelError, load
 from faithcheck.reports import alignment as pages
 from faithcheck.reports import results
 from faithcheck.reports.align import Request, measure
@@ -216,7 +218,7 @@ def aligned(small, texts, tmp_path, explainers):
     examples = reader.encode([line.split("\t")[0] for line in texts.read_text().splitlines()])
     explainers = [alignment.table_2(setup)[0], *explainers, AttnLRP()]
     outcomes = alignment.align(reader, examples, explainers, setup, tmp_path)
-    return summary(examples, outcomes, 0)
+    return summary(examples, outcomes, 0, torch.float32)
 
 
 def test_one_that_refuses_is_reported_with_its_reason_and_the_others_go_on(small, texts, tmp_path):
@@ -238,6 +240,64 @@ def test_a_constant_loo_map_is_counted(texts, tmp_path):
     document = measure(request(zero, texts, tmp_path, explainer=["gradient_x_input"]))
     assert by_name(document)["gradient_x_input"]["undefined"]["all"] == {"constant LOO": 11}
     assert pages.to_markdown(document)
+
+
+def test_a_loo_map_of_round_off_is_constant():
+    """f(x) is 3, and in float32 LOO's values differ by some units in its last place."""
+    noise = torch.finfo(torch.float32).eps * 3
+    record = {"map": [0.1, 0.5, 0.2], "morf": [3.0, 2.0], "lerf": [3.0, 2.0]}
+    loo = {"map": [0.0, 4 * noise, -4 * noise]}
+    words = Example(torch.arange(3), torch.zeros(3, dtype=torch.bool), ("a", "b", "c"))
+    for dtype, why in ((torch.float32, {"no_special": "constant LOO", "all": "constant LOO"}), (torch.float64, {})):
+        outcomes = [alignment.Outcome("loo", "", {0: {**record, **loo}}), alignment.Outcome("other", "", {0: record})]
+        other = summary([words], outcomes, 0, dtype)["explainers"][1]
+        assert {scope: reason for scope, found in other["undefined"].items() for reason in found} == why
+
+
+def test_a_map_that_sums_to_zero_cannot_be_divided_by_its_sum():
+    found = correlations(np.array([1.0, -1.0, 0.0]), np.array([1.0, 2.0, 4.0]))
+    assert found["pearson_sum_to_one"] is None
+    assert found["pearson"] == pytest.approx(-0.327, abs=1e-3)
+
+
+def test_an_explainer_that_raises_is_reported_and_the_others_run(small, texts, tmp_path, caplog):
+    class Raises:
+        name = "../raises"
+
+        def attribute(self, model, case):
+            raise RuntimeError("boom")
+
+    reader = load(small)
+    setup = alignment.Setup(AttentionMask())
+    outcomes = alignment.align(reader, reader.encode(["a good film"]), [Raises(), AttnLRP()], setup, tmp_path / "cache")
+    assert outcomes[0].refused == "it raised RuntimeError: boom"
+    assert "raises raised" in caplog.text
+    assert outcomes[1].records
+    assert not list(tmp_path.glob("*.jsonl")), "a name with a slash led out of the cache"
+
+
+def test_editing_what_an_explainer_imports_names_another_store(tmp_path, monkeypatch):
+    (tmp_path / "their_helper.py").write_text("SCALE = 1\n")
+    (tmp_path / "their_explainer.py").write_text("import their_helper\nclass Theirs:\n    name = 'theirs'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import their_explainer
+
+    before = settings_of(their_explainer.Theirs())
+    (tmp_path / "their_helper.py").write_text("SCALE = 2\n")
+    assert settings_of(their_explainer.Theirs()) != before
+
+
+def test_a_model_that_is_not_a_number_is_refused(tmp_path):
+    broken = changed_model(tmp_path / "broken", lambda model: model.classifier.bias.fill_(float("nan")))
+    with pytest.raises(ModelError, match="not finite"):
+        load(broken)
+
+
+def test_resampling_from_one_text_alone_is_refused(small, texts, tmp_path, capsys):
+    asked = ["align", "--model", str(small), "--data", str(texts), "--cache", str(tmp_path), "--removal=resample"]
+    assert main([*asked, "--limit=1"]) == 2
+    assert "other examples" in capsys.readouterr().err
+    assert main([*asked, "--limit=3", "--explainer=attnlrp"]) == 0
 
 
 def test_a_model_without_pad_and_mask_token_goes_without_those_baselines(texts, tmp_path, capsys):
@@ -361,6 +421,7 @@ KILLED = """
 import os, signal, sys
 from itertools import count, cycle
 import torch
+from faithcheck.axioms.loo_agreement import correlations
 from faithcheck.axioms.store import Store
 from faithcheck.reports.cli import main
 from faithcheck.tests.meta import small_models
@@ -444,26 +505,28 @@ def test_the_figures_on_minilm_and_what_the_page_says_of_them(tmp_path):
     assert figures["cplrp"]["pearson_no_special"]["mean"] == pytest.approx(0.688, abs=0.005)
     (said,) = pages.findings(document)
     assert said.startswith("CP-LRP does not beat AttnLRP on this model: mean r 0.68")
-    assert "the paper found the opposite on BERT-base, SST-2 (0.52 against 0.22)" in said
+    assert "the paper found the opposite on BERT-base, SST-2 (0.52 against 0.22, maps that sum to one)" in said
     assert all(said in page for page in (pages.to_html(document), pages.to_markdown(document).replace("\\", "")))
 
 
-def compared(low, high, difference=0.1):
-    one = {"explainer": "cplrp", "against": "attnlrp", "figure": "pearson_no_special", "n": 9, "p": 0.1}
-    return one | {"difference": difference, "mean": 0.5, "mean_against": 0.4, "low": low, "high": high}
+def compared(low, high, n=9, p=0.01):
+    one = {"explainer": "cplrp", "against": "attnlrp", "figure": "pearson_no_special", "n": n, "p": p}
+    return one | {"difference": 0.1, "mean": 0.5, "mean_against": 0.4, "low": low, "high": high}
 
 
 @pytest.mark.parametrize(
-    ("interval", "said", "paper"),
+    ("comparison", "said", "paper"),
     [
         ((0.01, 0.2), "CP-LRP beats AttnLRP", "the same"),
         ((-0.2, -0.01), "CP-LRP does not beat AttnLRP", "the opposite"),
         ((-0.1, 0.1), "No difference between CP-LRP and AttnLRP shows", "that it beats AttnLRP"),
+        ((0.01, 0.2, 9, 0.06), "No difference between CP-LRP and AttnLRP shows", "that it beats AttnLRP"),
+        ((0.01, 0.2, 5, 0.01), "Whether CP-LRP beats AttnLRP cannot be told", "that it does"),
         ((None, None), "Whether CP-LRP beats AttnLRP cannot be told", "that it does"),
     ],
 )
-def test_the_words_follow_from_the_interval(document, interval, said, paper):
-    told = pages.finding(document, compared(*interval))
+def test_the_words_follow_from_the_interval_and_the_test(document, comparison, said, paper):
+    told = pages.finding(document, compared(*comparison))
     assert told.startswith(said)
     assert f"the paper found {paper} on BERT-base" in told
 

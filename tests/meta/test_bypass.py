@@ -157,6 +157,30 @@ def test_each_part_moves_the_map_and_none_is_attnlrp(case):
     assert torch.equal(switched(["softmax bypassed"]).attribute(model, case), CPLRP().attribute(model, case))
 
 
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda x, y: x * y,
+        lambda x, y: x / y,
+        lambda x, y: 1 / y * x,
+        lambda x, y: (x.unsqueeze(1) @ y.unsqueeze(2)).flatten(1),
+        lambda x, y: torch.einsum("bi,bi->b", x, y).unsqueeze(1),
+        lambda x, y: torch.bmm(x.unsqueeze(1), y.unsqueeze(2)).flatten(1),
+    ],
+    ids=["mul", "div", "rdiv", "matmul", "einsum", "bmm"],
+)
+def test_products_not_halved_give_each_operand_all_of_it(product):
+    class Product(nn.Module):
+        def forward(self, inputs):
+            return product(inputs[:, :3], inputs[:, 3:])
+
+    inputs = torch.rand(2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED)) + 1
+    case = Case(inputs, torch.zeros(2, dtype=torch.int64), torch.zeros_like(inputs))
+    half, whole = (method.attribute(Product(), case) for method in (AttnLRP(), switched(["products not halved"])))
+    assert half.abs().sum() > 0
+    torch.testing.assert_close(whole, 2 * half, rtol=1e-12, atol=0)
+
+
 def test_every_part_replaces_rules_that_attnlrp_has():
     assert all(rules.keys() <= ATTNLRP.keys() for rules in PARTS.values())
     assert len(every_switch()) == 2 ** len(PARTS)

@@ -17,6 +17,7 @@ from faithcheck.explainers.removal import (
     GaussianNoise,
     Replacement,
     Resampling,
+    content,
     outputs_without,
 )
 from faithcheck.models import Case, explained
@@ -74,7 +75,7 @@ def sentences(lengths=LENGTHS, padded=None, decoder=False):
     )
     context = {"attention_mask": mask} | ({"last": torch.tensor(lengths) - 1} if decoder else {})
     mean = random_embeddings(WIDTH) / 2
-    references = {"zero": torch.zeros(WIDTH), "mean": mean, "mask": mean + 1, "pad": mean - 1}
+    references = {"zero": torch.zeros(WIDTH), "mean": mean, "mask": mean + 1, "pad": mean - 1, "black": mean - 2}
     special = torch.zeros_like(mask, dtype=torch.bool)
     special[:, 0] = True
     references = {name: value.double() for name, value in references.items()}
@@ -207,6 +208,21 @@ def test_deletion_takes_every_column_of_the_context():
 
 def left_columns(case):
     return case.context["token_type_ids"], case.context["attention_mask"]
+
+
+def test_resampling_draws_from_other_examples_only():
+    inputs = torch.arange(12, dtype=torch.float64).reshape(2, 6, 1)
+    case = Case(inputs, torch.tensor([0, 0]), torch.zeros_like(inputs))
+    owners = tuple(content(example) for example in inputs for _ in example)
+    everything = torch.ones(2, 6, dtype=torch.bool)
+    for draw in range(20):
+        first, second = Resampling(inputs.flatten(0, 1), owners=owners).remove(case, everything, draw).inputs
+        assert first.min() > 5
+        assert second.max() < 6
+    with pytest.raises(Unsupported, match="no other example"):
+        Resampling(inputs[0], owners=owners[:6]).remove(case, everything)
+    with pytest.raises(ValueError, match="owners"):
+        Resampling(inputs[0], owners=owners[:5])
 
 
 def test_deletion_without_a_mask_needs_equal_lengths():
