@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 import torch
@@ -62,7 +63,8 @@ class Propagation(TorchFunctionMode):
         self.rules, self.epsilon, self.point = rules, epsilon, point
         self.seen: set[Any] = set()  # the autograd nodes of what was computed in sight
         self.calls: Counter[str] = Counter()
-        self.modules: list[str] = []
+        self.model: nn.Module | None = None
+        self.modules: list[nn.Module] = []  # those whose forward pass is running, the innermost last
         self.atom: nn.Module | None = None  # the module that runs as one operation, its own operations out of sight
 
     def __torch_function__(
@@ -91,17 +93,17 @@ class Propagation(TorchFunctionMode):
         result = rule(call)
         if callable(result):
             result = self.written_out(result)
-        # With the operands, as setitem writes to one.
-        self.seen.update([x.grad_fn for x in carrying((result, args, kwargs))])
+        # What setitem writes to is its operand.
+        self.seen.update([x.grad_fn for x in carrying(args if result is None else result)])
         return result
 
-    def refuse_unseen(self, values: Any, name: str) -> None:
+    def refuse_unseen(self, values: list[Tensor], name: str) -> None:
         """Refuse tensors that carry relevance, or seem to, but come from no operation that was seen here.
 
         Raises:
             Unsupported: as `torch.autograd.Function`, TorchScript and vmap hide their operations.
         """
-        for value in carrying(values):
+        for value in values:
             if value is not self.point and value.grad_fn not in self.seen:
                 raise Unsupported(
                     f"{name} in {self.where()}: an operand comes from {type(value.grad_fn).__name__}, which hides its "
@@ -115,13 +117,17 @@ class Propagation(TorchFunctionMode):
             return steps()
 
     def where(self) -> str:
-        """The module whose forward pass is running."""
-        return self.modules[-1] if self.modules else "the model"
+        """The module whose forward pass is running, by the name that the model has for it."""
+        if not self.modules or self.model is None:
+            return "the model"
+        running = self.modules[-1]
+        name = next((name for name, module in self.model.named_modules() if module is running), "")
+        return f"{name or 'the model'} ({type(running).__name__})"
 
     def _call(self, name: str, operation: Callable[..., Any], args: Any, kwargs: Any) -> Call:
         number = self.calls[name]
         self.calls[name] += 1
-        return Call(name, operation, args, kwargs, self.epsilon, self.where(), number)
+        return Call(name, operation, args, kwargs, self.epsilon, self.where, number)
 
     def _without_parameters(self, values: Any) -> Any:
         """Any leaf but the explained inputs is a constant: weights carry no relevance and get no gradient."""
@@ -137,27 +143,27 @@ class Propagation(TorchFunctionMode):
     @contextmanager
     def following(self, model: nn.Module) -> Iterator[None]:
         """Follow which module runs, for error messages and atoms, by global hooks that are removed on the way out."""
-        names = {
-            id(module): f"{name or 'the model'} ({type(module).__name__})" for name, module in model.named_modules()
-        }
-        atoms = [key for key in self.rules if key[0] == "*" or key[0].isupper()]
-        kinds = {type(module): type(module).__name__ for module in model.modules()}
-        atom_of = {kind: key for kind, name in kinds.items() for key in atoms if fnmatchcase(name, key)}
+        self.model = model
+        keys = [key for key in self.rules if key[0] == "*" or key[0].isupper()]
+
+        @cache
+        def atom_of(kind: type[nn.Module]) -> str | None:
+            return next((key for key in keys if fnmatchcase(kind.__name__, key)), None)
 
         def enter(module: nn.Module, args: Any) -> None:
-            self.modules.append(names.get(id(module), type(module).__name__))
-            if self.atom is None and type(module) in atom_of and carrying(args):
-                self.refuse_unseen(args, atom_of[type(module)])
+            self.modules.append(module)
+            if self.atom is None and (key := atom_of(type(module))) and (operands := carrying(args)):
+                self.refuse_unseen(operands, key)
                 self.atom = module
 
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
             result = output
-            if module is self.atom:
-                name = atom_of[type(module)]
-                result = self.rules[name](self._call(name, lambda *_: output, args, {}))
-                self.seen.update(x.grad_fn for x in carrying(result))
+            key = atom_of(type(module))
+            if module is self.atom and key:
+                result = self.rules[key](self._call(key, lambda *_: output, args, {}))
+                self.seen.update([x.grad_fn for x in carrying(result)])
                 self.atom = None
-            elif self.atom is None and type(module) in atom_of and carrying(output):
+            elif self.atom is None and key and carrying(output):
                 raise Unsupported(f"{self.where()}: no rule where it is called by keyword")  # hooks see no keywords
             self.modules.pop()
             return result
@@ -215,7 +221,7 @@ class LRP:
         with propagation.following(model), propagation:
             # A copy, in sight: a model may write to its input, and a leaf may not be written to.
             output = replace(case, inputs=point.clone()).run(model)
-        propagation.refuse_unseen(output, "the output")
+        propagation.refuse_unseen(carrying(output), "the output")
         if not carrying(output):
             raise Unsupported(f"no relevance reaches the inputs: under {self.name} the output is constant")
         return propagation, explained(output, case.target)

@@ -62,7 +62,7 @@ class Call:
         args: its arguments.
         kwargs: its arguments by keyword.
         epsilon: the stabiliser ε ≥ 0.
-        where: the module whose forward pass is running.
+        where: names the module whose forward pass is running.
         number: how many calls of this name the forward pass made before.
     """
 
@@ -71,7 +71,7 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     epsilon: float
-    where: str
+    where: Callable[[], str]
     number: int = 0
 
     def value(self) -> Any:
@@ -96,7 +96,7 @@ class Call:
 
     def unsupported(self, why: str) -> Unsupported:
         """The error that refuses this call."""
-        return Unsupported(f"{self.name} in {self.where}: {why}")
+        return Unsupported(f"{self.name} in {self.where()}: {why}")
 
 
 Rule: TypeAlias = Callable[[Call], Any]
