@@ -147,18 +147,18 @@ class Propagation(TorchFunctionMode):
         keys = [key for key in self.rules if key[0] == "*" or key[0].isupper()]
 
         @cache
-        def atom_of(kind: type[nn.Module]) -> str | None:
-            return next((key for key in keys if fnmatchcase(kind.__name__, key)), None)
+        def key_of(kind: str) -> str | None:
+            return next((key for key in keys if fnmatchcase(kind, key)), None)
 
         def enter(module: nn.Module, args: Any) -> None:
             self.modules.append(module)
-            if self.atom is None and (key := atom_of(type(module))) and (operands := carrying(args)):
+            if self.atom is None and (key := key_of(type(module).__name__)) and (operands := carrying(args)):
                 self.refuse_unseen(operands, key)
                 self.atom = module
 
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
             result = output
-            key = atom_of(type(module))
+            key = key_of(type(module).__name__)
             if module is self.atom and key:
                 result = self.rules[key](self._call(key, lambda *_: output, args, {}))
                 self.seen.update([x.grad_fn for x in carrying(result)])
