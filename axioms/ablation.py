@@ -5,7 +5,7 @@ Figure 2 and Table A3 of You et al., arXiv 2510.18810.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ def ablate(
     sets: Sequence[Collection[int]],
     setup: Setup,
     folder: Path,
-    advance: Callable[[int], None] = lambda done: None,
 ) -> list[Outcome]:
     """Explain every example by AttnLRP with the softmax bypassed in each set of layers: an outcome a set.
 
@@ -43,7 +42,6 @@ def ablate(
                 store.append(number, [recorded(model, case, attribution, setup) for attribution in maps])
             for kept, records in zip(measured, store.batches[number], strict=True):
                 kept.update(zip(batch, records, strict=True))
-            advance(len(batch))
     return [Outcome(name_of(layers), "softmax bypassed", kept) for layers, kept in zip(sets, measured, strict=True)]
 
 

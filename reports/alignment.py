@@ -5,18 +5,17 @@ Everything here is a pure function of the document, which `faithcheck.reports.al
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from faithcheck.reports import render
+from faithcheck.reports import render, terminal
 from faithcheck.reports.results import Json, ResultsError
 
 KIND = "alignment"
@@ -275,11 +274,7 @@ def _correlations(document: Json, scope: str, measured: list[Json]) -> Json:
     columns = [cell for name in CORRELATIONS.values() for cell in (name, "95 %")]
     rows = [
         [label(explainer["name"])]
-        + [
-            cell
-            for key in keys
-            for cell in (number(explainer["figures"][key]["mean"]), interval(explainer["figures"][key]))
-        ]
+        + [cell for key in keys for cell in _with_interval(explainer["figures"][key])]
         + [str(explainer["figures"][keys[0]]["n"])]
         for explainer in measured
     ]
@@ -293,12 +288,7 @@ def _correlations(document: Json, scope: str, measured: list[Json]) -> Json:
 def _curves(document: Json, measured: list[Json]) -> Json:
     keys = ("lerf", "morf", "delta", "lerf_aopc", "morf_aopc")
     rows = [
-        [label(explainer["name"])]
-        + [
-            cell
-            for key in keys
-            for cell in (number(explainer["figures"][key]["mean"]), interval(explainer["figures"][key]))
-        ]
+        [label(explainer["name"])] + [cell for key in keys for cell in _with_interval(explainer["figures"][key])]
         for explainer in measured
     ]
     names = ("LeRF", "MoRF", "Δ", "LeRF, AOPC", "MoRF, AOPC")
@@ -385,18 +375,7 @@ def _labelled(document: Json, key: str) -> list[tuple[str, str]]:
 
 def to_terminal(document: Json, width: int = 80, color: bool = False) -> str:
     """The tables that answer the question, and the findings in words; the pages have the rest."""
-    file = io.StringIO()
-    console = Console(
-        file=file,
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        highlight=False,
-        emoji=False,
-    )
-    for part in _parts(document):
-        console.print(part)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+    return terminal.printed(_parts(document), width, color)
 
 
 def _parts(document: Json) -> Iterator[RenderableType]:

@@ -25,6 +25,11 @@ GROUPS = {
 
 def render(results: Json, width: int = 80, color: bool = False) -> str:
     """The whole report as text: counts by axiom and explainer, every red record in full, skips, counts and seeds."""
+    return printed(_parts(results), width, color)
+
+
+def printed(parts: Iterable[RenderableType], width: int, color: bool) -> str:
+    """What Rich prints of the parts, one after the other, as text."""
     file = io.StringIO()
     console = Console(
         file=file,
@@ -34,7 +39,7 @@ def render(results: Json, width: int = 80, color: bool = False) -> str:
         highlight=False,
         emoji=False,
     )
-    for part in _parts(results):
+    for part in parts:
         console.print(part)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
