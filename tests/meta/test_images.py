@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.models import digit_vit
+from faithcheck.models import data, digit_vit
 from faithcheck.models.data import DataError, load_digits
 from faithcheck.models.images import load_images
 from faithcheck.models.transformer import ModelError, load
@@ -17,6 +17,12 @@ RANDOM = np.random.default_rng(0)
 GREY = RANDOM.integers(0, 256, (5, 6, 7), dtype=np.uint8)
 COLOUR = RANDOM.integers(0, 256, (5, 6, 7, 3), dtype=np.uint8)
 LABELS = np.array([1, 0, 2, 1, 0])
+
+
+@pytest.fixture(autouse=True)
+def bundled_digits(monkeypatch):
+    """scikit-learn's digits, also in a run on MNIST (--data-dir)."""
+    monkeypatch.setattr(data, "_folder", None)
 
 
 def test_digits_are_the_held_out_ones():
