@@ -242,10 +242,18 @@ def plan(axiom: str, explainers: Iterable[Explainer], pairs: Iterable[Pair]) -> 
     kind = AXIOMS[axiom]
     explainers, pairs = list(explainers), list(pairs)
     refuse_stale_expectations(explainers, pairs)
-    sides = ("",) if kind.of_pairs else ("f", "g")
     measured = [pair for pair in pairs if axiom in pair.axioms or not kind.of_explainers]
     who: list[Explainer | None] = [*explainers] if kind.of_explainers else [None]
-    return [Check(axiom, explainer, pair, side) for explainer in who for pair in measured for side in sides]
+    return [
+        Check(axiom, explainer, pair, side) for explainer in who for pair in measured for side in sides(axiom, pair)
+    ]
+
+
+def sides(axiom: str, pair: Pair) -> tuple[str, ...]:
+    """What an axiom is measured on: both models of a pair together, or each; one of them where they are copies."""
+    if AXIOMS[axiom].of_pairs:
+        return ("",)
+    return ("f",) if pair.control else ("f", "g")
 
 
 def refuse_stale_expectations(explainers: Sequence[Explainer], pairs: Sequence[Pair]) -> None:
@@ -268,8 +276,8 @@ def refuse_stale_expectations(explainers: Sequence[Explainer], pairs: Sequence[P
         for axiom, pattern in getattr(who, "expected", {}):
             if axiom not in AXIOMS:
                 raise ValueError(f"{who.name} expects something of an {unknown('axiom', axiom, AXIOMS)}")
-            sides = ("",) if AXIOMS[axiom].of_pairs else (".f", ".g")
-            subjects = [pair.name + side for pair in everything if axiom in pair.axioms for side in sides]
+            checks = [Check(axiom, who, pair, side) for pair in everything for side in sides(axiom, pair)]
+            subjects = [check.subject for check in checks if axiom in check.pair.axioms]
             if not any(fnmatchcase(subject, pattern) for subject in subjects):
                 raise ValueError(f"{who.name} expects something of an {unknown('subject', pattern, subjects)}")
 

@@ -1,6 +1,16 @@
 """What is explained: pairs of equivalent models, the cases explained on them, data and training of the small ones."""
 
 from faithcheck.models.case import Case, explained
-from faithcheck.models.pair import Expectation, Pair, equivalent_pair, register, registered_pairs
+from faithcheck.models.pair import FUNCTION, Expectation, Pair, equivalent_pair, register, registered_pairs, relevance
 
-__all__ = ["Case", "Expectation", "Pair", "equivalent_pair", "explained", "register", "registered_pairs"]
+__all__ = [
+    "FUNCTION",
+    "Case",
+    "Expectation",
+    "Pair",
+    "equivalent_pair",
+    "explained",
+    "register",
+    "registered_pairs",
+    "relevance",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -64,6 +64,7 @@ class Pair:
         cite: paper and equation.
         expected: ``{(axiom, explainer): Expectation}``; where nothing is said, the explainer's own claims stand.
         axioms: the axioms measured on this pair or on its two models.
+        control: whether g is a deep copy of f; axioms of single models are then measured on f alone.
     """
 
     name: str
@@ -73,6 +74,36 @@ class Pair:
     cite: str = ""
     expected: Mapping[tuple[str, str], Expectation] = field(default_factory=dict)
     axioms: frozenset[str] = frozenset({"invariance", "completeness", "loo"})
+    control: bool = False
+
+
+Expected: TypeAlias = Mapping[tuple[str, str], Expectation]
+
+FUNCTION: Expected = {
+    ("invariance", explainer): Expectation("HOLDS", f"computed from the function's {what} alone, which are equal")
+    for explainer, what in {
+        "loo": "values",
+        "gradient_x_input": "gradients",
+        "integrated_gradients": "gradients",
+    }.items()
+}
+"""What every pair may expect of the explainers that see nothing of a model but its function."""
+
+
+def relevance(
+    why: str, *, predict: Predict | None = None, floor: float | None = None, cite: str = "", of: str = "attnlrp cplrp"
+) -> Expected:
+    """What a pair expects of LRP under invariance: to hold, or to be violated where it gives a prediction or a floor.
+
+    Args:
+        why: the derivation in a sentence.
+        predict: the closed form of a_f − a_g, see `Expectation`.
+        floor: the least gap, where there is no closed form.
+        cite: paper and equation.
+        of: the explainers that it is true of, by name.
+    """
+    verdict: Verdict = "HOLDS" if predict is None and floor is None else "VIOLATES"
+    return {("invariance", name): Expectation(verdict, why, predict, floor, cite) for name in of.split()}
 
 
 _registry: dict[str, Pair] = {}
@@ -96,12 +127,14 @@ def equivalent_pair(
     case: MakeCase,
     why: str,
     cite: str = "",
-    expected: Mapping[tuple[str, str], Expectation] | None = None,
+    expected: Expected | None = None,
+    axioms: Collection[str] = ("invariance", "completeness", "loo"),
+    control: bool = False,
 ) -> Callable[[Build], Build]:
     """Decorator form of `register`: the decorated function is the pair's ``build``."""
 
     def decorate(build: Build) -> Build:
-        register(Pair(name, build, case, why, cite, expected or {}))
+        register(Pair(name, build, case, why, cite, expected or {}, frozenset(axioms), control))
         return build
 
     return decorate

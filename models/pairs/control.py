@@ -59,6 +59,7 @@ def sentences(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     "control.mlp",
     case=points,
     why=WHY,
+    control=True,
     expected={
         ("loo", "loo"): itself,
         ("completeness", "integrated_gradients"): Expectation("HOLDS", "tanh is analytic: quadrature converges"),
@@ -82,6 +83,7 @@ def perceptron(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.
     "control.bert",
     case=sentences,
     why=WHY,
+    control=True,
     expected={
         ("loo", "loo"): itself,
         ("completeness", "integrated_gradients"): Expectation(
@@ -120,7 +122,9 @@ def attention_copies(seed: int, dtype: torch.dtype, device: torch.device) -> tup
 
 
 # The models of these two are measured alone where they are at home.
-register(Pair("control.product", product_copies, product.points(3), WHY, axioms=frozenset({"invariance"})))
+register(
+    Pair("control.product", product_copies, product.points(3), WHY, axioms=frozenset({"invariance"}), control=True)
+)
 register(
     Pair(
         "control.linear_attention",
@@ -128,5 +132,6 @@ register(
         linear_attention.digits_case,
         WHY,
         axioms=frozenset({"invariance"}),
+        control=True,
     )
 )
