@@ -1,0 +1,291 @@
+"""Unmodified `transformers` models that pairs are made from, and where their weights are.
+
+Small ones of random weights for five architectures, the project's own trained BERT, and any checkpoint. Each is read at
+its token embeddings (a ViT at its patches), so that it maps ``(batch, features, width)`` to ``(batch, outputs)``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from faithcheck.models.case import Case
+from faithcheck.models.images import load_images
+from faithcheck.models.pair import MakeCase
+from faithcheck.models.texts import load_texts
+from faithcheck.models.transformer import SENTIMENT, Example, TextModel, load
+from faithcheck.models.vision import ImageClassifier, Preparation
+
+Build = Callable[[int, torch.dtype, torch.device], nn.Module]
+TOKENS, WIDTH, HEADS, CLASSES = 6, 16, 4, 3
+EXAMPLES = 3
+SMALL = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS, "vocab_size": 16}
+SPECIAL = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
+
+
+class Embedded(nn.Module):
+    """A `transformers` model of text, read at its token embeddings: a decoder gives the logits after the last token."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Embeddings ``(batch, tokens, width)`` to logits ``(batch, outputs)``."""
+        logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask).logits
+        return logits if logits.dim() == 2 else logits[:, -1]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A model that pairs are made from.
+
+    Attributes:
+        name: what the names of its pairs end in.
+        model: ``model(seed, dtype, device)``, eager attention, eval mode.
+        case: ``case(seed, dtype, device)``, the examples explained, all of one length, baseline 0.
+    """
+
+    name: str
+    model: Build
+    case: MakeCase
+
+
+def bert(activation: str = "gelu", **options: Any) -> PreTrainedModel:
+    """A small `BertForSequenceClassification`."""
+    sizes = {**SMALL, "intermediate_size": 24, "max_position_embeddings": 32, **options}
+    config = transformers.BertConfig(**sizes, hidden_act=activation, num_labels=CLASSES)  # type: ignore[call-arg]
+    return transformers.BertForSequenceClassification(config)
+
+
+def roberta() -> PreTrainedModel:
+    """A small `RobertaForSequenceClassification`."""
+    sizes = {**SMALL, **SPECIAL, "intermediate_size": 24, "max_position_embeddings": 34}
+    return transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**sizes, num_labels=CLASSES))  # type: ignore[arg-type, call-arg]
+
+
+def gpt2() -> PreTrainedModel:
+    """A small `GPT2LMHeadModel`: causal, pre-LayerNorm, fused query, key and value, GELU in its tanh form."""
+    sizes = {"n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": 32, "vocab_size": 16}
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**sizes, bos_token_id=2, eos_token_id=3, use_cache=False)
+    )  # type: ignore[arg-type]
+
+
+def llama() -> PreTrainedModel:
+    """A small `LlamaForCausalLM`: RMSNorm, rotary positions, two heads of keys and values for four queries, SwiGLU."""
+    sizes = {**SMALL, **SPECIAL, "num_key_value_heads": 2, "intermediate_size": 24, "max_position_embeddings": 32}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, use_cache=False))  # type: ignore[arg-type]
+
+
+def vit() -> PreTrainedModel:
+    """A small `ViTForImageClassification`: pre-LayerNorm, a class token, 2 × 3 patches of 2 × 2 grey pixels."""
+    sizes = {key: SMALL[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+    shape = {"image_size": (4, 6), "patch_size": 2, "num_channels": 1, "intermediate_size": 24, "num_labels": CLASSES}
+    return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, **shape))  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def spread(model: nn.Module) -> None:
+    """Move every weight, biases and norms too, so far that softmax and activations are well away from linear."""
+    for weight in model.parameters():
+        weight += 0.2 * torch.randn_like(weight)
+
+
+def random_weights(make: Callable[[], PreTrainedModel]) -> Build:
+    """The model's ``build``: random weights by seed, eager attention, read at its features."""
+
+    def build(seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = make()
+            spread(model)
+        model.set_attn_implementation("eager")
+        images = isinstance(model, transformers.ViTForImageClassification)
+        plain = Preparation(None, None, "nearest", (0.0,), (1.0,))
+        reader = ImageClassifier(model, plain) if images else Embedded(model)
+        return reader.to(device, dtype).eval()
+
+    return build
+
+
+def random_features(width: int = WIDTH) -> MakeCase:
+    """Random features, the first and the last special, each example with a random target."""
+
+    def case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
+        numbers = torch.Generator().manual_seed(seed)
+        inputs = torch.randn(EXAMPLES, TOKENS, width, dtype=torch.float64, generator=numbers).to(device, dtype)
+        special = torch.zeros(EXAMPLES, TOKENS, dtype=torch.bool, device=device)
+        special[:, [0, -1]] = True
+        target = torch.randint(CLASSES, (EXAMPLES,), generator=numbers).to(device)
+        return Case(inputs, target, torch.zeros_like(inputs), special)
+
+    return case
+
+
+@lru_cache(maxsize=2)
+def _reader(path: str) -> TextModel | ImageClassifier:
+    return load(path)
+
+
+def trained(name: str, path: str) -> Host:
+    """A trained model as a host, given as `faithcheck.models.transformer.load` takes it.
+
+    Its case is three of the project's own sentences, the first that are equally long, the shortest such length, so that
+    there is no padding (which is a pair of its own); for an image classifier, three digits.
+
+    Raises:
+        ModelError: from ``load``, when the model is built.
+    """
+
+    def model(seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:
+        reader = deepcopy(_reader(path))
+        host = Embedded(reader.model) if isinstance(reader, TextModel) else reader
+        return host.to(device, dtype).eval()
+
+    def case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
+        reader = _reader(path)
+        examples = (
+            _sentences(reader) if isinstance(reader, TextModel) else reader.encode(load_images().images[:EXAMPLES])
+        )
+        found = reader.case(examples)
+        inputs = found.inputs.to(device, dtype)
+        special = None if found.special is None else found.special.to(device)
+        return Case(inputs, found.target.to(device), torch.zeros_like(inputs), special)
+
+    return Host(name, model, case)
+
+
+def _sentences(reader: TextModel) -> list[Example]:
+    examples = reader.encode(load_texts("own").texts)
+    counts = Counter(len(example) for example in examples)
+    shortest = min(length for length, count in counts.items() if count >= EXAMPLES)
+    return [example for example in examples if len(example) == shortest][:EXAMPLES]
+
+
+HOSTS = {
+    host.name: host
+    for host in (
+        Host("bert", random_weights(bert), random_features()),
+        trained("bert_trained", str(SENTIMENT)),
+        Host("roberta", random_weights(roberta), random_features()),
+        Host("gpt2", random_weights(gpt2), random_features()),
+        Host("llama", random_weights(llama), random_features()),
+        Host("vit", random_weights(vit), random_features(4)),
+    )
+}
+
+
+# --- where the weights are -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear map's weights as views of the model's own, so that what is written to them changes the model.
+
+    Attributes:
+        weight: ``(outputs, inputs)``.
+        bias: ``(outputs,)``, or None.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One Transformer layer.
+
+    Attributes:
+        module: the layer.
+        attention: its attention module, which holds ``scaling``, the factor of its logits.
+        query, key, value, output: the attention's maps; a head owns consecutive rows of the first three and columns
+            of the last.
+        heads: of queries.
+        key_value_heads: of keys and values.
+        up: the maps into the feed-forward block's hidden neurons: one, or SwiGLU's gate and up.
+        down: the map out of them.
+        norms: where a norm precedes nothing but linear maps (not in post-LayerNorm models, where the residual takes
+            its output too): the norm with these maps.
+        rotary: whether positions rotate queries and keys.
+    """
+
+    module: nn.Module
+    attention: Any
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
+    heads: int
+    key_value_heads: int
+    up: tuple[Linear, ...]
+    down: Linear
+    norms: tuple[tuple[nn.Module, tuple[Linear, ...]], ...] = ()
+    rotary: bool = False
+
+
+@torch.no_grad()
+def linear(module: nn.Module) -> Linear:
+    """The views of a `torch.nn.Linear` or of a `Conv1D`, which stores its weight transposed."""
+    weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()  # type: ignore[operator]
+    return Linear(weight.T if isinstance(module, Conv1D) else weight, bias)  # type: ignore[arg-type]
+
+
+def thirds(fused: Linear) -> tuple[Linear, Linear, Linear]:
+    """Query, key and value of a fused map."""
+    assert fused.bias is not None
+    query, key, value = (Linear(w, b) for w, b in zip(fused.weight.chunk(3), fused.bias.chunk(3), strict=True))
+    return query, key, value
+
+
+def layers(reader: nn.Module) -> Iterator[Layer]:
+    """The layers of a host's model, first to last.
+
+    Raises:
+        ValueError: an architecture whose parts are not known here.
+    """
+    model: Any = reader.model
+    config = model.config
+    heads = config.num_attention_heads
+    kind = config.model_type
+    if kind in ("bert", "roberta"):
+        for layer in getattr(model, kind).encoder.layer:
+            attention = layer.attention.self
+            maps = (attention.query, attention.key, attention.value, layer.attention.output.dense)
+            feed = (linear(layer.intermediate.dense),), linear(layer.output.dense)
+            yield Layer(layer, attention, *map(linear, maps), heads, heads, *feed)
+    elif kind == "vit":
+        for layer in model.vit.layers:
+            attention = layer.attention
+            maps = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+            query, key, value, output = map(linear, maps)
+            up, down = linear(layer.mlp.fc1), linear(layer.mlp.fc2)
+            norms = ((layer.layernorm_before, (query, key, value)), (layer.layernorm_after, (up,)))
+            yield Layer(layer, attention, query, key, value, output, heads, heads, (up,), down, norms)
+    elif kind == "gpt2":
+        for layer in model.transformer.h:
+            query, key, value = thirds(linear(layer.attn.c_attn))
+            output, up, down = linear(layer.attn.c_proj), linear(layer.mlp.c_fc), linear(layer.mlp.c_proj)
+            norms = ((layer.ln_1, (query, key, value)), (layer.ln_2, (up,)))
+            yield Layer(layer, layer.attn, query, key, value, output, heads, heads, (up,), down, norms)
+    elif kind == "llama":
+        for layer in model.model.layers:
+            attention = layer.self_attn
+            maps = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+            query, key, value, output = map(linear, maps)
+            up, down = (linear(layer.mlp.gate_proj), linear(layer.mlp.up_proj)), linear(layer.mlp.down_proj)
+            norms = ((layer.input_layernorm, (query, key, value)), (layer.post_attention_layernorm, up))
+            shared = config.num_key_value_heads
+            yield Layer(layer, attention, query, key, value, output, heads, shared, up, down, norms, rotary=True)
+    else:
+        raise ValueError(f"the parts of {kind!r} are not known here: expected bert, roberta, gpt2, llama or vit")
