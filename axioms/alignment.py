@@ -116,7 +116,10 @@ def table_2(setup: Setup) -> list[Explainer]:
     """
     return [
         LeaveOneOut(setup.removal, max_tokens=setup.max_tokens),
-        *(IntegratedGradients(IG_STEPS, baseline, f"ig_{baseline}") for baseline in ("zero", "pad", "mask")),
+        *(
+            IntegratedGradients(IG_STEPS, baseline, f"ig_{baseline}", max_tokens=setup.max_tokens)
+            for baseline in ("zero", "pad", "mask")
+        ),
         AttentionRollout(),
         GradientTimesInput(),
         AttnLRP(),

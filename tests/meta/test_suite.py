@@ -1,5 +1,6 @@
 """The suite's own logic: how measurements settle, what runs, and that breaking a rule turns it red."""
 
+import warnings
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -11,7 +12,7 @@ from faithcheck.axioms import AXIOMS, Check, Measurement, Settings, check_explai
 from faithcheck.axioms.loo_agreement import agreement, correlations
 from faithcheck.axioms.symbolic import DERIVATIONS
 from faithcheck.axioms.verdicts import relative_gap, tolerance
-from faithcheck.explainers import LRP, builtin_explainers
+from faithcheck.explainers import LRP, LeaveOneOut, builtin_explainers
 from faithcheck.explainers.rules import ATTNLRP, plain, stabilised
 from faithcheck.models import Case, Expectation, Pair, register, registered_pairs
 from faithcheck.models.pairs import product
@@ -226,6 +227,22 @@ def test_a_bad_explainer_is_a_red_record_not_a_crash(value, message, axiom):
     assert "Traceback" in record.traceback
 
 
+def test_a_coarse_quadrature_is_said_and_other_warnings_are_passed_on():
+    coarse = replace(builtin_explainers()["integrated_gradients"], steps=1, name="coarse")
+    mlp = registered_pairs()["control.mlp"]
+    record = Check("invariance", coarse, mlp).run(Settings())
+    assert record.status == "holds"
+    assert "with 1 steps misses completeness by up to" in record.detail["warning"]
+
+    class Warns(LeaveOneOut):
+        def attribute(self, model, case):
+            warnings.warn("something else", DeprecationWarning, stacklevel=1)
+            return super().attribute(model, case)
+
+    with pytest.warns(DeprecationWarning, match="something else"):
+        Check("invariance", Warns(), mlp).run(Settings())
+
+
 def test_random_numbers_of_a_check_are_its_own():
     before = torch.get_rng_state()
 
@@ -259,7 +276,7 @@ class Masked(nn.Module):
 def pair_of(f, g):
     inputs = torch.tensor([[0.5, -1.0, 1.0]], dtype=torch.float64)
     case = Case(inputs, torch.zeros(1, dtype=torch.int64), torch.zeros_like(inputs))
-    return Pair("test.pair", lambda *_: (f, g), lambda *_: case, "they are not equal")
+    return Pair("test.pair", lambda *_: (f.eval(), g.eval()), lambda *_: case, "they are not equal")
 
 
 def test_models_that_differ_are_no_pair():
@@ -280,6 +297,53 @@ def test_models_whose_gradients_alone_differ_are_no_pair():
 
     record = Check("equivalence", None, pair_of(Scaled(1.0), Detached())).run(Settings())
     assert record.status == "broken claim"
+
+
+class Linear(nn.Module):
+    """x·w, with weights that its forward pass may change."""
+
+    def __init__(self, *weights, decay=1.0):
+        super().__init__()
+        self.weights, self.decay = nn.Parameter(torch.tensor(weights, dtype=torch.float64)), decay
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += self.decay != 1
+        return (x @ self.weights).unsqueeze(1)
+
+
+class Doubled(Linear):
+    """The same function, of half the weights."""
+
+    def forward(self, x):
+        return (x @ (2 * self.weights)).unsqueeze(1)
+
+
+@pytest.mark.parametrize(
+    ("f", "g", "message"),
+    [
+        (Linear(1.0, 2.0, 3.0), Doubled(0.5, 1.0, 1.5), "f and g share no weights: make g from f's"),
+        (Linear(1.0, 2.0, 3.0), Linear(1.0, 2.0, 3.0, decay=0.9), "the forward pass of g changes calls"),
+    ],
+)
+def test_models_that_share_nothing_or_change_themselves_are_no_pair(f, g, message):
+    record = Check("equivalence", None, pair_of(f, g)).run(Settings())
+    assert record.status == "error"
+    assert message in record.detail["error"]
+
+
+def test_a_model_in_train_mode_is_no_pair():
+    training = replace(pair_of(Scaled(1.0), Scaled(1.0)), build=lambda *_: (Scaled(1.0).eval(), Scaled(1.0).train()))
+    record = Check("equivalence", None, training).run(Settings())
+    assert "g is in train mode (itself)" in record.detail["error"]
+
+
+def test_weights_in_another_order_are_shared():
+    class Reversed(Linear):
+        def forward(self, x):
+            return (x.flip(1) @ self.weights).unsqueeze(1)
+
+    assert Check("equivalence", None, pair_of(Linear(1.0, 2.0, 3.0), Reversed(3.0, 2.0, 1.0))).run(Settings()).passed
 
 
 def test_undefined_correlations_are_counted_not_averaged():
@@ -330,7 +394,9 @@ class Root(nn.Module):
 def test_models_that_give_nan_are_red(axiom):
     inputs = torch.ones(1, 3, dtype=torch.float64)
     target = torch.zeros(1, dtype=torch.int64)
-    positive = Pair("test.root", lambda *_: (Root(), Root()), lambda *_: Case(inputs, target, -inputs), "the same")
+    positive = Pair(
+        "test.root", lambda *_: (Root().eval(), Root().eval()), lambda *_: Case(inputs, target, -inputs), "the same"
+    )
     side, explainer = ("", None) if axiom == "equivalence" else ("f", builtin_explainers()["gradient_x_input"])
     record = Check(axiom, explainer, positive, side).run(Settings())
     assert record.status == "error"
