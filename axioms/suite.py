@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import traceback
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -22,6 +23,7 @@ from faithcheck.axioms.invariance import invariance
 from faithcheck.axioms.loo_agreement import loo_agreement
 from faithcheck.axioms.symbolic import symbolic
 from faithcheck.axioms.verdicts import PASSING, Measurement, Status, relative_gap, settle
+from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.explainers.registry import builtin_explainers, unknown
 from faithcheck.models.case import Case
@@ -211,7 +213,17 @@ class Check:
 
     def _measure(self, models: Sequence[nn.Module], case: Case) -> Measurement:
         who = () if self.explainer is None else (self.explainer,)
-        return AXIOMS[self.axiom].measure(*who, *models, case)
+        with warnings.catch_warnings(record=True) as caught:
+            # Two models of one function miss completeness alike: a coarse quadrature is said, and no error here.
+            warnings.simplefilter("always", CompletenessWarning)
+            measurement = AXIOMS[self.axiom].measure(*who, *models, case)
+        said = []
+        for warning in caught:
+            if issubclass(warning.category, CompletenessWarning):
+                said.append(str(warning.message))
+            else:
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        return replace(measurement, detail={**measurement.detail, "warning": "; ".join(said)}) if said else measurement
 
     def _record(self, settings: Settings, status: Status, **measured: Any) -> Record:
         expectation = self.expectation
