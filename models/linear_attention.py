@@ -104,11 +104,51 @@ class LinearAttention(nn.Module):
         return self.attend(*(self.embed(self.scale(x)) for x in (for_query, for_key, for_value)))
 
 
-def path_gradients(model: LinearAttention, case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """The oracle: the explained output's gradient at the pixels through query, key and value alone.
+class LinearAttentionBlock(nn.Module):
+    """Linear attention of BERT-base's size: ``(batch, tokens, 768)`` to ``(batch, 2)`` logits.
 
-    Three ``(batch, pixels)`` tensors (g_q, g_k, g_v) that sum to the gradient of ``model``; by autograd on
-    `LinearAttention.forward_paths`, so no rule of propagation has a part in it.
+    With Q, K, V the maps of the tokens in each of 12 heads, ``order="left"`` computes (QKᵀ)V and ``order="right"``
+    Q(KᵀV), either divided by the number of tokens; then come an output map, the residual, the mean over tokens and a
+    head. All maps have biases, and the weights are random.
+
+    Raises:
+        ValueError: an unknown order.
+    """
+
+    def __init__(self, order: Order, *, width: int = 768, heads: int = 12) -> None:
+        super().__init__()
+        if order not in ("left", "right"):
+            raise ValueError(f"order must be 'left' or 'right', got {order!r}")
+        self.order, self.heads = order, heads
+        self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """``(batch, tokens, 768)`` to ``(batch, 2)``."""
+        logits: Tensor = self.head((tokens + self.attend(tokens, tokens, tokens)).mean(1))
+        return logits
+
+    def attend(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
+        """What is added to the residual, from the tokens of each path; all ``(batch, tokens, 768)``."""
+        q, k, v = (
+            layer(tokens).unflatten(2, (self.heads, -1)).transpose(1, 2)
+            for layer, tokens in ((self.query, for_query), (self.key, for_key), (self.value, for_value))
+        )
+        output = (q @ k.transpose(2, 3)) @ v if self.order == "left" else q @ (k.transpose(2, 3) @ v)
+        attended: Tensor = self.output((output / q.shape[2]).transpose(1, 2).flatten(2))
+        return attended
+
+    def forward_paths(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
+        """The output but for the residual, with tokens of their own for each path, to ``(batch, 2)``."""
+        logits: Tensor = self.head(self.attend(for_query, for_key, for_value).mean(1))
+        return logits
+
+
+def path_gradients(model: LinearAttention | LinearAttentionBlock, case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """The oracle: the explained output's gradient at the inputs through query, key and value alone.
+
+    Three tensors (g_q, g_k, g_v) shaped like the inputs that sum to the gradient of ``model``, less that through a
+    block's residual; by autograd on ``forward_paths``, so no rule of propagation has a part in it.
     """
     with torch.enable_grad():
         q, k, v = (case.inputs.detach().clone().requires_grad_() for _ in range(3))

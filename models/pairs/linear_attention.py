@@ -1,7 +1,11 @@
-"""Linear attention, associated to the left and to the right: the pair of You et al. 2025, Table 1, on real digits."""
+"""Linear attention, associated to the left and to the right.
+
+The pair of You et al. 2025, Table 1, on real digits, and one of BERT-base's size.
+"""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,8 +14,8 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case, change
 from faithcheck.models.data import load_digits
-from faithcheck.models.linear_attention import LinearAttention, Order, path_gradients
-from faithcheck.models.pair import Expectation, equivalent_pair
+from faithcheck.models.linear_attention import LinearAttention, LinearAttentionBlock, Order, path_gradients
+from faithcheck.models.pair import FUNCTION, Expectation, equivalent_pair, relevance
 from faithcheck.models.training import trained
 
 IMAGES = 8
@@ -61,6 +65,40 @@ def _linear_attention(model: nn.Module) -> LinearAttention:
     return model
 
 
+@torch.no_grad()
+def loo_surplus(model: nn.Module, case: Case) -> Tensor:
+    """Σ LOO_i − (f(x) − f(0)), ``(batch,)``, from the weights alone: no pixel is removed, the model is never run.
+
+    The n tokens e_j = w x_j + p_j are pooled by their mean, so f = QᵀM/n² with Q = Σ_j q_j, M = Σ_j k_j v_j, where
+    v_j = h·W_V e_j is what the explained output's row h of the head reads of a value. Removing pixel i takes a x_i from
+    Q, a = W_Q w, and Δ_i = x_i (b v_i + c k_i) − x_i² bc from M, b = W_K w, c = h·W_V w. Hence
+
+        n² Σ LOO_i = Σ_i [x_i aᵀM + QᵀΔ_i − x_i aᵀΔ_i],   n² (f(x) − f(0)) = QᵀM − Q₀ᵀM₀, with e_j = p_j in Q₀, M₀.
+
+    Raises:
+        TypeError, ValueError: a model that is not the one above.
+    """
+    model = _linear_attention(model)
+    if model.position is None or model.pooling != "mean" or (model.mean, model.std) != (0.0, 1.0):
+        raise ValueError("the closed form is that of position embeddings, mean pooling and no standardisation")
+    x = case.inputs
+    readers = (model.head.weight @ model.value.weight)[case.target]  # h W_V, (batch, width)
+
+    def maps(tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys ``(batch, n, width)``, read values ``(batch, n, 1)``."""
+        return model.query(tokens), model.key(tokens), (tokens * readers.unsqueeze(1)).sum(2, keepdim=True)
+
+    pixel = model.pixel.T.unsqueeze(0)  # (1, 1, width)
+    (a, b, c), (q, k, v) = maps(pixel), maps(x.unsqueeze(2) * pixel + model.position)
+    q0, k0, v0 = maps(model.position.expand(len(x), -1, -1))
+    query, moment = q.sum(1), (k * v).sum(1)
+    x = x.unsqueeze(2)
+    delta = x * (b * v + c * k) - x.square() * b * c  # (batch, n, width)
+    left_out = (x * a).sum(1) * moment + query * delta.sum(1) - (x * a * delta).sum(1)
+    whole = query * moment - q0.sum(1) * (k0 * v0).sum(1)
+    return (left_out - whole).sum(1) / x.shape[1] ** 2
+
+
 def _incomplete(shares: dict[Order, Shares], why: str) -> Expectation:
     """Completeness fails by Σ_i a_i − (f(x) − f(x′)), shape (batch,), with the map a from path gradients."""
 
@@ -89,7 +127,7 @@ EXPECTED: dict[tuple[str, str], Expectation] = {
     ),
     ("completeness", "integrated_gradients"): _holds("Gauss–Legendre integrates the quadratic gradient exactly"),
     ("completeness", "loo"): Expectation(
-        "UNCLAIMED", "LOO counts a product of pixels once for each of them", cite=CITE
+        "VIOLATES", "LOO counts a product of pixels once for each of them", predict=loo_surplus, cite=CITE
     ),
     ("completeness", "gradient_x_input"): _incomplete(
         GRADIENT, "a product of three paths counts three times, and the constant position embeddings keep their part"
@@ -139,3 +177,42 @@ def digits_case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
 def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """f associates to the left, g to the right."""
     return build_one("left", seed, dtype, device), build_one("right", seed, dtype, device)
+
+
+def random_tokens(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
+    """Two sequences of four random tokens of width 768, baseline 0."""
+    inputs = torch.randn(2, 4, 768, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    inputs = inputs.to(device, dtype)
+    return Case(inputs, torch.tensor([0, 1], device=device), torch.zeros_like(inputs))
+
+
+def block_gap(f: LinearAttentionBlock, g: LinearAttentionBlock, case: Case) -> Tensor:
+    """`attnlrp_gap` of tokens, ``(batch, tokens)``: ¼ x ⊙ (g_v − g_q), summed over a token's axes.
+
+    Every head halves as one does, the heads add up, and the residual gets the same in f and g. A bias keeps its share
+    of a query, key or value in either order.
+    """
+    g_q, _, g_v = path_gradients(f, case)
+    return (case.inputs * (g_v - g_q)).sum(2) / 4
+
+
+@equivalent_pair(
+    "linear_attention.bert_sized",
+    case=random_tokens,
+    why="matrix multiplication is associative in each of 12 heads",
+    cite=CITE,
+    expected={
+        **FUNCTION,
+        **relevance("V gets ½ and Q ¼, or Q ½ and V ¼: ¼ x ⊙ (g_v − g_q)", predict=block_gap, cite=CITE, of="attnlrp"),
+        **relevance("all relevance of the attention goes through V in either order", cite=CITE, of="cplrp"),
+    },
+    axioms=("invariance",),
+)
+def build_block(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """Multi-head linear attention of BERT-base's width; f associates to the left, g to the right."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        f = LinearAttentionBlock("left").to(device, dtype).eval()
+    g = deepcopy(f)
+    g.order = "right"
+    return f, g

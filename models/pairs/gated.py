@@ -1,0 +1,152 @@
+"""Gated units: a gate g, σ(g) and an input u, three factors of which two are of g.
+
+AttnLRP gives each operand of a product half, and CP-LRP, which speaks of attention only, the same to an element-wise
+one; the sigmoid passes relevance on unchanged (modified gradient σ(g)/g). So of y = g·σ(g)·u
+
+* (g·σ(g))·u gives ½ to u and ¼ + ¼ to g;
+* silu(g)·u gives ½ to u and ½ to g: the identity rule of silu is the ½ + ½ of g·σ(g);
+* g·(σ(g)·u) gives ½ to g, ¼ to σ(g), so ¾ to g, and ¼ to u.
+
+Products of data: ε-LRP refuses all of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaMLP
+
+from faithcheck.models.case import Case
+from faithcheck.models.pair import FUNCTION, equivalent_pair, relevance
+from faithcheck.models.pairs.activation import networks
+from faithcheck.models.pairs.control import points
+
+CITE = "bilinear and identity rules: arXiv 2510.18810, Eqs. 3–4; Achtibat et al. 2024, arXiv 2402.05602"
+
+
+def gate_first(g: Tensor, u: Tensor) -> Tensor:
+    """(g·σ(g))·u."""
+    return (g * torch.sigmoid(g)) * u
+
+
+def gate_last(g: Tensor, u: Tensor) -> Tensor:
+    """g·(σ(g)·u)."""
+    return g * (torch.sigmoid(g) * u)
+
+
+class GatedUnit(nn.Module):
+    """Four gates and four inputs, ``(batch, 8)``, to a linear map of their units, ``(batch, 3)``."""
+
+    def __init__(self, unit: Callable[[Tensor, Tensor], Tensor], head: nn.Linear) -> None:
+        super().__init__()
+        self.unit, self.head = unit, head
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The outputs."""
+        outputs: Tensor = self.head(self.unit(*inputs.chunk(2, 1)))
+        return outputs
+
+
+def quarter_to_gates(f: GatedUnit, g: GatedUnit, case: Case) -> Tensor:
+    """The gap a_f − a_g, ``(batch, 8)``: y_j/4 at a gate and −y_j/4 at an input, y_j unit j's part of the output."""
+    gates, inputs = case.inputs.chunk(2, 1)
+    quarter = functional.silu(gates) * inputs * f.head.weight[case.target] / 4
+    return torch.cat([quarter, -quarter], 1).detach()
+
+
+@equivalent_pair(
+    "gated.unit",
+    case=points,
+    why="multiplication is associative",
+    expected={**FUNCTION, **relevance("g gets ¾ against ½, u ¼ against ½", predict=quarter_to_gates, cite=CITE)},
+    axioms=("invariance",),
+)
+def unit(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """g·(σ(g)·u) against (g·σ(g))·u."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = nn.Linear(4, 3).to(device, dtype)
+    return GatedUnit(gate_last, head).eval(), GatedUnit(gate_first, deepcopy(head)).eval()
+
+
+@equivalent_pair(
+    "gated.silu",
+    case=points,
+    why="SiLU(z) = z·σ(z)",
+    expected={**FUNCTION, **relevance("½σ + ½z·σ/z = σ: z·σ(z) gets the identity rule of SiLU", cite=CITE)},
+    axioms=("invariance",),
+)
+def silu(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """SiLU against z·σ(z) after a hidden layer."""
+    return networks(seed, dtype, device, functional.silu, lambda z: z * torch.sigmoid(z))
+
+
+class SwiGLU(nn.Module):
+    """The weights of a Llama's gated layer with the unit written out: ``(batch, 8)`` to ``(batch, 8)``."""
+
+    def __init__(self, layer: Any, unit: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj, self.down_proj = layer.gate_proj, layer.up_proj, layer.down_proj
+        self.unit = unit
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The outputs."""
+        outputs: Tensor = self.down_proj(self.unit(self.gate_proj(inputs), self.up_proj(inputs)))
+        return outputs
+
+
+def llama(seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """An unmodified `LlamaMLP` of random weights: W_d(SiLU(W_g x) ⊙ W_u x)."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = LlamaConfig(hidden_size=8, intermediate_size=12, num_attention_heads=2)
+        layer: nn.Module = LlamaMLP(config)  # type: ignore[no-untyped-call]
+    return layer.to(device, dtype).eval()
+
+
+@equivalent_pair(
+    "gated.swiglu",
+    case=points,
+    why="SiLU(g) = g·σ(g)",
+    expected={**FUNCTION, **relevance("g gets ¼ + ¼ from g·σ(g), as much as SiLU's ½; u gets ½ twice", cite=CITE)},
+    axioms=("invariance",),
+)
+def swiglu(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """LlamaMLP against (g·σ(g))·u."""
+    layer = llama(seed, dtype, device)
+    return layer, SwiGLU(deepcopy(layer), gate_first).eval()
+
+
+def quarter_between_paths(f: Any, g: nn.Module, case: Case) -> Tensor:
+    """¼ x ⊙ (g_u − g_g), ``(batch, 8)``, with the gradients through the up path and, σ(g) held constant, the gate path.
+
+    With g_u = W_uᵀ(SiLU(g) ⊙ w) and g_g = W_gᵀ(σ(g) ⊙ u ⊙ w), w the output's row of W_d: x ⊙ (½g_g + ½g_u) for f and
+    x ⊙ (¾g_g + ¼g_u) for g.
+    """
+    gate, up = f.gate_proj(case.inputs), f.up_proj(case.inputs)
+    row = f.down_proj.weight[case.target]
+    through_up: Tensor = (functional.silu(gate) * row) @ f.up_proj.weight
+    through_gate: Tensor = (torch.sigmoid(gate) * up * row) @ f.gate_proj.weight
+    return case.inputs * (through_up - through_gate).detach() / 4
+
+
+@equivalent_pair(
+    "gated.swiglu_reassociated",
+    case=points,
+    why="SiLU(g)·u = g·(σ(g)·u)",
+    expected={
+        **FUNCTION,
+        **relevance("the gate path gets ½ and ¾, the up path ½ and ¼", predict=quarter_between_paths, cite=CITE),
+    },
+    axioms=("invariance",),
+)
+def swiglu_reassociated(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """LlamaMLP against g·(σ(g)·u)."""
+    layer = llama(seed, dtype, device)
+    return layer, SwiGLU(deepcopy(layer), gate_last).eval()

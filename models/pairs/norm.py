@@ -1,0 +1,164 @@
+"""LayerNorm and RMSNorm in one operation and written out, between two linear maps.
+
+As one operation (or as a class that is one atom) a norm is linear with its 1/σ held constant. Let c be what it scales
+(x − mean x, or x), n its size, σ² = mean c² + eps, and G the gradient at c/σ. Then G/σ arrives at c.
+
+Written out, 1/σ is data. The product of c and 1/σ halves: G/2σ at c and ½ΣGc at 1/σ. From there every step has the
+identity rule: 1/σ² · ½ΣGc at σ, 1/σ³ · ½ΣGc at σ², where eps keeps its share, and c/n of that at c. Together
+½(G/σ + c ΣGc/(nσ³)). The difference is ½(G/σ − c ΣGc/(nσ³)), half of the plain gradient of c/σ: the reciprocal's rule
+lacks its minus sign, and the ½ of the root and the 2 of the square cancel. As all else is linear,
+
+    a_f − a_g = ½ x ⊙ ∇f(x),
+
+exactly, for any eps, γ, β and biases.
+
+Two ways to write a variance agree: mean (x − mean x)² and mean x² − (mean x)² both have the modified gradient c/n, by
+the identity rule of the square. ε-LRP refuses a norm written out: it has a product of data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import grad
+from torch.nn import functional
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from faithcheck.models.case import Case, explained
+from faithcheck.models.pair import FUNCTION, Expected, equivalent_pair, relevance
+from faithcheck.models.pairs.activation import networks
+from faithcheck.models.pairs.control import points
+
+
+def centred_variance(z: Tensor) -> Tensor:
+    """The variance as mean (z − mean z)², ``(…, 1)``."""
+    return (z - z.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
+
+
+def variance_from_moments(z: Tensor) -> Tensor:
+    """The variance as mean z² − (mean z)², ``(…, 1)``."""
+    return z.square().mean(-1, keepdim=True) - z.mean(-1, keepdim=True).square()
+
+
+class LayerNormByHand(nn.Module):
+    """The parameters of an `nn.LayerNorm`, each step an operation of its own; ``(batch, width)`` to the same."""
+
+    def __init__(self, norm: nn.LayerNorm, variance: Callable[[Tensor], Tensor] = centred_variance) -> None:
+        super().__init__()
+        self.weight, self.bias, self.eps, self.variance = norm.weight, norm.bias, norm.eps, variance
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(z − mean z)/√(variance + eps) ⊙ γ + β."""
+        sigma = torch.sqrt(self.variance(z) + self.eps)
+        return (z - z.mean(-1, keepdim=True)) / sigma * self.weight + self.bias
+
+
+class RootMeanSquare(nn.Module):
+    """The parameters of a `LlamaRMSNorm` and its code, under a name of no norm; ``(batch, width)`` to the same.
+
+    As there, what is between is float32.
+    """
+
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        self.weight, self.eps = norm.weight, norm.variance_epsilon
+
+    def forward(self, z: Tensor) -> Tensor:
+        """γ ⊙ z/√(mean z² + eps)."""
+        single = z.to(torch.float32)
+        single = single * torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + self.eps)
+        scaled: Tensor = self.weight * single.to(z.dtype)
+        return scaled
+
+
+def half_the_gradient(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
+    """½ x ⊙ ∇f(x), ``(batch, 8)``."""
+    with torch.enable_grad():
+        point = case.inputs.detach().clone().requires_grad_()
+        (gradient,) = grad(explained(f(point), case.target).sum(), point)
+    return case.inputs * gradient / 2
+
+
+def as_data(why: str) -> Expected:
+    """What is expected where g treats 1/σ as data."""
+    return {**FUNCTION, **relevance(why, predict=half_the_gradient, cite="1/σ constant: Ali et al. 2022")}
+
+
+def layer_norm(seed: int, dtype: torch.dtype, device: torch.device) -> nn.LayerNorm:
+    """LayerNorm over six numbers, γ and β random."""
+    norm = nn.LayerNorm(6)
+    spread(norm, seed)
+    return norm.to(device, dtype)
+
+
+def spread(norm: nn.Module, seed: int) -> None:
+    """Make γ and β random; as they are made, they are 1 and 0."""
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter, 1, 0.5, generator=torch.Generator().manual_seed(seed))
+
+
+@equivalent_pair(
+    "norm.layer_norm",
+    case=points,
+    why="LayerNorm is (z − mean z)/σ ⊙ γ + β",
+    expected=as_data("1/σ is constant in F.layer_norm and takes half by hand: the gap is ½ gradient × input"),
+    axioms=("invariance",),
+)
+def layer_norm_by_hand(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """LayerNorm against mean, variance, root and quotient."""
+    norm = layer_norm(seed, dtype, device)
+    return networks(seed, dtype, device, norm, LayerNormByHand(norm))
+
+
+@equivalent_pair(
+    "norm.two_variances",
+    case=points,
+    why="mean (z − mean z)² = mean z² − (mean z)²",
+    expected={**FUNCTION, **relevance("either variance has the modified gradient (z − mean z)/n")},
+    axioms=("invariance",),
+)
+def two_variances(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """LayerNorm by hand, with one and with another formula of the variance."""
+    norm = layer_norm(seed, dtype, device)
+    return networks(seed, dtype, device, LayerNormByHand(norm), LayerNormByHand(norm, variance_from_moments))
+
+
+@equivalent_pair(
+    "norm.rms_norm",
+    case=points,
+    why="RMSNorm is z/√(mean z² + eps) ⊙ γ",
+    expected=as_data("1/rms is constant in F.rms_norm and takes half by hand: the gap is ½ gradient × input"),
+    axioms=("invariance",),
+)
+def rms_norm_by_hand(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """F.rms_norm against square, mean, root and quotient."""
+    weight = layer_norm(seed, dtype, device).weight.detach()
+    return networks(
+        seed,
+        dtype,
+        device,
+        lambda z: functional.rms_norm(z, (6,), weight, eps=1e-6),
+        lambda z: z / torch.sqrt(z.square().mean(-1, keepdim=True) + 1e-6) * weight,
+    )
+
+
+def single_precision(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
+    """The points in float32, whatever is asked: `LlamaRMSNorm` computes in it, so no closed form is closer."""
+    return points(seed, torch.float32, device)
+
+
+@equivalent_pair(
+    "norm.llama_rms_norm",
+    case=single_precision,
+    why="the same code in LlamaRMSNorm and in a class of another name",
+    expected=as_data("the class is one atom, its 1/rms constant; the same code elsewhere gives half to 1/rms"),
+    axioms=("invariance",),
+)
+def llama_rms_norm(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """LlamaRMSNorm against its own code, in float32."""
+    norm = LlamaRMSNorm(6)
+    spread(norm, seed)
+    return networks(seed, torch.float32, device, norm, RootMeanSquare(norm))
