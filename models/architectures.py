@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -33,6 +34,22 @@ SMALL = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HE
 SPECIAL = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
 
 
+class Throughout(TorchFunctionMode):
+    """Float64 stays float64: Llama's RMSNorm and softmax and ViT's softmax would compute in float32.
+
+    There two sums of 1e-16 difference can round to numbers 1e-7 apart, more than any pair may differ by.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
+            if func is Tensor.float or (func is Tensor.to and args[1:] == (torch.float32,)):
+                return args[0]
+            if kwargs.get("dtype") == torch.float32:
+                kwargs = {**kwargs, "dtype": torch.float64}
+        return func(*args, **kwargs)
+
+
 class Embedded(nn.Module):
     """A `transformers` model of text, read at its token embeddings: a decoder gives the logits after the last token."""
 
@@ -42,8 +59,18 @@ class Embedded(nn.Module):
 
     def forward(self, inputs: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Embeddings ``(batch, tokens, width)`` to logits ``(batch, outputs)``."""
-        logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask).logits
+        with Throughout():
+            logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask).logits
         return logits if logits.dim() == 2 else logits[:, -1]
+
+
+class Patched(ImageClassifier):
+    """A `transformers` image classifier, read at its patches."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Patches ``(batch, patches, values)`` to logits ``(batch, classes)``."""
+        with Throughout():
+            return super().forward(inputs)
 
 
 @dataclass(frozen=True)
@@ -51,7 +78,7 @@ class Host:
     """A model that pairs are made from.
 
     Attributes:
-        name: what the names of its pairs end in.
+        name: what the names of its pairs end in; begins with its ``model_type``, which an underscore may follow.
         model: ``model(seed, dtype, device)``, eager attention, eval mode.
         case: ``case(seed, dtype, device)``, the examples explained, all of one length, baseline 0.
     """
@@ -76,10 +103,9 @@ def roberta() -> PreTrainedModel:
 
 def gpt2() -> PreTrainedModel:
     """A small `GPT2LMHeadModel`: causal, pre-LayerNorm, fused query, key and value, GELU in its tanh form."""
-    sizes = {"n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": 32, "vocab_size": 16}
-    return transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(**sizes, bos_token_id=2, eos_token_id=3, use_cache=False)
-    )  # type: ignore[arg-type]
+    sizes: dict[str, Any] = {"n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": 32, "vocab_size": 16}
+    config = transformers.GPT2Config(**sizes, bos_token_id=2, eos_token_id=3, use_cache=False)
+    return transformers.GPT2LMHeadModel(config)
 
 
 def llama() -> PreTrainedModel:
@@ -99,7 +125,7 @@ def vit() -> PreTrainedModel:
 def spread(model: nn.Module) -> None:
     """Move every weight, biases and norms too, so far that softmax and activations are well away from linear."""
     for weight in model.parameters():
-        weight += 0.2 * torch.randn_like(weight)
+        weight.add_(torch.randn_like(weight), alpha=0.2)
 
 
 def random_weights(make: Callable[[], PreTrainedModel]) -> Build:
@@ -113,7 +139,7 @@ def random_weights(make: Callable[[], PreTrainedModel]) -> Build:
         model.set_attn_implementation("eager")
         images = isinstance(model, transformers.ViTForImageClassification)
         plain = Preparation(None, None, "nearest", (0.0,), (1.0,))
-        reader = ImageClassifier(model, plain) if images else Embedded(model)
+        reader = Patched(model, plain) if images else Embedded(model)
         return reader.to(device, dtype).eval()
 
     return build
@@ -150,7 +176,7 @@ def trained(name: str, path: str) -> Host:
 
     def model(seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:
         reader = deepcopy(_reader(path))
-        host = Embedded(reader.model) if isinstance(reader, TextModel) else reader
+        host = Embedded(reader.model) if isinstance(reader, TextModel) else Patched(reader.model, reader.preparation)
         return host.to(device, dtype).eval()
 
     def case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
@@ -177,6 +203,7 @@ HOSTS = {
     host.name: host
     for host in (
         Host("bert", random_weights(bert), random_features()),
+        Host("bert_relu", random_weights(lambda: bert("relu")), random_features()),
         trained("bert_trained", str(SENTIMENT)),
         Host("roberta", random_weights(roberta), random_features()),
         Host("gpt2", random_weights(gpt2), random_features()),
@@ -184,6 +211,8 @@ HOSTS = {
         Host("vit", random_weights(vit), random_features(4)),
     )
 }
+ARCHITECTURES = ("bert", "bert_trained", "roberta", "gpt2", "llama", "vit")
+"""The hosts of whatever does not need a special one."""
 
 
 # --- where the weights are -------------------------------------------------------------------------------------------
@@ -230,15 +259,15 @@ class Layer:
     key_value_heads: int
     up: tuple[Linear, ...]
     down: Linear
-    norms: tuple[tuple[nn.Module, tuple[Linear, ...]], ...] = ()
+    norms: tuple[tuple[Any, tuple[Linear, ...]], ...] = ()
     rotary: bool = False
 
 
 @torch.no_grad()
-def linear(module: nn.Module) -> Linear:
+def linear(module: Any) -> Linear:
     """The views of a `torch.nn.Linear` or of a `Conv1D`, which stores its weight transposed."""
-    weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()  # type: ignore[operator]
-    return Linear(weight.T if isinstance(module, Conv1D) else weight, bias)  # type: ignore[arg-type]
+    weight, bias = module.weight.detach(), None if module.bias is None else module.bias.detach()
+    return Linear(weight.T if isinstance(module, Conv1D) else weight, bias)
 
 
 def thirds(fused: Linear) -> tuple[Linear, Linear, Linear]:
@@ -262,8 +291,9 @@ def layers(reader: nn.Module) -> Iterator[Layer]:
         for layer in getattr(model, kind).encoder.layer:
             attention = layer.attention.self
             maps = (attention.query, attention.key, attention.value, layer.attention.output.dense)
-            feed = (linear(layer.intermediate.dense),), linear(layer.output.dense)
-            yield Layer(layer, attention, *map(linear, maps), heads, heads, *feed)
+            query, key, value, output = map(linear, maps)
+            up, down = linear(layer.intermediate.dense), linear(layer.output.dense)
+            yield Layer(layer, attention, query, key, value, output, heads, heads, (up,), down)
     elif kind == "vit":
         for layer in model.vit.layers:
             attention = layer.attention
@@ -283,9 +313,9 @@ def layers(reader: nn.Module) -> Iterator[Layer]:
             attention = layer.self_attn
             maps = (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
             query, key, value, output = map(linear, maps)
-            up, down = (linear(layer.mlp.gate_proj), linear(layer.mlp.up_proj)), linear(layer.mlp.down_proj)
-            norms = ((layer.input_layernorm, (query, key, value)), (layer.post_attention_layernorm, up))
+            gated, down = (linear(layer.mlp.gate_proj), linear(layer.mlp.up_proj)), linear(layer.mlp.down_proj)
+            before = ((layer.input_layernorm, (query, key, value)), (layer.post_attention_layernorm, gated))
             shared = config.num_key_value_heads
-            yield Layer(layer, attention, query, key, value, output, heads, shared, up, down, norms, rotary=True)
+            yield Layer(layer, attention, query, key, value, output, heads, shared, gated, down, before, rotary=True)
     else:
         raise ValueError(f"the parts of {kind!r} are not known here: expected bert, roberta, gpt2, llama or vit")

@@ -70,6 +70,8 @@ class Run:
         if option.explainer or option.pairs:
             selection.import_from_here()
         self.settings = suite.Settings(seed=option.seed, device=selection.choose_device(option.device))
+        if option.checkpoint:
+            _register_checkpoint(option.checkpoint)
         self.explainers: list[Explainer] = selection.choose_explainers(option.explainer)
         self.pairs: list[Pair] = selection.choose_pairs(option.pairs)
         selection.refuse_stale(self.explainers, self.pairs)
@@ -106,6 +108,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="SPEC",
         help="only these: a name, a glob, or a module that registers pairs",
+    )
+    add(
+        "--checkpoint",
+        metavar="PATH",
+        help="also the pairs that changes of this model's weights make, named …_checkpoint: a folder or hub name",
     )
     add("--data-dir", metavar="PATH", help="a folder with real MNIST; default: the digits bundled with scikit-learn")
     add(
@@ -321,6 +328,15 @@ class Reporter:
         if self.run.path:
             terminalreporter.write_line(f"results written to {self.run.path}")
             terminalreporter.write_line(f"pages from them: faithcheck report {self.run.path} --md --html")
+
+
+def _register_checkpoint(path: str) -> None:
+    from faithcheck.models import gauge, transformer  # when used: transformers takes seconds to import
+
+    try:
+        gauge.register_checkpoint(path)
+    except transformer.ModelError as error:
+        raise selection.SelectionError(f"--checkpoint: {error}") from error
 
 
 def _registered_markers(config: pytest.Config) -> set[str]:

@@ -8,7 +8,8 @@ import pytest
 import faithcheck.tests
 from faithcheck.axioms import suite
 from faithcheck.explainers.registry import builtin_explainers
-from faithcheck.models import pair, registered_pairs
+from faithcheck.models import gauge, pair, registered_pairs
+from faithcheck.models.architectures import ARCHITECTURES
 
 CLONE = Path(faithcheck.tests.__path__[0]).resolve().parent
 
@@ -54,6 +55,20 @@ def test_the_pair_is_a_pair_and_its_expectations_hold(new_pair, settings):
     assert by_explainer[None] == "holds"  # the equivalence of the pair
     assert all(by_explainer[explainer] == "holds" for _, explainer in new_pair.expected)
     assert new_pair.expected
+
+
+def test_the_gauge_makes_pairs_of_every_architecture(monkeypatch, settings):
+    before = registered_pairs()
+    monkeypatch.setattr(pair, "_registry", dict(before))
+    monkeypatch.setattr(gauge, "_gauges", [])
+    (snippet,) = snippets("CONTRIBUTING.md", "@gauge")
+    execute(snippet)
+    made = {name: registered_pairs()[name] for name in registered_pairs().keys() - before.keys()}
+    assert set(made) == {f"rescaling.query_key_{host}" for host in ARCHITECTURES}
+    small = [made[f"rescaling.query_key_{host}"] for host in ("bert", "gpt2", "llama")]
+    explainers = [builtin_explainers()[name] for name in ("loo", "attnlrp")]
+    for axiom in ("equivalence", "invariance"):
+        assert {check.run(settings).status for check in suite.plan(axiom, explainers, small)} == {"holds"}
 
 
 @pytest.mark.parametrize("document", ["CONTRIBUTING.md", "README.md"])

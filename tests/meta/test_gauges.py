@@ -1,0 +1,389 @@
+"""Gauges change the weights that they say and nothing else; another change is told apart; a stabiliser sees them."""
+
+import subprocess
+import sys
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from faithcheck.axioms import Check, Settings
+from faithcheck.explainers import CPLRP, AttnLRP
+from faithcheck.models import architectures, pair
+from faithcheck.models.architectures import HOSTS, SMALL, SPECIAL, Host, layers, random_features, random_weights
+from faithcheck.models.gauge import architecture, gauge, register_checkpoint, registered_gauges
+from faithcheck.models.pairs import basis, folding, permutation, rescaling
+from faithcheck.models.transformer import ModelError
+from faithcheck.tests.meta.small_models import save, tokenizer
+
+GAUGES = registered_gauges()
+CPU = torch.device("cpu")
+CHANGES = {
+    "basis.query_key": {"query", "key"},
+    "basis.value_output": {"value", "output"},
+    "permutation.heads": {"query", "key", "value", "output"},
+    "permutation.neurons": {"up", "down"},
+    "rescaling.relu_neurons": {"up", "down"},
+    "rescaling.gated_neurons": {"up", "down"},
+    "rescaling.logits": {"query", "scaling"},
+    "rescaling.key_bias": {"key"},
+    "folding.norm": {"norms", "query", "key", "value", "up"},
+    "folding.value_bias": {"value", "output"},
+}
+ON_HOSTS = [(name, host) for name in CHANGES for host in GAUGES[name].hosts]
+SMALL_HOSTS = [(name, host) for name, host in ON_HOSTS if host != "bert_trained"]
+
+
+def built(name, host, seed=0):
+    return GAUGES[name].on(HOSTS[host]).build(seed, torch.float64, CPU)
+
+
+def tensors(layer):
+    """The weights of a layer's parts, by the part's name."""
+    found = {part: [getattr(layer, part)] for part in ("query", "key", "value", "output", "down")}
+    found = {part: [x for m in maps for x in (m.weight, m.bias)] for part, maps in {**found, "up": layer.up}.items()}
+    found["norms"] = [x for norm, _ in layer.norms for x in norm.parameters()]
+    found["scaling"] = [torch.tensor(layer.attention.scaling)]
+    return {part: [x for x in values if x is not None] for part, values in found.items()}
+
+
+def far(left, right):
+    return any(float((x - y).detach().abs().max()) > 1e-3 for x, y in zip(left, right, strict=True))
+
+
+# --- the change ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "host"), ON_HOSTS)
+def test_it_changes_in_every_layer_what_it_says(name, host):
+    f, g = built(name, host)
+    for old, new in zip(layers(f), layers(g), strict=True):
+        before, after = tensors(old), tensors(new)
+        changed = {part for part in before if far(before[part], after[part])}
+        assert changed == CHANGES[name]
+        assert all(
+            torch.equal(x, y) for p in before if p not in changed for x, y in zip(before[p], after[p], strict=True)
+        )
+    inside = {id(x) for model in (f, g) for layer in layers(model) for x in layer.module.parameters()}
+    outside = [(x, y) for x, y in zip(f.parameters(), g.parameters(), strict=True) if id(x) not in inside]
+    assert outside
+    assert all(torch.equal(x, y) for x, y in outside)
+
+
+@pytest.mark.parametrize("host", GAUGES["folding.product"].hosts)
+def test_two_maps_are_two(host):
+    f, g = built("folding.product", host)
+    pairs = [m for m in g.modules() if isinstance(m, nn.Sequential) and [type(x) for x in m] == [nn.Linear] * 2]
+    for layer, (first, second) in zip(layers(f), pairs, strict=True):
+        assert first.bias is None
+        assert torch.allclose(second.weight @ first.weight, layer.up[0].weight)
+        assert far([first.weight], [torch.eye(len(first.weight))])
+
+
+def test_nothing_keeps_its_place():
+    for size in (2, 3, 24):
+        assert (permutation.cycle(size) != torch.arange(size)).all()
+        assert sorted(permutation.cycle(size).tolist()) == list(range(size))
+
+
+def test_bases_are_well_conditioned():
+    for draw in (basis.well_conditioned, basis.commuting_with_rotations):
+        singular = torch.linalg.svdvals(draw(16))
+        assert 0.5 <= singular.min() < 0.9 < 1.1 < singular.max() <= 2
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_nothing_is_left_on_the_host(host):
+    def state(model):
+        return [*model.parameters(), *(torch.tensor(layer.attention.scaling) for layer in layers(model))]
+
+    fresh = state(HOSTS[host].model(0, torch.float64, CPU))
+    for name in ("folding.product", *CHANGES):
+        if host in GAUGES[name].hosts:
+            f, _ = built(name, host)
+            for model in (f, HOSTS[host].model(0, torch.float64, CPU)):
+                assert all(torch.equal(x, y) for x, y in zip(fresh, state(model), strict=True))
+
+
+def test_the_seed_draws_the_change_and_leaves_no_trace_on_random_numbers():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    one, same, other = (built("basis.query_key", "bert_trained", seed)[1] for seed in (0, 0, 1))
+    assert torch.rand(1) == expected
+    assert all(torch.equal(x, y) for x, y in zip(one.parameters(), same.parameters(), strict=True))
+    assert not all(torch.equal(x, y) for x, y in zip(one.parameters(), other.parameters(), strict=True))
+
+
+# --- a wrong change is told apart ------------------------------------------------------------------------------------
+
+
+def refused(change, host):
+    """Whether the models of a pair are told apart when this change makes g."""
+    record = Check("equivalence", None, replace(GAUGES["basis.query_key"], change=change).on(host)).run(Settings())
+    assert record.status in ("holds", "broken claim"), record.detail
+    return record.status == "broken claim"
+
+
+def not_inverted(reader):
+    """W_Q → M W_Q and W_K → M W_K."""
+    for layer in layers(reader):
+        matrices = torch.stack([basis.well_conditioned(4) for _ in range(layer.heads)])
+        basis.multiply(matrices, layer.query)
+        basis.multiply(matrices, layer.key)
+    return reader
+
+
+def not_commuting(reader):
+    """Any M, as if there were no rotary positions."""
+    for layer in layers(reader):
+        matrices = torch.stack([basis.well_conditioned(4) for _ in range(layer.key_value_heads)])
+        basis.multiply(matrices.repeat_interleave(2, 0), layer.query)
+        basis.multiply(matrices.inverse().mT, layer.key)
+    return reader
+
+
+def wrong_pairs(reader):
+    """An M that commutes with rotations of coordinates 2i and 2i + 1, not of i and i + size/2."""
+    for layer in layers(reader):
+        order = torch.tensor([0, 2, 1, 3])
+        matrices = torch.stack([basis.commuting_with_rotations(4)[order][:, order] for _ in range(2)])
+        basis.multiply(matrices.repeat_interleave(2, 0), layer.query)
+        basis.multiply(matrices.inverse().mT, layer.key)
+    return reader
+
+
+def heads_without_groups(reader):
+    """All heads of queries moved by one, past the keys that they share."""
+    for layer in layers(reader):
+        order = torch.arange(layer.heads).roll(1)
+        permutation.reorder(layer.query, order)
+        permutation.reorder_inputs(layer.output, order)
+    return reader
+
+
+def values_stay(reader):
+    for layer in layers(reader):
+        order = permutation.cycle(layer.heads)
+        for linear in (layer.query, layer.key):
+            permutation.reorder(linear, order)
+        permutation.reorder_inputs(layer.output, order)
+    return reader
+
+
+def gate_stays(reader):
+    for layer in layers(reader):
+        order = permutation.cycle(len(layer.up[0].weight))
+        permutation.reorder(layer.up[1], order)
+        permutation.reorder_inputs(layer.down, order)
+    return reader
+
+
+def negative(reader):
+    """ReLU neurons times −1."""
+    for layer in layers(reader):
+        rescaling.multiply(layer.up[0], -1.0)
+        layer.down.weight.neg_()
+    return reader
+
+
+def without_resetting(reader):
+    for layer in layers(reader):
+        rescaling.multiply(layer.query, layer.attention.scaling)
+    return reader
+
+
+def without_query_bias(reader):
+    for layer in layers(reader):
+        layer.query.bias.zero_()
+    return reader
+
+
+def dropped_value_bias(reader):
+    for layer in layers(reader):
+        layer.value.bias.zero_()
+    return reader
+
+
+def dropped_beta(reader):
+    for layer in layers(reader):
+        for norm, _ in layer.norms:
+            norm.bias.zero_()
+    return folding.norm(reader)
+
+
+def key_bias_under_rotary_positions(reader):
+    for layer in layers(reader):
+        layer.key.bias.zero_()
+    return reader
+
+
+def biased_llama():
+    sizes = {**SMALL, **SPECIAL, "num_key_value_heads": 2, "intermediate_size": 24, "max_position_embeddings": 32}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, use_cache=False, attention_bias=True))
+
+
+BIASED = Host("llama_biased", random_weights(biased_llama), random_features())
+
+
+@pytest.mark.parametrize(
+    ("change", "host"),
+    [
+        (not_inverted, HOSTS["bert"]),
+        (not_commuting, HOSTS["llama"]),
+        (wrong_pairs, HOSTS["llama"]),
+        (heads_without_groups, HOSTS["llama"]),
+        (values_stay, HOSTS["gpt2"]),
+        (gate_stays, HOSTS["llama"]),
+        (negative, HOSTS["bert_relu"]),
+        (rescaling.relu_neurons, HOSTS["bert"]),  # whose neurons are GELUs
+        (without_resetting, HOSTS["vit"]),
+        (without_query_bias, HOSTS["bert"]),
+        (dropped_value_bias, HOSTS["roberta"]),
+        (dropped_beta, HOSTS["gpt2"]),
+        (key_bias_under_rotary_positions, BIASED),
+    ],
+    ids=lambda argument: getattr(argument, "name", getattr(argument, "__name__", "")),
+)
+def test_another_change_is_told_apart(change, host):
+    assert refused(change, host)
+
+
+@pytest.mark.parametrize("name", [name for name in CHANGES if "llama" in GAUGES[name].hosts])
+def test_biases_change_too(name):
+    assert not refused(GAUGES[name].change, BIASED)
+
+
+# --- a stabiliser sees it --------------------------------------------------------------------------------------------
+
+SEES_ALL = {"basis.query_key", "rescaling.logits", "rescaling.key_bias"}  # of these CP-LRP has no relevance
+
+
+@pytest.mark.parametrize(("name", "host"), SMALL_HOSTS)
+def test_epsilon_moves_what_the_limit_does_not(name, host):
+    """Permutations alone are as invariant under a stabiliser; CP-LRP sees nothing before the softmax."""
+    changed = GAUGES[name].on(HOSTS[host])
+
+    def gap(explainer):
+        return Check("invariance", explainer, changed).run(Settings()).gap
+
+    for lrp, blind in ((AttnLRP, set()), (CPLRP, SEES_ALL)):
+        assert gap(lrp()) < 1e-12
+        if name.startswith("permutation") or name in blind:
+            assert gap(lrp(1e-2)) < 1e-12
+        else:
+            assert gap(lrp(1e-2)) > 5e-4
+
+
+# --- float64 throughout ----------------------------------------------------------------------------------------------
+
+
+class Dtypes(TorchFunctionMode):
+    """The dtypes of all that depends on the inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.requires_grad:
+            self.seen.add(result.dtype)
+        return result
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_host_computes_in_its_own_dtype(host, dtype):
+    model = HOSTS[host].model(0, dtype, CPU)
+    with Dtypes() as dtypes:
+        case = HOSTS[host].case(0, dtype, CPU)
+        replace(case, inputs=case.inputs.requires_grad_()).run(model)
+    assert dtypes.seen == {dtype}
+
+
+@pytest.mark.parametrize("host", ["llama", "vit"])
+def test_without_that_it_would_not(host, monkeypatch):
+    monkeypatch.setattr(
+        architectures.Throughout, "__torch_function__", lambda self, f, t, a=(), k=None: f(*a, **k or {})
+    )
+    with pytest.raises(AssertionError):
+        test_a_host_computes_in_its_own_dtype(host, torch.float64)
+
+
+# --- registration ----------------------------------------------------------------------------------------------------
+
+
+def test_a_host_is_named_after_its_architecture():
+    for name, host in HOSTS.items():
+        assert name == host.name
+        assert host.model(0, torch.float64, CPU).model.config.model_type == architecture(name)
+
+
+@pytest.mark.parametrize("name", GAUGES)
+def test_a_gauge_applies_where_it_is_registered(name):
+    pairs = pair.registered_pairs()
+    for host in GAUGES[name].hosts:
+        assert f"{name}_{host}" in pairs
+        assert GAUGES[name].where(HOSTS[host].model(0, torch.float64, CPU))
+
+
+def test_a_host_that_is_not_there_is_refused():
+    with pytest.raises(KeyError, match="brt"):
+        gauge("basis.typo", why="why", lrp="why", hosts=("brt",))(deepcopy)
+
+
+# --- a checkpoint ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """A registry of the test's own."""
+    pair.registered_pairs()
+    monkeypatch.setattr(pair, "_registry", dict(pair._registry))
+    return pair._registry
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama", "vit"])
+def test_a_checkpoint_gets_all_that_fit(name, tmp_path, registry):
+    pairs = register_checkpoint(str(save(name, tmp_path)))
+    given = {p.name.removesuffix("_checkpoint") for p in pairs}
+    assert given == {gauge for gauge, g in GAUGES.items() if name in g.hosts}
+    assert all(p.name in registry for p in pairs)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "vit"])
+def test_a_checkpoint_holds_too(name, tmp_path, registry):
+    pairs = {p.name: p for p in register_checkpoint(str(save(name, tmp_path)))}
+    for changed in ("basis.query_key_checkpoint", "folding.norm_checkpoint"):
+        assert Check("equivalence", None, pairs[changed]).run(Settings()).status == "holds"
+        assert Check("invariance", AttnLRP(), pairs[changed]).run(Settings()).status == "holds"
+
+
+def test_relu_neurons_fit_where_they_are_relus(tmp_path, registry):
+    architectures.bert("relu").save_pretrained(tmp_path)
+    tokenizer(special=True).save_pretrained(tmp_path)
+    given = [p.name for p in register_checkpoint(str(tmp_path))]
+    assert "rescaling.relu_neurons_checkpoint" in given
+
+
+def test_an_architecture_without_gauges_says_so(tmp_path, registry):
+    config = transformers.DistilBertConfig(vocab_size=16, dim=8, n_layers=1, n_heads=2, hidden_dim=8)
+    transformers.DistilBertForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer(special=True).save_pretrained(tmp_path)
+    with pytest.raises(
+        ModelError, match=r"no gauge is known for the architecture 'distilbert'; .*: bert, gpt2, llama, "
+    ):
+        register_checkpoint(str(tmp_path))
+
+
+def test_a_checkpoint_that_is_not_there_is_one_line_before_the_run(tmp_path):
+    command = [sys.executable, "-m", "pytest", "-p", "faithcheck.reports.plugin", f"--checkpoint={tmp_path}/nowhere"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"ERROR: --checkpoint: {tmp_path}/nowhere: neither a local folder nor" in done.stderr
+    assert "Traceback" not in done.stderr
