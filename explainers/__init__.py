@@ -1,5 +1,6 @@
-"""Who explains: Leave-One-Out, gradients, Attention Rollout and Layer-wise Relevance Propagation."""
+"""Who explains: Leave-One-Out, gradients, Attention Rollout, Layer-wise Relevance Propagation and DeepLIFT."""
 
+from faithcheck.explainers.deeplift import DeepLiftRescale
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo import LeaveOneOut
 from faithcheck.explainers.lrp import CPLRP, LRP, AttnLRP, EpsilonLRP
@@ -12,6 +13,7 @@ __all__ = [
     "LRP",
     "AttentionRollout",
     "AttnLRP",
+    "DeepLiftRescale",
     "EpsilonLRP",
     "Explainer",
     "GradientTimesInput",

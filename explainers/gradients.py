@@ -22,7 +22,7 @@ class GradientTimesInput:
     """x ⊙ ∂f(x); Shrikumar et al. 2016, arXiv 1605.01713."""
 
     name: str = "gradient_x_input"
-    claims: frozenset[str] = frozenset({"invariance"})
+    claims: frozenset[str] = frozenset("invariance dummy linearity symmetry scale determinism batching".split())
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """One forward and one backward pass: ``(batch, features)``."""
@@ -44,7 +44,9 @@ class IntegratedGradients:
     steps: int = 32
     baseline: str | None = None
     name: str = "integrated_gradients"
-    claims: frozenset[str] = frozenset({"invariance", "completeness"})
+    claims: frozenset[str] = frozenset(
+        "invariance completeness sensitivity dummy linearity symmetry shift scale determinism batching".split()
+    )
     max_tokens: int = 2048
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:

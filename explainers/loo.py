@@ -25,7 +25,9 @@ class LeaveOneOut:
     removal: Removal = field(default_factory=Replacement)
     max_tokens: int = 2048  # on a processor, larger passes leave its cache and take a quarter longer
     name: str = "loo"
-    claims: frozenset[str] = frozenset({"invariance", "loo"})
+    claims: frozenset[str] = frozenset(
+        "invariance loo sensitivity dummy linearity symmetry shift scale determinism batching".split()
+    )
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """One forward row per example and present feature, and one per example: ``(batch, features)``, 0 at padding.

@@ -56,11 +56,12 @@ class Propagation(TorchFunctionMode):
         rules: ``{operation or module class: rule}``.
         epsilon: the stabiliser ε ≥ 0; 0 is the limit ε → 0.
         point: the explained inputs, a leaf that requires grad.
+        signed: whether the stabiliser has the sign of what it is added to.
     """
 
-    def __init__(self, rules: Mapping[str, Rule], epsilon: float, point: Tensor) -> None:
+    def __init__(self, rules: Mapping[str, Rule], epsilon: float, point: Tensor, signed: bool = True) -> None:
         super().__init__()
-        self.rules, self.epsilon, self.point = rules, epsilon, point
+        self.rules, self.epsilon, self.point, self.signed = rules, epsilon, point, signed
         self.seen: set[Any] = set()  # the autograd nodes of what was computed in sight
         self.calls: Counter[str] = Counter()
         self.model: nn.Module | None = None
@@ -90,12 +91,19 @@ class Propagation(TorchFunctionMode):
             if carrying(result):
                 raise call.unsupported("no rule for this operation")
             return result
-        result = rule(call)
-        if callable(result):
-            result = self.written_out(result)
+        result = self.apply(rule, call)
         # What setitem writes to is its operand.
         self.seen.update([x.grad_fn for x in carrying(args if result is None else result)])
         return result
+
+    def apply(self, rule: Rule, call: Call) -> Any:
+        """Compute a call by its rule: a seam for those who watch."""
+        result = rule(call)
+        return self.written_out(result) if callable(result) else result
+
+    def lend(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What an atom is given for its arguments: a seam for those who watch."""
+        return args
 
     def refuse_unseen(self, values: list[Tensor], name: str) -> None:
         """Refuse tensors that carry relevance, or seem to, but come from no operation that was seen here.
@@ -127,7 +135,7 @@ class Propagation(TorchFunctionMode):
     def _call(self, name: str, operation: Callable[..., Any], args: Any, kwargs: Any) -> Call:
         number = self.calls[name]
         self.calls[name] += 1
-        return Call(name, operation, args, kwargs, self.epsilon, self.where, number)
+        return Call(name, operation, args, kwargs, self.epsilon, self.where, number, self.signed)
 
     def _without_parameters(self, values: Any) -> Any:
         """Any leaf but the explained inputs is a constant: weights carry no relevance and get no gradient."""
@@ -150,17 +158,19 @@ class Propagation(TorchFunctionMode):
         def key_of(kind: str) -> str | None:
             return next((key for key in keys if fnmatchcase(kind, key)), None)
 
-        def enter(module: nn.Module, args: Any) -> None:
+        def enter(module: nn.Module, args: Any) -> Any:
             self.modules.append(module)
             if self.atom is None and (key := key_of(type(module).__name__)) and (operands := carrying(args)):
                 self.refuse_unseen(operands, key)
                 self.atom = module
+                return self.lend(args)
+            return None
 
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
             result = output
             key = key_of(type(module).__name__)
             if module is self.atom and key:
-                result = self.rules[key](self._call(key, lambda *_: output, args, {}))
+                result = self.apply(self.rules[key], self._call(key, lambda *_: output, args, {}))
                 self.seen.update([x.grad_fn for x in carrying(result)])
                 self.atom = None
             elif self.atom is None and key and carrying(output):
@@ -188,12 +198,15 @@ class LRP:
         rules: ``{operation name: rule}``.
         epsilon: the stabiliser ε ≥ 0 of z + ε·sign z, sign 0 = 1. Nothing is divided by z here, so that the default
             is the limit ε → 0, in which violations have closed forms; arXiv 2510.18810 has 1e-6.
+        signed: whether the stabiliser has the sign of z. Without it, z + ε, as some libraries have it, the denominator
+            has a zero at z = −ε; see docs/epsilon.md.
     """
 
     name: str
     rules: Mapping[str, Rule]
     epsilon: float = 0.0
-    claims: frozenset[str] = frozenset({"invariance"})
+    claims: frozenset[str] = frozenset("invariance linearity scale determinism batching".split())
+    signed: bool = True
 
     def __post_init__(self) -> None:
         if self.epsilon < 0:
@@ -204,20 +217,28 @@ class LRP:
 
         Raises:
             Unsupported: an operation that carries relevance has no rule; names the operation and the module.
+            ZeroDivisionError: the stabiliser has no sign and meets z = −ε; names the same.
         """
         propagation, output = self.propagate(model, case)
         (gradient,) = torch.autograd.grad(output.sum(), propagation.point)
         return per_feature(case.inputs * gradient)
 
     @torch.enable_grad()
-    def propagate(self, model: nn.Module, case: Case) -> tuple[Propagation, Tensor]:
+    def propagate(
+        self, model: nn.Module, case: Case, kind: type[Propagation] = Propagation
+    ) -> tuple[Propagation, Tensor]:
         """The forward pass: what saw it, and the explained output ``(batch,)``, whose gradient carries relevance.
+
+        Args:
+            model: what is explained.
+            case: on what.
+            kind: the `Propagation` that sees it.
 
         Raises:
             Unsupported: see `attribute`.
         """
         point = case.inputs.detach().clone().requires_grad_()
-        propagation = Propagation(self.rules, self.epsilon, point)
+        propagation = kind(self.rules, self.epsilon, point, self.signed)
         with propagation.following(model), propagation:
             # A copy, in sight: a model may write to its input, and a leaf may not be written to.
             output = replace(case, inputs=point.clone()).run(model)

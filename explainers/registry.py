@@ -6,6 +6,7 @@ import difflib
 import importlib
 from collections.abc import Iterable
 
+from faithcheck.explainers.deeplift import DeepLiftRescale
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo import LeaveOneOut
 from faithcheck.explainers.lrp import CPLRP, AttnLRP, EpsilonLRP
@@ -23,6 +24,7 @@ def builtin_explainers() -> dict[str, Explainer]:
         EpsilonLRP(),
         AttnLRP(),
         CPLRP(),
+        DeepLiftRescale(),
     ]
     return {explainer.name: explainer for explainer in explainers}
 

@@ -53,7 +53,7 @@ class AttentionRollout:
     residual: bool = True
     row: int | None = None
     name: str = "attention_rollout"
-    claims: frozenset[str] = frozenset({"invariance"})
+    claims: frozenset[str] = frozenset("invariance shift determinism batching".split())
 
     @torch.no_grad()
     def attribute(self, model: nn.Module, case: Case) -> Tensor:

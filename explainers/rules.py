@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -64,6 +65,7 @@ class Call:
         epsilon: the stabiliser ε ≥ 0.
         where: names the module whose forward pass is running.
         number: how many calls of this name the forward pass made before.
+        signed: whether the stabiliser has the sign of what it is added to.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Call:
     epsilon: float
     where: Callable[[], str]
     number: int = 0
+    signed: bool = True
 
     def value(self) -> Any:
         """The operation's own result, with its plain gradient."""
@@ -93,6 +96,19 @@ class Call:
         leaves[first] = leaves[first].detach()
         args, kwargs = tree_unflatten(leaves, structure)
         return replace(self, args=args, kwargs=kwargs)
+
+    def stabilised(self, z: Tensor, parts: int = 1) -> Tensor:
+        """`stabilised`, by the stabiliser of this call.
+
+        Raises:
+            ZeroDivisionError: a denominator parts·z + ε without a sign is 0.
+        """
+        if not self.signed and self.epsilon > 0 and (quotient(self.epsilon, z) == -parts).any():
+            raise ZeroDivisionError(
+                f"{self.name} in {self.where()}: the stabiliser has no sign, and the denominator {parts}·z + ε is 0 "
+                f"for ε = {self.epsilon:g}: take the signed one, or another ε"
+            )
+        return stabilised(z, self.epsilon, parts, self.signed)
 
     def unsupported(self, why: str) -> Unsupported:
         """The error that refuses this call."""
@@ -124,13 +140,22 @@ def modified(x: Tensor, value: Tensor, gradient: Callable[[Tensor], Tensor]) -> 
     return result
 
 
-def stabilised(z: Tensor, epsilon: float, parts: int = 1) -> Tensor:
-    """z, its gradient scaled by |z| / (parts·|z| + ε): the denominators parts·z + ε·sign z of Eqs. 1, 3 and 4."""
+def quotient(epsilon: float, z: Tensor) -> Tensor:
+    """ε/z, rounded once, so that it is exactly −parts at the pole z = −ε/parts."""
+    return torch.full_like(z.detach(), epsilon).div_(z.detach())
+
+
+def stabilised(z: Tensor, epsilon: float, parts: int = 1, signed: bool = True) -> Tensor:
+    """z, its gradient scaled by |z| / (parts·|z| + ε): the denominators parts·z + ε·sign z of Eqs. 1, 3 and 4.
+
+    Without the sign, by z / (parts·z + ε), which has a pole at z = −ε/parts.
+    """
     if not z.requires_grad:  # computed under no_grad
         return z
     if epsilon > 0:
         # parts + ε/|z| is finite at z = ±∞ (a masked logit), and infinite at z = 0, where no relevance goes on.
-        denominator = z.detach().abs().reciprocal_().mul_(epsilon).add_(parts)
+        ratio = z.detach().abs().reciprocal_().mul_(epsilon) if signed else quotient(epsilon, z)
+        denominator = ratio.add_(parts)
         z.register_hook(lambda gradient: gradient / denominator)  # type: ignore[no-untyped-call]
     elif parts != 1:
         z.register_hook(lambda gradient: gradient / parts)  # type: ignore[no-untyped-call]
@@ -149,7 +174,7 @@ def by_rows(call: Call) -> Callable[[], Any]:
 
 def epsilon_rule(call: Call) -> Tensor:
     """Eq. 1, for a map that is linear in one operand, or in all its operands together (a sum)."""
-    return stabilised(call.value(), call.epsilon)
+    return call.stabilised(call.value())
 
 
 def refuse_several(call: Call) -> None:
@@ -177,7 +202,7 @@ def bilinear_rule(call: Call) -> Tensor:
         raise call.unsupported(
             f"no rule for a product of {operands} operands that carry relevance; multiply two by two"
         )
-    return stabilised(call.value(), call.epsilon, parts=operands)
+    return call.stabilised(call.value(), parts=operands)
 
 
 def product_rule(call: Call) -> Any:
@@ -223,7 +248,7 @@ def scaling_rule(call: Call) -> Tensor:
 
     The map is diagonal, and what it multiplies x by is y/x: the identity rule's gradient, at x = 0 too.
     """
-    return stabilised(identity_rule(call), call.epsilon)
+    return call.stabilised(identity_rule(call))
 
 
 def quotient_rule(call: Call, product: Rule = product_rule) -> Any:
@@ -251,7 +276,7 @@ def layer_norm_rule(call: Call) -> Tensor:
         scaled = at_value if gamma is None else at_value * gamma
         return (scaled - scaled.mean(axes, keepdim=True)).mul_(deviation)
 
-    return stabilised(modified(x, value, gradient), call.epsilon)
+    return call.stabilised(modified(x, value, gradient))
 
 
 def rms_norm_rule(call: Call) -> Tensor:
@@ -261,7 +286,7 @@ def rms_norm_rule(call: Call) -> Tensor:
     gamma, eps = call.argument(2, "weight"), call.argument(3, "eps")
     square = x.detach().square().mean(tuple(range(-len(shape), 0)), keepdim=True)
     z = x * (square + (torch.finfo(x.dtype).eps if eps is None else eps)).rsqrt()
-    return stabilised(z if gamma is None else z * gamma, call.epsilon)
+    return call.stabilised(z if gamma is None else z * gamma)
 
 
 def batch_norm_rule(call: Call) -> Tensor:
@@ -326,7 +351,7 @@ MATRIX_PRODUCTS = ("matmul", "mm", "bmm", "mv", "dot", "inner", "outer", "einsum
 ACTIVATIONS = (
     *("gelu", "silu", "mish", "tanh", "sigmoid", "logsigmoid", "softplus", "softsign", "elu", "selu", "celu"),
     *("leaky_relu", "hardtanh", "hardsigmoid", "hardswish", "relu6", "clamp", "erf", "exp", "expm1", "log", "log1p"),
-    *("sqrt", "rsqrt", "square", "reciprocal", "pow", "rpow"),
+    *("sqrt", "rsqrt", "square", "reciprocal", "pow", "rpow", "special_ndtr"),
 )
 ACTIVATION_MODULES = (
     *("GELUTanh", "NewGELUActivation", "GELUActivation", "FastGELUActivation", "QuickGELUActivation"),
@@ -345,6 +370,7 @@ EPSILON_LRP: Mapping[str, Rule] = {
     **dict.fromkeys((*ACTIVATIONS, *ACTIVATION_MODULES), identity_rule),
     **dict.fromkeys(RMS_NORM_MODULES, scaling_rule),
     **dict.fromkeys(MULTIPLES, multiple),
+    **dict.fromkeys(("div", "rdiv"), partial(quotient_rule, product=multiple)),
     "iter": by_rows,
     "layer_norm": layer_norm_rule,
     "rms_norm": rms_norm_rule,
@@ -357,8 +383,7 @@ ATTNLRP: Mapping[str, Rule] = {
     **EPSILON_LRP,
     **dict.fromkeys(MATRIX_PRODUCTS, bilinear_rule),
     "mul": product_rule,
-    "div": quotient_rule,
-    "rdiv": quotient_rule,
+    **dict.fromkeys(("div", "rdiv"), quotient_rule),
     "softmax": plain,
     "scaled_dot_product_attention": attention_rule,
 }

@@ -175,8 +175,11 @@ def test_a_quotient_is_a_product_with_the_reciprocal():
     a, b, relevance = torch.randn(5), torch.rand(5) + 1, torch.randn(5)
     for got in relevance_of(torch.div, a, b, relevance=relevance):
         torch.testing.assert_close(got, relevance / 2, **CLOSE)
-    (ran,) = relevance_of(lambda b: 2 / b, b, relevance=relevance)
-    torch.testing.assert_close(ran, relevance, **CLOSE)
+    for rules in (EPSILON_LRP, ATTNLRP):
+        (ran,) = relevance_of(lambda b: 2 / b, b, relevance=relevance, rules=rules)
+        torch.testing.assert_close(ran, relevance, **CLOSE)
+    with pytest.raises(Unsupported, match="both carry relevance"):
+        relevance_of(torch.div, a, b, relevance=relevance, rules=EPSILON_LRP)
 
 
 @both_forms

@@ -1,0 +1,58 @@
+"""Conservation, operation by operation: each passes on the relevance that it received.
+
+Σ_i R_i of the operands = Σ_j R_j of the results; Bach et al. 2015, doi 10.1371/journal.pone.0130140, Eqs. 2 and 12; the
+text after Eq. 5 of arXiv 2510.18810 says it of AttnLRP's rules.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.explainers.ledger import Entry, conservation_ledger
+from faithcheck.explainers.lrp import LRP
+from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.models.case import Case
+
+
+def conservation(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """Measure how much relevance operations do not pass on.
+
+    ``values`` is received − passed on, ``(batch, operations)`` in the order of the forward pass; ``gap`` its largest
+    entry relative to the largest relevance that an operation of the example received or passed on, in [0, 2].
+
+    Raises:
+        Unsupported: from the explainer; or it propagates nothing through operations, so that there is no ledger.
+        ValueError: the ledger does not balance: something was lost and has no name.
+    """
+    if not isinstance(explainer, LRP):
+        raise Unsupported(f"{explainer.name} hands no relevance from operation to operation: only LRP keeps a ledger")
+    ledger, tol = conservation_ledger(explainer, model, case), tolerance(case.inputs)
+    if not ledger.gap <= tol:
+        raise ValueError(f"the ledger does not balance: {ledger.gap:.1e} of the relevance is lost and has no name")
+    values = torch.stack([entry.lost for entry in ledger.entries], 1)
+    scale = torch.cat([torch.stack([e.received, e.passed_on], 1) for e in ledger.entries], 1)
+    size = scale.abs().amax(1)
+    detail: dict[str, object] = {"operations": len(ledger.entries)}
+    losing = [entry for entry in ledger.entries if bool((entry.lost.abs() > tol * size).any())]
+    if losing:
+        worst = max(losing, key=lambda entry: float((entry.lost.abs() / size).max()))
+        detail["operations that lose"] = len(losing)
+        detail["first, from the output"] = named(losing[-1])
+        detail["worst"] = named(worst)
+        causes = {cause: lost for cause, lost in ledger.by_cause().items() if bool((lost.abs() > tol * size).any())}
+        detail["causes, share of the output"] = ", ".join(
+            f"{cause} {share(lost, ledger.start)}" for cause, lost in causes.items()
+        )
+    return Measurement(relative_gap(values, scale), tol, values, scale, detail)
+
+
+def named(entry: Entry) -> str:
+    """An operation, the module that ran it, and why it loses."""
+    return f"{entry.operation} in {entry.module or 'the model'} ({', '.join(entry.losses)})"
+
+
+def share(lost: Tensor, start: Tensor) -> str:
+    """What is lost in the whole batch, relative to Σ |explained output|."""
+    return f"{float(lost.abs().sum() / start.abs().sum()):.3f}"

@@ -1,0 +1,91 @@
+"""One term written as two: x = ½x + ½x, and Wx + b = (W′x + b′) + (W″x + b″).
+
+LRP with ε → 0 is gradient × input with the gradient modified at products of data, activations and norms (see
+`faithcheck.explainers.rules`). A sum and a multiple by a constant are none of these: through both terms together comes
+½ + ½ = 1 times the gradient, or W′ + W″ = W, and the activations behind them see the same values. So every map is the
+same, exactly. With the stabiliser ε > 0 the sum is one more denominator, and the maps differ in the first order of ε:
+docs/epsilon.md. DeepLIFT's rescale rule, too, takes plain gradients through sums, and its slopes see the same values.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.case import Case
+from faithcheck.models.pair import FUNCTION, Expectation, Expected, equivalent_pair, relevance
+
+FEATURES, HIDDEN, CLASSES = 6, 10, 3
+EXPECTED: Expected = {
+    **FUNCTION,
+    **relevance(
+        "the two terms' gradients add up to that of the one, and sums are not modified where ε → 0",
+        of="epsilon_lrp attnlrp cplrp",
+    ),
+    ("invariance", "deeplift_rescale"): Expectation("HOLDS", "activations see the same values; sums pass gradients on"),
+}
+
+
+def points(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
+    """Six random points, baseline 0."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(6, FEATURES, dtype=torch.float64, generator=generator).to(device, dtype)
+    return Case(inputs, torch.arange(6, device=device) % CLASSES, torch.zeros_like(inputs))
+
+
+class Residual(nn.Module):
+    """x + W₂ tanh(W₁x + b₁) + b₂, with x whole or in halves."""
+
+    def __init__(self, halves: bool) -> None:
+        super().__init__()
+        self.halves = halves
+        self.branch = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, FEATURES))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """``(batch, features)`` to the same."""
+        kept = inputs / 2 + inputs / 2 if self.halves else inputs
+        outputs: Tensor = kept + self.branch(inputs)
+        return outputs
+
+
+class InTwo(nn.Module):
+    """A linear layer as the sum of two, the first with drawn weights and the second with what is missing."""
+
+    def __init__(self, whole: nn.Linear) -> None:
+        super().__init__()
+        self.first, self.second = deepcopy(whole), deepcopy(whole)
+        with torch.no_grad():
+            for one, other in zip(self.first.parameters(), self.second.parameters(), strict=True):
+                one.copy_(torch.randn_like(one))
+                other.sub_(one)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """As the layer: ``(batch, features)`` to ``(batch, outputs)``."""
+        total: Tensor = self.first(inputs) + self.second(inputs)
+        return total
+
+
+@equivalent_pair("halves.residual", case=points, why="x = ½x + ½x, exactly", expected=EXPECTED, axioms=("invariance",))
+def residual(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """Two residual blocks with tanh and a linear head."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        f = nn.Sequential(Residual(halves=False), Residual(halves=False), nn.Linear(FEATURES, CLASSES))
+    g = nn.Sequential(Residual(halves=True), Residual(halves=True), nn.Linear(FEATURES, CLASSES))
+    g.load_state_dict(f.state_dict())
+    return f.to(device, dtype).eval(), g.to(device, dtype).eval()
+
+
+@equivalent_pair(
+    "halves.linear", case=points, why="W = W′ + W″ and b = b′ + b″", expected=EXPECTED, axioms=("invariance",)
+)
+def linear(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """A perceptron with tanh, its first layer whole or as the sum of two."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        whole, head = nn.Linear(FEATURES, HIDDEN).double(), nn.Linear(HIDDEN, CLASSES).double()
+        f = nn.Sequential(whole, nn.Tanh(), head)
+        g = nn.Sequential(InTwo(whole), nn.Tanh(), deepcopy(head))
+    return f.to(device, dtype).eval(), g.to(device, dtype).eval()

@@ -1,0 +1,58 @@
+"""max(a, b) against (a + b + |a − b|)/2, in a maxout network.
+
+max selects: relevance goes with the gradient, 1 to the larger. In (a + b + |a − b|)/2 sums and multiples pass the
+gradient on, and |·| only changes a sign, so its gradient is ±1, also where relevance is kept as a ratio, |z|/z. So a
+gets ½(1 + sign(a − b)): 1 where it is the larger, 0 else, ½ at a tie, as torch's max has it too. DeepLIFT's rescale
+rule says nothing of max, and refuses it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.case import Case
+from faithcheck.models.pair import FUNCTION, equivalent_pair, relevance
+
+
+class Maxout(nn.Module):
+    """A linear map of max(W₁x, W₂x): ``(batch, 5)`` to ``(batch, 3)``; no biases, so that f(αx) = αf(x), α > 0."""
+
+    def __init__(self, written_out: bool) -> None:
+        super().__init__()
+        self.written_out = written_out
+        self.one, self.other = (nn.Linear(5, 8, bias=False) for _ in range(2))
+        self.head = nn.Linear(8, 3, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The outputs."""
+        a, b = self.one(inputs), self.other(inputs)
+        larger = (a + b + (a - b).abs()) / 2 if self.written_out else torch.maximum(a, b)
+        outputs: Tensor = self.head(larger)
+        return outputs
+
+
+def points(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
+    """Six random points, baseline 0."""
+    inputs = torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+    return Case(inputs, torch.arange(6, device=device) % 3, torch.zeros_like(inputs))
+
+
+@equivalent_pair(
+    "maximum.absolute",
+    case=points,
+    why="|a − b| is the larger less the smaller, a + b their sum",
+    expected={
+        **FUNCTION,
+        **relevance("½(1 + sign(a − b)) is 1 for the larger and 0 for the other", of="epsilon_lrp attnlrp cplrp"),
+    },
+    axioms=("invariance",),
+)
+def absolute(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """Shared weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        f = Maxout(written_out=False)
+    g = Maxout(written_out=True)
+    g.load_state_dict(f.state_dict())
+    return f.to(device, dtype).eval(), g.to(device, dtype).eval()
