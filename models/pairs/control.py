@@ -1,37 +1,128 @@
 """Controls: a model and its deep copy. Nothing differs, so whatever an explainer does, it does it twice.
 
-They also carry the single models that the other axioms are measured on: a perceptron and a small BERT.
+They also carry the single models that the other axioms are measured on: a perceptron, a small BERT and x₁x₂x₃. What
+holds there, and why (LRP with ε → 0 is input × modified gradient, DeepLIFT (input − baseline) × slopes):
+
+* sensitivity (a): LOO is the change itself, and so are the complete IG and DeepLIFT where one feature differs. A
+  (modified) gradient of these analytic functions is zero on a set of measure 0, which random points miss. Rollout is a
+  product of softmax weights, all positive.
+* linearity: function values and gradients are linear in the function, and no LRP rule with ε → 0 depends on what
+  comes from above. Rollout is the same a for every output: a − (α + β)·a is 2a, next to 3a.
+* shift: with the baseline shifted too, x − x′ and the function on it are what they were. Whoever multiplies by x itself
+  gains c ⊙ gradient: (x + c) ⊙ gradient − x ⊙ gradient. In BERT this is 0: a constant added to an embedding is what the
+  LayerNorm after it takes away, so that the gradient, LRP's too, sums to 0 over each token.
+* scale: dividing by a constant divides the gradient, and x is as much larger; a factor of the output is one of the
+  gradient and of the values. Rollout does not see the factor: a − 3a, next to 3a.
+* randomisation: weights of the last layer are as likely as their negatives, which negate the map, so that the expected
+  rank correlation is 0. Rollout does not see the last layer: ρ = 1.
+* conservation, op by op: LRP alone passes relevance from operation to operation. Bias-free linear maps, activations and
+  products of data conserve; Eq. 5 and added constants do not.
+* determinism, batching, precision: none draws random numbers, looks at another example, or subtracts much larger
+  numbers than its result.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from faithcheck.models.case import Case
-from faithcheck.models.pair import Expectation, Pair, equivalent_pair, register
+from faithcheck.models.architectures import Embedded
+from faithcheck.models.case import Case, change, explained
+from faithcheck.models.derived import SHIFT
+from faithcheck.models.pair import (
+    FUNCTION,
+    Expectation,
+    Expected,
+    Pair,
+    Predict,
+    Verdict,
+    equivalent_pair,
+    register,
+    relevance,
+)
 from faithcheck.models.pairs import linear_attention, product
 
 WHY = "a deep copy is the same model"
 TOKENS, WIDTH = 7, 32
 
+GRADIENT = "gradient_x_input"
+LRP = "attnlrp cplrp"
+FROM_BASELINE = "loo integrated_gradients"
+ALL = f"{FROM_BASELINE} {GRADIENT} {LRP}"
+ROLLOUT = "attention_rollout"
+AXIOMS = ("invariance", "loo", "conservation")
+OTHERS = ("sensitivity", "linearity", "shift", "scale", "randomisation", "determinism", "batching", "precision")
+
 itself = Expectation("HOLDS", "Leave-One-Out correlates with itself")
 
 
-class TokenClassifier(nn.Module):
-    """A `transformers` classifier read at its token embeddings: ``(batch, tokens, width)`` to ``(batch, classes)``."""
+def cells(
+    axioms: str,
+    explainers: str,
+    why: str,
+    *,
+    predict: Predict | None = None,
+    floor: float | None = None,
+    cite: str = "",
+) -> Expected:
+    """One expectation for these axioms and explainers, by name: HOLDS, or VIOLATES with a prediction or a floor."""
+    verdict: Verdict = "HOLDS" if predict is None and floor is None else "VIOLATES"
+    expectation = Expectation(verdict, why, predict, floor, cite)
+    return {(axiom, explainer): expectation for axiom in axioms.split() for explainer in explainers.split()}
 
-    def __init__(self, classifier: BertForSequenceClassification) -> None:
-        super().__init__()
-        self.classifier = classifier
 
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """The logits."""
-        logits: Tensor = self.classifier(inputs_embeds=embeddings).logits
-        return logits
+SHIFTED = "(x + c) ⊙ gradient − x ⊙ gradient = c ⊙ gradient"
+KINDERMANS = "Kindermans et al. 2017, arXiv 1711.00867"
+BACH = "Bach et al. 2015, doi 10.1371/journal.pone.0130140"
+SUNDARARAJAN = "Sundararajan et al. 2017, arXiv 1703.01365"
+
+COPIES: Expected = {**FUNCTION, **relevance("the same model twice")}
+
+
+def generic(values: str, gradients: str) -> Expected:
+    """What holds on any model for explainers of function values and for those that are an input × gradient."""
+    both = f"{values} {gradients}"
+    return {
+        **cells("linearity", both, "values and (modified) gradients are linear in the function", cite=SUNDARARAJAN),
+        **cells("shift", values, "x − x′, and the function between them, are what they were", cite=KINDERMANS),
+        **cells("scale", both, "c·x ⊙ gradient/c, and a factor of the output is one of values and gradients"),
+        **cells("randomisation", both, "negated weights of the last layer are as likely, and negate the map: E[ρ] = 0"),
+        **cells("determinism", both, "draws no random numbers"),
+        **cells("batching", both, "no operation mixes examples"),
+        **cells("precision", both, "no difference of numbers much larger than itself"),
+    }
+
+
+def gradient(model: nn.Module, case: Case) -> Tensor:
+    """The gradient of the explained output, shaped like the inputs."""
+    with torch.enable_grad():
+        point = case.inputs.detach().clone().requires_grad_()
+        return torch.autograd.grad(explained(model(point), case.target).sum(), point)[0]
+
+
+def of_the_shift(model: nn.Module, case: Case) -> Tensor:
+    """Gradient × input under a shift: c ⊙ gradient, ``(batch, features)``."""
+    return SHIFT * gradient(model, case)
+
+
+def slope_surplus(model: nn.Module, case: Case) -> Tensor:
+    """x·gradient − (f(x) − f(0)), ``(batch,)``: how far the tangent at x is from the chord, for gradient × input."""
+    return (case.inputs * gradient(model, case)).flatten(1).sum(1) - change(model, case)
+
+
+def interactions(model: nn.Module, case: Case) -> Tensor:
+    """Σᵢ (f(x) − f(x without i)) − (f(x) − f(0)), ``(batch,)``: a term counts once for each feature in it."""
+    alone = torch.zeros(len(case.inputs)).to(case.inputs)
+    for i in range(case.shape[1]):
+        without = case.inputs.clone()
+        without[:, i] = case.baseline[:, i]
+        alone += change(model, replace(case, baseline=without))
+    return alone - change(model, case)
 
 
 def generator(seed: int) -> torch.Generator:
@@ -55,20 +146,41 @@ def sentences(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     return Case(inputs, target, torch.zeros_like(inputs), special)
 
 
+def of_the_shift_in_relevance(model: nn.Module, case: Case) -> Tensor:
+    """LRP on the perceptron under a shift: c ⊙ the gradient with tanh z/z for the slope of tanh, ``(batch, 8)``."""
+    first, last = (model.get_parameter(name).detach() for name in ("0.weight", "2.weight"))
+    z = case.inputs @ first.T
+    return SHIFT * (last[case.target] * torch.tanh(z) / z) @ first
+
+
+ON_THE_PERCEPTRON: Expected = {
+    **COPIES,
+    **generic(f"{FROM_BASELINE} deeplift_rescale", f"{GRADIENT} {LRP} epsilon_lrp"),
+    **cells("sensitivity", "loo", "it is the change of the output"),
+    **cells("sensitivity", "integrated_gradients deeplift_rescale", "complete: the one that differs gets it all"),
+    **cells("sensitivity", f"{GRADIENT} {LRP} epsilon_lrp", "an analytic gradient is 0 on a set of measure 0 only"),
+    **cells("shift", GRADIENT, SHIFTED, predict=of_the_shift, cite=KINDERMANS),
+    **cells("shift", f"{LRP} epsilon_lrp", SHIFTED, predict=of_the_shift_in_relevance, cite=KINDERMANS),
+    **cells("completeness", GRADIENT, "the tangent at x is not the chord to 0", predict=slope_surplus),
+    **cells("completeness", "loo", "what features do together counts for each of them", predict=interactions),
+    **cells("conservation", f"{LRP} epsilon_lrp", "no bias, and activations pass relevance on unchanged", cite=BACH),
+    ("loo", "loo"): itself,
+    ("completeness", "integrated_gradients"): Expectation("HOLDS", "tanh is analytic: quadrature converges"),
+    ("completeness", "epsilon_lrp"): Expectation(
+        "HOLDS", "without biases every linear map and every activation conserves, and f(0) = 0"
+    ),
+    ("completeness", "attnlrp"): Expectation("HOLDS", "the same rules as ε-LRP where there is no product of data"),
+    ("completeness", "cplrp"): Expectation("HOLDS", "the same rules as ε-LRP where there is no product of data"),
+}
+
+
 @equivalent_pair(
     "control.mlp",
     case=points,
     why=WHY,
     control=True,
-    expected={
-        ("loo", "loo"): itself,
-        ("completeness", "integrated_gradients"): Expectation("HOLDS", "tanh is analytic: quadrature converges"),
-        ("completeness", "epsilon_lrp"): Expectation(
-            "HOLDS", "without biases every linear map and every activation conserves, and f(0) = 0"
-        ),
-        ("completeness", "attnlrp"): Expectation("HOLDS", "the same rules as ε-LRP where there is no product of data"),
-        ("completeness", "cplrp"): Expectation("HOLDS", "the same rules as ε-LRP where there is no product of data"),
-    },
+    axioms=(*AXIOMS, *OTHERS, "completeness"),
+    expected=ON_THE_PERCEPTRON,
 )
 def perceptron(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """A bias-free perceptron with tanh, random weights."""
@@ -79,17 +191,32 @@ def perceptron(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.
     return model, deepcopy(model)
 
 
+ON_BERT: Expected = {
+    **COPIES,
+    **generic(FROM_BASELINE, f"{GRADIENT} {LRP}"),
+    **cells("sensitivity", "loo", "it is the change of the output"),
+    **cells("sensitivity", "integrated_gradients", "complete, to the quadrature: the one that differs gets it all"),
+    **cells("sensitivity", f"{GRADIENT} {LRP}", "an analytic gradient is 0 on a set of measure 0 only"),
+    **cells("shift", f"{GRADIENT} {LRP}", "LayerNorm takes a token's mean away: its gradient sums to 0"),
+    **cells("sensitivity", ROLLOUT, "a product of softmax weights, which are positive"),
+    **cells("shift", ROLLOUT, "the attention weights are what they were"),
+    **cells("determinism batching precision", ROLLOUT, "a product of each example's own attention weights"),
+    **cells("linearity", ROLLOUT, "the same for every output: 2a beside 3a", floor=0.66),
+    **cells("scale", ROLLOUT, "the same for every factor of the output: 2a beside 3a", floor=0.66),
+    **cells("randomisation", ROLLOUT, "does not see the last layer: ρ = 1", floor=0.99),
+    **cells("conservation", "attnlrp", "Eq. 5: a softmax passes Σ z A (G − Σ A G) on, not Σ A G", floor=0.01),
+    **cells("conservation", "cplrp", "position and type embeddings keep their share of a sum", floor=0.01),
+    ("loo", "loo"): itself,
+}
+
+
 @equivalent_pair(
     "control.bert",
     case=sentences,
     why=WHY,
     control=True,
-    expected={
-        ("loo", "loo"): itself,
-        ("completeness", "integrated_gradients"): Expectation(
-            "UNCLAIMED", "32 nodes of quadrature through LayerNorm and softmax leave an error above round-off"
-        ),
-    },
+    axioms=(*AXIOMS, *OTHERS),  # not completeness: of what LRP misses there, conservation says where it went
+    expected=ON_BERT,
 )
 def bert(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """An unmodified two-layer `BertForSequenceClassification` with random weights, eager attention."""
@@ -105,7 +232,7 @@ def bert(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module
         torch.manual_seed(seed)
         classifier = BertForSequenceClassification(config)
     classifier.set_attn_implementation("eager")  # Attention Rollout has to see the softmax
-    model = TokenClassifier(classifier).to(device, dtype).eval()
+    model = Embedded(classifier).to(device, dtype).eval()
     return model, deepcopy(model)
 
 
@@ -121,16 +248,44 @@ def attention_copies(seed: int, dtype: torch.dtype, device: torch.device) -> tup
     return left, deepcopy(left)
 
 
-# The models of these two are measured alone where they are at home.
+def product_of_the_shift(share: Sequence[float]) -> Predict:
+    """(Modified) gradient × input of x₁x₂x₃ under a shift, ``(batch, 3)``: c times a share of y/xᵢ."""
+    return lambda model, case: SHIFT * case.inputs.new_tensor(share) * case.inputs.prod(1, keepdim=True) / case.inputs
+
+
+def last_takes_half(model: nn.Module, case: Case) -> Tensor:
+    """AttnLRP's (¼, ¼, ½)y less its first entry, ``(batch, 3)``, where all factors have the first one's value."""
+    return case.inputs[:, :1] ** 3 * case.inputs.new_tensor([0, 0, 1 / 4])
+
+
 register(
-    Pair("control.product", product_copies, product.points(3), WHY, axioms=frozenset({"invariance"}), control=True)
+    Pair(
+        "control.product",
+        product_copies,
+        product.points(3),
+        WHY,
+        expected={
+            **COPIES,
+            **cells("symmetry", f"loo {GRADIENT}", "every factor gets y", cite=SUNDARARAJAN),
+            **cells("symmetry", "integrated_gradients", "every factor gets y/3", cite=SUNDARARAJAN),
+            **cells("symmetry", LRP, "the last factor gets y/2, the others y/4", predict=last_takes_half),
+            **cells("shift", FROM_BASELINE, "x − x′, and the function between them, are what they were"),
+            **cells("shift", GRADIENT, SHIFTED, predict=product_of_the_shift([1, 1, 1]), cite=KINDERMANS),
+            **cells("shift", LRP, SHIFTED, predict=product_of_the_shift([1 / 4, 1 / 4, 1 / 2]), cite=KINDERMANS),
+            **cells("scale", ALL, "c·x ⊙ gradient/c, and a factor of the output is one of values and gradients"),
+            **cells("conservation", LRP, "each product passes ½ + ½ of its relevance on", cite=product.PAPER),
+        },
+        axioms=frozenset({"invariance", "symmetry", "shift", "scale", "conservation"}),
+        control=True,
+    )
 )
 register(
     Pair(
-        "control.linear_attention",
+        "control.linear_attention",  # its models are measured alone where they are at home
         attention_copies,
         linear_attention.digits_case,
         WHY,
+        expected=COPIES,
         axioms=frozenset({"invariance"}),
         control=True,
     )

@@ -1,0 +1,26 @@
+"""Determinism: the same explainer on the same model and case gives the same bits."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from faithcheck.axioms.verdicts import Measurement, relative_gap
+from faithcheck.explainers.protocol import Explainer, attribution_of
+from faithcheck.models.case import Case
+
+
+def determinism(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """Measure how far two attributions of one case differ, one straight after the other.
+
+    Torch's random state runs on in between: an explainer that draws random numbers fixes their seed, or differs.
+
+    ``values`` is the second minus the first, ``(batch, features)``; ``gap`` is its largest entry relative to the
+    example's largest attribution, in [0, 2]; the tolerance is 0.
+
+    Raises:
+        Unsupported, InvalidAttribution: from the explainer.
+    """
+    first, second = (attribution_of(explainer, model, case).double() for _ in range(2))
+    values, scale = second - first, torch.cat([first, second], 1)
+    return Measurement(relative_gap(values, scale), 0.0, values, scale)

@@ -1,0 +1,62 @@
+"""Dummy, or nullity: a feature on which the function does not depend gets zero.
+
+Sensitivity (b) of Sundararajan, Taly & Yan 2017, arXiv 1703.01365; the dummy of Friedman 2004.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.explainers.protocol import Explainer, attribution_of
+from faithcheck.models.case import Case
+
+DRAWS = 16
+
+
+def dummy(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """Measure what features on which the model does not depend are given.
+
+    ``values``, ``(batch, features)``, is the attribution of those features, and 0 elsewhere; ``gap`` is the largest of
+    them relative to the example's largest attribution, in [0, 1]; None where the model depends on every feature.
+
+    Raises:
+        Unsupported, InvalidAttribution: from the explainer.
+    """
+    attribution, tol = attribution_of(explainer, model, case).double(), tolerance(case.inputs)
+    idle = ~depends(model, case)
+    values = attribution * idle
+    detail: dict[str, object] = {"features": str(idle.nonzero().flatten().tolist())}
+    if not idle.any():
+        return Measurement(None, tol, values, detail={"reason": "the model depends on every feature"})
+    return Measurement(relative_gap(values, attribution), tol, values, attribution, detail)
+
+
+@torch.no_grad()
+def depends(model: nn.Module, case: Case) -> Tensor:
+    """Whether an output changes when a feature alone is drawn anew, at 16 drawn inputs: ``(features,)`` bool."""
+    here, there = drawn(case, seed=0), drawn(case, seed=1)
+    outputs = here.run(model)
+
+    def moves(feature: int) -> bool:
+        inputs = here.inputs.clone()
+        inputs[:, feature] = there.inputs[:, feature]
+        return not equal(replace(here, inputs=inputs).run(model), outputs)
+
+    return torch.tensor([moves(feature) for feature in range(case.shape[1])], device=outputs.device)
+
+
+def drawn(case: Case, seed: int) -> Case:
+    """The case at drawn inputs: its examples in turn, plus normal noise as large as the inputs' standard deviation."""
+    turn = torch.arange(DRAWS, device=case.inputs.device) % len(case.inputs)
+    rows, generator = case.rows(turn), torch.Generator().manual_seed(seed)
+    noise = torch.randn(rows.inputs.shape, dtype=torch.float64, generator=generator).to(case.inputs)
+    return replace(rows, inputs=rows.inputs + noise * case.inputs.std())
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Whether outputs differ by no more than the round-off of the largest of them all; NaN equals nothing."""
+    return relative_gap((a - b).unsqueeze(0), b.unsqueeze(0)) <= tolerance(b)

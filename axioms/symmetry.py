@@ -1,0 +1,54 @@
+"""Symmetry: features that the function lets swap, with equal values and equal baselines, get equal attributions.
+
+Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.axioms.dummy import drawn, equal
+from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.explainers.protocol import Explainer, attribution_of
+from faithcheck.models.case import Case
+
+
+def symmetry(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """Measure how unlike the attributions of symmetric features of equal values are.
+
+    Each feature takes the value, and the baseline, of the first feature that it is symmetric with. ``values``,
+    ``(batch, features)``, is its attribution minus that of this first feature, 0 for the first itself; ``gap`` is the
+    largest of them relative to the example's largest attribution, in [0, 2]; None where no two features are symmetric.
+
+    Raises:
+        Unsupported, InvalidAttribution: from the explainer.
+    """
+    first, tol = symmetric(model, case), tolerance(case.inputs)
+    alike = replace(case, inputs=case.inputs[:, first], baseline=case.baseline[:, first])
+    attribution = attribution_of(explainer, model, alike).double()
+    values = attribution - attribution[:, first]
+    if torch.equal(first, torch.arange(len(first), device=first.device)):
+        return Measurement(None, tol, values, detail={"reason": "no two features are symmetric"})
+    symmetries: dict[str, object] = {"first symmetric feature": str(first.tolist())}
+    return Measurement(relative_gap(values, attribution), tol, values, attribution, symmetries)
+
+
+@torch.no_grad()
+def symmetric(model: nn.Module, case: Case) -> Tensor:
+    """The first feature with which each can be swapped, at 16 drawn inputs; itself if none: ``(features,)`` int64."""
+    here = drawn(case, seed=0)
+    outputs = here.run(model)
+
+    def swap(i: int, j: int) -> bool:
+        order = torch.arange(case.shape[1], device=outputs.device)
+        order[[i, j]] = order[[j, i]]
+        return equal(replace(here, inputs=here.inputs[:, order]).run(model), outputs)
+
+    found: list[int] = []
+    for j in range(case.shape[1]):
+        # That swaps leave the function alone is an equivalence relation: to compare with the firsts is enough.
+        found.append(next((i for i in sorted(set(found)) if swap(i, j)), j))
+    return torch.tensor(found, device=outputs.device)
