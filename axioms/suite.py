@@ -17,11 +17,23 @@ from typing import Any
 import torch
 from torch import nn
 
+from faithcheck.axioms.batching import batching
 from faithcheck.axioms.completeness import completeness
+from faithcheck.axioms.conservation import conservation
+from faithcheck.axioms.determinism import determinism
+from faithcheck.axioms.dummy import dummy
 from faithcheck.axioms.equivalence import equivalence
+from faithcheck.axioms.generated import generated
 from faithcheck.axioms.invariance import invariance
+from faithcheck.axioms.linearity import linearity
 from faithcheck.axioms.loo_agreement import loo_agreement
+from faithcheck.axioms.precision import precision
+from faithcheck.axioms.randomisation import randomisation
+from faithcheck.axioms.scale import scale
+from faithcheck.axioms.sensitivity import sensitivity
+from faithcheck.axioms.shift import shift
 from faithcheck.axioms.symbolic import symbolic
+from faithcheck.axioms.symmetry import symmetry
 from faithcheck.axioms.verdicts import PASSING, Measurement, Status, relative_gap, settle
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.protocol import Explainer, Unsupported
@@ -39,20 +51,34 @@ class Axiom:
         measure: ``measure([explainer,] *models, case) -> Measurement``.
         of_pairs: measured on both models of a pair together, not on each alone.
         of_explainers: measured for an explainer, not for the pair as such.
+        part_of: the axiom of which this is a part: who claims that, claims this.
     """
 
     summary: str
     measure: Callable[..., Measurement]
     of_pairs: bool = True
     of_explainers: bool = True
+    part_of: str = ""
 
 
 AXIOMS = {
     "equivalence": Axiom("the two models of a pair are one function", equivalence, of_explainers=False),
     "invariance": Axiom("two implementations of one function get one attribution", invariance),
+    "generated": Axiom("no drawn pair of equal expressions gets two attributions", generated, part_of="invariance"),
     "completeness": Axiom("attributions sum to f(x) − f(baseline)", completeness, of_pairs=False),
+    "conservation": Axiom("every operation passes on the relevance that it received", conservation, of_pairs=False),
     "loo": Axiom("attributions correlate with Leave-One-Out", loo_agreement, of_pairs=False),
     "symbolic": Axiom("the running explainer is its symbolic derivation", symbolic),
+    "sensitivity": Axiom("a feature that changes the output alone is not given zero", sensitivity, of_pairs=False),
+    "dummy": Axiom("a feature on which the function does not depend gets zero", dummy, of_pairs=False),
+    "linearity": Axiom("αf₀ + βf₁ gets α times the attribution of f₀ plus β times f₁'s", linearity, of_pairs=False),
+    "symmetry": Axiom("symmetric features of equal values get equal attributions", symmetry, of_pairs=False),
+    "shift": Axiom("f(x − c) at x + c gets the attribution of f at x", shift, of_pairs=False),
+    "scale": Axiom("s·f(x/c) at c·x gets s times the attribution of f at x", scale, of_pairs=False),
+    "randomisation": Axiom("a model of random weights gets another attribution", randomisation, of_pairs=False),
+    "determinism": Axiom("the same call gives the same bits", determinism, of_pairs=False),
+    "batching": Axiom("an example gets the same attribution alone as in a batch", batching, of_pairs=False),
+    "precision": Axiom("float32 gives the attribution of float64, to round-off", precision, of_pairs=False),
 }
 
 
@@ -158,8 +184,9 @@ class Check:
         if (stated := self.stated) is not None:
             return stated
         assert self.explainer is not None  # of a pair as such, equivalence is stated
-        if self.axiom in getattr(self.explainer, "claims", ()):
-            return Expectation("HOLDS", f"{self.explainer.name} claims {self.axiom}")
+        claims = getattr(self.explainer, "claims", ())
+        if claimed := [axiom for axiom in (self.axiom, AXIOMS[self.axiom].part_of) if axiom in claims]:
+            return Expectation("HOLDS", f"{self.explainer.name} claims {claimed[0]}")
         return Expectation("UNCLAIMED", f"{self.explainer.name} does not claim {self.axiom}")
 
     def run(self, settings: Settings) -> Record:

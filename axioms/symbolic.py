@@ -1,13 +1,20 @@
-"""The symbolic proof: on scalar products, relevance is derived in SymPy and the running explainer is held against it.
+"""The symbolic proof: relevance is derived in SymPy, and the running explainer is held against the derivation.
 
-Only pairs whose models carry an expression tree (``model.tree``) have a symbolic form.
+Two kinds of models have a symbolic form, and are one here: a chain of factors, multiplied in the order of a tree and
+read out by a head, y = Σ H ⊙ (F₁F₂…Fₙ).
+
+* In a scalar product the factors are the features, 1 × 1 matrices, and H = 1.
+* In linear attention they are Q = XW_Q, Kᵀ = (XW_K)ᵀ and V = XW_V. The weights are symbols like the features: what is
+  proved is proved for all of them. Only then are the model's numbers put in, and the running explainer is compared.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TypeAlias
 
 import sympy
 import torch
@@ -16,61 +23,170 @@ from torch import nn
 from faithcheck.axioms.verdicts import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of
 from faithcheck.models.case import Case
-from faithcheck.models.pairs.product import Leaf, ScalarProduct, Tree, evaluate
+from faithcheck.models.pairs.product import Leaf, ScalarProduct, Tree, depths, evaluate
+from faithcheck.models.pairs.small_attention import SmallAttention
 
 # The explainers do a handful of multiplications: 1e-12 is thousands of rounding errors.
 TOLERANCE = 1e-12
-# Rational points k/16 with |k| ≤ 64: products of five such numbers have at most 30 bits, so float64 computes them, and
-# their halves, exactly, and the comparison is one of rational numbers.
+# Rational points k/16 with |k| ≤ 64: products of five such numbers, or of three and four weights k/4, and sums of a few
+# have at most 50 bits, so float64 computes them, and their halves, exactly, and the comparison is one of rationals.
 POINTS, DENOMINATOR = 8, 16
 
-Derivation = Callable[[Tree, Sequence[sympy.Symbol]], list[sympy.Expr]]
+Map: TypeAlias = list[sympy.Expr]
+Evaluation: TypeAlias = Callable[[Sequence[float]], list[Fraction]]
 
 
-def bilinear(tree: Tree, x: Sequence[sympy.Symbol]) -> list[sympy.Expr]:
-    """Eqs. 3–4 of arXiv 2510.18810 at every product, with ε = 0, from the root's relevance R = y down."""
-    relevance: list[sympy.Expr] = [sympy.Integer(0)] * len(x)
+@dataclass(frozen=True)
+class Chain:
+    """A model in SymPy: Σ H ⊙ (F₁F₂…Fₙ).
 
-    def propagate(node: Tree, incoming: sympy.Expr) -> None:
+    Attributes:
+        tree: the order in which the factors are multiplied.
+        x: the features, symbols.
+        factors: the matrices Fᵢ, linear in the features.
+        head: the matrix H.
+        weights: the other symbols; none in a scalar product.
+    """
+
+    tree: Tree
+    x: Sequence[sympy.Symbol]
+    factors: Sequence[sympy.Matrix]
+    head: sympy.Matrix
+    weights: Sequence[sympy.Symbol] = ()
+
+    def output(self) -> sympy.Expr:
+        """The output y, expanded."""
+        return sympy.expand(total(evaluate(self.tree, self.factors), self.head))
+
+    def path(self, factor: int) -> Map:
+        """x ⊙ the gradient through one factor, the others held constant."""
+
+        def slope(xi: sympy.Symbol) -> sympy.Expr:
+            changed = [f.diff(xi) if i == factor else f for i, f in enumerate(self.factors)]
+            return total(evaluate(self.tree, changed), self.head)
+
+        return [sympy.expand(xi * slope(xi)) for xi in self.x]
+
+
+def total(a: sympy.Matrix, b: sympy.Matrix) -> sympy.Expr:
+    """Σ A ⊙ B."""
+    return sum(a.multiply_elementwise(b))
+
+
+def over(a: sympy.Matrix, b: sympy.Matrix) -> sympy.Matrix:
+    """A ⊘ B, entry by entry."""
+    return a.multiply_elementwise(b.applyfunc(lambda entry: 1 / entry))
+
+
+def product_chain(tree: Tree) -> Chain:
+    """The scalar product of a tree's leaves."""
+    x = sympy.symbols(f"x1:{len(depths(tree)) + 1}")
+    return Chain(tree, x, [sympy.Matrix([[xi]]) for xi in x], sympy.Matrix([[1]]))
+
+
+def attention_chain(tree: Tree, tokens: int, width: int) -> Chain:
+    """Linear attention on so many tokens, with symbols for weights, in the order of the parameters of the model."""
+    x = sympy.Matrix(tokens, width, sympy.symbols(f"x1:{tokens * width + 1}"))
+    query, key, value = (
+        sympy.Matrix(width, width, sympy.symbols(f"{name}1:{width * width + 1}")) for name in ("q", "k", "v")
+    )
+    head = sympy.Matrix(tokens, width, sympy.symbols(f"h1:{tokens * width + 1}"))
+    weights = [entry for matrix in (query, key, value, head) for entry in matrix]
+    return Chain(tree, list(x), [x * query, (x * key).T, x * value], head, weights)
+
+
+def chain_of(model: nn.Module) -> tuple[Chain, dict[sympy.Symbol, sympy.Rational]]:
+    """A model in SymPy, and what its weights are.
+
+    Raises:
+        TypeError: it has no symbolic form here.
+    """
+    if isinstance(model, ScalarProduct):
+        return product_chain(model.tree), {}
+    if isinstance(model, SmallAttention):
+        chain = attention_chain(model.tree, *model.head.shape)
+        numbers = [exact_rational(w) for weight in model.parameters() for w in weight.flatten().tolist()]
+        return chain, dict(zip(chain.weights, numbers, strict=True))
+    raise TypeError(f"no symbolic form of {type(model).__name__}")
+
+
+# --- the derivations -------------------------------------------------------------------------------------------------
+
+Rule: TypeAlias = Callable[[sympy.Matrix, sympy.Matrix, sympy.Matrix], tuple[sympy.Matrix, sympy.Matrix]]
+
+
+def halves(a: sympy.Matrix, v: sympy.Matrix, relevance: sympy.Matrix) -> tuple[sympy.Matrix, sympy.Matrix]:
+    """Eqs. 3–4 of arXiv 2510.18810 with ε = 0: R_A = A ⊙ (S Vᵀ), R_V = V ⊙ (Aᵀ S), S = R_O / (2O)."""
+    s = over(relevance, a * v) / 2
+    return a.multiply_elementwise(s * v.T), v.multiply_elementwise(a.T * s)
+
+
+def second_takes_all(a: sympy.Matrix, v: sympy.Matrix, relevance: sympy.Matrix) -> tuple[sympy.Matrix, sympy.Matrix]:
+    """CP-LRP: A is a constant, and O = AV a linear map of V (Eq. 1)."""
+    return a * 0, v.multiply_elementwise(a.T * over(relevance, a * v))
+
+
+def propagated(chain: Chain, rule: Rule) -> Map:
+    """Relevance from R_O = H ⊙ O down to the features, the rule at each product, Eq. 1 at the linear maps below."""
+    relevance: Map = [sympy.Integer(0)] * len(chain.x)
+
+    def propagate(node: Tree, incoming: sympy.Matrix) -> None:
         if isinstance(node, Leaf):
-            relevance[node.index] = sympy.simplify(incoming)
+            factor = chain.factors[node.index]
+            share = over(incoming, factor)  # an entry z = Σ wᵢxᵢ hands wᵢxᵢ · R/z to feature i
+            for i, xi in enumerate(chain.x):
+                relevance[i] += xi * total(factor.diff(xi), share)
             return
-        a, v = evaluate(node.left, x), evaluate(node.right, x)
-        s = incoming / (2 * a * v)
-        propagate(node.left, a * s * v)
-        propagate(node.right, v * a * s)
+        a, v = evaluate(node.left, chain.factors), evaluate(node.right, chain.factors)
+        to_a, to_v = rule(a, v, incoming)
+        propagate(node.left, to_a)
+        propagate(node.right, to_v)
 
-    propagate(tree, evaluate(tree, x))
+    propagate(chain.tree, evaluate(chain.tree, chain.factors).multiply_elementwise(chain.head))
     return relevance
 
 
-def gradient_x_input(tree: Tree, x: Sequence[sympy.Symbol]) -> list[sympy.Expr]:
+def attnlrp(chain: Chain) -> Map:
+    """Every product halves."""
+    return propagated(chain, halves)
+
+
+def cplrp(chain: Chain) -> Map:
+    """CP-LRP's rule speaks of attention, a product of matrices; element-wise products keep the half."""
+    return propagated(chain, second_takes_all if chain.weights else halves)
+
+
+def gradient_x_input(chain: Chain) -> Map:
     """xᵢ ∂y/∂xᵢ."""
-    y = evaluate(tree, x)
-    return [xi * sympy.diff(y, xi) for xi in x]
+    y = chain.output()
+    return [xi * sympy.diff(y, xi) for xi in chain.x]
 
 
-def integrated_gradients(tree: Tree, x: Sequence[sympy.Symbol]) -> list[sympy.Expr]:
+def integrated_gradients(chain: Chain) -> Map:
     """xᵢ ∫₀¹ ∂y/∂xᵢ(αx) dα."""
-    y, alpha = evaluate(tree, x), sympy.Symbol("alpha")
-    path = {xi: alpha * xi for xi in x}
-    return [xi * sympy.integrate(sympy.diff(y, xi).subs(path, simultaneous=True), (alpha, 0, 1)) for xi in x]
+    y, alpha = chain.output(), sympy.Symbol("alpha")
+    path = {xi: alpha * xi for xi in chain.x}
+    slopes = (sympy.Poly(sympy.diff(y, xi).subs(path, simultaneous=True), alpha) for xi in chain.x)
+    return [xi * slope.integrate().eval(1) for xi, slope in zip(chain.x, slopes, strict=True)]
 
 
-def leave_one_out(tree: Tree, x: Sequence[sympy.Symbol]) -> list[sympy.Expr]:
+def leave_one_out(chain: Chain) -> Map:
     """Y − y(xᵢ = 0)."""
-    y = evaluate(tree, x)
-    return [y - y.subs(xi, 0) for xi in x]
+    y = chain.output()
+    return [y - y.subs(xi, 0) for xi in chain.x]
 
 
-DERIVATIONS: Mapping[str, Derivation] = {
-    "attnlrp": bilinear,
-    "cplrp": bilinear,  # its own rule speaks of attention; element-wise products keep the half
+DERIVATIONS: Mapping[str, Callable[[Chain], Map]] = {
+    "attnlrp": attnlrp,
+    "cplrp": cplrp,
     "gradient_x_input": gradient_x_input,
     "integrated_gradients": integrated_gradients,
     "loo": leave_one_out,
 }
 EXACT = frozenset({"attnlrp", "cplrp", "gradient_x_input", "loo"})  # quadrature nodes are irrational
+
+
+# --- the axiom -------------------------------------------------------------------------------------------------------
 
 
 def symbolic(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Measurement:
@@ -82,55 +198,89 @@ def symbolic(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Me
 
     Raises:
         Unsupported: no symbolic derivation is known for this explainer.
+        ValueError: SymPy has f and g as two functions.
     """
     if explainer.name not in DERIVATIONS:
         raise Unsupported(f"no symbolic derivation of {explainer.name}")
-    assert isinstance(f, ScalarProduct)
-    assert isinstance(g, ScalarProduct)
-    x = sympy.symbols(f"x1:{case.shape[1] + 1}")
-    if sympy.expand(evaluate(f.tree, x) - evaluate(g.tree, x)) != 0:
-        raise ValueError(f"not one function: {evaluate(f.tree, x)} and {evaluate(g.tree, x)}")
-    derive = DERIVATIONS[explainer.name]
-    left, right = derive(f.tree, x), derive(g.tree, x)
-    gap = max(float_gap(explainer, model, case, x, derived) for model, derived in ((f, left), (g, right)))
-    if explainer.name in EXACT:
-        exact = all(exactly_equal(explainer, model, case, x, derived) for model, derived in ((f, left), (g, right)))
-        gap = gap if exact else max(gap, 1.0)
+    (left, numbers), (right, of_right) = chain_of(f), chain_of(g)
+    if left.output() != right.output() or numbers != of_right:
+        raise ValueError(f"not one function: {left.output()} and {right.output()}")
+    maps = [DERIVATIONS[explainer.name](chain) for chain in (left, right)]
+    gap, exact = 0.0, True
+    for model, derived in zip((f, g), maps, strict=True):
+        exactly = evaluation([r.subs(numbers) for r in derived], left.x)
+        gap = max(gap, float_gap(explainer, model, case, exactly))
+        exact &= explainer.name not in EXACT or exactly_equal(explainer, model, case, exactly)
     detail: dict[str, object] = {
-        "symbolic gap": in_multiples_of(evaluate(f.tree, x), [a - b for a, b in zip(left, right, strict=True)]),
+        "symbolic gap": in_words(left, [a - b for a, b in zip(*maps, strict=True)]),
         "rational points": POINTS if explainer.name in EXACT else 0,
     }
-    return Measurement(gap, TOLERANCE, torch.zeros(len(case.inputs), 1), detail=detail)
+    return Measurement(gap if exact else max(gap, 1.0), TOLERANCE, torch.zeros(len(case.inputs), 1), detail=detail)
 
 
-def float_gap(explainer: Explainer, model: nn.Module, case: Case, x: Sequence[Any], derived: list[sympy.Expr]) -> float:
+def evaluation(derived: Map, x: Sequence[sympy.Symbol]) -> Evaluation:
+    """The map of a point, both of rational numbers: of polynomials in the features, and so without round-off."""
+
+    def terms(r: sympy.Expr) -> list[tuple[tuple[int, ...], Fraction]]:
+        return [(powers, Fraction(int(c.p), int(c.q))) for powers, c in sympy.Poly(r, *x).terms()]
+
+    polynomials = [terms(r) for r in derived]
+
+    def at(point: Sequence[float]) -> list[Fraction]:
+        numbers = list(map(Fraction, point))
+
+        def value(powers: Sequence[int]) -> Fraction:
+            return math.prod((number**power for number, power in zip(numbers, powers, strict=True)), start=Fraction(1))
+
+        return [sum((c * value(powers) for powers, c in polynomial), Fraction(0)) for polynomial in polynomials]
+
+    return at
+
+
+def float_gap(explainer: Explainer, model: nn.Module, case: Case, exactly: Evaluation) -> float:
     """The largest relative difference between explainer and derivation on the case."""
     ran = attribution_of(explainer, model, case).double()
-    points = [dict(zip(x, map(exact_rational, row), strict=True)) for row in case.inputs.tolist()]
-    expected = ran.new_tensor([[float(r.subs(point)) for r in derived] for point in points])
+    expected = ran.new_tensor([list(map(float, exactly(point))) for point in case.inputs.tolist()])
     return relative_gap(ran - expected, expected)
 
 
-def exactly_equal(
-    explainer: Explainer, model: nn.Module, case: Case, x: Sequence[Any], derived: list[sympy.Expr]
-) -> bool:
+def exactly_equal(explainer: Explainer, model: nn.Module, case: Case, exactly: Evaluation) -> bool:
     """Whether explainer and derivation agree as rational numbers at random rational points."""
-    integers = torch.randint(1, 65, (POINTS, len(x))) * (1 - 2 * torch.randint(0, 2, (POINTS, len(x))))
+    shape = (POINTS, case.shape[1])
+    integers = torch.randint(1, 65, shape) * (1 - 2 * torch.randint(0, 2, shape))
     inputs = integers.to(case.inputs) / DENOMINATOR
     target = case.target.new_zeros(POINTS)
     ran = attribution_of(explainer, model, Case(inputs, target, torch.zeros_like(inputs)))
-    for row, relevances in zip(integers.tolist(), ran.tolist(), strict=True):
-        point = {xi: sympy.Rational(k, DENOMINATOR) for xi, k in zip(x, row, strict=True)}
-        for r, measured in zip(derived, relevances, strict=True):
-            if exact_rational(measured) != r.subs(point):
-                return False
-    return True
+    return [list(map(Fraction, row)) for row in ran.tolist()] == [exactly(point) for point in inputs.tolist()]
 
 
-def in_multiples_of(y: sympy.Expr, gap: Sequence[sympy.Expr]) -> str:
-    """The gap of each factor in multiples of the product y, such as ``x1*x2*x3 · (-1/4, 0, 1/4)``; ``0`` if none."""
-    multiples = [sympy.cancel(entry / y) for entry in gap]
-    return f"{y} · ({', '.join(map(str, multiples))})" if any(multiples) else "0"
+def shares(chain: Chain, relevance: Map) -> list[sympy.Rational] | None:
+    """The shares sₖ with relevance = x ⊙ Σ sₖ gₖ, gₖ the gradient through factor k, for all x and weights.
+
+    Solved for, coefficient by coefficient; None where there are none.
+    """
+    unknown = sympy.symbols(f"s1:{len(chain.factors) + 1}")
+    paths = [chain.path(k) for k in range(len(chain.factors))]
+    equations: list[sympy.Expr] = []
+    for i, r in enumerate(relevance):
+        combined = sum(s * path[i] for s, path in zip(unknown, paths, strict=True))
+        equations += sympy.Poly(sympy.expand(r - combined), *chain.x, *chain.weights).coeffs()
+    (solution,) = sympy.linsolve(equations, *unknown) or (None,)
+    return None if solution is None else list(solution)
+
+
+def in_words(chain: Chain, gap: Map) -> str:
+    """A gap by its shares: ``x1*x2*x3 · (-1/4, 0, 1/4)``, ``x ⊙ (-1/4·g_q + 1/4·g_v)``; ``0`` if it is none."""
+    gap = [sympy.expand(entry) for entry in gap]
+    if not any(gap):
+        return "0"
+    found = shares(chain, gap)
+    if found is None:
+        return f"({', '.join(map(str, gap))})"
+    if not chain.weights:
+        return f"{chain.output()} · ({', '.join(map(str, found))})"
+    named = zip(found, ("g_q", "g_k", "g_v"), strict=True)
+    return f"x ⊙ ({' + '.join(f'{share}·{name}' for share, name in named if share)})"
 
 
 def exact_rational(number: float) -> sympy.Rational:

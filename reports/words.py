@@ -143,18 +143,18 @@ def last_line(text: str | None) -> str:
 
 
 def symbolic_gaps(records: list[Json]) -> list[Json]:
-    """The table of a_f − a_g as SymPy derived it, a row for the explainers that share it; none if none was derived."""
+    """The table of a_f − a_g as SymPy derived it, a row for the explainers that share it; no table if none was derived."""
     rows: dict[tuple[str, str], list[str]] = {}
-    invariant = set()
     for record in records:
-        gap = record["detail"].get("symbolic gap")
-        if gap == "0":
-            invariant.add(record["explainer"])
-        elif gap is not None:
+        if (gap := record["detail"].get("symbolic gap")) is not None:
             rows.setdefault((record["subject"], gap), []).append(record["explainer"])
-    if not rows and not invariant:
+    if not rows:
         return []
-    note = f"Proved to be 0: {', '.join(sorted(invariant)) or 'none'}."
+    moved = {explainer for (_, gap), who in rows.items() if gap != "0" for explainer in who}
+    everyone = {explainer for who in rows.values() for explainer in who}
+    note = f"Proved to be 0 on every pair: {', '.join(sorted(everyone - moved)) or 'of none'}."
+    # A row of zeros says something where the explainer has a gap elsewhere.
+    rows = {key: left for key, who in rows.items() if (left := [name for name in who if name in moved])}
     return [
         {
             "title": "Symbolic gaps: a_f − a_g, proved in SymPy",

@@ -1,4 +1,4 @@
-"""On scalar products the running explainer is its SymPy derivation, and the symbolic gap is printed."""
+"""On scalar products and linear attention the running explainer is its SymPy derivation; the gap is printed."""
 
 import pytest
 

@@ -287,7 +287,7 @@ def test_symbolic_gaps_are_shown_where_they_are_not_zero():
     for text in (terminal.render(content, 100), render.to_markdown(content), render.to_html(content)):
         assert "attnlrp, cplrp" in text
         assert "(-1/4, 0, 1/4)" in text
-        assert "Proved to be 0: loo." in text
+        assert "Proved to be 0 on every pair: loo." in text
     assert words.symbolic_gaps([record("holds")]) == []
 
 

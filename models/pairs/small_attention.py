@@ -1,0 +1,103 @@
+"""Linear attention small enough for SymPy: two tokens of two dimensions, rational weights, both associations.
+
+QKᵀV is a product of three factors, so its order is one of the trees of `product`. The closed forms (FACTS §2), for
+g_q, g_k, g_v the output's gradients through the three paths:
+
+* AttnLRP halves at each product of data: x ⊙ (¼g_q + ¼g_k + ½g_v) for (QKᵀ)V, x ⊙ (½g_q + ¼g_k + ¼g_v) for Q(KᵀV).
+  Gap ¼ x ⊙ (g_v − g_q).
+* CP-LRP holds the first factor of a product constant: x ⊙ g_v for both.
+
+The axiom ``symbolic`` derives both from Eqs. 1, 3 and 4 alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.case import Case
+from faithcheck.models.pair import FUNCTION, Expectation, equivalent_pair, relevance
+from faithcheck.models.pairs.product import PAPER, Leaf, Product, Tree, left_comb
+
+TOKENS, WIDTH = 2, 2
+LEFT, RIGHT = left_comb(3), Product(Leaf(0), Product(Leaf(1), Leaf(2)))
+
+
+def chained(tree: Tree, factors: Sequence[Tensor]) -> Tensor:
+    """The matrix product of the factors, each ``(batch, …, …)``, in the tree's order."""
+    if isinstance(tree, Leaf):
+        return factors[tree.index]
+    return chained(tree.left, factors) @ chained(tree.right, factors)
+
+
+class SmallAttention(nn.Module):
+    """Linear attention on the coordinates of a few tokens, ``(batch, tokens·width)`` to ``(batch, 1)``.
+
+    With X ``(tokens, width)``, Q = XW_Q, K = XW_K, V = XW_V and O = QKᵀV, the output is Σ H ⊙ O.
+
+    Args:
+        tree: the order in which Q, Kᵀ and V are multiplied.
+        weights: W_Q, W_K, W_V, each ``(width, width)``, and H, ``(tokens, width)``.
+    """
+
+    def __init__(self, tree: Tree, weights: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.tree = tree
+        self.query, self.key, self.value, self.head = (nn.Parameter(weight) for weight in weights)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The output at these coordinates."""
+        return self.attend(inputs, inputs, inputs)
+
+    def attend(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
+        """The output from coordinates of their own for each path, each ``(batch, tokens·width)``, to ``(batch, 1)``."""
+        q, k, v = (x.view(len(x), *self.head.shape) for x in (for_query, for_key, for_value))
+        factors = q @ self.query, (k @ self.key).transpose(1, 2), v @ self.value
+        return (chained(self.tree, factors) * self.head).sum((1, 2)).unsqueeze(1)
+
+
+def quarter(f: SmallAttention, g: SmallAttention, case: Case) -> Tensor:
+    """¼ x ⊙ (g_v − g_q), ``(batch, features)``, by autograd through each path alone; f is (QKᵀ)V."""
+    with torch.enable_grad():
+        q, k, v = (case.inputs.detach().clone().requires_grad_() for _ in range(3))
+        g_q, g_v = torch.autograd.grad(f.attend(q, k, v).sum(), (q, v))
+    return case.inputs * (g_v - g_q) / 4
+
+
+def rational(seed: int, *shape: int) -> Tensor:
+    """Numbers k/4 with 1 ≤ |k| ≤ 4: float64 computes with a few of them exactly."""
+    generator = torch.Generator().manual_seed(seed)
+    sign = 2 * torch.randint(0, 2, shape, generator=generator) - 1
+    return sign * torch.randint(1, 5, shape, generator=generator).double() / 4
+
+
+def points(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
+    """Eight random points, to be explained from a baseline of 0."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(8, TOKENS * WIDTH, dtype=torch.float64, generator=generator).to(device, dtype)
+    return Case(inputs, torch.zeros(8, dtype=torch.int64, device=device), torch.zeros_like(inputs))
+
+
+@equivalent_pair(
+    "linear_attention.symbolic",
+    case=points,
+    why="matrix multiplication is associative: (QKᵀ)V = Q(KᵀV), the same weights",
+    cite=PAPER,
+    expected={
+        **FUNCTION,
+        **relevance("each product halves: the gap is ¼ x ⊙ (g_v − g_q)", predict=quarter, cite=PAPER, of="attnlrp"),
+        **relevance("all relevance goes through the value path: both orders give x ⊙ g_v", of="cplrp"),
+        **{
+            ("symbolic", explainer): Expectation("HOLDS", "the same rules, once in SymPy and once in torch", cite=PAPER)
+            for explainer in ("loo", "gradient_x_input", "integrated_gradients", "attnlrp", "cplrp")
+        },
+    },
+    axioms=("invariance", "symbolic"),
+)
+def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """f is (QKᵀ)V, g is Q(KᵀV)."""
+    square = rational(seed, 3, WIDTH, WIDTH)
+    weights = [weight.to(device, dtype) for weight in (*square, rational(seed + 1, TOKENS, WIDTH))]
+    return SmallAttention(LEFT, weights).eval(), SmallAttention(RIGHT, weights).eval()
