@@ -88,37 +88,37 @@ class Host:
     case: MakeCase
 
 
-def bert(activation: str = "gelu", **options: Any) -> PreTrainedModel:
-    """A small `BertForSequenceClassification`."""
-    sizes = {**SMALL, "intermediate_size": 24, "max_position_embeddings": 32, **options}
-    config = transformers.BertConfig(**sizes, hidden_act=activation, num_labels=CLASSES)  # type: ignore[call-arg]
-    return transformers.BertForSequenceClassification(config)
+def bert(**options: Any) -> PreTrainedModel:
+    """A small `BertForSequenceClassification`; ``options`` of its configuration go before ours, here and below."""
+    sizes: dict[str, Any] = {**SMALL, "intermediate_size": 24, "max_position_embeddings": 32, "num_labels": CLASSES}
+    return transformers.BertForSequenceClassification(transformers.BertConfig(**sizes | options))
 
 
-def roberta() -> PreTrainedModel:
+def roberta(**options: Any) -> PreTrainedModel:
     """A small `RobertaForSequenceClassification`."""
-    sizes = {**SMALL, **SPECIAL, "intermediate_size": 24, "max_position_embeddings": 34}
-    return transformers.RobertaForSequenceClassification(transformers.RobertaConfig(**sizes, num_labels=CLASSES))  # type: ignore[arg-type, call-arg]
+    sizes: dict[str, Any] = {**SMALL, **SPECIAL, "intermediate_size": 24, "max_position_embeddings": 34}
+    config = transformers.RobertaConfig(**sizes | {"num_labels": CLASSES} | options)
+    return transformers.RobertaForSequenceClassification(config)
 
 
-def gpt2() -> PreTrainedModel:
+def gpt2(**options: Any) -> PreTrainedModel:
     """A small `GPT2LMHeadModel`: causal, pre-LayerNorm, fused query, key and value, GELU in its tanh form."""
     sizes: dict[str, Any] = {"n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": 32, "vocab_size": 16}
-    config = transformers.GPT2Config(**sizes, bos_token_id=2, eos_token_id=3, use_cache=False)
-    return transformers.GPT2LMHeadModel(config)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**SPECIAL | sizes | {"use_cache": False} | options))
 
 
-def llama() -> PreTrainedModel:
+def llama(**options: Any) -> PreTrainedModel:
     """A small `LlamaForCausalLM`: RMSNorm, rotary positions, two heads of keys and values for four queries, SwiGLU."""
-    sizes = {**SMALL, **SPECIAL, "num_key_value_heads": 2, "intermediate_size": 24, "max_position_embeddings": 32}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, use_cache=False))  # type: ignore[arg-type]
+    sizes: dict[str, Any] = {**SMALL, **SPECIAL, "num_key_value_heads": 2, "intermediate_size": 24}
+    config = transformers.LlamaConfig(**sizes | {"max_position_embeddings": 32, "use_cache": False} | options)
+    return transformers.LlamaForCausalLM(config)
 
 
-def vit() -> PreTrainedModel:
+def vit(**options: Any) -> PreTrainedModel:
     """A small `ViTForImageClassification`: pre-LayerNorm, a class token, 2 × 3 patches of 2 × 2 grey pixels."""
-    sizes = {key: SMALL[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
+    sizes: dict[str, Any] = {key: SMALL[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads")}
     shape = {"image_size": (4, 6), "patch_size": 2, "num_channels": 1, "intermediate_size": 24, "num_labels": CLASSES}
-    return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes, **shape))  # type: ignore[arg-type]
+    return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes | shape | options))
 
 
 @torch.no_grad()
@@ -203,7 +203,7 @@ HOSTS = {
     host.name: host
     for host in (
         Host("bert", random_weights(bert), random_features()),
-        Host("bert_relu", random_weights(lambda: bert("relu")), random_features()),
+        Host("bert_relu", random_weights(lambda: bert(hidden_act="relu")), random_features()),
         trained("bert_trained", str(SENTIMENT)),
         Host("roberta", random_weights(roberta), random_features()),
         Host("gpt2", random_weights(gpt2), random_features()),

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import torch
-import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
+
+from faithcheck.models import architectures
 
 SPECIAL = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIAL, *"a quick brown fox jumps over the lazy dog and runs".split()]
 TEXTS = ["a quick brown fox", "the dog", "the lazy dog jumps over a quick fox and runs"]
-SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": len(WORDS)}
-TOKENS = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
+SMALL, TOKENS = architectures.SMALL, architectures.SPECIAL
+assert SMALL["vocab_size"] == len(WORDS)
 
 
 def tokenizer(*, special: bool) -> PreTrainedTokenizerFast:
@@ -31,45 +33,14 @@ def tokenizer(*, special: bool) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", **named)
 
 
-def bert() -> PreTrainedModel:
-    config = transformers.BertConfig(**SMALL, intermediate_size=32, max_position_embeddings=32, **TOKENS)
-    return transformers.BertForSequenceClassification(config)
-
-
-def roberta(positions: int = 34) -> PreTrainedModel:
-    config = transformers.RobertaConfig(**SMALL, intermediate_size=32, max_position_embeddings=positions, **TOKENS)
-    return transformers.RobertaForSequenceClassification(config)
-
-
-def gpt2(layers: int = 2) -> PreTrainedModel:
-    config = transformers.GPT2Config(
-        vocab_size=len(WORDS), n_embd=16, n_layer=layers, n_head=4, n_positions=32, **TOKENS
-    )
-    return transformers.GPT2LMHeadModel(config)
-
-
-def llama() -> PreTrainedModel:
-    config = transformers.LlamaConfig(
-        **SMALL, num_key_value_heads=2, intermediate_size=24, max_position_embeddings=32, **TOKENS
-    )
-    return transformers.LlamaForCausalLM(config)
-
-
-def vit() -> PreTrainedModel:
-    config = transformers.ViTConfig(
-        image_size=8,
-        patch_size=2,
-        num_channels=1,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=32,
-        num_labels=10,
-    )
-    return transformers.ViTForImageClassification(config)
-
-
-ARCHITECTURES = {"bert": bert, "roberta": roberta, "gpt2": gpt2, "llama": llama, "vit": vit}
+bert = partial(architectures.bert, **TOKENS)
+ARCHITECTURES = {
+    "bert": bert,
+    "roberta": architectures.roberta,
+    "gpt2": architectures.gpt2,
+    "llama": architectures.llama,
+    "vit": partial(architectures.vit, image_size=8, num_labels=10),
+}
 DECODERS = ("gpt2", "llama")
 PREPARATION = {
     "do_resize": True,
@@ -83,12 +54,10 @@ PREPARATION = {
 }
 
 
-@torch.no_grad()
 def spread(model: nn.Module, seed: int = 0) -> None:
-    """Move every weight, biases and norms too, so far that softmax and activations are well away from linear."""
+    """Move every weight, see `architectures.spread`, by numbers of this seed."""
     torch.manual_seed(seed)
-    for weight in model.parameters():
-        weight += 0.2 * torch.randn_like(weight)
+    architectures.spread(model)
 
 
 def save(name: str, folder: Path) -> Path:

@@ -31,7 +31,7 @@ from faithcheck.models.case import Case, explained
 from faithcheck.models.images import load_images
 from faithcheck.models.transformer import Classifier, ModelError, NextToken, load
 from faithcheck.models.vision import ImageClassifier
-from faithcheck.tests.meta.small_models import ARCHITECTURES, DECODERS, TEXTS, WORDS, roberta, save, tokenizer
+from faithcheck.tests.meta.small_models import ARCHITECTURES, DECODERS, TEXTS, WORDS, save, tokenizer
 
 TEXT = tuple(name for name in ARCHITECTURES if name != "vit")
 # Relative to the largest value, for sums in another order. ViT's softmax runs in float32; Llama is float32 altogether.
@@ -390,7 +390,8 @@ def test_roberta_read_at_its_embeddings_is_roberta(readers):
 
 
 def test_roberta_takes_two_tokens_less_than_it_has_positions(readers):
-    assert Classifier(roberta(514).eval(), tokenizer(special=True)).max_length == 512
+    long = ARCHITECTURES["roberta"](max_position_embeddings=514).eval()
+    assert Classifier(long, tokenizer(special=True)).max_length == 512
     reader = readers["roberta"]
     assert reader.max_length == 32
     whole, longer = reader.encode(["dog " * 30, "dog " * 31])

@@ -365,7 +365,7 @@ def test_a_checkpoint_holds_too(name, tmp_path, registry):
 
 
 def test_relu_neurons_fit_where_they_are_relus(tmp_path, registry):
-    architectures.bert("relu").save_pretrained(tmp_path)
+    architectures.bert(hidden_act="relu").save_pretrained(tmp_path)
     tokenizer(special=True).save_pretrained(tmp_path)
     given = [p.name for p in register_checkpoint(str(tmp_path))]
     assert "rescaling.relu_neurons_checkpoint" in given

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from faithcheck.models.transformer import Classifier, ModelError, NextToken, load
 from faithcheck.models.vision import ImageClassifier, Preparation
-from faithcheck.tests.meta.small_models import SMALL, TEXTS, TOKENS, WORDS, bert, gpt2, save, tokenizer, vit
+from faithcheck.tests.meta.small_models import ARCHITECTURES, SMALL, TEXTS, TOKENS, WORDS, bert, save, tokenizer
 
 HEADS = "…ForCausalLM, …LMHeadModel, …ForSequenceClassification, …ForImageClassification"
 
@@ -128,7 +128,7 @@ def test_a_model_without_a_head(folder):
 
 
 def test_weights_of_another_shape(folder):
-    edit(folder / "config.json", intermediate_size=24)
+    edit(folder / "config.json", intermediate_size=32)
     refused(folder, "no weights, or none of that shape, for bert.encoder.layer.0.intermediate.dense.bias", "2 more")
 
 
@@ -141,7 +141,7 @@ def test_remote_code_is_not_run(folder):
 
 
 def test_a_model_that_reads_padding(tmp_path):
-    transformers.GPT2ForSequenceClassification(gpt2().config).save_pretrained(tmp_path)
+    transformers.GPT2ForSequenceClassification(ARCHITECTURES["gpt2"]().config).save_pretrained(tmp_path)
     tokenizer(special=False).save_pretrained(tmp_path)
     refused(tmp_path, "padding changes its output by", "its maps depend on the batch")
 
@@ -261,7 +261,7 @@ def test_a_preparation_that_is_not_done_here(tmp_path, case):
     ],
 )
 def test_a_model_whose_image_is_not_made_of_patches(name, value, message):
-    model = vit()
+    model = ARCHITECTURES["vit"]()
     vars(model.config)[name] = value
     with pytest.raises(ModelError, match=message):
         ImageClassifier(model, Preparation(None, None, "bilinear", (0.3,), (0.4,)))
