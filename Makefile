@@ -21,6 +21,8 @@ TYPED := axioms explainers models reports
 
 # After the install nothing needs the network, and nothing may try it.
 export HF_HUB_OFFLINE := 1
+# Small models: a thread that spins while it waits for the other takes longer than the work, where the machine is busy.
+export OMP_WAIT_POLICY := PASSIVE
 
 # $(call suite,NAME,ARGUMENTS): run pytest, make the pages even of a red run, and end with pytest's exit code.
 # The old files go first: a run that stops before its first test must not leave them there to be read as its own.

@@ -270,6 +270,16 @@ def linear(module: Any) -> Linear:
     return Linear(weight.T if isinstance(module, Conv1D) else weight, bias)
 
 
+def as_module(weights: Linear) -> nn.Linear:
+    """A linear map of its own with these weights."""
+    outputs, inputs = weights.weight.shape
+    made = nn.Linear(inputs, outputs, weights.bias is not None, device="meta")  # draws no weights, which go now
+    made.weight = nn.Parameter(weights.weight.clone())
+    if weights.bias is not None:
+        made.bias = nn.Parameter(weights.bias.clone())
+    return made
+
+
 def thirds(fused: Linear) -> tuple[Linear, Linear, Linear]:
     """Query, key and value of a fused map."""
     assert fused.bias is not None

@@ -21,23 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.architectures import HOSTS, Linear, layers
+from faithcheck.models.architectures import HOSTS, Linear, as_module, layers
 from faithcheck.models.gauge import gauge
 from faithcheck.models.pair import FUNCTION, Pair, register, relevance
 
 WRITTEN_OUT = "scaled_dot_product_attention is propagated by its definition: the same operations, each by its own rule"
 CONCATENATED = "linear maps pass the plain gradient on, and a concatenation's parts get that of their own rows"
 REPEATED = "a repeated head collects Σ_h r_h and passes Wᵀ Σ_h r_h on, its copies Σ_h Wᵀ r_h"
-
-
-def as_module(weights: Linear) -> nn.Linear:
-    """A linear map of its own with these weights."""
-    outputs, inputs = weights.weight.shape
-    made = nn.Linear(inputs, outputs, weights.bias is not None, device="meta")  # draws no weights, which go now
-    made.weight = nn.Parameter(weights.weight.clone())
-    if weights.bias is not None:
-        made.bias = nn.Parameter(weights.bias.clone())
-    return made
 
 
 class Concatenated(nn.Module):

@@ -18,9 +18,8 @@ from __future__ import annotations
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from faithcheck.models.architectures import Linear, layers
+from faithcheck.models.architectures import Linear, as_module, layers
 from faithcheck.models.gauge import gauge
-from faithcheck.models.pairs.attention import as_module
 from faithcheck.models.pairs.basis import well_conditioned
 
 
