@@ -1,14 +1,14 @@
 """Equivalence: a pair first proves that it is one.
 
 Forward and input gradient agree on the pair's own case and on inputs that Hypothesis draws and shrinks. The models are
-in eval mode, leave themselves as they were, and share their weights.
+in eval mode, give the same for the same inputs, leave them and themselves as they were, and share their weights.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import hypothesis
@@ -18,20 +18,35 @@ from hypothesis.extra import numpy as hnp
 from torch import Tensor, nn
 
 from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
-from faithcheck.models.case import Case
+from faithcheck.models.case import Case, describe
 
-DRAWN_BATCHES, ROWS = 5, 5
+DRAWN_BATCHES, ROWS = 6, 5
 # Larger inputs are drawn sparse: Hypothesis takes longer over a dense array than a small Transformer over its forward.
 DENSE = 64
 
 
-def forward_and_gradient(model: nn.Module, case: Case) -> tuple[Tensor, Tensor]:
-    """The outputs, and the input gradient of a fixed combination of all of them, so that no output goes unseen."""
-    with torch.enable_grad():
-        point = case.inputs.detach().clone().requires_grad_()
-        outputs = replace(case, inputs=point).run(model)
-        weights = torch.linspace(1, 2, outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
-        return outputs.detach(), torch.autograd.grad((outputs * weights).sum(), point)[0]
+class NotAPair(ValueError):
+    """Two models that are no pair at all. The message says which, why, and what a pair must be."""
+
+
+def forward_and_gradient(which: str, model: nn.Module, case: Case) -> tuple[Tensor, Tensor]:
+    """The outputs, and the input gradient of a fixed combination of all of them, so that no output goes unseen.
+
+    Raises:
+        NotAPair: the forward or backward pass fails; or the output is not ``(batch, outputs)`` of the inputs' dtype.
+    """
+    try:
+        with torch.enable_grad():
+            point = case.inputs.detach().clone().requires_grad_()
+            outputs = replace(case, inputs=point).run(model)
+            if outputs.dim() != 2 or len(outputs) != len(point) or outputs.dtype != point.dtype:
+                raise NotAPair(f"{which} gives {describe(outputs)} for {describe(point)}: expected (batch, outputs)")
+            weights = torch.linspace(1, 2, outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
+            return outputs.detach(), torch.autograd.grad((outputs * weights).sum(), point)[0]
+    except NotAPair:
+        raise
+    except Exception as error:  # of the model: its words are kept
+        raise NotAPair(f"{which} fails on {describe(case.inputs)}: {type(error).__name__}: {error}") from error
 
 
 def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
@@ -39,64 +54,93 @@ def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
 
     ``gap`` is the largest difference over the case and the drawn inputs, relative to the outputs and gradients
     themselves, but at least to those of the case's median example; ``values`` the outputs' difference on the case,
-    ``(batch, outputs)``. Where drawn inputs tell the models apart, ``detail["told apart by"]`` is the simplest found.
+    ``(batch, outputs)``. Where the models differ, ``detail["told apart by"]`` is the simplest input found that shows
+    it: multiples of 1/64 in [−2, 2], [−8, 8] or [−32, 32] that Hypothesis shrank, or what is left of the case's own.
 
     Raises:
-        ValueError: a model is in train mode, its forward pass changes it, or the two share no weights.
+        NotAPair: a model fails, is in train mode, gives other outputs when it is run again, or changes itself or its
+            inputs; or the two are one object, share no weights, or give outputs of unlike shapes.
     """
-    states = {"f": state(f), "g": state(g)}
+    if f is g:
+        raise NotAPair("f and g are one object: what one leaves behind the other meets; copy it with copy.deepcopy")
     refuse_unrelated(f, g)
-    measurement = _compared(f, g, case)
-    for name, model in (("f", f), ("g", g)):
-        refuse_changed(name, model, states[name])
-    return measurement
+    outputs = {}
+    for which, model in (("f", f), ("g", g)):
+        refuse_changing(which, model, case)
+        outputs[which], _ = forward_and_gradient(which, model, case)
+    if outputs["f"].shape != outputs["g"].shape:
+        raise NotAPair(f"f gives {describe(outputs['f'])} and g {describe(outputs['g'])}: a pair's outputs are alike")
+    return _compared(f, g, case)
 
 
 def _compared(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
-    output, gradient = forward_and_gradient(f, case)
     # Where terms cancel, an output near 0 has the round-off of a typical one: no scale is below the median example's.
-    floor = [values.abs().flatten(1).amax(1).median() for values in (output, gradient)]
+    both = forward_and_gradient("f", f, case)
+    floor = [values.abs().flatten(1).amax(1).median() for values in both]
 
     def gap_at(there: Case) -> float:
-        gaps = []
-        for left, right, least in zip(
-            forward_and_gradient(f, there), forward_and_gradient(g, there), floor, strict=True
-        ):
-            gaps.append(relative_gap(left - right, left, right, least.expand(len(left), 1)))
+        of_f, of_g = (forward_and_gradient(which, model, there) for which, model in (("f", f), ("g", g)))
+        gaps = [
+            relative_gap(left - right, left, right, least.expand(len(left), 1))
+            for left, right, least in zip(of_f, of_g, floor, strict=True)
+        ]
         return math.nan if any(map(math.isnan, gaps)) else max(gaps)
 
-    tol = tolerance(case.inputs)
-    worst, told_apart = gap_at(case), None
+    def apart(there: Case) -> bool:
+        return not gap_at(there) <= tol  # so that NaN counts as apart
+
+    tol, worst, found = tolerance(case.inputs), gap_at(case), None
     first = case.rows(case.target.new_zeros(ROWS))  # drawn inputs are run in the context of the first example
-    shape = tuple(first.inputs.shape)
     fill = st.nothing() if case.inputs[0].numel() <= DENSE else st.just(0)
-    # Multiples of 1/64 in [−2, 2]: no denormals, and shrinking ends at readable numbers.
-    arrays = hnp.arrays("int64", shape, elements=st.integers(-128, 128), fill=fill)
+    # Multiples of a power of two: no denormals, and shrinking ends at readable numbers.
+    arrays = hnp.arrays("int64", tuple(first.inputs.shape), elements=st.integers(-128, 128), fill=fill)
 
     @hypothesis.seed(0)
     @hypothesis.settings(max_examples=DRAWN_BATCHES, database=None, deadline=None)
-    @hypothesis.given(arrays)
-    def search(drawn: object) -> None:
-        nonlocal worst, told_apart
-        inputs = torch.as_tensor(drawn).to(case.inputs) / 64
-        gap = gap_at(replace(first, inputs=inputs))
+    @hypothesis.given(st.sampled_from([64, 16, 4]), arrays)
+    def search(parts: int, drawn: object) -> None:
+        nonlocal worst, found
+        there = replace(first, inputs=torch.as_tensor(drawn).to(case.inputs) / parts)
+        gap = gap_at(there)
         worst = gap if math.isnan(gap) else max(worst, gap)
-        if not gap <= tol:  # so that NaN counts as apart
-            row = next(
-                i for i in range(ROWS) if not gap_at(replace(first.rows(rows[i]), inputs=inputs[i : i + 1])) <= tol
-            )
-            told_apart = inputs[row].tolist()
+        if not gap <= tol:
+            found = first_apart(there, apart)
             raise AssertionError("the models differ")
 
-    rows = torch.arange(ROWS, device=case.inputs.device).unsqueeze(1)
-    if worst <= tol:
-        with contextlib.suppress(AssertionError):  # recorded: `worst` is above the tolerance, `told_apart` is shrunk
-            search()
+    differ = apart(case)
+    with contextlib.suppress(AssertionError):  # recorded: `worst` is above the tolerance, `found` is shrunk
+        search()
+    if found is None and differ:
+        found = simplest(first_apart(case, apart), apart)
     detail: dict[str, object] = {"drawn inputs": DRAWN_BATCHES * ROWS}
-    if told_apart is not None:
-        detail["told apart by"] = str(told_apart)
+    if found is not None:
+        detail["told apart by"] = str(found.inputs[0].tolist())
     with torch.no_grad():
-        return Measurement(worst, tol, output - case.run(g), detail=detail)
+        return Measurement(worst, tol, both[0] - case.run(g), detail=detail)
+
+
+def first_apart(case: Case, apart: Callable[[Case], bool]) -> Case:
+    """The first example of a case on which two models differ, alone.
+
+    Raises:
+        NotAPair: they differ on none alone.
+    """
+    alone = (case.rows(case.target.new_tensor([i])) for i in range(len(case.inputs)))
+    for row in alone:
+        if apart(row):
+            return row
+    raise NotAPair("the models differ on a batch, but on none of its examples alone: one of them mixes its examples")
+
+
+def simplest(row: Case, apart: Callable[[Case], bool]) -> Case:
+    """The example with as many zeros as still tell the models apart; of large examples, whole features of zeros."""
+    parts = row.inputs[0].numel() if row.inputs[0].numel() <= DENSE else row.shape[1]
+    for i in range(parts):
+        inputs = row.inputs.clone()
+        inputs.view(parts, -1)[i] = 0
+        without = replace(row, inputs=inputs)
+        row = without if apart(without) else row
+    return row
 
 
 State = Mapping[str, tuple[Tensor, Tensor]]
@@ -108,18 +152,25 @@ def state(model: nn.Module) -> State:
     return {name: (tensor, tensor.detach().clone()) for name, tensor in named}
 
 
-def refuse_changed(which: str, model: nn.Module, before: State) -> None:
-    """Refuse a model whose forward pass changes it, or that is in train mode.
+@torch.no_grad()
+def refuse_changing(which: str, model: nn.Module, case: Case) -> None:
+    """Refuse a model that is in train mode, gives other outputs when it is run again, or changes itself or its inputs.
 
     Raises:
-        ValueError: names the first parameter, buffer or module.
+        NotAPair: names the first parameter, buffer or module.
     """
     if training := [name or "itself" for name, module in model.named_modules() if module.training]:
-        raise ValueError(f"{which} is in train mode ({training[0]}): a pair's models are built in eval mode")
+        raise NotAPair(f"{which} is in train mode ({training[0]}): a pair's models are built in eval mode")
+    before, lent = state(model), case.rows(torch.arange(len(case.inputs), device=case.inputs.device))
+    forward_and_gradient(which, model, case)  # its errors name it
+    once, again = (lent.run(model) for _ in range(2))
+    if not torch.equal(lent.inputs, case.inputs):
+        raise NotAPair(f"the forward pass of {which} changes its inputs: a pair's models leave them as they are")
     now = {name: tensor for name, (tensor, _) in state(model).items()}
-    changed = [name for name in now.keys() | before.keys() if not _same(name, now, before)]
-    if changed:
-        raise ValueError(f"the forward pass of {which} changes {sorted(changed)[0]}: a pair's models must not change")
+    if changed := [name for name in now.keys() | before.keys() if not _same(name, now, before)]:
+        raise NotAPair(f"the forward pass of {which} changes {sorted(changed)[0]}: a pair's models must not change")
+    if not torch.equal(once.nan_to_num(), again.nan_to_num()):
+        raise NotAPair(f"{which} gives other outputs when it is run again: a pair's models draw no random numbers")
 
 
 def _same(name: str, now: Mapping[str, Tensor], before: State) -> bool:
@@ -130,25 +181,25 @@ def _same(name: str, now: Mapping[str, Tensor], before: State) -> bool:
 
 
 def refuse_unrelated(f: nn.Module, g: nn.Module) -> None:
-    """Refuse two models of which both have weights and not one tensor is common, in whatever order of its entries.
+    """Refuse two models, of which one has weights, without a tensor in common, in whatever order of its entries.
 
     Two models drawn apart are no two implementations of one function, even where their outputs agree. Constant tensors,
     such as biases of 0, are common to all models and do not count.
 
     Raises:
-        ValueError: says how to share.
+        NotAPair: says how to share.
     """
 
     def weights(model: nn.Module) -> list[Tensor]:
-        tensors = (tensor.flatten() for _, tensor in state(model).values() if tensor.is_floating_point())
+        tensors = (weight.detach().flatten() for weight in model.parameters())
         return [tensor for tensor in tensors if len(tensor) > 0 and tensor.min() < tensor.max()]
 
     of_f, of_g = weights(f), weights(g)
     alike = [(a, b) for a in of_f for b in of_g if len(a) == len(b)]
     # In the same order first: sorting the weights of a large model takes longer than running it.
     common = any(torch.equal(a, b) for a, b in alike) or any(torch.equal(a.sort()[0], b.sort()[0]) for a, b in alike)
-    if of_f and of_g and not common:
-        raise ValueError(
+    if (of_f or of_g) and not common:
+        raise NotAPair(
             "f and g share no weights: make g from f's (a deep copy that is changed, or the same parameters), so that "
             "at least one tensor stays as it is"
         )

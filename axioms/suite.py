@@ -22,7 +22,7 @@ from faithcheck.axioms.completeness import completeness
 from faithcheck.axioms.conservation import conservation
 from faithcheck.axioms.determinism import determinism
 from faithcheck.axioms.dummy import dummy
-from faithcheck.axioms.equivalence import equivalence
+from faithcheck.axioms.equivalence import NotAPair, equivalence
 from faithcheck.axioms.generated import generated
 from faithcheck.axioms.invariance import invariance
 from faithcheck.axioms.linearity import linearity
@@ -202,6 +202,8 @@ class Check:
             # What is stated of an explainer must be measured: a rule that went missing is no skip.
             refused: dict[str, object] = {"error": f"refused, where {self.stated.verdict} is stated: {refusal}"}
             return self._record(settings, "error", detail=refused, traceback=traceback.format_exc())
+        except NotAPair as refusal:  # says it all
+            return self._record(settings, "error", detail={"error": str(refusal)})
         except Exception as error:
             detail: dict[str, object] = {"error": f"{type(error).__name__}: {error}"}
             return self._record(settings, "error", detail=detail, traceback=traceback.format_exc())

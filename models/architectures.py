@@ -244,8 +244,8 @@ class Layer:
         key_value_heads: of keys and values.
         up: the maps into the feed-forward block's hidden neurons: one, or SwiGLU's gate and up.
         down: the map out of them.
-        norms: where a norm precedes nothing but linear maps (not in post-LayerNorm models, where the residual takes
-            its output too): the norm with these maps.
+        norms: where a norm precedes nothing but linear maps: the norm with these maps. In post-LayerNorm models that is
+            the last one; the residual takes the output of the others too.
         rotary: whether positions rotate queries and keys.
     """
 
@@ -303,7 +303,10 @@ def layers(reader: nn.Module) -> Iterator[Layer]:
             maps = (attention.query, attention.key, attention.value, layer.attention.output.dense)
             query, key, value, output = map(linear, maps)
             up, down = linear(layer.intermediate.dense), linear(layer.output.dense)
-            yield Layer(layer, attention, query, key, value, output, heads, heads, (up,), down)
+            last = layer is getattr(model, kind).encoder.layer[-1]
+            head = model.bert.pooler if kind == "bert" else model.classifier
+            norms = ((layer.output.LayerNorm, (linear(head.dense),)),) if last else ()
+            yield Layer(layer, attention, query, key, value, output, heads, heads, (up,), down, norms)
     elif kind == "vit":
         for layer in model.vit.layers:
             attention = layer.attention

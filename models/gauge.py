@@ -115,13 +115,18 @@ def register_checkpoint(path: str) -> list[Pair]:
         path: a folder or hub name, as `faithcheck.models.transformer.load` takes it.
 
     Raises:
-        ModelError: it cannot be loaded, or no gauge is known for its architecture.
+        ModelError: it cannot be loaded, no gauge is known for its architecture, or it cannot be run in float64.
     """
     host = trained("checkpoint", path)
-    reader: Any = host.model(0, torch.float32, torch.device("cpu"))
+    reader: Any = host.model(0, torch.float64, torch.device("cpu"))
     kind = reader.model.config.model_type
     fits = [g for g in registered_gauges().values() if kind in map(architecture, g.hosts) and g.where(reader)]
     if not fits:
         known = ", ".join(sorted({architecture(host) for host in HOSTS}))
         raise ModelError(f"{path}: no gauge is known for the architecture {kind!r}; they are known for: {known}")
+    try:
+        with torch.no_grad():
+            host.case(0, torch.float64, torch.device("cpu")).run(reader)
+    except RuntimeError as error:
+        raise ModelError(f"{path}: cannot be run in float64, which pairs are proved in: {error}") from error
     return [register(gauge.on(host)) for gauge in fits]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -28,11 +29,12 @@ class Expectation:
         why: the derivation in a sentence; required.
         predict: for ``VIOLATES``: the closed form of what the axiom measures (its ``values``), called with the
             axiom's models and the case: ``predict(f, g, case)`` for a pair, ``predict(model, case)`` for one model.
-        floor: for ``VIOLATES`` without a closed form: the least gap that theory allows.
+        floor: for ``VIOLATES`` without a closed form: the least gap that theory allows, above 0.
         cite: paper and equation.
 
     Raises:
-        ValueError: no reason, or a ``VIOLATES`` without exactly one of ``predict`` and ``floor``.
+        ValueError: no reason, a ``VIOLATES`` without exactly one of ``predict`` and ``floor``, or a floor that no gap
+            or every gap would reach.
     """
 
     verdict: Verdict
@@ -44,6 +46,8 @@ class Expectation:
     def __post_init__(self) -> None:
         if not self.why:
             raise ValueError("an expectation needs a reason: why=…")
+        if self.floor is not None and not 0 < self.floor < math.inf:
+            raise ValueError(f"a floor is the least gap that theory allows, above 0 and finite, got {self.floor}")
         sizes = (self.predict is not None) + (self.floor is not None)
         if sizes != (1 if self.verdict == "VIOLATES" else 0):
             raise ValueError(

@@ -70,10 +70,11 @@ class Run:
         if option.explainer or option.pairs:
             selection.import_from_here()
         self.settings = suite.Settings(seed=option.seed, device=selection.choose_device(option.device))
-        if option.checkpoint:
-            _register_checkpoint(option.checkpoint)
+        self.checkpoint = selection.choose_checkpoint(option.checkpoint)
         self.explainers: list[Explainer] = selection.choose_explainers(option.explainer)
         self.pairs: list[Pair] = selection.choose_pairs(option.pairs)
+        if self.checkpoint and not any(pair.name in self.checkpoint for pair in self.pairs):
+            raise selection.SelectionError("--pairs leaves out all pairs of the checkpoint: add --pairs='*_checkpoint'")
         selection.refuse_stale(self.explainers, self.pairs)
         self.arguments = [str(argument) for argument in config.invocation_params.args]
 
@@ -111,6 +112,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     add(
         "--checkpoint",
+        action="append",
+        default=[],
         metavar="PATH",
         help="also the pairs that changes of this model's weights make, named …_checkpoint: a folder or hub name",
     )
@@ -139,10 +142,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    run = config.stash[_RUN].to_json()
+    run, made = config.stash[_RUN].to_json(), config.stash[_RUN].checkpoint
+    of_checkpoint = f"\n{selection.describe_checkpoint(made)}" if made else ""
     return (
         f"faithcheck {results.version()}: seed {run['seed']}, {run['dtype']}, {run['device']}, data: {run['data']}, "
-        f"{len(run['explainers'])} explainers, {run['pairs']} pairs"
+        f"{len(run['explainers'])} explainers, {run['pairs']} pairs{of_checkpoint}"
     )
 
 
@@ -328,15 +332,6 @@ class Reporter:
         if self.run.path:
             terminalreporter.write_line(f"results written to {self.run.path}")
             terminalreporter.write_line(f"pages from them: faithcheck report {self.run.path} --md --html")
-
-
-def _register_checkpoint(path: str) -> None:
-    from faithcheck.models import gauge, transformer  # when used: transformers takes seconds to import
-
-    try:
-        gauge.register_checkpoint(path)
-    except transformer.ModelError as error:
-        raise selection.SelectionError(f"--checkpoint: {error}") from error
 
 
 def _registered_markers(config: pytest.Config) -> set[str]:

@@ -54,6 +54,33 @@ def choose_pairs(specs: Sequence[str]) -> list[Pair]:
     return [pair for name, pair in registered_pairs().items() if not specs or name in chosen]
 
 
+def choose_checkpoint(paths: Sequence[str]) -> list[str]:
+    """Register the pairs that changes of a checkpoint make, and say which there are: their names, none without a path.
+
+    Raises:
+        SelectionError: more than one path, or an empty one; a model that cannot be loaded, run in float64, or changed.
+    """
+    if not paths:
+        return []
+    if len(paths) > 1 or not paths[0]:
+        given = " and ".join(paths) or "none"
+        raise SelectionError(f"--checkpoint takes one path, that of a folder, or one hub name; got {given}")
+    from faithcheck.models import gauge, transformer  # when used: transformers takes seconds to import
+
+    try:
+        return [pair.name for pair in gauge.register_checkpoint(paths[0])]
+    except transformer.ModelError as error:
+        raise SelectionError(f"--checkpoint: {error}") from error
+
+
+def describe_checkpoint(made: Sequence[str]) -> str:
+    """How many pairs a checkpoint has got, and which gauges do not apply to it."""
+    from faithcheck.models import gauge
+
+    left_out = [name for name in gauge.registered_gauges() if f"{name}_checkpoint" not in made]
+    return f"checkpoint: {len(made)} pairs; these do not apply to it: {', '.join(left_out) or 'none'}"
+
+
 def refuse_stale(explainers: Sequence[Explainer], pairs: Sequence[Pair]) -> None:
     """Refuse expectations that match no check.
 

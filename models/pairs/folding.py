@@ -1,8 +1,8 @@
 """Linear maps that follow each other, written as one or as two. Relevance is that of ε = 0.
 
-* A norm's γ and β, where nothing but linear maps follows (pre-norm models): W (γ ⊙ n + β) + b = (W γ) n + (W β + b).
-  The norm's rule holds σ constant: centred γ ⊙ Wᵀu over σ (no centring in RMSNorm), u the gradient behind the map. With
-  γ in W that is (W γ)ᵀu, the same vector.
+* A norm's γ and β, where nothing but linear maps follows (in BERT and RoBERTa, behind the last norm only):
+  W (γ ⊙ n + β) + b = (W γ) n + (W β + b). The norm's rule holds σ constant: centred γ ⊙ Wᵀu over σ (no centring in
+  RMSNorm), u the gradient behind the map. With γ in W that is (W γ)ᵀu, the same vector.
 * A map as a product, W = (W A⁻¹) A: the plain gradients multiply to Aᵀ (W A⁻¹)ᵀ u = Wᵀ u.
 * The values' bias b, past attention: each row of weights A sums to one, so A (V + 1 bᵀ) = A V + 1 bᵀ, and W_O b may
   join the output's bias. Let S be the gradient at A V. At V the rule leaves ½ Aᵀ S (CP-LRP: Aᵀ S), with no b in it; at
@@ -31,7 +31,6 @@ def can_take_beta(reader: nn.Module) -> bool:
 
 @gauge(
     "folding.norm",
-    hosts=("gpt2", "llama", "vit"),
     where=can_take_beta,
     why="W (γ ⊙ n + β) + b = (W γ) n + (W β + b)",
     lrp="with σ constant a norm is linear, and the gradient of linear maps does not see how they are divided",

@@ -18,6 +18,7 @@ from faithcheck.models.architectures import HOSTS, SMALL, SPECIAL, Host, layers,
 from faithcheck.models.gauge import architecture, gauge, register_checkpoint, registered_gauges
 from faithcheck.models.pairs import basis, folding, permutation, rescaling
 from faithcheck.models.transformer import ModelError
+from faithcheck.reports.selection import SelectionError, choose_checkpoint, describe_checkpoint
 from faithcheck.tests.meta.small_models import save, tokenizer
 
 GAUGES = registered_gauges()
@@ -387,3 +388,25 @@ def test_a_checkpoint_that_is_not_there_is_one_line_before_the_run(tmp_path):
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert f"ERROR: --checkpoint: {tmp_path}/nowhere: neither a local folder nor" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_checkpoint_that_computes_in_float32_is_refused(tmp_path, registry):
+    architectures.gpt2(reorder_and_upcast_attn=True).save_pretrained(tmp_path)
+    tokenizer(special=False).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="cannot be run in float64, which pairs are proved in: "):
+        register_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("paths", "got"), [([""], "got none"), (["here", "there"], "got here and there")], ids=["empty", "two"]
+)
+def test_one_checkpoint_at_a_time(paths, got):
+    with pytest.raises(SelectionError, match=f"--checkpoint takes one path.*; {got}"):
+        choose_checkpoint(paths)
+
+
+def test_what_a_checkpoint_has_got_is_said(tmp_path, registry):
+    said = describe_checkpoint(choose_checkpoint([str(save("vit", tmp_path))]))
+    fit = [name for name, g in GAUGES.items() if "vit" in g.hosts]
+    assert said.startswith(f"checkpoint: {len(fit)} pairs; these do not apply to it: ")
+    assert set(said.split(": ")[2].split(", ")) == GAUGES.keys() - set(fit)

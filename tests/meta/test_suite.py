@@ -1,5 +1,8 @@
 """The suite's own logic: how measurements settle, what runs, and that breaking a rule turns it red."""
 
+import json
+import math
+import re
 import warnings
 from dataclasses import replace
 from types import MappingProxyType
@@ -287,7 +290,9 @@ def test_models_that_differ_are_no_pair():
 def test_models_that_differ_off_their_case_are_told_apart_by_a_shrunk_input():
     record = Check("equivalence", None, pair_of(Scaled(1.0), Masked())).run(Settings())
     assert record.status == "broken claim"
-    assert record.detail["told apart by"] == "[1.515625, 0.0, 0.0]"
+    first, *rest = json.loads(record.detail["told apart by"])
+    assert 1.5 < first < 1.6
+    assert rest == [0, 0]
 
 
 def test_models_whose_gradients_alone_differ_are_no_pair():
@@ -319,17 +324,72 @@ class Doubled(Linear):
         return (x @ (2 * self.weights)).unsqueeze(1)
 
 
+def function(f):
+    """A module that computes f."""
+    module = nn.Module()
+    module.forward = f
+    return module
+
+
+ONE, WEIGHTS = Scaled(1.0), (1.0, 2.0, 3.0)
+
+
 @pytest.mark.parametrize(
     ("f", "g", "message"),
     [
-        (Linear(1.0, 2.0, 3.0), Doubled(0.5, 1.0, 1.5), "f and g share no weights: make g from f's"),
-        (Linear(1.0, 2.0, 3.0), Linear(1.0, 2.0, 3.0, decay=0.9), "the forward pass of g changes calls"),
+        (ONE, ONE, "f and g are one object"),
+        (Linear(*WEIGHTS), Doubled(0.5, 1.0, 1.5), "f and g share no weights: make g from f's"),
+        (Linear(*WEIGHTS), function(lambda x: (x @ x.new_tensor(WEIGHTS)).unsqueeze(1)), "f and g share no weights"),
+        (Linear(*WEIGHTS), Linear(*WEIGHTS, decay=0.9), "the forward pass of g changes calls"),
+        (ONE, function(lambda x: x.data.mul_(2).sum(1, keepdim=True) / 2), "g fails on|of g changes its inputs"),
+        (ONE, function(lambda x: (x * torch.randn(1).to(x)).sum(1, keepdim=True)), "g gives other outputs when it is"),
+        (
+            ONE,
+            function(lambda x: x.sum(1)),
+            r"g gives float64 \(1,\) on cpu for float64 \(1, 3\) on cpu: expected \(batch",
+        ),
+        (ONE, function(lambda x: x), r"f gives float64 \(1, 1\) on cpu and g float64 \(1, 3\)"),
+        (ONE, function(lambda x: x.float().sum(1, keepdim=True)), r"g gives float32 \(1, 1\)"),
+        (
+            ONE,
+            function(lambda x: x @ x.new_ones(2, 1)),
+            r"g fails on float64 \(1, 3\) on cpu: RuntimeError: mat1 and mat2",
+        ),
+        (function(lambda x: x.detach().sum(1, keepdim=True)), ONE, "f fails on .* does not require grad"),
+        (ONE, function(lambda x: x.sum(1, keepdim=True) + (len(x) > 1)), "but on none of its examples alone"),
     ],
 )
-def test_models_that_share_nothing_or_change_themselves_are_no_pair(f, g, message):
+def test_what_is_no_pair_at_all_is_refused(f, g, message):
     record = Check("equivalence", None, pair_of(f, g)).run(Settings())
     assert record.status == "error"
-    assert message in record.detail["error"]
+    assert record.traceback is None
+    assert re.search(message, record.detail["error"]), record.detail["error"]
+
+
+@pytest.mark.parametrize(
+    ("g", "point"),
+    [
+        (lambda x: 1.01 * x.sum(1, keepdim=True), None),  # whatever is drawn
+        (lambda x: x.sum(1, keepdim=True) + 5 * torch.relu(x[:, :1] - 1.9), None),
+        (lambda x: x.sum(1, keepdim=True) + torch.relu(x[:, :1] - 2.5), None),  # beyond ±2
+        (lambda x: x.sum(1, keepdim=True) + (x[:, 2:] == -0.123), "[0.0, 0.0, -0.123]"),  # the case's own, shrunk
+    ],
+)
+def test_models_that_differ_are_told_apart_by_an_input(g, point):
+    case = Case(
+        *(torch.tensor([[0.5, 2.0, -0.123]], dtype=torch.float64), torch.zeros(1, dtype=torch.int64)),
+        torch.zeros(1, 3).double(),
+    )
+    pair = replace(pair_of(ONE, function(g)), case=lambda *_: case)
+    record = Check("equivalence", None, pair).run(Settings())
+    assert record.status == "broken claim"
+    assert record.detail["told apart by"] == (point or record.detail["told apart by"])
+
+
+@pytest.mark.parametrize("floor", [0.0, -1.0, math.nan, math.inf])
+def test_a_floor_that_every_gap_or_none_reaches_is_refused(floor):
+    with pytest.raises(ValueError, match="above 0 and finite"):
+        Expectation("VIOLATES", "why", floor=floor)
 
 
 def test_a_model_in_train_mode_is_no_pair():
