@@ -96,7 +96,7 @@ def _compared(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     arrays = hnp.arrays("int64", tuple(first.inputs.shape), elements=st.integers(-128, 128), fill=fill)
 
     @hypothesis.seed(0)
-    @hypothesis.settings(max_examples=DRAWN_BATCHES, database=None, deadline=None)
+    @hypothesis.settings(max_examples=DRAWN_BATCHES, database=None, deadline=None, report_multiple_bugs=False)
     @hypothesis.given(st.sampled_from([64, 16, 4]), arrays)
     def search(parts: int, drawn: object) -> None:
         nonlocal worst, found

@@ -17,7 +17,6 @@ import json
 import logging
 import os
 import re
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -66,10 +65,11 @@ all projects and could be emptied at any time."""
 SCHEMA_VERSION = 1
 EXAMPLES = 15  # of each identity
 STEPS, WRAPS, LEAVES, LARGEST = 3, 2, 3, 40
-# An activation's rule divides by its operand, a kink has no gradient, exp overflows: there round-off, not the
-# explainer, would tell two terms apart. So points are left out where a part of a term is nearer to 0 than LEAST or
-# larger than MOST, or the operands of a maximum are nearer to each other than LEAST. It is also the least scale of a
-# gap: where all attributions cancel, only their round-off is left.
+# A rule may divide by a value, a kink has no gradient, exp overflows: there round-off, not the explainer, would tell
+# two terms apart. So points are left out where a part of a term is nearer to 0 than LEAST or larger than MOST, or the
+# operands of a maximum are nearer to each other than LEAST. A part that is 0, such as a ReLU that is off, has no
+# round-off, and stays where it is no operand of an activation. LEAST is also the least scale of a gap: where all
+# attributions cancel, only their round-off is left.
 LEAST, MOST = 1 / 16, 64.0
 
 FRESH = Input(
@@ -95,6 +95,11 @@ class Step:
         inputs = {part for part in parts if isinstance(part, Input)}
         return operations(self.f) + operations(self.g), len(parts), -len(inputs)
 
+    @property
+    def order(self) -> tuple[tuple[int, int, int], int, str]:
+        """By size; the same size by text, the shortest first."""
+        return self.size, len(str(self)), str(self)
+
 
 @dataclass(frozen=True)
 class Counterexample:
@@ -103,7 +108,7 @@ class Counterexample:
     Attributes:
         explainer: its name.
         step: the two terms.
-        points: the inputs at which they are told apart, from a baseline of 0.
+        points: the inputs at which they are compared, from a baseline of 0.
         gap: how far, as `invariance` has it.
     """
 
@@ -210,15 +215,16 @@ def numbered(term: Term, fresh: Iterator[int]) -> Term:
 
 
 def regular(term: Term, inputs: Tensor) -> Tensor:
-    """At which rows no part of the term is nearly 0, large or at a kink: ``(batch,)`` bool."""
+    """At which rows no part of the term is large or nearly 0, and no operand at 0 or at a kink: ``(batch,)`` bool."""
     fine = torch.ones(len(inputs), dtype=torch.bool, device=inputs.device)
     known = intermediates(term, inputs)
     for part, value in known.items():
         if not isinstance(part, Constant):
-            fine &= (value.abs() >= LEAST) & (value.abs() <= MOST)
-        if isinstance(part, Apply) and part.operation == "max":
-            left, right = (known[operand] for operand in part.operands)
-            fine &= (left - right).abs() >= LEAST
+            fine &= ((value.abs() >= LEAST) | (value == 0)) & (value.abs() <= MOST)
+        if isinstance(part, Apply) and (part.operation == "max" or part.operation in UNARY):
+            first, *others = (known[operand] for operand in part.operands)
+            distance = first - others[0] if others else first
+            fine &= distance.abs() >= LEAST
     return fine
 
 
@@ -233,7 +239,7 @@ def refuse_unequal(step: Step, case: Case) -> None:
     Raises:
         ValueError: names the identity and the terms.
     """
-    sides = (forward_and_gradient(Expression(term), case) for term in (step.f, step.g))
+    sides = (forward_and_gradient(which, Expression(term), case) for which, term in (("f", step.f), ("g", step.g)))
     for what, left, right in zip(("values", "gradients"), *sides, strict=True):
         gap = differ(left, right)
         if not gap <= tolerance(case.inputs):
@@ -244,12 +250,19 @@ def attributions(explainer: Explainer, step: Step, case: Case) -> tuple[Tensor, 
     """The explainer's two maps, each ``(batch, features)``.
 
     Raises:
-        Unsupported, InvalidAttribution: from the explainer.
+        Unsupported, InvalidAttribution: from the explainer; as any other error of its own, with a note that names the
+            pair.
     """
     with warnings.catch_warnings():
         # A quadrature that is too coarse at a kink is so for both terms: they are evaluated at the same points.
         warnings.simplefilter("ignore", CompletenessWarning)
-        f, g = (attribution_of(explainer, Expression(term).eval(), case) for term in (step.f, step.g))
+        try:
+            f, g = (attribution_of(explainer, Expression(term).eval(), case) for term in (step.f, step.g))
+        except Unsupported:
+            raise
+        except Exception as error:
+            error.add_note(f"on {step}; to refuse a model, raise faithcheck.explainers.Unsupported")
+            raise
     return f, g
 
 
@@ -264,6 +277,7 @@ class Search:
         gaps: of every pair that was drawn; None where the explainer refused it or no point is regular.
         refused: how many pairs the explainer refused.
         refusal: the last reason.
+        errors: what was raised, by the explainer or because an identity does not hold.
     """
 
     explainer: Explainer
@@ -272,6 +286,7 @@ class Search:
     gaps: dict[Step, float | None] = field(default_factory=dict)
     refused: int = 0
     refusal: str = ""
+    errors: dict[Step, Exception] = field(default_factory=dict)
 
     def run(self, seed: int, identities: Sequence[Identity | None] = IDENTITIES) -> list[Counterexample]:
         """The smallest counterexample of each identity that separates, in order of size.
@@ -280,13 +295,15 @@ class Search:
 
         Raises:
             ValueError: an identity does not hold.
-            InvalidAttribution: from the explainer.
+            Exception: from the explainer, on the smallest pair found on which it raises; a note names the pair.
         """
         for identity in identities:
             self._shrink(seed, identity)
+            if self.errors:
+                raise self.errors[min(self.errors, key=lambda step: step.order)]
         separated = [step for step, gap in self.gaps.items() if self.separates(gap)]
         smallest: dict[str, Step] = {}
-        for step in sorted(separated, key=lambda step: (step.size, len(str(step)), str(step))):
+        for step in sorted(separated, key=lambda step: step.order):
             smallest.setdefault(step.identity, step)
         return [self._counterexample(step) for step in smallest.values()]
 
@@ -322,24 +339,37 @@ class Search:
             return None
 
     def _shrink(self, seed: int, identity: Identity | None) -> None:
-        """Measure drawn chains, and smaller and smaller ones once this identity separates."""
+        """Measure drawn chains, and smaller and smaller ones once this identity separates or something is raised."""
 
         @hypothesis.seed(seed)
         @hypothesis.settings(
             max_examples=self.examples,
             database=None,
             deadline=None,
+            report_multiple_bugs=False,
             phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
             suppress_health_check=list(hypothesis.HealthCheck),
         )
         @hypothesis.given(chains(self.case.shape[1], identity))
         def nothing_separates(chain: list[Step]) -> None:
-            gaps = [self.gap(step) for step in chain]
-            if self.separates(gaps[0]):
+            if self._tells(chain):
                 raise Separated
 
         with contextlib.suppress(Separated):
             nothing_separates()
+
+    def _tells(self, chain: list[Step]) -> bool:
+        """Measure a chain: whether its first rewrite separates, or anything was raised, which `run` raises again.
+
+        Not raised here, so that Hypothesis shrinks it like a separation and adds no words of its own to it.
+        """
+        for step in chain:
+            if step not in self.errors:
+                try:
+                    self.gap(step)
+                except Exception as error:
+                    self.errors[step] = error
+        return any(step in self.errors for step in chain) or self.separates(self.gap(chain[0]))
 
     def _counterexample(self, step: Step) -> Counterexample:
         points, gap = self.points(step).inputs.tolist(), self.gap(step)
@@ -362,7 +392,7 @@ def separate(explainer: Explainer, case: Case, seed: int = 0, examples: int = EX
 
     Raises:
         ValueError: an identity does not hold.
-        InvalidAttribution: from the explainer.
+        Exception: from the explainer, with a note that names the pair.
     """
     return next(iter(Search(explainer, case, examples).run(seed)), None)
 
@@ -385,7 +415,7 @@ def generated(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> M
     Raises:
         ValueError: an identity does not hold.
         Unsupported: the explainer refused every drawn pair.
-        InvalidAttribution: from the explainer.
+        Exception: from the explainer, with a note that names the pair.
     """
     search, seed = Search(explainer, case, EXAMPLES), int(torch.randint(2**31, ()))
     detail: dict[str, object] = {}
@@ -395,8 +425,8 @@ def generated(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> M
         detail, found = replay(explainer, case)
         if not found:
             found = search.run(seed)
-            if found and explainer.name not in builtin_explainers():
-                detail["saved"] = save(found[0])  # those of the built-in ones are registered pairs
+            if found and contradicts(explainer):
+                detail["saved"] = save(found[0])
     detail |= {"pairs": len(search.measured), "refused pairs": search.refused or None}
     if found:
         return smallest_of(found, explainer, case, detail)
@@ -405,23 +435,35 @@ def generated(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> M
     return Measurement(max(search.measured), tolerance(case.inputs), case.inputs.new_zeros(1, 1), detail=detail)
 
 
+def contradicts(explainer: Explainer) -> bool:
+    """Whether a counterexample is news of this explainer: it claims invariance, and states no violation of its own.
+
+    What separates the built-in ones is registered.
+    """
+    claims = {"invariance", "generated"} & set(getattr(explainer, "claims", ()))
+    stated = any(axiom == "generated" for axiom, _ in getattr(explainer, "expected", {}))
+    return bool(claims) and not stated and explainer.name not in builtin_explainers()
+
+
 def smallest_of(
     found: Sequence[Counterexample], explainer: Explainer, case: Case, detail: dict[str, object]
 ) -> Measurement:
     """What `invariance` measures on the first counterexample, with the pair and its attributions in words."""
     smallest, there = found[0], found[0].case(case.inputs)
     left, right = attributions(explainer, smallest.step, there)
+    apart = (i for i in range(len(left)) if not differ(left[i : i + 1], right[i : i + 1]) <= tolerance(case.inputs))
+    i = next(apart, 0)
     detail |= {
         "smallest pair": f"{smallest.step} ({smallest.step.identity})",
-        "attributions": f"{row(left)} and {row(right)} at {row(there.inputs)}",
+        "attributions": f"{row(left[i])} and {row(right[i])} at {row(there.inputs[i])}",
         "separated by": "; ".join(one.step.identity for one in found),
     }
     return Measurement(smallest.gap, tolerance(case.inputs), left - right, torch.cat([left, right], 1), detail=detail)
 
 
 def row(values: Tensor) -> str:
-    """The first row in few characters: ``(6, 6, 12)``."""
-    return f"({', '.join(f'{value:.4g}' for value in values[0].tolist())})"
+    """A row in few characters: ``(6, 6, 12)``."""
+    return f"({', '.join(f'{value:.4g}' for value in values.tolist())})"
 
 
 # --- counterexamples on disk -----------------------------------------------------------------------------------------
@@ -468,13 +510,15 @@ def save(found: Counterexample) -> str:
     text = "{\n" + ",\n".join(lines) + "\n}\n"
     key = hashlib.sha256(str(found.step).encode()).hexdigest()[:12]
     file = FOLDER / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', found.explainer)}-{key}.json"
+    part = file.with_suffix(f".{os.getpid()}.part")  # renamed when whole: others may read meanwhile
     try:
         FOLDER.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=FOLDER, suffix=".part")  # renamed when whole: others may read meanwhile
-        with open(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.replace(part, file)
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(file)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         log.info("the counterexample %s is not saved: %s", found.step, error)
-        return f"no: {FOLDER} cannot be written: {error.strerror}"
+        return f"no: {FOLDER.absolute()} cannot be written ({type(error).__name__}: {error.strerror or error})"
     return str(file)

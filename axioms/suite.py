@@ -344,7 +344,7 @@ def refuse_malformed(explainer: Explainer) -> None:
 
 def check_explainer(
     explainer: Explainer,
-    axioms: Iterable[str] = ("invariance", "completeness", "loo"),
+    axioms: Iterable[str] = ("invariance", "generated", "completeness", "loo"),
     pairs: Iterable[Pair] | None = None,
     settings: Settings | None = None,
 ) -> list[Record]:

@@ -109,8 +109,9 @@ triple = Expectation(
 constants = Expectation(
     "VIOLATES",
     "the smallest that it does not refuse move a constant c out of an activation: tanh x by 2σ(2x) − 1 and σ(x) by "
-    "½(1 + tanh ½x) are ½ or more apart at x > 0, exp(x + c) by exp(x)·exp(c) |c|/max(|x + c|, |x|): at (2, 3, 4), ¼",
-    floor=1 / 4,
+    "½(1 + tanh ½x) are ½ or more apart, exp(x + c) by exp(x)·exp(c) |c|/max(|x + c|, |x|): |c| is at least 1, and "
+    "either logarithm at most ln 64 < 5, as larger values are left out",
+    floor=1 / 5,
 )
 EXPECTED = {
     **{("generated", explainer): expectation for (_, explainer), expectation in FUNCTION.items()},

@@ -1,8 +1,10 @@
 """Generated pairs: the identities hold, bad explainers are separated and shrunk, what is found is kept and replayed."""
 
 import json
+import re
 from itertools import pairwise
 from itertools import product as every
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
@@ -11,10 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faithcheck.axioms import Check, Settings, generated
+from faithcheck.axioms import Check, Settings, check_explainer, generated
 from faithcheck.axioms.generated import FOLDER, TERM, Counterexample, Search, Step, at, chains, numbered, separate
 from faithcheck.explainers import LRP, builtin_explainers
-from faithcheck.explainers.rules import ATTNLRP, plain
+from faithcheck.explainers.rules import ATTNLRP, modified, plain
 from faithcheck.models import Expectation, registered_pairs
 from faithcheck.models.expressions import (
     BINARY,
@@ -48,6 +50,12 @@ ATTN = builtin_explainers()["attnlrp"]
 def elsewhere(tmp_path, monkeypatch):
     """A current folder of its own: what is saved is saved there."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """A search that is short, and long enough for these explainers."""
+    monkeypatch.setattr(generated, "EXAMPLES", 3)
 
 
 def run(explainer):
@@ -198,8 +206,8 @@ def registered_counterexamples():
 
 
 def small_terms():
-    """Every term of at most two operations on a leaf of four, its features in the order in which they first occur."""
-    leaves = [X1, X2, X3, Constant(1.0)]
+    """Every term of at most two operations, on the features in the order in which they first occur, and 1, 2, −1."""
+    leaves = [X1, X2, X3, *map(Constant, (1.0, 2.0, -1.0))]
     sizes = [leaves]
     for size in (1, 2):
         unary = [apply(name, a) for name, a in every(UNARY, sizes[size - 1])]
@@ -212,17 +220,25 @@ def small_terms():
 
 
 def test_no_pair_on_fewer_operations_separates_attnlrp():
-    search, compared, separated = Search(ATTN, at(CASE.inputs[:2])), 0, set()
-    for f in small_terms():
-        for identity in IDENTITIES:
-            for g in rewritten(f, identity):
-                if operations(f) + operations(g) <= 4:
-                    step = Step(identity.name, f, g)
-                    compared += search.gap(step) is not None
-                    if search.separates(search.gap(step)):
-                        separated.add((identity.name, step.size[0]))
-    assert compared > 500
+    search = Search(ATTN, at(torch.tensor([[2.0, 3, 4], [-2, 3, -4], [-0.5, -0.75, 0.25]], dtype=torch.float64)))
+    steps = {}
+    for f, identity in every(small_terms(), IDENTITIES):
+        for g in rewritten(f, identity):
+            if operations(f) + operations(g) <= 4:
+                steps.setdefault((identity.name, frozenset({f, g})), Step(identity.name, f, g))
+    compared = [step for step in steps.values() if search.gap(step) is not None]
+    assert len(compared) > 1500
+    separated = {(step.identity, step.size[0]) for step in compared if search.separates(search.gap(step))}
     assert separated == {("a product re-associates", 4)}
+
+
+def test_points_where_a_relu_is_off_are_compared_and_those_at_a_kink_are_not():
+    off = torch.tensor([[-2.0, 3], [2, 3], [0.01, 3], [0, 3]])
+    for term in (apply("relu", X1), apply("max", X1, 0), 0.5 * (X1 + apply("abs", X1)), apply("relu", X1) * X2):
+        assert generated.regular(term, off).tolist() == [True, True, False, False]
+    for operation in UNARY:  # at 0, their rules divide by it
+        assert not generated.regular(apply(operation, apply("relu", X1)), off)[0]
+    assert generated.regular(X1 + X2, torch.tensor([[1.0, -1], [1, -0.99], [40, 40]])).tolist() == [True, False, False]
 
 
 class Counts:
@@ -246,6 +262,35 @@ def uneven_product(call):
 class Uneven(LRP):
     def __init__(self):
         super().__init__("uneven", {**ATTNLRP, "mul": uneven_product})
+
+
+def open_gate(call):
+    """A ReLU that passes its gradient on when it is off, too."""
+    (x,) = call.carrying()
+    return modified(x, call.value(), lambda gradient: gradient)
+
+
+class OpenGate(LRP):
+    """Gradient × input, but for ReLUs that are off."""
+
+    def __init__(self):
+        super().__init__("open_gate", {**dict.fromkeys(ATTNLRP, plain), "relu": open_gate})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_relu_passes_on_when_it_is_off_is_seen(seed):
+    kinks = [identity for identity in IDENTITIES if identity.name.startswith("relu")]
+    by_max, by_abs = Search(OpenGate(), CASE).run(seed, kinks)
+    assert str(by_max.step) in ("relu(x1) = max(x1, 0)", "max(x1, 0) = relu(x1)")
+    assert by_abs.step.identity == "relu by abs"
+
+
+def test_the_record_shows_a_point_where_the_attributions_differ():
+    record = run(OpenGate())
+    assert record.status == "broken claim"
+    assert record.detail["separated by"] == "relu by max; relu by abs"
+    left, right = record.detail["attributions"].split(" at ")[0].split(" and ")
+    assert left != right
 
 
 @pytest.mark.parametrize(
@@ -297,6 +342,39 @@ def test_nan_and_errors_are_red():
     assert "NaN" in str(record.detail["error"])
 
 
+class Raises(Counts):
+    """Is told apart where there is a sum, and raises where there is a maximum."""
+
+    name = "raises"
+
+    def attribute(self, model, case):
+        if "max" in str(model.term):
+            raise RuntimeError("no maximum\nbut much to say")
+        return case.inputs * (1 + ("+" in str(model.term)))
+
+
+def test_an_error_of_the_explainer_is_told_as_its_own():
+    record = run(Raises()).to_json()
+    assert record["status"] == "error"
+    assert words.sentence(record).endswith("the check could not be measured: RuntimeError: no maximum")
+    said = record["traceback"].splitlines()[-1]
+    assert re.fullmatch(r"on .*max\(.*; to refuse a model, raise faithcheck.explainers.Unsupported", said)
+    assert "nothing_separates(" not in record["traceback"].split("RuntimeError: ")[-1], "Hypothesis adds nothing"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_error_is_not_lost_behind_a_separation(seed):
+    mixed = Identity("a maximum of sums", apply("max", X1 + X2, X2), apply("max", X2, X1 + X2))
+    apart = Identity("a sum or none", X1 + 0, X1)
+    with pytest.raises(RuntimeError, match="no maximum"):
+        Search(Raises(), CASE).run(seed, [apart, mixed])
+
+
+def test_who_is_checked_for_invariance_is_checked_on_generated_pairs(quick):
+    (record,) = check_explainer(Counts(), pairs=[SEARCH])
+    assert (record.axiom, record.status) == ("generated", "broken claim")
+
+
 def test_an_explainer_that_refuses_everything_is_unsupported():
     record = run(builtin_explainers()["attention_rollout"])
     assert record.status == "unsupported"
@@ -320,12 +398,6 @@ def test_a_seed_draws_pairs_for_every_identity():
 
 
 # --- counterexamples on disk -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """A search that is short, and long enough for these explainers."""
-    monkeypatch.setattr(generated, "EXAMPLES", 3)
 
 
 FOUND = Counterexample("uneven", Step("a product commutes", X1 * X2, X2 * X1), ((2.0, 3.0, 4.0),), 1 / 3)
@@ -402,7 +474,37 @@ def test_where_nothing_can_be_written_nothing_crashes(tmp_path, quick):
     (tmp_path / FOLDER.parts[0]).write_text("a file where the folder should be")
     record = run(Uneven())
     assert record.status == "broken claim"
-    assert record.detail["saved"].startswith("no: ")
+    assert record.detail["saved"].startswith(f"no: {tmp_path / FOLDER} cannot be written (")
+    assert FOLDER.parts[0] in record.detail["saved"]
+
+
+def test_a_write_that_fails_leaves_nothing(monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(generated.Path, "replace", full)
+    assert "No space left" in generated.save(FOUND)
+    assert saved_files() == []
+
+
+def test_a_saved_file_is_like_any_other(tmp_path):
+    (tmp_path / "other").touch()
+    assert Path(generated.save(FOUND)).stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def known(verdict, **size):
+    return MappingProxyType({("generated", "*"): Expectation(verdict, "it counts", **size)})
+
+
+@pytest.mark.parametrize(
+    "change", [{"claims": ()}, {"claims": {"completeness"}}, {"expected": known("VIOLATES", floor=0.1)}]
+)
+def test_what_contradicts_no_claim_is_not_saved(change, quick):
+    record = run(type("Modest", (Counts,), change)())
+    assert record.gap > 0.1
+    assert record.passed
+    assert "saved" not in record.detail
+    assert not FOLDER.exists()
 
 
 def test_built_in_explainers_leave_no_file(quick):
