@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
-from faithcheck.models.case import Case
+from faithcheck.models.case import Case, explained
 
 
 def batching(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
@@ -21,33 +21,43 @@ def batching(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
 
     ``values`` is the attribution in the batch minus that alone, which is 0 at padding, ``(batch, features)``; ``gap``
     is its largest entry relative to the example's largest attribution, in [0, 2]; None where there is one example
-    without padding.
+    without padding. ``detail`` has the same gap of the explained outputs: where that is no round-off the model itself
+    reads padding (positions behind padding on the left, say, without ``position_ids`` in the context that start there).
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
     together, tol = attribution_of(explainer, model, case).double(), tolerance(case.inputs)
-    alone = torch.zeros_like(together)
-    for i in range(len(alone)):
-        example = without_padding(case.rows(torch.tensor([i], device=alone.device)))
-        alone[i, : example.shape[1]] = attribution_of(explainer, model, example)[0]
+    alone, outputs = torch.zeros_like(together), outputs_of(model, case)
+    outputs_alone = outputs.clone()
+    for i in case.present.any(1).nonzero():
+        example = without_padding(case.rows(i))
+        alone[i, case.present[i].squeeze(0)] = attribution_of(explainer, model, example).double()
+        outputs_alone[i] = outputs_of(model, example)
     padding = int((~case.present).sum())
     values, scale = together - alone, torch.cat([together, alone], 1)
     if len(alone) == 1 and not padding:
         return Measurement(None, tol, values, detail={"reason": "one example, no padding: nothing to compare"})
-    return Measurement(relative_gap(values, scale), tol, values, scale, {"padding features": padding})
+    moved = relative_gap(outputs - outputs_alone, outputs, outputs_alone)
+    detail = {"padding features": padding, "gap, outputs": moved}
+    return Measurement(relative_gap(values, scale), tol, values, scale, detail)
+
+
+@torch.no_grad()
+def outputs_of(model: nn.Module, case: Case) -> Tensor:
+    """The explained output of each example, ``(batch,)``."""
+    return explained(case.run(model), case.target).double()
 
 
 def without_padding(example: Case) -> Case:
-    """One example without the padding at its end; what the context has a column per feature of loses the same."""
-    length = int(example.present[0].nonzero().max()) + 1
-    shape = example.shape
+    """One example without padding, wherever it stands; what the context has a column per feature of loses the same."""
+    here, shape = example.present[0], example.shape
     return replace(
         example,
-        inputs=example.inputs[:, :length],
-        baseline=example.baseline[:, :length],
-        special=None if example.special is None else example.special[:, :length],
+        inputs=example.inputs[:, here],
+        baseline=example.baseline[:, here],
+        special=None if example.special is None else example.special[:, here],
         context={
-            name: value[:, :length] if value.shape[:2] == shape else value for name, value in example.context.items()
+            name: value[:, here] if value.shape[:2] == shape else value for name, value in example.context.items()
         },
     )

@@ -77,7 +77,8 @@ def queries_rescaled(model: nn.Module, c: float) -> nn.Module:
 def smallest_value(model: nn.Module, case: Case) -> float:
     """The smallest |z| > 0 among the results of all operations that carry relevance.
 
-    A factor |z|/(|z| + ε) is 1 − ε/|z| up to (ε/z)², so that a hundredth of this is an ε of the first order.
+    A factor |z|/(|z| + ε) is 1 − ε/|z| up to (ε/z)², so that a hundredth of this is an ε of the first order. Where a
+    result is 0 its factor is 0 at any ε, and it does not count; infinity if no result counts.
 
     Raises:
         Unsupported: see `LRP.attribute`.
@@ -90,7 +91,8 @@ def smallest_value(model: nn.Module, case: Case) -> float:
             result = rule(call)
             if isinstance(result, Tensor):
                 size = result.detach().abs()
-                smallest = min(smallest, float(size[size > 0].min()))
+                if len(counted := size[size > 0]):
+                    smallest = min(smallest, float(counted.min()))
             return result
 
         return watched

@@ -44,9 +44,12 @@ def additions(model: nn.Module, case: Case) -> int:
     """n, the additions on the longest chain of a forward and a backward pass, one weight matrix behind the other.
 
     A matrix adds as many terms as it has columns forward and rows backward; an example's own numbers are added once
-    each way. A layer's few other operations are fewer than its terms and are counted as one more addition each way.
+    each way. A layer's few other operations are fewer than its terms and are counted as one more addition each way. An
+    `nn.Embedding` is looked up and not multiplied by, so that its table does not count, unless another layer shares it.
     """
-    matrices = [p.flatten(1).shape for p in model.parameters() if p.dim() >= 2]
+    layers = [layer for layer in model.modules() if not isinstance(layer, nn.Embedding)]
+    weights = {weight for layer in layers for weight in layer.parameters(recurse=False) if weight.dim() >= 2}
+    matrices = [weight.flatten(1).shape for weight in weights]
     return sum(rows + columns + 2 for rows, columns in matrices) + 2 * case.inputs[0].numel()
 
 

@@ -305,8 +305,8 @@ def layers(reader: nn.Module) -> Iterator[Layer]:
             up, down = linear(layer.intermediate.dense), linear(layer.output.dense)
             last = layer is getattr(model, kind).encoder.layer[-1]
             head = model.bert.pooler if kind == "bert" else model.classifier
-            norms = ((layer.output.LayerNorm, (linear(head.dense),)),) if last else ()
-            yield Layer(layer, attention, query, key, value, output, heads, heads, (up,), down, norms)
+            behind = ((layer.output.LayerNorm, (linear(head.dense),)),) if last else ()
+            yield Layer(layer, attention, query, key, value, output, heads, heads, (up,), down, behind)
     elif kind == "vit":
         for layer in model.vit.layers:
             attention = layer.attention

@@ -69,7 +69,8 @@ def sentence(record: Json) -> str:
     what, axiom, status = subject_of(record), record["axiom"], record["status"]
     gap, tol = number(record["gap"], 4), number(record["tol"], 4)
     if status == "error":
-        return f"{axiom}: {what}: the check could not be measured: {last_line(record['traceback'])}"
+        error = str(record["detail"].get("error") or last_line(record["traceback"]))
+        return f"{axiom}: {what}: the check could not be measured: {error.splitlines()[0]}"
     if status == "broken claim":
         return f"{axiom}: {what}: expected to hold, but the gap {gap} is above the tolerance {tol}"
     if status == "violation vanished":
@@ -143,7 +144,7 @@ def last_line(text: str | None) -> str:
 
 
 def symbolic_gaps(records: list[Json]) -> list[Json]:
-    """The table of a_f − a_g as SymPy derived it, a row for the explainers that share it; no table if none was derived."""
+    """The table of a_f − a_g as SymPy derived it, a row for the explainers that share it; none if none was derived."""
     rows: dict[tuple[str, str], list[str]] = {}
     for record in records:
         if (gap := record["detail"].get("symbolic gap")) is not None:
@@ -152,7 +153,8 @@ def symbolic_gaps(records: list[Json]) -> list[Json]:
         return []
     moved = {explainer for (_, gap), who in rows.items() if gap != "0" for explainer in who}
     everyone = {explainer for who in rows.values() for explainer in who}
-    note = f"Proved to be 0 on every pair: {', '.join(sorted(everyone - moved)) or 'of none'}."
+    unmoved = ", ".join(sorted(everyone - moved))
+    note = f"Proved to be 0 on every pair: {unmoved}." if unmoved else "No explainer's gap is 0 on every pair."
     # A row of zeros says something where the explainer has a gap elsewhere.
     rows = {key: left for key, who in rows.items() if (left := [name for name in who if name in moved])}
     return [

@@ -107,6 +107,46 @@ def test_where_nothing_changes_the_slope_is_the_gradient():
     torch.testing.assert_close(found, torch.stack([2 * slope, -2 * slope]).unsqueeze(0))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("activation", [torch.sigmoid, torch.exp, torch.tanh, F.gelu])
+def test_an_input_that_differs_by_round_off_has_the_slope_of_the_gradient(activation, dtype):
+    """Sums that are 0 as at the baseline, but for round-off, in any order; with an offset too."""
+
+    def left(x):
+        return activation((x[:, :1] + x[:, 1:2]) + x[:, 2:] + offset)
+
+    def right(x):
+        return activation(x[:, :1] + (x[:, 1:2] + x[:, 2:]) + offset)
+
+    def total(x):
+        return activation(x.sum(1, keepdim=True) + offset)
+
+    for offset in (0.0, 3.0, -6.0):
+        slope = torch.autograd.functional.jacobian(activation, torch.tensor(offset, dtype=dtype))
+        for point in ([0.1, 0.3, -0.4], [0.1, 0.2, -0.3], [100.1, -0.3, -99.8]):
+            inputs = torch.tensor([point], dtype=dtype)
+            case = Case(inputs, torch.tensor([0]), torch.zeros_like(inputs))
+            rounding = 10 * torch.finfo(dtype).eps * inputs.abs().max()
+            for function in (left, right, total):
+                found = attribute(function, case)
+                # Round-off of the sum moves the gradient by f″ times as much, and |f″| ≤ f(3) < 21.
+                error = ((found - inputs * slope).abs() / inputs.abs()).max()
+                assert error <= 21 * rounding, (function, offset, point)
+
+
+def test_a_step_over_a_kink_keeps_its_slope():
+    """From −h to 2h the rectifier rises by 2h: slope ⅔, and by no gradient, however small h is above round-off."""
+    for h in (1e-3, 1e-9, 1e-12):
+        found = attribute(torch.relu, at([2 * h], [-h]))
+        torch.testing.assert_close(found, torch.tensor([[2 * h]]))
+
+
+def test_a_small_step_of_a_steep_function_keeps_its_slope():
+    """√ from h to 4h has the slope 1/(3√h), though h is far below √eps."""
+    found = attribute(torch.sqrt, at([4e-12], [1e-12]))
+    torch.testing.assert_close(found, torch.tensor([[1e-6]]))
+
+
 def deep():
     """Convolution, BatchNorm, pooling, residual and dropout, with five kinds of activation."""
 
