@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
-from faithcheck.explainers.ledger import Entry, conservation_ledger
+from faithcheck.explainers.ledger import Entry, Ledger, conservation_ledger
 from faithcheck.explainers.lrp import LRP
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.models.case import Case
@@ -20,7 +20,8 @@ def conservation(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
     """Measure how much relevance operations do not pass on.
 
     ``values`` is received − passed on, ``(batch, operations)`` in the order of the forward pass; ``gap`` its largest
-    entry relative to the largest relevance that an operation of the example received or passed on, in [0, 2].
+    entry relative to the largest relevance that an operation of the example received or passed on, in [0, 2]. The
+    ledger itself has to balance to the same tolerance: in float32 that is 1e-4, round-off having no name there.
 
     Raises:
         Unsupported: from the explainer; or it propagates nothing through operations, so that there is no ledger.
@@ -30,7 +31,10 @@ def conservation(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
         raise Unsupported(f"{explainer.name} hands no relevance from operation to operation: only LRP keeps a ledger")
     ledger, tol = conservation_ledger(explainer, model, case), tolerance(case.inputs)
     if not ledger.gap <= tol:
-        raise ValueError(f"the ledger does not balance: {ledger.gap:.1e} of the relevance is lost and has no name")
+        raise ValueError(
+            f"the ledger does not balance: {ledger.gap:.1e} of the relevance is lost and has no name, at "
+            f"{', '.join(unaccounted(ledger, tol)) or 'no single operation'}"
+        )
     values = torch.stack([entry.lost for entry in ledger.entries], 1)
     scale = torch.cat([torch.stack([e.received, e.passed_on], 1) for e in ledger.entries], 1)
     size = scale.abs().amax(1)
@@ -46,6 +50,14 @@ def conservation(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
             f"{cause} {share(lost, ledger.start)}" for cause, lost in causes.items()
         )
     return Measurement(relative_gap(values, scale), tol, values, scale, detail)
+
+
+def unaccounted(ledger: Ledger, tol: float) -> list[str]:
+    """The operations, and their rules, that alone lose more than ``tol`` without a name: the first two, and a count."""
+    size = torch.stack([r for e in ledger.entries for r in (e.received, e.passed_on)]).abs().amax(0)
+    losing = [entry for entry in ledger.entries if bool((entry.unaccounted.abs() > tol * size).any())]
+    more = [f"{len(losing) - 2} more"] if len(losing) > 2 else []
+    return [f"{e.operation} in {e.module or 'the model'} (by {e.rule})" for e in losing[:2]] + more
 
 
 def named(entry: Entry) -> str:

@@ -2,12 +2,14 @@
 
 Every operation on the way receives relevance at its results and passes relevance on to its operands. What it does not
 pass on is named: bias, ε, softmax (Eq. 5 of arXiv 2510.18810 is not conservative), LayerNorm's β, constants that are
-added (position and type embeddings, a class token), mask, an activation at 0. So the ledger balances: relevance that
-starts = relevance at the inputs + Σ of named losses, for each example.
+added (position and type embeddings, a class token), mask, an activation at 0, what a cast rounds off. So the ledger
+balances to the precision of the model: relevance that starts = relevance at the inputs + Σ of named losses, for each
+example.
 
 How it is kept: every operand is lent to the rule as an alias and every result is handed on as one, so that the
 gradient at an alias is that operation's own; relevance is value × gradient. The named losses are computed from their
-own formulas, not as what is missing, so that a rule that loses relevance otherwise leaves something unaccounted for.
+own formulas, not as what the rule left out, so that a rule that loses relevance otherwise, an activation's plain
+gradient included, leaves something unaccounted for. So does round-off, but at a cast, where it has a formula.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from faithcheck.models.case import Case
 
 PRODUCTS = frozenset({*MATRIX_PRODUCTS, *MULTIPLES, "rdiv"})
 ADDITIVE = frozenset({*SUMS, *REARRANGEMENTS})
+KEEPING = frozenset({*LINEAR, "batch_norm", "softmax"})  # affine, or Eq. 5: their own gradient keeps a named part
 WRITING = frozenset({"setitem", "iadd", "isub", "imul", "itruediv"})  # and any name that ends in one underscore
 NUMBERS = frozenset({"add", "sub", "rsub", "add_", "iadd", "sub_", "isub"}) | {
     *("masked_fill", "masked_fill_", "where", "pad", "setitem")
@@ -80,7 +83,7 @@ class Entry:
 
     @property
     def unaccounted(self) -> Tensor:
-        """What is lost and has no name: round-off, or a rule that does not do what it says."""
+        """What is lost and has no name: round-off, or a rule that loses relevance by itself."""
         return self.lost - sum(self.losses.values(), torch.zeros_like(self.received))
 
 
@@ -183,8 +186,8 @@ def conservation_ledger(lrp: LRP, model: nn.Module, case: Case) -> Ledger:
     """Keep the ledger of one attribution: one forward pass, and a backward pass an example.
 
     Args:
-        lrp: any table of rules, any ε. A rule that is neither its operation's own gradient nor one of
-            `faithcheck.explainers.rules` leaves what it loses unaccounted for.
+        lrp: any table of rules, any ε. A rule that loses relevance otherwise than by ε, constants, Eq. 5 or a product
+            that is not halved leaves what it loses unaccounted for.
         model: as for ``lrp.attribute``; nothing is left on it.
         case: its examples, each with accounts of its own.
 
@@ -293,7 +296,6 @@ class Record:
                 losses[cause] += share
             for cause, share in self._constants(active, gradients).items():
                 losses[cause] += share
-            self._round(losses, received - sum(passed_on), gradients)
         return Account(received, passed_on, {cause: share for cause, share in losses.items() if share != 0})
 
     def entry(self, accounts: Sequence[Account], like: Tensor) -> Entry:
@@ -336,39 +338,31 @@ class Record:
         return self._own_gradient(active, gradients)
 
     def _own_gradient(self, active: list[Operand], gradients: Gradients) -> dict[str, float]:
-        """Where the rule is the operation's own gradient, what it does not pass on, by running the operation again."""
+        """What the operation's own gradient does not pass on, whatever the rule passes, by running it again."""
         name, passing = self.call.name, {operand.leaf for operand in active}
+        dtypes = {value.dtype for value in (*(self.leaves[i] for i in passing), *(r.value for r in self.results))}
         others = [i for i, leaf in enumerate(self.leaves) if is_float(leaf) and i not in passing]
         numbers = added_numbers(self.call)
-        if name in ADDITIVE and not others and not numbers:
+        if name not in KEEPING and not (name in ADDITIVE and (others or numbers or len(dtypes) > 1)):
             return {}
         if name in LINEAR:
             bias = self.leaf_of(self.call.argument(0, "input") if "addmm" in name else self.call.argument(2, "bias"))
             if bias not in passing:
                 return {} if bias is None else {"bias": self.shares({bias}, gradients)[bias]}
         through = sum(float(relevance(r.value, gradients.get(r.after)).sum()) for r in self.results)
-        if name not in ADDITIVE:
+        if name in KEEPING:
             return {name: through - sum(self.shares(passing, gradients).values())}
         shares = self.shares({*passing, *others}, gradients)
+        rest = through - sum(shares.values())
         losses: dict[str, float] = defaultdict(float)
         for leaf in others:
             losses[MASK if is_mask(self.leaves[leaf]) else self.origins.get(leaf, HELD)] += shares[leaf]
         if numbers:
-            cause = MASK if any(number <= MASKED for number in numbers) else f"number in {name}"
-            losses[cause] += through - sum(shares.values())
+            losses[MASK if any(number <= MASKED for number in numbers) else f"number in {name}"] += rest
+        elif len(dtypes) > 1:  # a cast: its gradient is rounded to the coarser type
+            coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+            losses[f"{str(coarsest).removeprefix('torch.')} round-off"] += rest
         return losses
-
-    def _round(self, losses: dict[str, float], lost: float, gradients: Gradients) -> None:
-        """Name what a coarser type than float64 rounds off: at most 256 of its smallest steps, of all that flows."""
-        pieces = [(r.value, gradients.get(r.before)) for r in self.results]
-        pieces += [(self.leaves[o.leaf], gradients.get(o.slot)) for o in self.operands]
-        coarsest = max((value.dtype for value, _ in pieces), key=lambda dtype: torch.finfo(dtype).eps)
-        if coarsest == torch.float64:
-            return
-        flow = sum(float(relevance(value, gradient).abs().sum()) for value, gradient in pieces)
-        left = lost - sum(losses.values())
-        if abs(left) <= 256 * torch.finfo(coarsest).eps * flow:
-            losses[f"{str(coarsest).removeprefix('torch.')} round-off"] += left
 
     def leaf_of(self, argument: Any) -> int | None:
         """The place of an argument among the leaves."""

@@ -14,6 +14,9 @@ Closed forms, with LRP at ε → 0 as input × modified gradient:
   follow the function, or LRP's rules for constants times data, give A₁ⱼ vⱼxⱼ. Rollout gives ½(A + I)₁ⱼ, at 4 too.
 * ``tokens``, attention without positions, averaged over tokens: swapping tokens swaps all that is computed of them. But
   Rollout reads one row of ½(A + I), and where all n tokens are equal A is 1/n: the row's own token has ½ more.
+* ``softmax``, f = Σᵢ Aᵢxᵢ with A = softmax x: the product gives Aᵢ the gradient xᵢ/2, so that the softmax receives f/2
+  and Eq. 5 passes on Σ xᵢAᵢ(xᵢ − f)/2, half of the variance of x under A. CP-LRP holds A constant: x gets f.
+* ``constants``, f = w·(x + p) + b: relevance starts as f, of which b stays at the linear map and w·p at the sum.
 * ``padded``: sentences of unlike lengths. A masked key weighs exp(−∞) = 0, so that neither a value, a gradient nor
   attention reaches an example's padding, or comes from it.
 """
@@ -108,6 +111,25 @@ class TokenAttention(nn.Module):
         return logits
 
 
+def self_attention(inputs: Tensor) -> Tensor:
+    """Σᵢ Aᵢxᵢ, A = softmax x: one head whose logits are its values."""
+    weights = torch.softmax(inputs, -1)
+    return (weights * inputs).sum(1, keepdim=True)
+
+
+class WithConstants(nn.Module):
+    """A linear map with a bias after an added embedding: ``(batch, 4)`` to ``(batch, 2)``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.position, self.linear = nn.Parameter(torch.randn(4)), nn.Linear(4, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """W(x + p) + b."""
+        logits: Tensor = self.linear(inputs + self.position)
+        return logits
+
+
 def tied() -> nn.Module:
     """A perceptron of four features: the first two enter by equal weights, the third by none."""
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
@@ -175,6 +197,21 @@ def mute_attention(model: PositionalAttention, case: Case) -> Tensor:
 def own_residual(model: nn.Module, case: Case) -> Tensor:
     """−½ at every token but the one that Rollout reads: ``(batch, tokens)``."""
     return -torch.ones(case.shape).to(case.inputs) / 2 * (torch.arange(case.shape[1]).to(case.inputs) > 0)
+
+
+def half_mean_less_variance(model: nn.Module, case: Case) -> Tensor:
+    """(f − Σᵢ Aᵢ(xᵢ − f)²)/2 at the softmax; at the copy of x, the softmax, the product, the sum: ``(batch, 4)``."""
+    weights = torch.softmax(case.inputs, -1)
+    mean = (weights * case.inputs).sum(1, keepdim=True)
+    variance = (weights * (case.inputs - mean) ** 2).sum(1, keepdim=True)
+    return (mean - variance) / 2 * case.inputs.new_tensor([0, 1, 0, 0])
+
+
+def of_constants(model: WithConstants, case: Case) -> Tensor:
+    """0, w·p and b, what the copy of x, the sum and the linear map keep: ``(batch, 3)``."""
+    position, bias = model.position.detach(), model.linear.bias.detach()[case.target]
+    kept = model.linear.weight.detach()[case.target] @ position
+    return torch.stack([torch.zeros_like(bias), kept, bias], 1)
 
 
 def probe(name: str, build: Build, case: MakeCase, axioms: str, expected: Expected) -> None:
@@ -248,6 +285,23 @@ probe(
         **cells("symmetry", ALL, "swapping tokens swaps all that is computed of them"),
         **cells("symmetry", ROLLOUT, "the row that it reads has ½ more of its own token", predict=own_residual),
     },
+)
+probe(
+    "softmax",
+    copies(lambda: Probe(self_attention)),
+    points(4),
+    "conservation",
+    {
+        **cells("conservation", "attnlrp", "Eq. 5 passes ½Var_A x on, not ½Σ Ax", predict=half_mean_less_variance),
+        **cells("conservation", "cplrp", "A is a constant, and x gets all of Σ Ax"),
+    },
+)
+probe(
+    "constants",
+    copies(WithConstants),
+    points(4),
+    "conservation",
+    cells("conservation", f"{LRP} epsilon_lrp", "the bias and the embedding keep b and w·p", predict=of_constants),
 )
 probe(
     "padded",
