@@ -89,9 +89,10 @@ def gauge(
 
     def decorate(change: Change) -> Change:
         everything = {**FUNCTION, **relevance(lrp), **(expected or {})}
-        _gauges.append(Gauge(name, change, why, everything, tuple(hosts), where, cite))
-        for host in hosts:
-            register(_gauges[-1].on(HOSTS[host]))
+        made = Gauge(name, change, why, everything, tuple(hosts), where, cite)
+        for pair in [made.on(HOSTS[host]) for host in hosts]:
+            register(pair)
+        _gauges.append(made)
         return change
 
     return decorate

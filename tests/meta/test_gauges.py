@@ -59,7 +59,20 @@ def far(left, right):
 # --- the change ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "host"), ON_HOSTS)
+POST_NORM = ("bert", "bert_trained", "roberta")
+
+
+@pytest.mark.parametrize("host", POST_NORM)
+def test_behind_a_residual_only_the_last_norm_is_folded(host):
+    f, g = built("folding.norm", host)
+    named = zip(f.named_parameters(), g.parameters(), strict=True)
+    changed = {name.removesuffix(".weight").removesuffix(".bias") for (name, x), y in named if not torch.equal(x, y)}
+    norm, head = sorted(changed, key=len, reverse=True)
+    assert norm.endswith(f".layer.{len(list(layers(f))) - 1}.output.LayerNorm")
+    assert head in ("model.bert.pooler.dense", "model.classifier.dense")
+
+
+@pytest.mark.parametrize(("name", "host"), [on for on in ON_HOSTS if on[0] != "folding.norm" or on[1] not in POST_NORM])
 def test_it_changes_in_every_layer_what_it_says(name, host):
     f, g = built(name, host)
     for old, new in zip(layers(f), layers(g), strict=True):
@@ -335,7 +348,9 @@ def test_a_gauge_applies_where_it_is_registered(name):
 
 def test_a_host_that_is_not_there_is_refused():
     with pytest.raises(KeyError, match="brt"):
-        gauge("basis.typo", why="why", lrp="why", hosts=("brt",))(deepcopy)
+        gauge("basis.typo", why="why", lrp="why", hosts=("bert", "brt"))(deepcopy)
+    assert "basis.typo" not in registered_gauges()
+    assert "basis.typo_bert" not in pair.registered_pairs()
 
 
 # --- a checkpoint ----------------------------------------------------------------------------------------------------
