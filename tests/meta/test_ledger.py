@@ -462,9 +462,7 @@ def unnamed(call):
     return stabilised(call.value(), 5 * call.epsilon)
 
 
-@pytest.mark.parametrize(
-    ("rule", "epsilon"), [(scaled, 0.0), (leaking, 0.0), (leaking, 1e-2), (unnamed, 1e-2)], ids=str
-)
+@pytest.mark.parametrize(("rule", "epsilon"), [(scaled, 0.0), (leaking, 0.0), (leaking, 1e-2), (unnamed, 1e-2)])
 def test_a_broken_rule_shows_where_it_is(readers, rule, epsilon):
     reader = readers["bert"]
     case = case_of(reader)
