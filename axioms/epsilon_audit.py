@@ -36,6 +36,7 @@ from faithcheck.explainers.protocol import attribution_of
 from faithcheck.explainers.rules import Call, Rule
 from faithcheck.models.architectures import layers
 from faithcheck.models.case import Case
+from faithcheck.models.pairs.rescaling import multiply
 
 EPSILONS = tuple(10.0 ** (power / 2) for power in range(-24, -1))
 """1e-12 … 1e-1, two a decade."""
@@ -67,10 +68,8 @@ def queries_rescaled(model: nn.Module, c: float) -> nn.Module:
     """
     changed = deepcopy(model)
     for layer in layers(changed):
-        for part, factor in ((layer.query, c), (layer.key, 1 / c)):
-            part.weight.mul_(factor)
-            if part.bias is not None:
-                part.bias.mul_(factor)
+        multiply(layer.query, c)
+        multiply(layer.key, 1 / c)
     return changed
 
 

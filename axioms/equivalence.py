@@ -10,6 +10,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 import hypothesis
 import torch
@@ -20,6 +21,9 @@ from torch import Tensor, nn
 from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.models.case import Case, describe
 
+# What a model makes of a case: outputs (batch, outputs), input gradients (batch, features, …).
+Computed: TypeAlias = tuple[Tensor, Tensor]
+
 DRAWN_BATCHES, ROWS = 6, 5
 # Larger inputs are drawn sparse: Hypothesis takes longer over a dense array than a small Transformer over its forward.
 DENSE = 64
@@ -29,7 +33,7 @@ class NotAPair(ValueError):
     """Two models that are no pair at all. The message says which, why, and what a pair must be."""
 
 
-def forward_and_gradient(which: str, model: nn.Module, case: Case) -> tuple[Tensor, Tensor]:
+def forward_and_gradient(which: str, model: nn.Module, case: Case) -> Computed:
     """The outputs, and the input gradient of a fixed combination of all of them, so that no output goes unseen.
 
     Raises:
@@ -64,32 +68,31 @@ def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     if f is g:
         raise NotAPair("f and g are one object: what one leaves behind the other meets; copy it with copy.deepcopy")
     refuse_unrelated(f, g)
-    outputs = {}
-    for which, model in (("f", f), ("g", g)):
-        refuse_changing(which, model, case)
-        outputs[which], _ = forward_and_gradient(which, model, case)
-    if outputs["f"].shape != outputs["g"].shape:
-        raise NotAPair(f"f gives {describe(outputs['f'])} and g {describe(outputs['g'])}: a pair's outputs are alike")
-    return _compared(f, g, case)
+    of_f, of_g = unchanging("f", f, case), unchanging("g", g, case)
+    if of_f[0].shape != of_g[0].shape:
+        raise NotAPair(f"f gives {describe(of_f[0])} and g {describe(of_g[0])}: a pair's outputs are alike")
+    return _compared(f, g, case, of_f, of_g)
 
 
-def _compared(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
+def _compared(f: nn.Module, g: nn.Module, case: Case, of_f: Computed, of_g: Computed) -> Measurement:
     # Where terms cancel, an output near 0 has the round-off of a typical one: no scale is below the median example's.
-    both = forward_and_gradient("f", f, case)
-    floor = [values.abs().flatten(1).amax(1).median() for values in both]
+    floor = [values.abs().flatten(1).amax(1).median() for values in of_f]
 
-    def gap_at(there: Case) -> float:
-        of_f, of_g = (forward_and_gradient(which, model, there) for which, model in (("f", f), ("g", g)))
+    def gap_of(of_f: Computed, of_g: Computed) -> float:
         gaps = [
             relative_gap(left - right, left, right, least.expand(len(left), 1))
             for left, right, least in zip(of_f, of_g, floor, strict=True)
         ]
         return math.nan if any(map(math.isnan, gaps)) else max(gaps)
 
+    def gap_at(there: Case) -> float:
+        return gap_of(forward_and_gradient("f", f, there), forward_and_gradient("g", g, there))
+
     def apart(there: Case) -> bool:
         return not gap_at(there) <= tol  # so that NaN counts as apart
 
-    tol, worst, found = tolerance(case.inputs), gap_at(case), None
+    tol, worst, found = tolerance(case.inputs), gap_of(of_f, of_g), None
+    differ = not worst <= tol
     first = case.rows(case.target.new_zeros(ROWS))  # drawn inputs are run in the context of the first example
     fill = st.nothing() if case.inputs[0].numel() <= DENSE else st.just(0)
     # Multiples of a power of two: no denormals, and shrinking ends at readable numbers.
@@ -107,7 +110,6 @@ def _compared(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
             found = first_apart(there, apart)
             raise AssertionError("the models differ")
 
-    differ = apart(case)
     with contextlib.suppress(AssertionError):  # recorded: `worst` is above the tolerance, `found` is shrunk
         search()
     if found is None and differ:
@@ -115,8 +117,7 @@ def _compared(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     detail: dict[str, object] = {"drawn inputs": DRAWN_BATCHES * ROWS}
     if found is not None:
         detail["told apart by"] = str(found.inputs[0].tolist())
-    with torch.no_grad():
-        return Measurement(worst, tol, both[0] - case.run(g), detail=detail)
+    return Measurement(worst, tol, of_f[0] - of_g[0], detail=detail)
 
 
 def first_apart(case: Case, apart: Callable[[Case], bool]) -> Case:
@@ -153,16 +154,17 @@ def state(model: nn.Module) -> State:
 
 
 @torch.no_grad()
-def refuse_changing(which: str, model: nn.Module, case: Case) -> None:
-    """Refuse a model that is in train mode, gives other outputs when it is run again, or changes itself or its inputs.
+def unchanging(which: str, model: nn.Module, case: Case) -> Computed:
+    """`forward_and_gradient` of a model that stays as it is.
 
     Raises:
-        NotAPair: names the first parameter, buffer or module.
+        NotAPair: from there; or the model is in train mode, gives other outputs when it is run again, or changes itself
+            or its inputs: names the first parameter, buffer or module.
     """
     if training := [name or "itself" for name, module in model.named_modules() if module.training]:
         raise NotAPair(f"{which} is in train mode ({training[0]}): a pair's models are built in eval mode")
     before, lent = state(model), case.rows(torch.arange(len(case.inputs), device=case.inputs.device))
-    forward_and_gradient(which, model, case)  # its errors name it
+    computed = forward_and_gradient(which, model, case)  # its errors name it
     once, again = (lent.run(model) for _ in range(2))
     if not torch.equal(lent.inputs, case.inputs):
         raise NotAPair(f"the forward pass of {which} changes its inputs: a pair's models leave them as they are")
@@ -171,6 +173,7 @@ def refuse_changing(which: str, model: nn.Module, case: Case) -> None:
         raise NotAPair(f"the forward pass of {which} changes {sorted(changed)[0]}: a pair's models must not change")
     if not torch.equal(once.nan_to_num(), again.nan_to_num()):
         raise NotAPair(f"{which} gives other outputs when it is run again: a pair's models draw no random numbers")
+    return computed
 
 
 def _same(name: str, now: Mapping[str, Tensor], before: State) -> bool:

@@ -72,9 +72,8 @@ STEPS, WRAPS, LEAVES, LARGEST = 3, 2, 3, 40
 # attributions cancel, only their round-off is left.
 LEAST, MOST = 1 / 16, 64.0
 
-FRESH = Input(
-    -1
-)  # stands for a feature that was not used yet: what Hypothesis shrinks to, so that pairs read x1, x2, …
+# Stands for a feature that was not used yet: what Hypothesis shrinks to, so that pairs read x1, x2, …
+FRESH = Input(-1)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.case import Case, describe, explained
+from faithcheck.models.case import Case, describe
+from faithcheck.models.case import input_gradient as input_gradient  # explainers find it here
 
 
 class Unsupported(Exception):
@@ -89,14 +89,6 @@ def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor
 def per_feature(attribution: Tensor) -> Tensor:
     """Sum the axes behind (batch, features): a feature's relevance is that of all its coordinates."""
     return attribution if attribution.dim() == 2 else attribution.flatten(2).sum(2)
-
-
-def input_gradient(model: nn.Module, case: Case) -> Tensor:
-    """The gradient of each example's explained output at its inputs, shaped like ``inputs``; touches no ``.grad``."""
-    with torch.enable_grad():
-        point = case.inputs.detach().clone().requires_grad_()
-        output = replace(case, inputs=point).run(model)
-        return torch.autograd.grad(explained(output, case.target).sum(), point)[0]
 
 
 def reference(case: Case, name: str) -> Tensor:

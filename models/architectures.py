@@ -24,12 +24,13 @@ from faithcheck.models.case import Case
 from faithcheck.models.images import load_images
 from faithcheck.models.pair import MakeCase
 from faithcheck.models.texts import load_texts
-from faithcheck.models.transformer import SENTIMENT, Example, TextModel, load
+from faithcheck.models.transformer import SENTIMENT, Example, ModelError, TextModel, load
 from faithcheck.models.vision import ImageClassifier, Preparation
 
 Build = Callable[[int, torch.dtype, torch.device], nn.Module]
 TOKENS, WIDTH, HEADS, CLASSES = 6, 16, 4, 3
 EXAMPLES = 3
+PADDING = 3  # tokens; what pads a text, see `faithcheck.models.pairs.batching`, needs positions for them
 SMALL = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS, "vocab_size": 16}
 SPECIAL = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
 
@@ -168,10 +169,11 @@ def trained(name: str, path: str) -> Host:
     """A trained model as a host, given as `faithcheck.models.transformer.load` takes it.
 
     Its case is three of the project's own sentences, the first that are equally long, the shortest such length, so that
-    there is no padding (which is a pair of its own); for an image classifier, three digits.
+    there is no padding (which is a pair of its own), cut where the model would have no positions left for padding; for
+    an image classifier, three digits.
 
     Raises:
-        ModelError: from ``load``, when the model is built.
+        ModelError: from ``load``, when the model is built; or, with the case, it takes too few tokens to be padded.
     """
 
     def model(seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:
@@ -181,10 +183,10 @@ def trained(name: str, path: str) -> Host:
 
     def case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
         reader = _reader(path)
-        examples = (
-            _sentences(reader) if isinstance(reader, TextModel) else reader.encode(load_images().images[:EXAMPLES])
-        )
-        found = reader.case(examples)
+        if isinstance(reader, TextModel):
+            found = reader.case(_sentences(reader, path))
+        else:
+            found = reader.case(reader.encode(load_images().images[:EXAMPLES]))
         inputs = found.inputs.to(device, dtype)
         special = None if found.special is None else found.special.to(device)
         return Case(inputs, found.target.to(device), torch.zeros_like(inputs), special)
@@ -192,8 +194,14 @@ def trained(name: str, path: str) -> Host:
     return Host(name, model, case)
 
 
-def _sentences(reader: TextModel) -> list[Example]:
-    examples = reader.encode(load_texts("own").texts)
+def _sentences(reader: TextModel, path: str) -> list[Example]:
+    room, least = reader.max_length - PADDING, reader.tokenizer.num_special_tokens_to_add() + 1
+    if room < least:
+        raise ModelError(
+            f"{path}: takes {reader.max_length} tokens at most, and its pairs need {least + PADDING}, {PADDING} of "
+            "them for padding: give a checkpoint that takes more"
+        )
+    examples = type(reader)(reader.model, reader.tokenizer, room).encode(load_texts("own").texts)
     counts = Counter(len(example) for example in examples)
     shortest = min(length for length, count in counts.items() if count >= EXAMPLES)
     return [example for example in examples if len(example) == shortest][:EXAMPLES]

@@ -97,6 +97,14 @@ def explained(output: Tensor, target: Tensor) -> Tensor:
     return output.gather(1, target.unsqueeze(1)).squeeze(1)
 
 
+def input_gradient(model: nn.Module, case: Case) -> Tensor:
+    """The gradient of each example's explained output at its inputs, shaped like ``inputs``; touches no ``.grad``."""
+    with torch.enable_grad():
+        point = case.inputs.detach().clone().requires_grad_()
+        output = replace(case, inputs=point).run(model)
+        return torch.autograd.grad(explained(output, case.target).sum(), point)[0]
+
+
 @torch.no_grad()
 def change(model: nn.Module, case: Case) -> Tensor:
     """f(x) − f(x′), what the features add to each example's explained output over the baseline: ``(batch,)``."""

@@ -94,20 +94,50 @@ FUNCTION: Expected = {
 """What every pair may expect of the explainers that see nothing of a model but its function."""
 
 
+EVERY_LRP = "epsilon_lrp attnlrp cplrp"
+"""All of LRP: the same rules where there is no product of data, which ε-LRP refuses."""
+
+
+def cells(
+    axioms: str,
+    explainers: str,
+    why: str,
+    *,
+    predict: Predict | None = None,
+    floor: float | None = None,
+    cite: str = "",
+) -> Expected:
+    """One expectation of these explainers under these axioms: to hold; with a prediction or a floor, to be violated.
+
+    Args:
+        axioms: their names, separated by spaces.
+        explainers: their names, separated by spaces.
+        why: the derivation in a sentence.
+        predict: the closed form of what the axioms measure, see `Expectation`.
+        floor: the least gap, where there is no closed form.
+        cite: paper and equation.
+    """
+    verdict: Verdict = "HOLDS" if predict is None and floor is None else "VIOLATES"
+    expectation = Expectation(verdict, why, predict, floor, cite)
+    return {(axiom, explainer): expectation for axiom in axioms.split() for explainer in explainers.split()}
+
+
 def relevance(
     why: str, *, predict: Predict | None = None, floor: float | None = None, cite: str = "", of: str = "attnlrp cplrp"
 ) -> Expected:
-    """What a pair expects of LRP under invariance: to hold, or to be violated where it gives a prediction or a floor.
+    """What a pair expects of LRP under invariance: the `cells` of these explainers; ``predict`` is of a_f − a_g."""
+    return cells("invariance", of, why, predict=predict, floor=floor, cite=cite)
 
-    Args:
-        why: the derivation in a sentence.
-        predict: the closed form of a_f − a_g, see `Expectation`.
-        floor: the least gap, where there is no closed form.
-        cite: paper and equation.
-        of: the explainers that it is true of, by name.
-    """
-    verdict: Verdict = "HOLDS" if predict is None and floor is None else "VIOLATES"
-    return {("invariance", name): Expectation(verdict, why, predict, floor, cite) for name in of.split()}
+
+def random_points(rows: int, *features: int, classes: int = 1) -> MakeCase:
+    """A pair's ``case``: standard normal inputs ``(rows, *features)``, baseline 0, targets 0 … classes − 1 in turn."""
+
+    def case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
+        generator = torch.Generator().manual_seed(seed)
+        inputs = torch.randn(rows, *features, dtype=torch.float64, generator=generator).to(device, dtype)
+        return Case(inputs, torch.arange(rows, device=device) % classes, torch.zeros_like(inputs))
+
+    return case
 
 
 _registry: dict[str, Pair] = {}

@@ -305,12 +305,15 @@ def _image_classifier(model: PreTrainedModel, preparation: Path, max_length: int
 
 def _unloadable(source: str, error: Exception) -> str:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-    files = "config.json, model.safetensors and tokenizer.json (or, for images, preprocessor_config.json)"
+    files = (
+        "config.json, model.safetensors and tokenizer.json (or, for images, preprocessor_config.json); weights stored "
+        "as pickle are to be saved anew, by save_pretrained, or given to `faithcheck align --allow-pickle`"
+    )
     if Path(source).is_dir():
-        return f"{source}: cannot be loaded: {reason}. Expected {files}; weights stored as pickle need --allow-pickle"
+        return f"{source}: cannot be loaded: {reason}. Expected {files}"
     return (
         f"{source}: neither a local folder nor a model that can be downloaded here: {reason}. "
-        f"Without network, give the path of a folder with {files}; weights stored as pickle need --allow-pickle"
+        f"Without network, give the path of a folder with {files}"
     )
 
 

@@ -31,10 +31,9 @@ from torch.nn import functional
 from transformers.activations import NewGELUActivation
 
 from faithcheck.models.case import Case
-from faithcheck.models.pair import FUNCTION, Expected, Predict, equivalent_pair, relevance
+from faithcheck.models.pair import EVERY_LRP, FUNCTION, Expected, Predict, equivalent_pair, relevance
 from faithcheck.models.pairs.control import points
 
-EVERY_LRP = "epsilon_lrp attnlrp cplrp"
 RESCALED = relevance("Δ/Δ of a chain of operations on z alone multiply to Δf/Δz", of="deeplift_rescale")
 CITE = "Achtibat et al. 2024 (arXiv 2402.05602), the identity rule; added constants: Eq. 1 of arXiv 2510.18810"
 

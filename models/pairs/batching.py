@@ -22,12 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.architectures import Throughout
+from faithcheck.models.architectures import PADDING, Throughout
 from faithcheck.models.case import Case
 from faithcheck.models.gauge import gauge
 from faithcheck.models.pair import Expectation
-
-PADDING = 3
 
 
 class Padded(nn.Module):

@@ -33,15 +33,16 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from faithcheck.models.architectures import Embedded
-from faithcheck.models.case import Case, change, explained
+from faithcheck.models.case import Case, change, input_gradient
 from faithcheck.models.derived import SHIFT
 from faithcheck.models.pair import (
+    EVERY_LRP,
     FUNCTION,
     Expectation,
     Expected,
     Pair,
     Predict,
-    Verdict,
+    cells,
     equivalent_pair,
     register,
     relevance,
@@ -60,22 +61,6 @@ AXIOMS = ("invariance", "loo")
 OTHERS = ("sensitivity", "linearity", "shift", "scale", "randomisation", "determinism", "batching", "precision")
 
 itself = Expectation("HOLDS", "Leave-One-Out correlates with itself")
-
-
-def cells(
-    axioms: str,
-    explainers: str,
-    why: str,
-    *,
-    predict: Predict | None = None,
-    floor: float | None = None,
-    cite: str = "",
-) -> Expected:
-    """One expectation for these axioms and explainers, by name: HOLDS, or VIOLATES with a prediction or a floor."""
-    verdict: Verdict = "HOLDS" if predict is None and floor is None else "VIOLATES"
-    expectation = Expectation(verdict, why, predict, floor, cite)
-    return {(axiom, explainer): expectation for axiom in axioms.split() for explainer in explainers.split()}
-
 
 SHIFTED = "(x + c) ⊙ gradient − x ⊙ gradient = c ⊙ gradient"
 KINDERMANS = "Kindermans et al. 2017, arXiv 1711.00867"
@@ -99,21 +84,14 @@ def generic(values: str, gradients: str) -> Expected:
     }
 
 
-def gradient(model: nn.Module, case: Case) -> Tensor:
-    """The gradient of the explained output, shaped like the inputs."""
-    with torch.enable_grad():
-        point = case.inputs.detach().clone().requires_grad_()
-        return torch.autograd.grad(explained(model(point), case.target).sum(), point)[0]
-
-
 def of_the_shift(model: nn.Module, case: Case) -> Tensor:
     """Gradient × input under a shift: c ⊙ gradient, ``(batch, features)``."""
-    return SHIFT * gradient(model, case)
+    return SHIFT * input_gradient(model, case)
 
 
 def slope_surplus(model: nn.Module, case: Case) -> Tensor:
     """x·gradient − (f(x) − f(0)), ``(batch,)``: how far the tangent at x is from the chord, for gradient × input."""
-    return (case.inputs * gradient(model, case)).flatten(1).sum(1) - change(model, case)
+    return (case.inputs * input_gradient(model, case)).flatten(1).sum(1) - change(model, case)
 
 
 def interactions(model: nn.Module, case: Case) -> Tensor:
@@ -156,22 +134,21 @@ def of_the_shift_in_relevance(model: nn.Module, case: Case) -> Tensor:
 
 ON_THE_PERCEPTRON: Expected = {
     **COPIES,
-    **generic(f"{FROM_BASELINE} deeplift_rescale", f"{GRADIENT} {LRP} epsilon_lrp"),
+    **generic(f"{FROM_BASELINE} deeplift_rescale", f"{GRADIENT} {EVERY_LRP}"),
     **cells("sensitivity", "loo", "it is the change of the output"),
     **cells("sensitivity", "integrated_gradients deeplift_rescale", "complete: the one that differs gets it all"),
-    **cells("sensitivity", f"{GRADIENT} {LRP} epsilon_lrp", "an analytic gradient is 0 on a set of measure 0 only"),
+    **cells("sensitivity", f"{GRADIENT} {EVERY_LRP}", "an analytic gradient is 0 on a set of measure 0 only"),
     **cells("shift", GRADIENT, SHIFTED, predict=of_the_shift, cite=KINDERMANS),
-    **cells("shift", f"{LRP} epsilon_lrp", SHIFTED, predict=of_the_shift_in_relevance, cite=KINDERMANS),
+    **cells("shift", EVERY_LRP, SHIFTED, predict=of_the_shift_in_relevance, cite=KINDERMANS),
     **cells("completeness", GRADIENT, "the tangent at x is not the chord to 0", predict=slope_surplus),
     **cells("completeness", "loo", "what features do together counts for each of them", predict=interactions),
-    **cells("conservation", f"{LRP} epsilon_lrp", "no bias, and activations pass relevance on unchanged", cite=BACH),
+    **cells("conservation", EVERY_LRP, "no bias, and activations pass relevance on unchanged", cite=BACH),
     ("loo", "loo"): itself,
     ("completeness", "integrated_gradients"): Expectation("HOLDS", "tanh is analytic: quadrature converges"),
     ("completeness", "epsilon_lrp"): Expectation(
         "HOLDS", "without biases every linear map and every activation conserves, and f(0) = 0"
     ),
-    ("completeness", "attnlrp"): Expectation("HOLDS", "the same rules as ε-LRP where there is no product of data"),
-    ("completeness", "cplrp"): Expectation("HOLDS", "the same rules as ε-LRP where there is no product of data"),
+    **cells("completeness", LRP, "the same rules as ε-LRP where there is no product of data"),
 }
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.expressions import Expression, Input, Term, apply, features
-from faithcheck.models.pair import FUNCTION, Build, Expectation, Pair, Predict, register, relevance
+from faithcheck.models.pair import EVERY_LRP, FUNCTION, Build, Expectation, Pair, Predict, register, relevance
 from faithcheck.models.pairs import product
 
 PAPER = "arXiv 2510.18810, Eqs. 3–4"
@@ -87,7 +87,7 @@ found(
     2 * apply("sigmoid", 2 * x1) - 1,
     tanh_gap,
     "x gets tanh x on the left and 2σ(2x) = tanh x + 1 on the right, as a constant gets none: the gap is −1",
-    of="epsilon_lrp attnlrp cplrp",
+    of=EVERY_LRP,
 )
 found(
     "generated.sigmoid_by_tanh",
@@ -95,7 +95,7 @@ found(
     0.5 * (1 + apply("tanh", 0.5 * x1)),
     sigmoid_gap,
     "x gets σ(x) on the left and ½·tanh(½x) = σ(x) − ½ on the right, as a constant gets none: the gap is ½",
-    of="epsilon_lrp attnlrp cplrp",
+    of=EVERY_LRP,
 )
 
 

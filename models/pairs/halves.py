@@ -14,25 +14,26 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.case import Case
-from faithcheck.models.pair import FUNCTION, Expectation, Expected, equivalent_pair, relevance
+from faithcheck.models.pair import (
+    EVERY_LRP,
+    FUNCTION,
+    Expectation,
+    Expected,
+    equivalent_pair,
+    random_points,
+    relevance,
+)
 
 FEATURES, HIDDEN, CLASSES = 6, 10, 3
 EXPECTED: Expected = {
     **FUNCTION,
     **relevance(
         "the two terms' gradients add up to that of the one, and sums are not modified where ε → 0",
-        of="epsilon_lrp attnlrp cplrp",
+        of=EVERY_LRP,
     ),
     ("invariance", "deeplift_rescale"): Expectation("HOLDS", "activations see the same values; sums pass gradients on"),
 }
-
-
-def points(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
-    """Six random points, baseline 0."""
-    generator = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(6, FEATURES, dtype=torch.float64, generator=generator).to(device, dtype)
-    return Case(inputs, torch.arange(6, device=device) % CLASSES, torch.zeros_like(inputs))
+points = random_points(6, FEATURES, classes=CLASSES)
 
 
 class Residual(nn.Module):

@@ -11,8 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.case import Case
-from faithcheck.models.pair import FUNCTION, equivalent_pair, relevance
+from faithcheck.models.pair import EVERY_LRP, FUNCTION, equivalent_pair, random_points, relevance
 
 
 class Maxout(nn.Module):
@@ -32,19 +31,13 @@ class Maxout(nn.Module):
         return outputs
 
 
-def points(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
-    """Six random points, baseline 0."""
-    inputs = torch.randn(6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
-    return Case(inputs, torch.arange(6, device=device) % 3, torch.zeros_like(inputs))
-
-
 @equivalent_pair(
     "maximum.absolute",
-    case=points,
+    case=random_points(6, 5, classes=3),
     why="|a − b| is the larger less the smaller, a + b their sum",
     expected={
         **FUNCTION,
-        **relevance("½(1 + sign(a − b)) is 1 for the larger and 0 for the other", of="epsilon_lrp attnlrp cplrp"),
+        **relevance("½(1 + sign(a − b)) is 1 for the larger and 0 for the other", of=EVERY_LRP),
     },
     axioms=("invariance",),
 )

@@ -23,11 +23,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import grad
 from torch.nn import functional
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from faithcheck.models.case import Case, explained
+from faithcheck.models.case import Case, input_gradient
 from faithcheck.models.pair import FUNCTION, Expected, equivalent_pair, relevance
 from faithcheck.models.pairs.activation import networks
 from faithcheck.models.pairs.control import points
@@ -76,10 +75,7 @@ class RootMeanSquare(nn.Module):
 
 def half_the_gradient(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
     """½ x ⊙ ∇f(x), ``(batch, 8)``."""
-    with torch.enable_grad():
-        point = case.inputs.detach().clone().requires_grad_()
-        (gradient,) = grad(explained(f(point), case.target).sum(), point)
-    return case.inputs * gradient / 2
+    return case.inputs * input_gradient(f, case) / 2
 
 
 def as_data(why: str) -> Expected:

@@ -25,28 +25,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
-from faithcheck.models.pair import Build, Expected, MakeCase, Pair, register
-from faithcheck.models.pairs.control import (
-    ALL,
-    COPIES,
-    GRADIENT,
-    LRP,
-    ROLLOUT,
-    SUNDARARAJAN,
-    WHY,
-    cells,
-    generator,
-    sentences,
-)
+from faithcheck.models.pair import EVERY_LRP, Build, Expected, MakeCase, Pair, cells, random_points, register
+from faithcheck.models.pairs.control import ALL, COPIES, GRADIENT, LRP, ROLLOUT, SUNDARARAJAN, WHY, sentences
 from faithcheck.models.pairs.control import bert as bert_copies
 
 PATH = "deeplift_rescale"
 FOLLOWS = f"loo integrated_gradients {PATH}"
+points = partial(random_points, 5)  # of so many features
 
 
 class Probe(nn.Module):
@@ -150,16 +141,6 @@ def copies(make: Callable[[], nn.Module]) -> Build:
     return build
 
 
-def points(*features: int) -> MakeCase:
-    """Five random points, baseline 0."""
-
-    def case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
-        inputs = torch.randn(5, *features, dtype=torch.float64, generator=generator(seed)).to(device, dtype)
-        return Case(inputs, torch.zeros(5, dtype=torch.int64, device=device), torch.zeros_like(inputs))
-
-    return case
-
-
 def saturation(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     """x = 2, at which the ReLU is off, ½ and −1; baseline 0."""
     inputs = torch.tensor([[2.0], [0.5], [-1.0]]).to(device, dtype)
@@ -229,7 +210,7 @@ probe(
         **cells("sensitivity", FOLLOWS, "complete: the one feature gets the whole change", cite=SUNDARARAJAN),
         **cells(
             "sensitivity",
-            f"{GRADIENT} {LRP} epsilon_lrp",
+            f"{GRADIENT} {EVERY_LRP}",
             "the gradient is 0 above 1, ReLU's modified gradient too",
             predict=unnoticed,
             cite=SUNDARARAJAN,
@@ -253,7 +234,7 @@ probe(
     "dummy",
     {
         **cells("dummy", f"{FOLLOWS} {GRADIENT}", "values, slopes and gradients of the two sigmoids cancel"),
-        **cells("dummy", f"{LRP} epsilon_lrp", "u gets σ(u) + σ(−u) = 1", predict=both_sigmoids),
+        **cells("dummy", EVERY_LRP, "u gets σ(u) + σ(−u) = 1", predict=both_sigmoids),
     },
 )
 probe(
@@ -301,7 +282,7 @@ probe(
     copies(WithConstants),
     points(4),
     "conservation",
-    cells("conservation", f"{LRP} epsilon_lrp", "the bias and the embedding keep b and w·p", predict=of_constants),
+    cells("conservation", EVERY_LRP, "the bias and the embedding keep b and w·p", predict=of_constants),
 )
 probe(
     "padded",

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
-from faithcheck.models.pair import Build, Expectation, MakeCase, Pair, register
+from faithcheck.models.pair import FUNCTION, Build, MakeCase, Pair, cells, register, relevance
 
 PAPER = "arXiv 2510.18810, Eqs. 3–4"
 FACTORS = (3, 4, 5)
@@ -109,28 +109,20 @@ def move(f: ScalarProduct, g: ScalarProduct, case: Case) -> Tensor:
     return shares(f, case) - shares(g, case)
 
 
-half = Expectation(
-    "VIOLATES", "each product of data halves relevance: a leaf gets y·2^−depth", predict=move, cite=PAPER
+LRP, SUM = "attnlrp cplrp", "every factor gets all of y: the sum is n·y"
+SYMBOLIC = cells(
+    "symbolic",
+    f"loo gradient_x_input integrated_gradients {LRP}",
+    "the same rules, once in SymPy and once in torch",
+    cite=PAPER,
 )
-kraft = Expectation("HOLDS", "the shares 2^−depth of a full binary tree sum to 1", cite="Kraft's equality")
-everyone = Expectation("VIOLATES", "every factor gets all of y: the sum is n·y", predict=surplus, cite="FACTS §2")
-function = Expectation("HOLDS", "computed from the function's values or gradients alone, which are equal")
-
 EXPECTED = {
-    ("invariance", "loo"): function,
-    ("invariance", "gradient_x_input"): function,
-    ("invariance", "integrated_gradients"): function,
-    ("invariance", "attnlrp"): half,
-    ("invariance", "cplrp"): half,
-    ("completeness", "integrated_gradients"): Expectation("HOLDS", "the fundamental theorem of calculus: n·(y/n) = y"),
-    ("completeness", "attnlrp"): kraft,
-    ("completeness", "cplrp"): kraft,
-    ("completeness", "loo"): everyone,
-    ("completeness", "gradient_x_input"): everyone,
-    **{
-        ("symbolic", explainer): Expectation("HOLDS", "the same rules, once in SymPy and once in torch", cite=PAPER)
-        for explainer in ("loo", "gradient_x_input", "integrated_gradients", "attnlrp", "cplrp")
-    },
+    **FUNCTION,
+    **relevance("each product of data halves relevance: a leaf gets y·2^−depth", predict=move, cite=PAPER),
+    **cells("completeness", "integrated_gradients", "the fundamental theorem of calculus: n·(y/n) = y"),
+    **cells("completeness", LRP, "the shares 2^−depth of a full binary tree sum to 1", cite="Kraft's equality"),
+    **cells("completeness", "loo gradient_x_input", SUM, predict=surplus, cite="FACTS §2"),
+    **SYMBOLIC,
 }
 
 

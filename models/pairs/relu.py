@@ -27,11 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
-from faithcheck.models.pair import FUNCTION, Expectation, Expected, equivalent_pair, relevance
+from faithcheck.models.pair import EVERY_LRP, FUNCTION, Expectation, Expected, cells, equivalent_pair, relevance
 
 CITE = "Sundararajan, Taly & Yan 2017 (arXiv 1703.01365), §2.2"
 RESCALE = "Shrikumar, Greenside & Kundaje 2017 (arXiv 1704.02685), the rescale rule"
-LRP = "epsilon_lrp attnlrp cplrp"
 
 
 class Sundararajan(nn.Module):
@@ -80,10 +79,9 @@ def loo_surplus(model: nn.Module, case: Case) -> Tensor:
     return value(case)[0] - (case.inputs[:, 0] - 1).relu()
 
 
-keeps = Expectation("VIOLATES", "the bias −1 keeps its share where y > 0: the sum is y + 1", predict=bias_share)
 EXPECTED: Expected = {
     **FUNCTION,
-    **relevance("ε → 0 LRP of ReLU is its gradient, so it is gradient × input: (3, −1) twice at (3, 1)", of=LRP),
+    **relevance("ε → 0 LRP of ReLU is its gradient, so it is gradient × input: (3, −1) twice at (3, 1)", of=EVERY_LRP),
     ("invariance", "deeplift_rescale"): Expectation(
         "VIOLATES",
         "the slope of f's outer ReLU counts from −1, g's from 0: r/(y + 1)·(−1, 1)",
@@ -94,7 +92,12 @@ EXPECTED: Expected = {
     ("completeness", "integrated_gradients"): Expectation(
         "HOLDS", "the gradient jumps half-way on the path, and the quadrature is symmetric"
     ),
-    **{("completeness", explainer): keeps for explainer in ("gradient_x_input", *LRP.split())},
+    **cells(
+        "completeness",
+        f"gradient_x_input {EVERY_LRP}",
+        "the bias −1 keeps its share where y > 0: the sum is y + 1",
+        predict=bias_share,
+    ),
     ("completeness", "loo"): Expectation(
         "VIOLATES", "without x₁ nothing is left, without x₂ ReLU(x₁ − 1) is", predict=loo_surplus
     ),
@@ -127,7 +130,7 @@ def points(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     why="c·ReLU(z) = ReLU(c·z) for c > 0: each neuron scaled by its own c, what reads it by 1/c",
     expected={
         **FUNCTION,
-        **relevance("ReLU(cz)/(cz) = ReLU(z)/z, and the weights' c and 1/c cancel on every path", of=LRP),
+        **relevance("ReLU(cz)/(cz) = ReLU(z)/z, and the weights' c and 1/c cancel on every path", of=EVERY_LRP),
         ("invariance", "deeplift_rescale"): Expectation("HOLDS", "ΔReLU(cz)/Δ(cz) = ΔReLU(z)/Δz; c and 1/c cancel"),
     },
     axioms=("invariance",),

@@ -13,18 +13,10 @@ from faithcheck.explainers import deeplift as module
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.case import change
 from faithcheck.models.pairs import relu
+from faithcheck.tests.meta.fixtures import double as double  # for every test here
 
 CPU = torch.device("cpu")
 DEEPLIFT = DeepLiftRescale()
-
-
-@pytest.fixture(autouse=True)
-def double():
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        torch.set_default_dtype(torch.float64)
-        yield
-        torch.set_default_dtype(torch.float32)
 
 
 def at(inputs, baseline=None):

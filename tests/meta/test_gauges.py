@@ -1,5 +1,6 @@
 """Gauges change the weights that they say and nothing else; another change is told apart; a stabiliser sees them."""
 
+import re
 import subprocess
 import sys
 from copy import deepcopy
@@ -8,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -364,6 +366,13 @@ def registry(monkeypatch):
     return pair._registry
 
 
+def save_short(name, folder, limit):
+    """A checkpoint that takes so many tokens; RoBERTa counts its positions from 2 on."""
+    sizes = {"n_positions": limit} if name == "gpt2" else {"max_position_embeddings": limit + 2 * (name == "roberta")}
+    getattr(architectures, name)(**SPECIAL | sizes).save_pretrained(folder)
+    tokenizer(special=name != "gpt2").save_pretrained(folder)
+
+
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama", "vit"])
 def test_a_checkpoint_gets_all_that_fit(name, tmp_path, registry):
     pairs = register_checkpoint(str(save(name, tmp_path)))
@@ -410,6 +419,37 @@ def test_a_checkpoint_that_computes_in_float32_is_refused(tmp_path, registry):
     tokenizer(special=False).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="cannot be run in float64, which pairs are proved in: "):
         register_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2"])
+def test_a_checkpoint_of_few_positions_has_room_for_padding(name, tmp_path, registry):
+    """Of 9 positions padding takes 3: without them it would end in an IndexError, and the sentences fill the others."""
+    save_short(name, tmp_path, 9)
+    pairs = {p.name: p for p in register_checkpoint(str(tmp_path))}
+    padded = [p for p in pairs.values() if "padded" in p.name]
+    assert len(padded) == 1 + (name == "gpt2")
+    for changed in padded:
+        assert changed.case(0, torch.float64, CPU).shape[1] == 6
+        assert Check("equivalence", None, changed).run(Settings()).status == "holds"
+        assert Check("invariance", AttnLRP(), changed).run(Settings()).status == "holds"
+
+
+def test_a_checkpoint_too_short_for_padding_says_so(tmp_path, registry):
+    save_short("bert", tmp_path, 5)
+    told = f"--checkpoint: {tmp_path}: takes 5 tokens at most, and its pairs need 6, 3 of them for padding: give a"
+    with pytest.raises(SelectionError, match=re.escape(told)):
+        choose_checkpoint([str(tmp_path)])
+
+
+def test_an_error_of_a_checkpoint_names_no_option_that_pytest_has_not(tmp_path, registry):
+    weights = load_file(save("bert", tmp_path) / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    with pytest.raises(SelectionError, match="saved anew, by save_pretrained, or given to `faithcheck align --allow-"):
+        choose_checkpoint([str(tmp_path)])
+    pickled = transformers.BertForSequenceClassification.from_pretrained(tmp_path, use_safetensors=False)
+    pickled.save_pretrained(tmp_path)
+    assert choose_checkpoint([str(tmp_path)])
 
 
 @pytest.mark.parametrize(

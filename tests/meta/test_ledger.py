@@ -25,6 +25,7 @@ from faithcheck.models.pairs import control
 from faithcheck.models.transformer import NextToken, load
 from faithcheck.models.vision import ImageClassifier
 from faithcheck.tests.meta import oracles
+from faithcheck.tests.meta.fixtures import double as double  # for every test here
 from faithcheck.tests.meta.small_models import ARCHITECTURES, TEXTS, save
 
 # Sums of at most 1e5 products in float64 leave 1e-15 of the largest relevance; the issue asks for 1e-9.
@@ -36,16 +37,6 @@ UNSIGNED = LRP("unsigned", ATTNLRP, 1e-2, signed=False)
 EMBEDDINGS = ("token_type", "position")
 METHODS = [AttnLRP(), CPLRP(), AttnLRP(1e-2), CPLRP(1e-2), UNSIGNED]
 IDS = ["attnlrp", "cplrp", "attnlrp coarse", "cplrp coarse", "unsigned"]
-
-
-@pytest.fixture(autouse=True)
-def double():
-    """Draw float64 numbers, the same ones each time, and leave the global state as it was."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        torch.set_default_dtype(torch.float64)
-        yield
-        torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(scope="module")

@@ -12,20 +12,11 @@ from faithcheck.explainers.lrp import Propagation
 from faithcheck.explainers.rules import ATTNLRP, CP_LRP, EPSILON_LRP
 from faithcheck.models import Case
 from faithcheck.tests.meta import oracles
+from faithcheck.tests.meta.fixtures import double as double  # for every test here
 
 # The oracles add at most a dozen float64 terms; the issue asks for 1e-10.
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 both_forms = pytest.mark.parametrize("epsilon", [0.0, 1e-6, 1e-2], ids=["limit", "default", "coarse"])
-
-
-@pytest.fixture(autouse=True)
-def double():
-    """Draw float64 numbers, the same ones each time, and leave the global state as it was."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        torch.set_default_dtype(torch.float64)
-        yield
-        torch.set_default_dtype(torch.float32)
 
 
 def relevance_of(operation, *operands, relevance, epsilon=0.0, rules=ATTNLRP):
