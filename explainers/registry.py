@@ -6,6 +6,7 @@ import difflib
 import importlib
 from collections.abc import Iterable
 
+from faithcheck.explainers.blockwise import BlockwiseLRP
 from faithcheck.explainers.deeplift import DeepLiftRescale
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo import LeaveOneOut
@@ -25,6 +26,7 @@ def builtin_explainers() -> dict[str, Explainer]:
         AttnLRP(),
         CPLRP(),
         DeepLiftRescale(),
+        BlockwiseLRP(),
     ]
     return {explainer.name: explainer for explainer in explainers}
 

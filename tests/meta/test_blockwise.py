@@ -14,6 +14,7 @@ from faithcheck.explainers import AttnLRP, Unsupported
 from faithcheck.explainers import blockwise as module
 from faithcheck.explainers.blockwise import Blocks, BlockwiseLRP
 from faithcheck.explainers.blockwise_expected import EXPECTED
+from faithcheck.explainers.ledger import conservation_ledger
 from faithcheck.explainers.origins import Origins
 from faithcheck.models import Case
 from faithcheck.models.architectures import ARCHITECTURES, HOSTS
@@ -149,6 +150,20 @@ def test_a_power_counts_its_factors(square):
     torch.testing.assert_close(found, y * torch.tensor([2, 1]).double() / 3, **EXACT)
 
 
+@pytest.mark.parametrize(
+    "polynomial",
+    [
+        lambda x, y, z: (x * y + y * z) * z + x * (x * y),
+        lambda x, y, z: x + (x * y) * z,
+        lambda x, y, z: (x + y * z) * (x + z),
+        lambda x, y, z: (x - 2 * y) * (x * (z * z)) - z,
+    ],
+)
+def test_polynomials_without_constants_are_complete(polynomial):
+    case = points(3)
+    torch.testing.assert_close(attribute(polynomial, case).sum(1), polynomial(*case.inputs.unbind(1)), **EXACT)
+
+
 def test_quotients_re_associate_too():
     case = points(3)
     one, other = attribute(lambda x, y, z: x / y / z, case), attribute(lambda x, y, z: x / (y * z), case)
@@ -212,7 +227,11 @@ def test_a_product_is_one_function_under_every_association_also_of_a_product():
         p = x * y
         return 2 * p * (u * (0.5 * torch.sigmoid(p)))
 
-    for formula in (last, first, scaled):
+    def broadcast(x, y, u):
+        p = x * y
+        return (p * (torch.ones(3, 1).double() * (0.5 * u) * torch.sigmoid(p))).sum(0) * 2 / 3
+
+    for formula in (last, first, scaled, broadcast):
         torch.testing.assert_close(attribute(formula, case), expected, **EXACT)
 
 
@@ -299,6 +318,18 @@ def test_on_softmax_attention_it_is_attnlrp(name, epsilon):
     model, case = (make(0, torch.float64, CPU) for make in (HOSTS[name].model, HOSTS[name].case))
     one, other = (method.attribute(model, case) for method in (BlockwiseLRP(epsilon), AttnLRP(epsilon)))
     torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-2])
+def test_the_ledger_balances_where_no_operation_is_part_of_another(epsilon):
+    torch.manual_seed(0)
+    hosts = [
+        [make(0, torch.float64, CPU) for make in (HOSTS[name].model, HOSTS[name].case)] for name in ("bert", "llama")
+    ]
+    for model, case in ((LinearAttention("left", pixels=6, width=4).double(), points(6)), *hosts):
+        ledger = conservation_ledger(BlockwiseLRP(epsilon), model, case)
+        assert ledger.gap < 1e-9
+        torch.testing.assert_close(ledger.attribution, BlockwiseLRP(epsilon).attribute(model, case), **EXACT)
 
 
 def test_a_gate_keeps_the_share_of_its_value_at_0():
