@@ -18,7 +18,6 @@ a slow oracle written from its equation.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -321,7 +320,7 @@ def attention_rule(call: Call) -> Callable[[], Tensor]:
             k, v = (x.repeat_interleave(query.shape[-3] // x.shape[-3], dim=-3) for x in (key, value))
         logits = torch.matmul(query, k.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
         if mask is not None and mask.dtype == torch.bool:
-            logits = logits.masked_fill(~mask, -math.inf)
+            logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
         elif mask is not None:
             logits = logits + mask
         return torch.matmul(torch.softmax(logits, -1), v)
