@@ -19,6 +19,8 @@ from torch import Tensor, nn
 import faithcheck.explainers
 from faithcheck.axioms.perturbation import curves
 from faithcheck.axioms.store import Store, digest, fingerprint, settings_of, sources
+from faithcheck.explainers.budget import BudgetedLeaveOneOut
+from faithcheck.explainers.gates import GroupedMaskGate
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo import LeaveOneOut
 from faithcheck.explainers.lrp import CPLRP, LRP, AttnLRP
@@ -146,6 +148,12 @@ def described(used: object) -> str:
         case LRP():
             norm = "; σ of LayerNorm held constant" if used.rules.get("layer_norm") is layer_norm_rule else ""
             return (f"ε = {used.epsilon:g}" if used.epsilon else "ε → 0") + norm
+        case GroupedMaskGate():
+            return f"{used.groups} groups of features, each halfway to being removed in a pass of its own"
+        case BudgetedLeaveOneOut():
+            rows = f"{used.budget:.0%} of full LOO's rows" if isinstance(used.budget, float) else f"{used.budget} rows"
+            targets = {"error": used.error, "correlation": used.correlation}
+            return "; ".join([rows, *(f"to a {name} of {value:g}" for name, value in targets.items() if value)])
         case AttentionMask():
             return "attention mask 0, as in the paper"
         case Replacement():

@@ -176,14 +176,34 @@ def leave_one_out(chain: Chain) -> Map:
     return [y - y.subs(xi, 0) for xi in chain.x]
 
 
+def grouped_mask_gate(chain: Chain) -> Map:
+    """xᵢ times ⅗ of ∂y/∂xᵢ with i's group of features halved, ⅖ of its mean with one of the three others halved."""
+    y, groups = chain.output(), 4
+
+    def slope(xi: sympy.Symbol, group: int) -> sympy.Expr:
+        return sympy.diff(y, xi).subs({xj: xj / 2 for xj in chain.x[group::groups]}, simultaneous=True)
+
+    def share(turn: int, xi: sympy.Symbol) -> sympy.Expr:
+        own, *others = (slope(xi, (turn + k) % groups) for k in range(groups))
+        return sympy.expand(xi * (3 * own + 2 * sum(others) / len(others)) / 5)
+
+    return [share(turn, xi) for turn, xi in enumerate(chain.x)]
+
+
 DERIVATIONS: Mapping[str, Callable[[Chain], Map]] = {
     "attnlrp": attnlrp,
     "cplrp": cplrp,
     "gradient_x_input": gradient_x_input,
     "integrated_gradients": integrated_gradients,
     "loo": leave_one_out,
+    "blockwise_lrp": integrated_gradients,
+    "mask_gate": gradient_x_input,
+    "finite_mask_gate": gradient_x_input,
+    "readout_gate": gradient_x_input,
+    "grouped_mask_gate": grouped_mask_gate,
 }
-EXACT = frozenset({"attnlrp", "cplrp", "gradient_x_input", "loo"})  # quadrature nodes are irrational
+EXACT = frozenset(DERIVATIONS) - {"integrated_gradients", "blockwise_lrp", "grouped_mask_gate"}
+"""Those of multiplications and halves; the others have irrational nodes, or thirds."""
 
 
 # --- the axiom -------------------------------------------------------------------------------------------------------

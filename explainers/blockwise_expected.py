@@ -95,6 +95,7 @@ EXPECTED: Mapping[tuple[str, str], Expectation] = {
         "1/(1 + eˣ), elsewhere larger (on a grid): at least 1/9, as y = e²ˣ is at most 64 where pairs are compared",
         floor=0.1,
     ),
+    ("symbolic", "*"): holds("Integrated Gradients from 0, once in SymPy and once in torch"),
     ("completeness", "product.*"): holds("IG from 0 are complete: n·(y/n)"),
     ("completeness", "control.mlp.f"): holds("no biases, tanh 0 = 0, and f(0) = 0"),
     ("completeness", "linear_attention.*"): violates("the position embeddings keep their part", positions),

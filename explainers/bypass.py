@@ -50,7 +50,9 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     """
     found = next((module for module in model.modules() if isinstance(module, nn.ModuleList)), None)
     if found is None:
-        raise Unsupported(f"{type(model).__name__} has no nn.ModuleList of layers: bypass its softmaxes one set a call")
+        raise Unsupported(
+            f"{type(model).__name__} has no nn.ModuleList of layers: bypass one set a call, or take finite_mask_gate"
+        )
     return list(found)
 
 

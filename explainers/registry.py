@@ -7,11 +7,14 @@ import importlib
 from collections.abc import Iterable
 
 from faithcheck.explainers.blockwise import BlockwiseLRP
+from faithcheck.explainers.budget import BudgetedLeaveOneOut
 from faithcheck.explainers.deeplift import DeepLiftRescale
+from faithcheck.explainers.gates import FiniteMaskGate, GroupedMaskGate, MaskGate
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo import LeaveOneOut
 from faithcheck.explainers.lrp import CPLRP, AttnLRP, EpsilonLRP
 from faithcheck.explainers.protocol import Explainer
+from faithcheck.explainers.readout import ReadoutGate
 from faithcheck.explainers.rollout import AttentionRollout
 
 
@@ -27,6 +30,11 @@ def builtin_explainers() -> dict[str, Explainer]:
         CPLRP(),
         DeepLiftRescale(),
         BlockwiseLRP(),
+        MaskGate(),
+        FiniteMaskGate(),
+        ReadoutGate(),
+        GroupedMaskGate(),
+        BudgetedLeaveOneOut(),
     ]
     return {explainer.name: explainer for explainer in explainers}
 

@@ -1,0 +1,235 @@
+"""Softmax attention over the features, in any unmodified model: seen, and features taken from it.
+
+A `TorchFunctionMode` sees every softmax of the forward pass: as an operation, within ``scaled_dot_product_attention``,
+or written out as exponential and division. Nothing is patched, and nothing is left on the model.
+
+Taking key i from a row of attention weights A is what a 0 in an attention mask does to it: A_k becomes
+A_k / (1 − A_i) for k ≠ i, and A_i becomes 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from faithcheck.explainers.lrp import operation_name
+from faithcheck.explainers.protocol import Unsupported
+from faithcheck.explainers.rules import Call, attention_rule, dropout_rule
+from faithcheck.models.case import Case, explained
+
+HIDING = frozenset(
+    {"multi_head_attention_forward", "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "log_softmax"}
+)
+"""Operations that have attention weights which no torch function shows."""
+
+ALMOST_ALONE = 0.99
+"""An attention weight A above which 1 − A is the sum of the other keys' weights: it has lost two digits."""
+
+
+class Attention(TorchFunctionMode):
+    """Sees each softmax of self-attention over at least ``features`` positions, of which the features are the last.
+
+    Args:
+        case: what the model is run on.
+        removed: ``(batch, features)`` bool, the features taken from every row of every layer; by default none.
+        strength: how far they are taken, in [0, 1]: the weights are (1 − strength)·A + strength·A without them.
+    """
+
+    def __init__(self, case: Case, removed: Tensor | None = None, strength: float = 1.0) -> None:
+        super().__init__()
+        self.case, self.removed, self.strength = case, removed, strength
+        self.whole: list[Tensor] = []  # A, (batch, heads, queries, keys) a layer
+        self.weights: list[Tensor] = []  # what the model goes on with, whose gradient is asked for
+        self._exponentials: list[tuple[Tensor, Tensor, Tensor | None]] = []  # u, exp u and its sum
+        self._others: set[int] = set()  # over how many entries the softmaxes were that are no attention of the features
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs, name = kwargs or {}, operation_name(func)
+        call = Call(name, func, args, kwargs, 0.0, lambda: "the model")
+        if name in HIDING and (name != "log_softmax" or self.over_features(call.argument(0, "input"))):
+            raise Unsupported(f"{name} hides its attention weights: load the model with attn_implementation='eager'")
+        if name == "scaled_dot_product_attention":
+            steps = attention_rule(call)
+            with self:
+                return steps()
+        if name == "dropout":
+            return dropout_rule(call)
+        if name == "softmax":
+            return self.softmax(call)
+        result = func(*args, **kwargs)
+        return self.written_out(name, args, kwargs, result)
+
+    def softmax(self, call: Call) -> Any:
+        """A softmax: of attention over the features, or another."""
+        logits, axis = call.argument(0, "input"), call.argument(1, "dim")
+        if not self.over_features(logits):
+            self._others.add(logits.shape[-1])
+            return call.value()
+        if axis not in (-1, logits.dim() - 1):
+            raise Unsupported("attention weights that are not normalised over the keys, the last axis")
+        options = {name: value for name, value in call.kwargs.items() if name not in ("input", "dim")}
+        return self.attend(logits, lambda u: call.operation(u, axis, *call.args[2:], **options))
+
+    def over_features(self, logits: Tensor) -> bool:
+        """Whether these are logits of attention: as many keys as queries, and a position for each feature."""
+        return logits.dim() >= 3 and logits.shape[-2] == logits.shape[-1] >= self.case.shape[1]
+
+    def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
+        """The attention weights that the model goes on with: a seam for those who attend otherwise."""
+        if len(logits) != len(self.case.inputs):
+            raise Unsupported(f"attention of {len(logits)} rows for {len(self.case.inputs)} examples")
+        whole, weights = self.without(logits, softmax)
+        if torch.is_grad_enabled() and not weights.requires_grad:
+            weights = weights.detach().requires_grad_()
+        self.whole.append(whole.detach())
+        self.weights.append(weights)
+        return weights
+
+    def without(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """A, and the weights that the removed features are taken from as far as ``strength`` says."""
+        if self.removed is None:
+            return 2 * (softmax(logits),)
+        gone = logits.new_zeros(len(logits), logits.shape[-1], dtype=torch.bool)
+        gone[:, -self.case.shape[1] :] = self.removed
+        gone = gone.reshape(len(gone), *(1,) * (logits.dim() - 2), -1)
+        if self.strength == 1:
+            # The lowest number and not −∞: under a causal mask the first row may have nothing else to attend to.
+            return 2 * (softmax(logits.masked_fill(gone, torch.finfo(logits.dtype).min)),)
+        # A_k is to be (1 − s)·A_k where k is removed, and (1 − s + s/left)·A_k elsewhere. So the logits of the removed
+        # are lowered by that ratio. It counts as a constant, which spares a second softmax in the graph.
+        whole = softmax(logits.detach())
+        left = (full(whole) @ full((~gone).to(whole)).mT).clamp_min(torch.finfo(torch.float32).tiny)
+        lower = -torch.log1p(self.strength / (1 - self.strength) / left).to(logits)
+        return whole, softmax(torch.addcmul(logits, lower, gone.to(logits)))
+
+    def written_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """Recognise a softmax over the last axis that a model writes as exp u / Σ exp u."""
+        if name == "exp" and self.over_features(args[0]):
+            self._exponentials.append((args[0], result, None))
+        elif name == "sum" and self._exponentials and args[0] is self._exponentials[-1][1]:
+            self._exponentials[-1] = (*self._exponentials[-1][:2], result)
+        elif name == "div" and self._exponentials and args[0] is self._exponentials[-1][1]:
+            logits, _, total = self._exponentials.pop()
+            if total is args[1] and total.shape == (*logits.shape[:-1], 1) and not kwargs:
+                return self.attend(logits, lambda u: torch.softmax(u, -1))
+        return result
+
+    def require_attention(self) -> None:
+        """Refuse a model in which no attention over the features was seen.
+
+        Raises:
+            Unsupported: there was none, as in a model without attention or one that hides it; or layers of unlike
+                length.
+        """
+        lengths = {weights.shape[-1] for weights in self.weights}
+        if self._exponentials:
+            raise Unsupported("exponentials over the features of which no softmax is made: attention of another kind")
+        if not lengths:
+            raise Unsupported("no softmax attention over the features in this model: remove them by their baseline")
+        if self._others & lengths:
+            raise Unsupported(
+                "a softmax over the features beside their attention (pooling, another model's keys): no gate"
+            )
+        if len(lengths) > 1:
+            raise Unsupported(f"layers of {' and '.join(map(str, sorted(lengths)))} positions: no rule to join them")
+        features = self.case.shape[1]
+        if max(lengths) > features:
+            attended = torch.stack([(whole[..., -features:] > 0).flatten(1, -2).any(1) for whole in self.whole]).any(0)
+            expected = self.case.present if self.removed is None else self.case.present & ~self.removed
+            if bool((expected & ~attended).any()):
+                raise Unsupported("features that no row attends to: the features are not the last positions (padding?)")
+
+    def moved(self, output: Tensor, retain: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """What each feature's gate moves in each row of each layer, summed over heads.
+
+        With S the gradient at the weights A, the derivative at the gate m_i = 1 of A_k ∝ m_k exp z_k is
+        A_i (S_i − Σ_k A_k S_k), the gradient at the logit z_i. Σ_k S_k (A_k − A_k without i) is that over 1 − A_i.
+
+        Args:
+            output: the explained output, ``(batch,)``.
+            retain: keep the graph for another backward pass.
+
+        Returns:
+            The derivative, and the finite change, ``(layers, batch, queries, features)``; and which rows the output is
+            read at, ``(batch, queries)`` bool: those whose weights in the last layer it depends on.
+
+        Raises:
+            Unsupported: no attention was seen, layers of unlike length, or weights that the output does not depend on.
+        """
+        self.require_attention()
+        if not output.requires_grad and not output.is_inference():  # torch says itself that there is no gradient there
+            raise Unsupported("attention weights that the explained output does not depend on")
+        gradients = torch.autograd.grad(output.sum(), self.weights, retain_graph=retain, allow_unused=True)
+        if any(gradient is None for gradient in gradients):
+            raise Unsupported("attention weights that the explained output does not depend on")
+        features, derivative, change = slice(-self.case.shape[1], None), [], []
+        for whole, gradient in zip(self.whole, gradients, strict=True):
+            each = [gates_moved(full(a), full(s)) for a, s in zip(whole, gradient, strict=True)]
+            derivative.append(torch.stack([first for first, _ in each])[..., features])
+            change.append(torch.stack([finite for _, finite in each])[..., features])
+        size = gradients[-1].abs().amax(-1)
+        return (
+            torch.stack(derivative),
+            torch.stack(change),
+            read_at(size.flatten(1, -2).amax(1) if size.dim() > 2 else size),
+        )
+
+
+def gates_moved(weights: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """The derivative and the finite change of `Attention.moved`, of one example in one layer: ``(queries, keys)``.
+
+    One example, so that what is written here is still in the processor's cache when it is read.
+    """
+    at_logits = torch.mul(weights, gradient)
+    at_logits = torch.sub(gradient, at_logits.sum(-1, keepdim=True), out=at_logits).mul_(weights)
+    derivative = over_heads(at_logits)
+    at_logits.div_((1 - weights).clamp_min_(torch.finfo(weights.dtype).eps))
+    # Where a row attends to one key almost alone, 1 − A is round-off: there by A (S − mean of S over the other keys).
+    rows = (weights.amax(-1) > ALMOST_ALONE).nonzero(as_tuple=True)
+    of_row, at_row = weights[rows], gradient[rows]
+    top = of_row.argmax(-1, keepdim=True)
+    others = of_row.scatter(-1, top, 0)
+    left = others.sum(-1, keepdim=True)
+    step = of_row.gather(-1, top) * (at_row.gather(-1, top) - (others * at_row).sum(-1, keepdim=True) / left)
+    at_logits[(*rows, top.squeeze(-1))] = step.masked_fill(left == 0, 0).squeeze(-1)  # nothing left to compare with
+    return derivative, over_heads(at_logits)
+
+
+def read_at(size: Tensor) -> Tensor:
+    """At which positions the output is read, by the size of its gradient there, ``(batch, positions)``, bool.
+
+    Round-off is no reading: a readout that is rotated and rotated back leaves some everywhere.
+    """
+    return size > min(100 * torch.finfo(size.dtype).eps, 1e-3) * size.amax(1, keepdim=True)
+
+
+def full(values: Tensor) -> Tensor:
+    """The values in float32 at least: half types keep too little of 1 − A."""
+    return values.float() if values.element_size() < 4 else values
+
+
+def over_heads(values: Tensor) -> Tensor:
+    """The sum over what is before the last two axes: ``(queries, keys)``."""
+    return values.reshape(-1, *values.shape[-2:]).sum(0)
+
+
+@torch.no_grad()
+def output_without(model: nn.Module, case: Case, removed: Tensor) -> Tensor:
+    """The explained output where no row attends to the removed features ``(batch, features)``: ``(batch,)``.
+
+    The same as a 0 in the attention mask, for models that use it in their self-attention alone, and defined for those
+    that take none. (OPT counts positions by the mask as well, and ALiBi distances.)
+
+    Raises:
+        Unsupported: no attention was seen.
+    """
+    with Attention(case, removed) as attention:
+        output = case.run(model)
+    attention.require_attention()
+    return explained(output, case.target)
