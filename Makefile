@@ -32,7 +32,7 @@ define suite
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: help invariance test lint types paper bench slow clean
+.PHONY: help invariance test lint types paper remedies bench slow clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -56,6 +56,9 @@ types: $(READY)  ## mypy, strict, on the built wheel
 
 paper: $(READY)  ## reproduce the paper's tables and figures; DATA=folder with MNIST
 	$(call suite,paper,-m paper)
+
+remedies: $(READY)  ## measure the remedies against LOO; ARGS="--paper-model=… --paper-texts=…"
+	$(call suite,remedies,-m remedies)
 
 bench: $(READY)  ## measure the cost of the explainers
 	$(call suite,bench,-m bench)

@@ -31,11 +31,12 @@ MARKERS = {
     **SUMMARIES,
     "paper": "reproduces a figure of the paper; runs when asked for by -m or by name",
     "bench": "measures cost; runs when asked for by -m or by name",
+    "remedies": "measures the remedies against Leave-One-Out; runs when asked for by -m or by name",
     "slow": "takes minutes; runs when asked for by -m or by name",
     "meta": "tests of the suite itself",
     "axiom(name)": "the test runs the checks of this axiom; it also gets the marker of that name",
 }
-ON_DEMAND = frozenset({"paper", "bench", "slow"})
+ON_DEMAND = frozenset({"paper", "bench", "remedies", "slow"})
 
 pytest.register_assert_rewrite("faithcheck.tests")
 # Found, not imported: a module that is imported already cannot have its assertions rewritten.
@@ -125,6 +126,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     add("--paper-texts", metavar="SOURCE", help="and on these texts, as faithcheck align --data")
     add("--paper-limit", type=int, metavar="N", help="and only on the first N of them")
+    add("--paper-max-length", type=int, metavar="N", help="each cut to N tokens")
     add("--seed", type=int, default=0, help="seed of models, cases and drawn inputs (default: 0)")
     add("--device", default="cpu", help="torch device that must be there (default: cpu)")
 
@@ -238,6 +240,7 @@ def prepared(pytestconfig: pytest.Config) -> Prepared:
                 model=option.paper_model,
                 data=option.paper_texts,
                 limit=option.paper_limit,
+                max_length=option.paper_max_length,
                 device=option.device,
                 seed=option.seed,
             )
