@@ -168,17 +168,17 @@ class Attention(TorchFunctionMode):
         gradients = torch.autograd.grad(output.sum(), self.weights, retain_graph=retain, allow_unused=True)
         if any(gradient is None for gradient in gradients):
             raise Unsupported("attention weights that the explained output does not depend on")
+        size = gradients[-1].abs().amax(-1)
+        read = read_at(size.flatten(1, -2).amax(1) if size.dim() > 2 else size)
         features, derivative, change = slice(-self.case.shape[1], None), [], []
         for whole, gradient in zip(self.whole, gradients, strict=True):
-            each = [gates_moved(full(a), full(s)) for a, s in zip(whole, gradient, strict=True)]
+            if gradient is gradients[-1] and not bool(read.all()):
+                each = [moved_in_rows(*example) for example in zip(whole, gradient, read, strict=True)]
+            else:
+                each = [gates_moved(full(a), full(s)) for a, s in zip(whole, gradient, strict=True)]
             derivative.append(torch.stack([first for first, _ in each])[..., features])
             change.append(torch.stack([finite for _, finite in each])[..., features])
-        size = gradients[-1].abs().amax(-1)
-        return (
-            torch.stack(derivative),
-            torch.stack(change),
-            read_at(size.flatten(1, -2).amax(1) if size.dim() > 2 else size),
-        )
+        return torch.stack(derivative), torch.stack(change), read
 
 
 def gates_moved(weights: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,7 +189,7 @@ def gates_moved(weights: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     at_logits = torch.mul(weights, gradient)
     at_logits = torch.sub(gradient, at_logits.sum(-1, keepdim=True), out=at_logits).mul_(weights)
     derivative = over_heads(at_logits)
-    at_logits.div_((1 - weights).clamp_min_(torch.finfo(weights.dtype).eps))
+    at_logits.div_(1 - weights)
     # Where a row attends to one key almost alone, 1 − A is round-off: there by A (S − mean of S over the other keys).
     rows = (weights.amax(-1) > ALMOST_ALONE).nonzero(as_tuple=True)
     of_row, at_row = weights[rows], gradient[rows]
@@ -199,6 +199,13 @@ def gates_moved(weights: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     step = of_row.gather(-1, top) * (at_row.gather(-1, top) - (others * at_row).sum(-1, keepdim=True) / left)
     at_logits[(*rows, top.squeeze(-1))] = step.masked_fill(left == 0, 0).squeeze(-1)  # nothing left to compare with
     return derivative, over_heads(at_logits)
+
+
+def moved_in_rows(weights: Tensor, gradient: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The same where the gradient is 0 in all but these rows ``(queries,)`` bool, as above the last layer."""
+    first, finite = gates_moved(full(weights[..., rows, :]), full(gradient[..., rows, :]))
+    nothing = first.new_zeros(weights.shape[-2:])
+    return nothing.masked_scatter(rows.unsqueeze(-1), first), nothing.masked_scatter(rows.unsqueeze(-1), finite)
 
 
 def read_at(size: Tensor) -> Tensor:
