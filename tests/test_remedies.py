@@ -125,7 +125,7 @@ def test_agreement_with_loo_and_cost(prepared, settings, table, pytestconfig):
         found = maps(prepared, explainer)
         if number < len(PASSES):
             low, middle, high = np.quantile(ratios[:, number], (0.25, 0.5, 0.75))
-            cost = f"{middle:.2f} ({low:.2f} – {high:.2f}) × forward + backward"
+            cost = f"{middle:.2f} ({low:.2f} – {high:.2f})"
         else:
             spent = sum(found[i]["rows"] for i in loo)
             # The gate's rows are spent whatever the budget; a target that is not reached costs one row more than LOO.
@@ -138,7 +138,8 @@ def test_agreement_with_loo_and_cost(prepared, settings, table, pytestconfig):
         {
             "title": f"Remedies against LOO: {prepared.data.name}",
             "note": f"{len(loo)} texts of {len(examples)}; means over texts with 95 % intervals; seed {settings.seed}. "
-            f"Cost: at batch 1 on {TIMED} texts from the shortest to the longest, median (quartiles), in turn, "
+            f"Cost: in plain forward and backward passes of the same text, at batch 1 on {TIMED} texts from the "
+            f"shortest to the longest, median (quartiles), in turn, "
             f"{torch.get_num_threads()} threads; a budget's in forward rows, a backward row being one.",
             "columns": ["explainer", "r, no specials", "ρ, no specials", "r, all", "cost"],
             "rows": rows,
