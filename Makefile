@@ -40,7 +40,7 @@ help:  ## list the targets
 invariance: $(READY)  ## check implementation invariance over the registry and write the report
 	$(call suite,invariance,-m invariance)
 
-# Two processes: one torch thread each is as fast as two in one, and the suite is half as long.
+# Two processes: the models are too small for threads to help, and the suite is half as long.
 test: lint types  ## ruff, mypy and the whole test suite; writes the report too
 	$(call suite,test,-n 2)
 
