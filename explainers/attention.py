@@ -172,7 +172,7 @@ class Attention(TorchFunctionMode):
         read = read_at(size.flatten(1, -2).amax(1) if size.dim() > 2 else size)
         features, derivative, change = slice(-self.case.shape[1], None), [], []
         for whole, gradient in zip(self.whole, gradients, strict=True):
-            if gradient is gradients[-1] and not bool(read.all()):
+            if gradient is gradients[-1] and bool(read.any(1).all()):
                 each = [moved_in_rows(*example) for example in zip(whole, gradient, read, strict=True)]
             else:
                 each = [gates_moved(full(a), full(s)) for a, s in zip(whole, gradient, strict=True)]
