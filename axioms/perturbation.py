@@ -52,7 +52,7 @@ def curves(
         raise ValueError(f"expected a finite attribution {tuple(case.shape)}, got {tuple(attribution.shape)} or NaN")
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1, got {chunk}")
-    removable = case.present if case.special is None else case.present & ~case.special
+    removable = case.ordinary
     plans = [removals(attribution[i], removable[i], chunk) for i in range(len(attribution))]
     counts = [len(plan) for plan in plans]
     example = torch.arange(len(plans)).repeat_interleave(torch.tensor(counts)).to(attribution.device)

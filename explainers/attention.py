@@ -50,8 +50,11 @@ class Attention(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs, name = kwargs or {}, operation_name(func)
-        call = Call(name, func, args, kwargs, 0.0, lambda: "the model")
+        return self.operate(Call(operation_name(func), func, args, kwargs or {}, 0.0, lambda: "the model"))
+
+    def operate(self, call: Call) -> Any:
+        """Compute one operation of the forward pass."""
+        name = call.name
         if name in HIDING and (name != "log_softmax" or self.over_features(call.argument(0, "input"))):
             raise Unsupported(f"{name} hides its attention weights: load the model with attn_implementation='eager'")
         if name == "scaled_dot_product_attention":
@@ -62,8 +65,7 @@ class Attention(TorchFunctionMode):
             return dropout_rule(call)
         if name == "softmax":
             return self.softmax(call)
-        result = func(*args, **kwargs)
-        return self.written_out(name, args, kwargs, result)
+        return self.written_out(call, call.value())
 
     def softmax(self, call: Call) -> Any:
         """A softmax: of attention over the features, or another."""
@@ -108,15 +110,16 @@ class Attention(TorchFunctionMode):
         lower = -torch.log1p(self.strength / (1 - self.strength) / left).to(logits)
         return whole, softmax(torch.addcmul(logits, lower, gone.to(logits)))
 
-    def written_out(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    def written_out(self, call: Call, result: Any) -> Any:
         """Recognise a softmax over the last axis that a model writes as exp u / Σ exp u."""
+        name, args = call.name, call.args
         if name == "exp" and self.over_features(args[0]):
             self._exponentials.append((args[0], result, None))
         elif name == "sum" and self._exponentials and args[0] is self._exponentials[-1][1]:
             self._exponentials[-1] = (*self._exponentials[-1][:2], result)
         elif name == "div" and self._exponentials and args[0] is self._exponentials[-1][1]:
             logits, _, total = self._exponentials.pop()
-            if total is args[1] and total.shape == (*logits.shape[:-1], 1) and not kwargs:
+            if total is args[1] and total.shape == (*logits.shape[:-1], 1) and not call.kwargs:
                 return self.attend(logits, lambda u: torch.softmax(u, -1))
         return result
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.attention import Attention
-from faithcheck.explainers.gates import CLAIMS, OWN, at_inputs, dealt, without_own_row
+from faithcheck.explainers.gates import CLAIMS, OWN, at_inputs, dealt, own_and_others, without_own_row
 from faithcheck.explainers.loo import LeaveOneOut
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.explainers.removal import (
@@ -195,7 +195,7 @@ class Search:
         if isinstance(removal, Replacement):  # what is halfway to being removed is halfway to its value
             case = replace(case, baseline=removal.value(case).expand_as(case.inputs))
         self.case = case
-        self.special = case.present & (torch.zeros_like(case.present) if case.special is None else case.special)
+        self.special = case.present & ~case.ordinary
         self.removed = torch.zeros(len(case.inputs), dtype=torch.int64, device=case.inputs.device)
         self.groups = torch.zeros_like(self.removed)
         changes, self.moves, self.whole = self._gate(torch.arange(len(case.inputs)))
@@ -229,7 +229,7 @@ class Search:
             group = dealt(staying.unsqueeze(0), int(groups[i]))
             halfway = group == torch.arange(int(groups[i]), device=group.device).unsqueeze(1)
             change = self._gate(torch.full((len(halfway),), i), halfway)[0]
-            own, others = (change * halfway).sum(0), (change * ~halfway).sum(0) / (len(halfway) - 1)
+            own, others = own_and_others(change, halfway)
             self.estimate[i] = torch.where(staying, OWN * own + (1 - OWN) * others, self.estimate[i])
         self.value = torch.where(self.exact, self.value, self.estimate)
 
@@ -244,7 +244,7 @@ class Search:
         off, moved = mean((self.value - self.estimate).square(), checked), mean(self.moves.square(), checked)
         moves = mean(self.moves.square(), left)
         square = off * torch.where(moves < moved, moves / moved, 1) * left.sum(1)  # Σ over those left
-        ordinary = self.case.present & ~self.special
+        ordinary = self.case.ordinary
         spread = mean((self.value - mean(self.value, ordinary).unsqueeze(1)).square(), ordinary) * ordinary.sum(1)
         unknown = left.any(1) & ~(checked.any(1) & (self.exact | ~self.special).all(1))
         error = (square / self.case.present.sum(1)).sqrt().masked_fill(unknown, torch.inf)

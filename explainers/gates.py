@@ -206,15 +206,13 @@ class GroupedMaskGate:
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """The attribution ``(batch, features)``, 0 at padding; raises as `MaskGate`."""
-        special = case.present & (torch.zeros_like(case.present) if case.special is None else case.special)
-        group = dealt(case.present & ~special, self.groups)
+        group = dealt(case.ordinary, self.groups)
         halfway = group.unsqueeze(1) == torch.arange(self.groups, device=group.device).unsqueeze(-1)
         change, output = self._halfway(model, case, halfway)
-        own = (change * halfway).sum(1)
-        others = (change * ~halfway).sum(1) / (~halfway).sum(1)
+        own, others = own_and_others(change, halfway)
         attribution = torch.where(group >= 0, OWN * own + (1 - OWN) * others, 0)
         whole = (output + (halfway * (own + others).unsqueeze(1)).sum(2) / 4).mean(1)
-        example, feature = special.nonzero(as_tuple=True)
+        example, feature = (case.present & ~case.ordinary).nonzero(as_tuple=True)
         attribution[example, feature] = whole[example] - self._without(model, case, example, feature)
         return attribution.to(case.inputs.dtype)
 
@@ -250,6 +248,16 @@ class GroupedMaskGate:
         """Examples ``(rows,)`` and what is removed ``(rows, features)``, as many rows at once as memory is to hold."""
         rows = max(1, self.max_tokens // removed.shape[1])
         return zip(torch.split(example, rows), torch.split(removed, rows), strict=True)
+
+
+def own_and_others(change: Tensor, halfway: Tensor) -> tuple[Tensor, Tensor]:
+    """φ(½) and φ(0) of each feature: its change in the row of its own group, and its mean in those of the others.
+
+    Args:
+        change: ``(…, groups, features)``.
+        halfway: bool, likewise: which features are halfway in a group's row.
+    """
+    return (change * halfway).sum(-2), (change * ~halfway).sum(-2) / (~halfway).sum(-2)
 
 
 def dealt(features: Tensor, groups: int) -> Tensor:

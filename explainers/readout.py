@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,7 +34,6 @@ from faithcheck.explainers.attention import Attention, read_at
 from faithcheck.explainers.bypass import blocks
 from faithcheck.explainers.gates import CLAIMS, Gated, difference_gradient, gates_attention, without_own_row
 from faithcheck.explainers.gates_expected import TANGENT
-from faithcheck.explainers.lrp import operation_name
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.explainers.rules import MATRIX_PRODUCTS, Call
 from faithcheck.models.case import Case, explained
@@ -80,14 +79,13 @@ class Watched(Attention):
         self.behind: list[tuple[nn.Module, Tensor]] = []  # what keeps the shape of the last states, and its output
         self._normalised: Any = None
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        factors = product_of_data(func, args, kwargs or {})
+    def operate(self, call: Call) -> Any:
+        """See `Attention.operate`."""
+        factors = product_of_data(call)
         if self.layers and factors:
             self.layers[-1].products.append(factors[1].detach())
-        result = super().__torch_function__(func, types, args, kwargs)
-        if operation_name(func) == "layer_norm":
+        result = super().operate(call)
+        if call.name == "layer_norm":
             self._normalised = result
         return result
 
@@ -153,27 +151,27 @@ class Copies(Attention):
         self.layer, self.readout = layer, readout
         self.number = 0
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        call = Call(operation_name(func), func, args, kwargs or {}, 0.0, lambda: "the model")
+    def operate(self, call: Call) -> Any:
+        """See `Attention.operate`; the attention's products are with the keys and values of the unchanged rows."""
         if call.name == "scaled_dot_product_attention" and call.argument(5, "is_causal", False):
             seen = torch.arange(self.layer.hidden.shape[1], device=self.readout.device) <= self.readout.unsqueeze(-1)
-            args, kwargs = args[:3], {**call.kwargs, "is_causal": False, "attn_mask": seen[:, None, None]}
-        factors = product_of_data(func, args, call.kwargs)
+            options = {**call.kwargs, "is_causal": False, "attn_mask": seen[:, None, None]}
+            call = replace(call, args=call.args[:3], kwargs=options)
+        factors = product_of_data(call)
         if not factors:
-            return super().__torch_function__(func, types, args, kwargs)
+            return super().operate(call)
         rows, columns = factors
         before, number = self.layer.products[self.number], self.number
         self.number += 1
         assert self.layer.attention is not None
         own = self.own(before.shape[self.keys_axis(number)], before)
         if number == self.layer.attention[0]:
-            logits = func(rows, before)
+            logits = call.operation(rows, before)
             at_itself = (rows * columns.transpose(-1, -2)).sum(-1, keepdim=True)
             return torch.where(own, at_itself, logits)
         if number == self.layer.attention[1]:
-            return func(rows.masked_fill(own, 0), before) + (rows * own).sum(-1, keepdim=True) * columns
+            others = call.operation(rows.masked_fill(own, 0), before)
+            return others + (rows * own).sum(-1, keepdim=True) * columns
         raise Unsupported("a matrix product of data beside the attention's two")
 
     def keys_axis(self, number: int) -> int:
@@ -281,21 +279,17 @@ def states(output: Any) -> Tensor:
     return found
 
 
-def product_of_data(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor] | None:
+def product_of_data(call: Call) -> tuple[Tensor, Tensor] | None:
     """The factors of a matrix product of two batches, None of anything else.
 
     Raises:
         Unsupported: it is an einsum, whose factors may be in any order.
     """
-    name = operation_name(func)
-    if name not in MATRIX_PRODUCTS:
+    if call.name not in MATRIX_PRODUCTS:
         return None
-    if name == "einsum":
+    if call.name == "einsum":
         raise Unsupported("attention by einsum: the readout gate knows matrix products alone; take finite_mask_gate")
-    call = Call(name, func, args, kwargs, 0.0, lambda: "the model")
-    second = call.argument(1, "other", kwargs.get("mat2"))
+    second = call.argument(1, "other", call.kwargs.get("mat2"))
     return (call.argument(0, "input"), second) if second.dim() > 2 else None
 
 

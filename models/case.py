@@ -68,6 +68,11 @@ class Case:
         mask = self.context.get("attention_mask")
         return torch.ones(self.shape, dtype=torch.bool, device=self.inputs.device) if mask is None else mask != 0
 
+    @property
+    def ordinary(self) -> Tensor:
+        """Which features are there and not special: ``(batch, features)`` bool."""
+        return self.present if self.special is None else self.present & ~self.special
+
     def run(self, model: nn.Module) -> Tensor:
         """What the model makes of the inputs in their context: ``(batch, outputs)``."""
         output: Tensor = model(self.inputs, **self.context)

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import argparse
 import random
-import time
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
@@ -25,11 +24,10 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerBase,
-    get_cosine_schedule_with_warmup,
 )
 
 from faithcheck.models.texts import load_texts
-from faithcheck.models.train_sentiment import batches, encode, read_corpus
+from faithcheck.models.train_sentiment import batches, encode, fit, read_corpus
 from faithcheck.models.training import one_thread
 from faithcheck.models.transformer import SENTIMENT
 
@@ -108,23 +106,11 @@ def train(kind: str, sentences: Labelled, held_out: Labelled, tokenizer: PreTrai
     torch.manual_seed(SEED)
     model = new_decoder(kind, tokenizer)
     epochs = plan(ids, random.Random(SEED))
-    steps = sum(map(len, epochs))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01, fused=True)
-    schedule = get_cosine_schedule_with_warmup(optimizer, int(WARM_UP * steps), steps)
-    start = time.monotonic()
-    for number, epoch in enumerate(epochs, start=1):
-        model.train()
-        total = 0.0
-        for batch in epoch:
-            loss = cross_entropy(next_token(model, [ids[row] for row in batch]), words[batch])
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            total += loss.item()
-        share, spent = accuracy(model, tokenizer, held_out), f"{time.monotonic() - start:.0f} s"
-        print(f"epoch {number}: loss {total / len(epoch):.3f}, held-out accuracy {share:.3f}, {spent}", flush=True)
+
+    def loss(batch: list[int]) -> Tensor:
+        return cross_entropy(next_token(model, [ids[row] for row in batch]), words[batch])
+
+    fit(model, epochs, loss, lambda: accuracy(model, tokenizer, held_out), LEARNING_RATE, WARM_UP)
     return model
 
 

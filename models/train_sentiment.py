@@ -14,6 +14,7 @@ import hashlib
 import random
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -216,28 +217,54 @@ def train(corpus: Corpus, goal: Tensor, tokenizer: PreTrainedTokenizerBase, seed
     model = new_student(tokenizer)
     epochs = plan(corpus, ids, random.Random(seed))
     steps = sum(map(len, epochs))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01, fused=True)
-    schedule = get_cosine_schedule_with_warmup(optimizer, int(WARM_UP * steps), steps)
     print(f"seed {seed}, {model.num_parameters()} parameters, {len(ids)} texts, {steps} steps", flush=True)
+
+    def loss(batch: list[int]) -> Tensor:
+        output = logits(model, [ids[row] for row in batch])
+        from_teacher = mse_loss(output, goal[batch])
+        if (labels[batch] == NO_LABEL).all():
+            return from_teacher
+        return from_teacher + LABEL_WEIGHT * cross_entropy(output, labels[batch], ignore_index=NO_LABEL)
+
+    fit(model, epochs, loss, lambda: accuracy(model, tokenizer, corpus.held_out), LEARNING_RATE, WARM_UP)
+    return model
+
+
+def fit(
+    model: nn.Module,
+    epochs: list[list[list[int]]],
+    loss_of: Callable[[list[int]], Tensor],
+    accuracy_now: Callable[[], float],
+    learning_rate: float,
+    warm_up: float,
+) -> None:
+    """Train by AdamW on the batches of every epoch, rows of texts; prints its progress.
+
+    Args:
+        model: trained in place.
+        epochs: their batches.
+        loss_of: of a batch.
+        accuracy_now: on texts that are held out.
+        learning_rate: its largest, from which it falls by a cosine.
+        warm_up: the share of all steps in which it rises.
+    """
+    steps = sum(map(len, epochs))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01, fused=True)
+    schedule = get_cosine_schedule_with_warmup(optimizer, int(warm_up * steps), steps)
     start = time.monotonic()
     for number, epoch in enumerate(epochs, start=1):
         model.train()
         total = 0.0
         for batch in epoch:
-            output = logits(model, [ids[row] for row in batch])
-            loss = mse_loss(output, goal[batch])
-            if (labels[batch] != NO_LABEL).any():
-                loss = loss + LABEL_WEIGHT * cross_entropy(output, labels[batch], ignore_index=NO_LABEL)
+            loss = loss_of(batch)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
             total += loss.item()
-        share = accuracy(model, tokenizer, corpus.held_out)
-        spent = f"{time.monotonic() - start:.0f} s"
+        share, spent = accuracy_now(), f"{time.monotonic() - start:.0f} s"
         print(f"epoch {number}: loss {total / len(epoch):.3f}, held-out accuracy {share:.4f}, {spent}", flush=True)
-    return model
 
 
 def main() -> None:

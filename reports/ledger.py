@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from typing import Any
 
 from faithcheck.reports import results
@@ -11,6 +12,61 @@ from faithcheck.reports.results import Json
 RECORD = "faithcheck.record"
 TABLE = "faithcheck.table"
 FIGURE = "faithcheck.figure"
+
+
+def document(
+    settings: Json,
+    axioms: dict[str, str],
+    *,
+    counts: dict[str, int],
+    skips: list[Json],
+    failures: list[Json],
+    records: list[Json],
+    tables: Sequence[Json] = (),
+    figures: Sequence[Json] = (),
+) -> Json:
+    """A results document of now; records, tables and figures sorted, so that the order of the run leaves no mark."""
+    return {
+        "schema_version": results.SCHEMA_VERSION,
+        "faithcheck": results.version(),
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "environment": results.environment(),
+        "settings": settings,
+        "axioms": axioms,
+        "counts": counts,
+        "skips": skips,
+        "failures": failures,
+        "records": sorted(records, key=lambda record: str(record["id"])),
+        "tables": sorted(tables, key=lambda table: str(table["title"])),
+        "figures": sorted(figures, key=lambda figure: str(figure["title"])),
+    }
+
+
+def of_records(records: Sequence[Json], planned: int, settings: Json, axioms: dict[str, str]) -> Json:
+    """The results document of checks that ran without pytest: each is a test, and its record says how it went.
+
+    Args:
+        records: of the checks that ran, as plain values.
+        planned: how many checks there were to run.
+        settings: of the run.
+        axioms: the meaning of each.
+    """
+    red = sum(record["status"] not in results.PASSING + results.SKIPPED for record in records)
+    skipped = [
+        (str(record["id"]), f"{record['explainer']}: {record['detail'].get('reason', 'unsupported')}")
+        for record in records
+        if record["status"] in results.SKIPPED
+    ]
+    ran = len(records) - len(skipped)
+    counts = {"planned": planned, "ran": ran, "passed": ran - red, "failed": red, "skipped": len(skipped)}
+    return document(
+        settings,
+        axioms,
+        counts={**counts, "deselected": 0},
+        skips=results.skips_by_reason(skipped),
+        failures=[],
+        records=list(records),
+    )
 
 
 class Ledger:
@@ -52,14 +108,11 @@ class Ledger:
         records = [record for records in self.records.values() for record in records]
         tables = [table for tables in self.tables.values() for table in tables]
         figures = [figure for figures in self.figures.values() for figure in figures]
-        return {
-            "schema_version": results.SCHEMA_VERSION,
-            "faithcheck": results.version(),
-            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            "environment": results.environment(),
-            "settings": settings,
-            "axioms": axioms,
-            "counts": {
+        skipped_tests = [(node, self.reasons.get(node, "")) for node, how in self.outcomes.items() if how == "skipped"]
+        return document(
+            settings,
+            axioms,
+            counts={
                 "planned": max(self.planned, len(outcomes)),
                 "ran": passed + failed,
                 "passed": passed,
@@ -67,14 +120,12 @@ class Ledger:
                 "skipped": skipped,
                 "deselected": self.deselected,
             },
-            "skips": results.skips_by_reason(
-                (node, self.reasons.get(node, "")) for node, outcome in self.outcomes.items() if outcome == "skipped"
-            ),
-            "failures": [{"id": node, "message": self.reasons.get(node, "")} for node in sorted(self._unrecorded())],
-            "records": sorted(records, key=lambda record: str(record["id"])),
-            "tables": sorted(tables, key=lambda table: str(table["title"])),
-            "figures": sorted(figures, key=lambda figure: str(figure["title"])),
-        }
+            skips=results.skips_by_reason(skipped_tests),
+            failures=[{"id": node, "message": self.reasons.get(node, "")} for node in sorted(self._unrecorded())],
+            records=records,
+            tables=tables,
+            figures=figures,
+        )
 
     def _settle(self, node: str, report: Any) -> None:
         before = self.outcomes.get(node, "passed")
