@@ -5,13 +5,14 @@ One generator, `plan`, stands behind both pytest and `check_explainer`.
 
 from __future__ import annotations
 
+import fnmatch
 import math
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -34,7 +35,10 @@ from faithcheck.axioms.sensitivity import sensitivity
 from faithcheck.axioms.shift import shift
 from faithcheck.axioms.symbolic import symbolic
 from faithcheck.axioms.symmetry import symmetry
+from faithcheck.axioms.time_limit import TimedOut, time_limit
+from faithcheck.axioms.trace import RANDOM, restored, trace
 from faithcheck.axioms.verdicts import PASSING, Measurement, Status, relative_gap, settle
+from faithcheck.explainers.adapt import as_explainer
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.explainers.registry import builtin_explainers, unknown
@@ -52,6 +56,7 @@ class Axiom:
         of_pairs: measured on both models of a pair together, not on each alone.
         of_explainers: measured for an explainer, not for the pair as such.
         part_of: the axiom of which this is a part: who claims that, claims this.
+        of_everyone: every explainer is held to it, whatever it claims.
     """
 
     summary: str
@@ -59,6 +64,7 @@ class Axiom:
     of_pairs: bool = True
     of_explainers: bool = True
     part_of: str = ""
+    of_everyone: bool = False
 
 
 AXIOMS = {
@@ -79,16 +85,48 @@ AXIOMS = {
     "determinism": Axiom("the same call gives the same bits", determinism, of_pairs=False),
     "batching": Axiom("an example gets the same attribution alone as in a batch", batching, of_pairs=False),
     "precision": Axiom("float32 gives the attribution of float64, to round-off", precision, of_pairs=False),
+    "trace": Axiom("an attribution leaves nothing behind", trace, of_pairs=False, of_everyone=True),
 }
+
+
+NEEDS_CUDA = "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|no CUDA-capable device"
+"""What torch says to whoever asks for a GPU where there is none."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is fixed by: the seed of pairs and cases, the floating-point type and the device."""
+    """What a run is fixed by: the seed of pairs and cases, the floating-point type and the device.
+
+    Attributes:
+        timeout: the seconds after which a check of an explainer is stopped; None: never.
+    """
 
     seed: int = 0
     dtype: torch.dtype = torch.float64
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    timeout: float | None = None
+
+
+@dataclass(frozen=True)
+class Stated:
+    """An expectation that neither the pair nor the explainer states, but whoever runs the suite.
+
+    Attributes:
+        axiom: its name.
+        explainer: its name, or a glob.
+        subject: a pair or, with ``.f`` or ``.g``, one of its models, or a glob.
+        expectation: what is expected there, before what pair and explainer state.
+    """
+
+    axiom: str
+    explainer: str
+    subject: str
+    expectation: Expectation
+
+    def of(self, axiom: str, explainer: str, subject: str) -> bool:
+        """Whether it says something of this check."""
+        names = ((explainer, self.explainer), (subject, self.subject))
+        return self.axiom == axiom and all(fnmatch.fnmatchcase(name, pattern) for name, pattern in names)
 
 
 @dataclass(frozen=True)
@@ -150,12 +188,14 @@ class Check:
         explainer: who is checked; None where the axiom is of pairs as such.
         pair: on what.
         side: ``""`` for both models, ``"f"`` or ``"g"`` for one.
+        given: what whoever runs the suite expects, before what the pair and the explainer state.
     """
 
     axiom: str
     explainer: Explainer | None
     pair: Pair
     side: str = ""
+    given: Sequence[Stated] = ()
 
     @property
     def subject(self) -> str:
@@ -169,14 +209,17 @@ class Check:
 
     @property
     def stated(self) -> Expectation | None:
-        """The expectation that the pair states or, where it states none, the explainer's known violation."""
+        """The expectation that is given, else the one that the pair states, else the explainer's known violation."""
         if self.explainer is None:
             return Expectation("HOLDS", self.pair.why, cite=self.pair.cite)
+        name = self.explainer.name
+        if given := [one.expectation for one in self.given if one.of(self.axiom, name, self.subject)]:
+            return given[0]
         if by_pair := self.pair.expected.get((self.axiom, self.explainer.name)):
             return by_pair
         known: dict[tuple[str, str], Expectation] = getattr(self.explainer, "expected", {})
-        matches = (e for (axiom, glob), e in known.items() if axiom == self.axiom and fnmatchcase(self.subject, glob))
-        return next(matches, None)
+        own = ((glob, expectation) for (axiom, glob), expectation in known.items() if axiom == self.axiom)
+        return next((expectation for glob, expectation in own if fnmatch.fnmatchcase(self.subject, glob)), None)
 
     @property
     def expectation(self) -> Expectation:
@@ -184,6 +227,8 @@ class Check:
         if (stated := self.stated) is not None:
             return stated
         assert self.explainer is not None  # of a pair as such, equivalence is stated
+        if AXIOMS[self.axiom].of_everyone:
+            return Expectation("HOLDS", "every explainer is held to it")
         claims = getattr(self.explainer, "claims", ())
         if claimed := [axiom for axiom in (self.axiom, AXIOMS[self.axiom].part_of) if axiom in claims]:
             return Expectation("HOLDS", f"{self.explainer.name} claims {claimed[0]}")
@@ -196,22 +241,33 @@ class Check:
             with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
                 torch.manual_seed(settings.seed)
                 return self._measured(settings)
-        except Unsupported as refusal:
-            if self.stated is None or self.stated.verdict == "UNCLAIMED":
-                return self._record(settings, "unsupported", detail={"reason": str(refusal)})
-            # What is stated of an explainer must be measured: a rule that went missing is no skip.
-            refused: dict[str, object] = {"error": f"refused, where {self.stated.verdict} is stated: {refusal}"}
-            return self._record(settings, "error", detail=refused, traceback=traceback.format_exc())
         except NotAPair as refusal:  # says it all
             return self._record(settings, "error", detail={"error": str(refusal)})
-        except Exception as error:
-            detail: dict[str, object] = {"error": f"{type(error).__name__}: {error}"}
-            return self._record(settings, "error", detail=detail, traceback=traceback.format_exc())
+        except (Exception, TimedOut) as error:
+            return self._failed(settings, error)
+
+    def _failed(self, settings: Settings, error: BaseException) -> Record:
+        """The record of what the explainer raised."""
+        said, refused = f"{type(error).__name__}: {error}", isinstance(error, Unsupported)
+        if self.expectation.verdict == "ERROR" and self.expectation.error in said:
+            return self._record(settings, "expected error", detail={"error": said})
+        if refused and (self.stated is None or self.stated.verdict == "UNCLAIMED"):
+            return self._record(settings, "unsupported", detail={"reason": str(error)})
+        if refused:
+            # What is stated of an explainer must be measured: a rule that went missing is no skip.
+            assert self.stated is not None
+            said = f"refused, where {self.stated.verdict} is stated: {error}"
+        if not torch.cuda.is_available() and re.search(NEEDS_CUDA, said):
+            said = (
+                f"it needs a GPU and there is none here ({said}): let it work on the device of its inputs, "
+                "or run where there is one, with --device=cuda"
+            )
+        return self._record(settings, "error", detail={"error": said}, traceback=traceback.format_exc())
 
     def _measured(self, settings: Settings) -> Record:
         models = self._models(settings)
         case = self.pair.case(settings.seed, settings.dtype, settings.device)
-        measurement = self._measure(models, case)
+        measurement = self._measure(models, case, settings)
         if measurement.gap is not None and not math.isfinite(measurement.gap):
             where = f" at {measurement.detail['told apart by']}" if "told apart by" in measurement.detail else ""
             raise ValueError(f"the gap is {measurement.gap}: an output or a gradient is NaN or infinite{where}")
@@ -222,7 +278,7 @@ class Check:
         detail = dict(measurement.detail)
         if expectation.verdict == "VIOLATES" and AXIOMS[self.axiom].of_pairs:
             # Every violation has a control: on a model and its deep copy the same explainer must hold.
-            control = self._measure((models[0], deepcopy(models[0])), case)
+            control = self._measure((models[0], deepcopy(models[0])), case, settings)
             detail["control gap"] = control.gap
             if control.gap is None or control.gap > control.tol:
                 status = "inconclusive"
@@ -240,9 +296,13 @@ class Check:
         f, g = self.pair.build(settings.seed, settings.dtype, settings.device)
         return {"": (f, g), "f": (f,), "g": (g,)}[self.side]
 
-    def _measure(self, models: Sequence[nn.Module], case: Case) -> Measurement:
+    def _measure(self, models: Sequence[nn.Module], case: Case, settings: Settings) -> Measurement:
         who = () if self.explainer is None else (self.explainer,)
-        with warnings.catch_warnings(record=True) as caught:
+        with (
+            restored(*models) as left,
+            time_limit(settings.timeout if who else None),
+            warnings.catch_warnings(record=True) as caught,
+        ):
             # Two models of one function miss completeness alike: a coarse quadrature is said, and no error here.
             warnings.simplefilter("always", CompletenessWarning)
             measurement = AXIOMS[self.axiom].measure(*who, *models, case)
@@ -252,7 +312,9 @@ class Check:
                 said.append(str(warning.message))
             else:
                 warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        return replace(measurement, detail={**measurement.detail, "warning": "; ".join(said)}) if said else measurement
+        found = [line for line in left if not line.startswith(RANDOM)]  # each check has random numbers of its own
+        notes = {"warning": "; ".join(said), "left behind": "; ".join(found)}
+        return replace(measurement, detail={**{key: note for key, note in notes.items() if note}, **measurement.detail})
 
     def _record(self, settings: Settings, status: Status, **measured: Any) -> Record:
         expectation = self.expectation
@@ -272,8 +334,16 @@ class Check:
         )
 
 
-def plan(axiom: str, explainers: Iterable[Explainer], pairs: Iterable[Pair]) -> list[Check]:
+def plan(
+    axiom: str, explainers: Iterable[Explainer], pairs: Iterable[Pair], given: Sequence[Stated] = ()
+) -> list[Check]:
     """Every check of an axiom: explainers × pairs (or × both models of each pair).
+
+    Args:
+        axiom: a name in `AXIOMS`.
+        explainers: who is checked.
+        pairs: on what.
+        given: what is expected before what pairs and explainers state.
 
     Raises:
         ValueError: an unknown axiom, or an expectation that matches no check.
@@ -282,11 +352,14 @@ def plan(axiom: str, explainers: Iterable[Explainer], pairs: Iterable[Pair]) -> 
         raise ValueError(unknown("axiom", axiom, AXIOMS))
     kind = AXIOMS[axiom]
     explainers, pairs = list(explainers), list(pairs)
-    refuse_stale_expectations(explainers, pairs)
+    refuse_stale_expectations(explainers, pairs, given)
     measured = [pair for pair in pairs if axiom in pair.axioms or not kind.of_explainers]
     who: list[Explainer | None] = [*explainers] if kind.of_explainers else [None]
     return [
-        Check(axiom, explainer, pair, side) for explainer in who for pair in measured for side in sides(axiom, pair)
+        Check(axiom, explainer, pair, side, given)
+        for explainer in who
+        for pair in measured
+        for side in sides(axiom, pair)
     ]
 
 
@@ -297,7 +370,9 @@ def sides(axiom: str, pair: Pair) -> tuple[str, ...]:
     return ("f",) if pair.control else ("f", "g")
 
 
-def refuse_stale_expectations(explainers: Sequence[Explainer], pairs: Sequence[Pair]) -> None:
+def refuse_stale_expectations(
+    explainers: Sequence[Explainer], pairs: Sequence[Pair], given: Sequence[Stated] = ()
+) -> None:
     """Refuse expectations that could match no check: a typo would silently expect nothing.
 
     Raises:
@@ -312,15 +387,23 @@ def refuse_stale_expectations(explainers: Sequence[Explainer], pairs: Sequence[P
                 raise ValueError(f"{pair.name} expects something of an {unknown('explainer', expected_of, names)}")
             if axiom not in pair.axioms:
                 raise ValueError(f"{pair.name} expects something of an {unknown('axiom', axiom, pair.axioms)}")
-    everything = {pair.name: pair for pair in (*registered_pairs().values(), *pairs)}.values()
+    everything = list({pair.name: pair for pair in (*registered_pairs().values(), *pairs)}.values())
     for who in explainers:
         for axiom, pattern in getattr(who, "expected", {}):
-            if axiom not in AXIOMS:
-                raise ValueError(f"{who.name} expects something of an {unknown('axiom', axiom, AXIOMS)}")
-            checks = [Check(axiom, who, pair, side) for pair in everything for side in sides(axiom, pair)]
-            subjects = [check.subject for check in checks if axiom in check.pair.axioms]
-            if not any(fnmatchcase(subject, pattern) for subject in subjects):
-                raise ValueError(f"{who.name} expects something of an {unknown('subject', pattern, subjects)}")
+            _refuse_unmatched(who.name, axiom, pattern, everything)
+    for one in given:
+        if not fnmatch.filter(names, one.explainer):
+            raise ValueError(f"something is expected of an {unknown('explainer', one.explainer, names)}")
+        _refuse_unmatched(one.explainer, one.axiom, one.subject, everything)
+
+
+def _refuse_unmatched(who: str, axiom: str, pattern: str, pairs: Sequence[Pair]) -> None:
+    if axiom not in AXIOMS:
+        raise ValueError(f"{who} expects something of an {unknown('axiom', axiom, AXIOMS)}")
+    measured = [pair for pair in pairs if axiom in pair.axioms]
+    subjects = [f"{pair.name}.{side}".rstrip(".") for pair in measured for side in sides(axiom, pair)]
+    if not any(fnmatch.fnmatchcase(subject, pattern) for subject in subjects):
+        raise ValueError(f"{who} expects something of an {unknown('subject', pattern, subjects)}")
 
 
 def refuse_malformed(explainer: Explainer) -> None:
@@ -343,25 +426,31 @@ def refuse_malformed(explainer: Explainer) -> None:
 
 
 def check_explainer(
-    explainer: Explainer,
-    axioms: Iterable[str] = ("invariance", "generated", "completeness", "loo"),
-    pairs: Iterable[Pair] | None = None,
+    explainer: Any,
+    axioms: Iterable[str] = ("invariance", "generated", "completeness", "loo", "trace"),
+    subjects: Iterable[str | Pair] | None = None,
     settings: Settings | None = None,
 ) -> list[Record]:
     """Check one explainer without pytest.
 
     Args:
-        explainer: an object with ``name`` and ``attribute(model, case)``.
+        explainer: an object with ``name`` and ``attribute(model, case)``, or whatever `as_explainer` takes.
         axioms: names in `AXIOMS`.
-        pairs: the registry's by default.
+        subjects: pairs, their names, or globs; the whole registry by default.
         settings: seed 0, float64 on the CPU by default.
 
     Returns:
         One record per check, red ones included: see ``record.passed``.
 
     Raises:
-        ValueError: an unknown axiom, or an expectation that matches no check.
+        ValueError: no explainer; an unknown axiom or subject; or an expectation that matches no check.
     """
-    chosen = list(registered_pairs().values() if pairs is None else pairs)
-    checks = [check for axiom in axioms for check in plan(axiom, [explainer], chosen)]
+    who, registered = as_explainer(explainer), registered_pairs()
+    chosen: dict[str, Pair] = {}
+    for subject in registered if subjects is None else subjects:
+        found = [subject] if isinstance(subject, Pair) else [registered[n] for n in fnmatch.filter(registered, subject)]
+        if not found:
+            raise ValueError(unknown("subject", str(subject), registered))
+        chosen |= {pair.name: pair for pair in found}
+    checks = [check for axiom in axioms for check in plan(axiom, [who], chosen.values())]
     return [check.run(settings or Settings()) for check in checks]

@@ -14,6 +14,7 @@ from faithcheck.models.pair import Expectation
 Status: TypeAlias = Literal[
     "holds",
     "predicted violation",
+    "expected error",
     "recorded",
     "broken claim",
     "violation vanished",
@@ -21,7 +22,7 @@ Status: TypeAlias = Literal[
     "error",
     "unsupported",
 ]
-PASSING: frozenset[str] = frozenset({"holds", "predicted violation", "recorded"})
+PASSING: frozenset[str] = frozenset({"holds", "predicted violation", "expected error", "recorded"})
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ def settle(measurement: Measurement, expectation: Expectation, predicted: Tensor
     if predicted is not None:
         error = relative_gap(measurement.values - predicted, measurement.values, predicted)
     gap = measurement.gap
+    if expectation.verdict == "ERROR":
+        return "violation vanished", error
     if gap is None:
         return "unsupported", error
     if expectation.verdict == "UNCLAIMED":

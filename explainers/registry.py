@@ -1,11 +1,13 @@
-"""The explainers at hand, by name, and a stranger's, by ``module:Object``."""
+"""The explainers at hand: built in, installed with other packages (entry points), or a stranger's ``module:Object``."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points, version
 
+from faithcheck.explainers.adapt import NotAnExplainer, as_explainer
 from faithcheck.explainers.blockwise import BlockwiseLRP
 from faithcheck.explainers.budget import BudgetedLeaveOneOut
 from faithcheck.explainers.deeplift import DeepLiftRescale
@@ -16,6 +18,9 @@ from faithcheck.explainers.lrp import CPLRP, AttnLRP, EpsilonLRP
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.readout import ReadoutGate
 from faithcheck.explainers.rollout import AttentionRollout
+
+GROUP = "faithcheck.explainers"
+"""The group of entry points under which a package offers explainers: ``their_name = "their.module:Object"``."""
 
 
 def builtin_explainers() -> dict[str, Explainer]:
@@ -39,20 +44,45 @@ def builtin_explainers() -> dict[str, Explainer]:
     return {explainer.name: explainer for explainer in explainers}
 
 
-def load_explainer(spec: str) -> Explainer:
-    """A built-in explainer by name, or any object by ``pkg.module:Object``; a class is called without arguments.
+def installed(group: str) -> dict[str, EntryPoint]:
+    """What installed packages offer under a group of entry points, by name; nothing of it is imported.
 
     Raises:
-        ValueError: no such built-in (with the nearest name), no such object, an object that is no explainer, or a name
-            that a built-in has.
+        ValueError: two packages offer something under one name.
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group):
+        other = found.setdefault(point.name, point)
+        if other.value != point.value:
+            raise ValueError(
+                f"{provider(other)} and {provider(point)} both offer a {point.name!r} in {group}: uninstall one, or "
+                "name the object itself, as module:Object"
+            )
+    return found
+
+
+def provider(point: EntryPoint) -> str:
+    """The package that offers an entry point, with its version."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
+
+
+def load_explainer(spec: str) -> Explainer:
+    """An explainer by its built-in name, by that of an entry point, or by ``pkg.module:Object``.
+
+    A class is called without arguments, and whatever `as_explainer` takes is taken.
+
+    Raises:
+        ValueError: no such name (with the nearest one), no such object, an object that is no explainer, or one with
+            the name of a built-in.
         ImportError: the module does not import; the traceback is its own.
     """
-    builtin = builtin_explainers()
+    builtin, offered = builtin_explainers(), installed(GROUP)
     if spec in builtin:
         return builtin[spec]
-    module_name, colon, path = spec.partition(":")
-    if not colon or not module_name or not path:
-        raise ValueError(unknown("explainer", spec, builtin) + "; your own is given as pkg.module:Object")
+    named = f"{offered[spec].module}:{offered[spec].attr}" if spec in offered else spec
+    module_name, _, path = named.partition(":")
+    if not module_name or not path:
+        raise ValueError(unknown("explainer", spec, {*builtin, *offered}) + "; your own is given as pkg.module:Object")
     found: object = importlib.import_module(module_name)
     for part in path.split("."):
         if not hasattr(found, part):
@@ -60,16 +90,23 @@ def load_explainer(spec: str) -> Explainer:
                 unknown(f"object in {module_name}", part, vars(found) if hasattr(found, "__dict__") else ())
             )
         found = getattr(found, part)
-    explainer = found() if isinstance(found, type) else found
-    if not callable(getattr(explainer, "attribute", None)) or not isinstance(getattr(explainer, "name", None), str):
-        raise ValueError(
-            f"{spec} is no explainer: expected an object or class with a string `name` and a method "
-            f"`attribute(model, case) -> tensor`, found {type(explainer).__name__} {explainer!r:.80}"
-        )
-    assert isinstance(explainer, Explainer)
+    try:
+        explainer = as_explainer(found)
+    except NotAnExplainer as error:
+        raise ValueError(f"{spec} is no explainer: {error}") from error
     if explainer.name in builtin:
         raise ValueError(f"{spec} is named {explainer.name!r}, which is a built-in explainer's name: choose another")
     return explainer
+
+
+def origin(spec: str, explainer: Explainer) -> str:
+    """Where an explainer that was loaded by this name comes from, for the report."""
+    own = getattr(explainer, "origin", "")
+    if spec in builtin_explainers():
+        return f"built in, faithcheck {version('faithcheck')}"
+    offered = installed(GROUP)
+    loaded = f"entry point {spec} of {provider(offered[spec])}" if spec in offered else spec
+    return f"{own}, by {loaded}" if own else loaded
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 
-Verdict: TypeAlias = Literal["HOLDS", "VIOLATES", "UNCLAIMED"]
+Verdict: TypeAlias = Literal["HOLDS", "VIOLATES", "UNCLAIMED", "ERROR"]
 Build: TypeAlias = Callable[[int, torch.dtype, torch.device], tuple[nn.Module, nn.Module]]
 MakeCase: TypeAlias = Callable[[int, torch.dtype, torch.device], Case]
 Predict: TypeAlias = Callable[..., Tensor]
@@ -25,16 +25,17 @@ class Expectation:
     """What theory expects of one explainer under one axiom.
 
     Attributes:
-        verdict: ``HOLDS``, ``VIOLATES`` or ``UNCLAIMED``.
+        verdict: ``HOLDS``, ``VIOLATES``, ``UNCLAIMED`` or, where it cannot be measured, ``ERROR``.
         why: the derivation in a sentence; required.
         predict: for ``VIOLATES``: the closed form of what the axiom measures (its ``values``), called with the
             axiom's models and the case: ``predict(f, g, case)`` for a pair, ``predict(model, case)`` for one model.
         floor: for ``VIOLATES`` without a closed form: the least gap that theory allows, above 0.
         cite: paper and equation.
+        error: for ``ERROR``: what the explainer's error says, in part.
 
     Raises:
-        ValueError: no reason, a ``VIOLATES`` without exactly one of ``predict`` and ``floor``, or a floor that no gap
-            or every gap would reach.
+        ValueError: no reason, a ``VIOLATES`` without exactly one of ``predict`` and ``floor``, an ``ERROR`` without
+            ``error``, or a floor that no gap or every gap would reach.
     """
 
     verdict: Verdict
@@ -42,6 +43,7 @@ class Expectation:
     predict: Predict | None = None
     floor: float | None = None
     cite: str = ""
+    error: str = ""
 
     def __post_init__(self) -> None:
         if not self.why:
@@ -53,6 +55,8 @@ class Expectation:
             raise ValueError(
                 f"VIOLATES takes one of predict=… and floor=…, other verdicts neither; {self.verdict} got {sizes}"
             )
+        if bool(self.error) != (self.verdict == "ERROR"):
+            raise ValueError(f"ERROR takes error=…, what the error says, other verdicts do not; got {self.error!r}")
 
 
 @dataclass(frozen=True)

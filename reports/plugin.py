@@ -32,11 +32,12 @@ MARKERS = {
     "paper": "reproduces a figure of the paper; runs when asked for by -m or by name",
     "bench": "measures cost; runs when asked for by -m or by name",
     "remedies": "measures the remedies against Leave-One-Out; runs when asked for by -m or by name",
+    "peers": "measures other libraries' explainers; runs when asked for by -m or by name",
     "slow": "takes minutes; runs when asked for by -m or by name",
     "meta": "tests of the suite itself",
     "axiom(name)": "the test runs the checks of this axiom; it also gets the marker of that name",
 }
-ON_DEMAND = frozenset({"paper", "bench", "remedies", "slow"})
+ON_DEMAND = frozenset({"paper", "bench", "remedies", "peers", "slow"})
 
 pytest.register_assert_rewrite("faithcheck.tests")
 # Found, not imported: a module that is imported already cannot have its assertions rewritten.
@@ -70,13 +71,21 @@ class Run:
         data.use_folder(option.data_dir)
         if option.explainer or option.pairs:
             selection.import_from_here()
-        self.settings = suite.Settings(seed=option.seed, device=selection.choose_device(option.device))
+        self.settings = suite.Settings(
+            seed=option.seed,
+            device=selection.choose_device(option.device),
+            timeout=selection.choose_timeout(option.explainer_timeout),
+        )
         self.checkpoint = selection.choose_checkpoint(option.checkpoint)
         self.explainers: list[Explainer] = selection.choose_explainers(option.explainer)
         self.pairs: list[Pair] = selection.choose_pairs(option.pairs)
         if self.checkpoint and not any(pair.name in self.checkpoint for pair in self.pairs):
             raise selection.SelectionError("--pairs leaves out all pairs of the checkpoint: add --pairs='*_checkpoint'")
-        selection.refuse_stale(self.explainers, self.pairs)
+        self.expectations = selection.choose_expectations(option.expectations)
+        selection.refuse_stale(self.explainers, self.pairs, self.expectations)
+        self.origins = selection.origins(option.explainer, self.explainers)
+        if option.max_skips is not None and option.max_skips < 0:
+            raise selection.SelectionError(f"--max-skips={option.max_skips}: a number of skips is 0 or more")
         self.arguments = [str(argument) for argument in config.invocation_params.args]
 
     def to_json(self) -> Json:
@@ -87,7 +96,10 @@ class Run:
             "device": str(self.settings.device),
             "data": data.source(),
             "explainers": [explainer.name for explainer in self.explainers],
+            "origins": self.origins,
             "pairs": len(self.pairs),
+            "pair_origins": selection.pair_origins(self.pairs),
+            "expectations": len(self.expectations),
             "threads": torch.get_num_threads(),
             "arguments": self.arguments,
         }
@@ -102,14 +114,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="SPEC",
-        help="check only this one: a built-in name or module:Object",
+        help="check only this one: a built-in name, that of an entry point, or module:Object",
     )
     add(
         "--pairs",
         action="append",
         default=[],
         metavar="SPEC",
-        help="only these: a name, a glob, or a module that registers pairs",
+        help="only these: a name, a glob, an entry point, or a module that registers pairs",
+    )
+    add("--expectations", metavar="FILE", help="known failures, each with its reason: a TOML file, see docs/verify.md")
+    add("--max-skips", type=int, metavar="N", help="fail a run in which more than N tests were skipped")
+    add(
+        "--explainer-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="stop a check of an explainer that takes longer (default: never)",
     )
     add(
         "--checkpoint",
@@ -187,7 +207,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     run = metafunc.config.stash[_RUN]
     (axiom,) = marker.args
-    checks = suite.plan(axiom, run.explainers, run.pairs)
+    checks = suite.plan(axiom, run.explainers, run.pairs, run.expectations)
     if checks:
         metafunc.parametrize("check", checks, ids=[check.id for check in checks])
     else:
@@ -318,7 +338,7 @@ class Reporter:
         # A pytest-xdist worker has ended; only workers collect, and one that crashed says nothing.
         self.ledger.plan(**getattr(node, "workeroutput", {}).get("faithcheck", {}))
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(self.config, "workeroutput"):
             counts = {"planned": self.ledger.planned, "deselected": self.ledger.deselected}
             self.config.workeroutput["faithcheck"] = counts
@@ -326,12 +346,25 @@ class Reporter:
         self.document = self.ledger.results(self.run.to_json(), SUMMARIES)
         if self.run.path:
             results.save(self.document, self.run.path)
+        if self.too_many_skips and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @property
+    def too_many_skips(self) -> str:
+        """What is wrong, if more tests were skipped than --max-skips allows."""
+        allowed: int | None = self.config.option.max_skips
+        skipped = self.document["counts"]["skipped"] if self.document else 0
+        if allowed is None or skipped <= allowed:
+            return ""
+        return f"{skipped} tests were skipped, --max-skips allows {allowed}: the reasons are above"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         writer = terminalreporter._tw
         if self.document and (self.document["records"] or self.document["tables"]):
             terminalreporter.section("faithcheck")
             writer.write(terminal.render(self.document, width=writer.fullwidth, color=writer.hasmarkup))
+        if self.too_many_skips:
+            terminalreporter.write_line(self.too_many_skips, red=True)
         if self.run.path:
             terminalreporter.write_line(f"results written to {self.run.path}")
             terminalreporter.write_line(f"pages from them: faithcheck report {self.run.path} --md --html")

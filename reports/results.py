@@ -17,7 +17,7 @@ SCHEMA_VERSION = 2
 
 Json: TypeAlias = dict[str, Any]
 
-PASSING = ("holds", "predicted violation", "recorded")
+PASSING = ("holds", "predicted violation", "expected error", "recorded")
 RED = ("broken claim", "violation vanished", "inconclusive", "error")
 SKIPPED = ("unsupported",)
 

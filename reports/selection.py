@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import importlib
 import importlib.util
+import math
 import os
 import re
 import sys
@@ -16,12 +17,17 @@ from typing import TypeVar
 
 import torch
 
-from faithcheck.axioms.suite import refuse_stale_expectations
+from faithcheck.axioms.suite import Stated, refuse_stale_expectations
+from faithcheck.axioms.time_limit import time_limit
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.explainers.registry import builtin_explainers, load_explainer, unknown
+from faithcheck.explainers.registry import builtin_explainers, installed, load_explainer, origin, provider, unknown
 from faithcheck.models.pair import Pair, registered_pairs
+from faithcheck.reports import expectations
 
 T = TypeVar("T")
+
+PAIRS = "faithcheck.pairs"
+"""The group of entry points under which a package offers pairs: ``their_name = "their.module"``."""
 
 
 class SelectionError(ValueError):
@@ -29,7 +35,9 @@ class SelectionError(ValueError):
 
 
 def choose_explainers(specs: Sequence[str]) -> list[Explainer]:
-    """The explainers named, each a built-in name or ``module:Object``; all built-in ones where none is named.
+    """The explainers named, each as `load_explainer` takes it; all built-in ones where none is named.
+
+    What other packages offer as entry points is loaded only when it is named: a run measures the same wherever it runs.
 
     Raises:
         SelectionError: an unknown name, or a module that cannot be imported (with its traceback).
@@ -44,8 +52,25 @@ def choose_explainers(specs: Sequence[str]) -> list[Explainer]:
     return explainers
 
 
+def origins(specs: Sequence[str], explainers: Sequence[Explainer]) -> dict[str, str]:
+    """Where each explainer that `choose_explainers` gave for these names comes from."""
+    names = specs or [explainer.name for explainer in explainers]
+    return {explainer.name: origin(spec, explainer) for spec, explainer in zip(names, explainers, strict=True)}
+
+
+def pair_origins(pairs: Iterable[Pair]) -> dict[str, str]:
+    """The modules of the pairs that are not built in, with the package that offers them."""
+    offered = {point.module: f", entry point {name} of {provider(point)}" for name, point in installed(PAIRS).items()}
+    modules = {pair.name: pair.build.__module__ for pair in pairs}
+    return {
+        name: module + next((by for root, by in offered.items() if _within(module, root)), "")
+        for name, module in modules.items()
+        if not _within(module, "faithcheck")
+    }
+
+
 def choose_pairs(specs: Sequence[str]) -> list[Pair]:
-    """The pairs named, each a registered name, a glob or a module that registers pairs; all of them if none is named.
+    """The pairs named, each a registered name, a glob, an entry point or a module of pairs; all registered for none.
 
     Raises:
         SelectionError: an unknown name, a glob that matches nothing, a module that cannot be imported or has no pairs.
@@ -81,14 +106,41 @@ def describe_checkpoint(made: Sequence[str]) -> str:
     return f"checkpoint: {len(made)} pairs; these do not apply to it: {', '.join(left_out) or 'none'}"
 
 
-def refuse_stale(explainers: Sequence[Explainer], pairs: Sequence[Pair]) -> None:
+def choose_expectations(path: str | None) -> list[Stated]:
+    """The expectations in a file; none without one.
+
+    Raises:
+        SelectionError: see `expectations.load`.
+    """
+    try:
+        return [] if path is None else expectations.load(Path(path))
+    except expectations.ExpectationsError as error:
+        raise SelectionError(f"--expectations: {error}") from error
+
+
+def choose_timeout(seconds: float | None) -> float | None:
+    """The seconds that one check of an explainer may take.
+
+    Raises:
+        SelectionError: not above 0, or no such limit can be set here.
+    """
+    try:
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise ValueError(f"the seconds are above 0 and finite, got {seconds:g}")
+        with time_limit(seconds):
+            return seconds
+    except ValueError as error:
+        raise SelectionError(f"--explainer-timeout: {error}") from error
+
+
+def refuse_stale(explainers: Sequence[Explainer], pairs: Sequence[Pair], given: Sequence[Stated] = ()) -> None:
     """Refuse expectations that match no check.
 
     Raises:
         SelectionError: names the expectation.
     """
     try:
-        refuse_stale_expectations(explainers, pairs)
+        refuse_stale_expectations(explainers, pairs, given)
     except ValueError as error:
         raise SelectionError(str(error)) from error
 
@@ -165,11 +217,14 @@ def _names(spec: str) -> list[str]:
         return matches
     if re.search(r"[*?\[]", spec):
         raise SelectionError(f"--pairs={spec} matches no pair; known: {', '.join(known)}")
-    if not _is_module(spec):
-        raise SelectionError(f"--pairs={spec}: {unknown('pair', spec, known)} (nor is there a module of that name)")
-    _imported(f"--pairs={spec}", lambda: importlib.import_module(spec))
+    offered = installed(PAIRS)
+    module = offered[spec].module if spec in offered else spec
+    if not _is_module(module):
+        near = unknown("pair", spec, {*known, *offered})
+        raise SelectionError(f"--pairs={spec}: {near} (nor is there a module of that name)")
+    _imported(f"--pairs={spec}", lambda: importlib.import_module(module))
     found = [
-        name for name, pair in registered_pairs().items() if name not in known or _within(pair.build.__module__, spec)
+        name for name, pair in registered_pairs().items() if name not in known or _within(pair.build.__module__, module)
     ]
     if not found:
         raise SelectionError(f"--pairs={spec}: the module registers no pair: decorate a function with @equivalent_pair")

@@ -59,6 +59,11 @@ def _parts(results: Json) -> Iterator[RenderableType]:
     if results["skips"]:
         yield Text("\nskipped", style="bold")
         yield _hanging((f"{skip['count']} ×", skip["reason"]) for skip in results["skips"])
+    if left := words.left_behind(results):
+        yield Text(f"\n{left}", style="bold red")
+    if given := [row for row in words.origins(results) if not row[0].startswith("built in")]:
+        yield Text("\nnot built in", style="bold")
+        yield _hanging((names, origin) for origin, names in given)
     yield Text(f"\n{words.headline(results)}", style="bold red" if is_red(results) else "bold green")
     yield from _footer(results)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from faithcheck.reports.results import PASSING, SKIPPED, Json, not_run, red_records
+from faithcheck.reports.results import SKIPPED, Json, not_run, red_records
 
 SYMBOLS = {
     "holds": "✓",
     "predicted violation": "≠",
+    "expected error": "≠",
     "recorded": "·",
     "broken claim": "✗",
     "violation vanished": "✗",
@@ -20,9 +21,10 @@ SYMBOLS = {
 MEANINGS = {
     "holds": "the axiom holds, as expected",
     "predicted violation": "the axiom is violated by the amount that theory predicts",
+    "expected error": "the explainer raises the error that is expected of it",
     "recorded": "measured; nothing is claimed",
     "broken claim": "the axiom should hold and does not",
-    "violation vanished": "theory predicts a violation and there is none",
+    "violation vanished": "a violation or an error is expected and there is none",
     "inconclusive": "violated, but not by the amount that theory predicts",
     "error": "the check could not be measured",
     "unsupported": "the explainer has no rule for something in the model",
@@ -73,6 +75,8 @@ def sentence(record: Json) -> str:
         return f"{axiom}: {what}: the check could not be measured: {error.splitlines()[0]}"
     if status == "broken claim":
         return f"{axiom}: {what}: expected to hold, but the gap {gap} is above the tolerance {tol}"
+    if status == "violation vanished" and record["expected"] == "ERROR":
+        return f"{axiom}: {what}: an error is expected and there was none: take the expectation out"
     if status == "violation vanished":
         size = f"of up to {number(record['predicted'], 4)} " if record["predicted"] is not None else ""
         return f"{axiom}: {what}: theory predicts a violation {size}and there is none: gap {gap}, tolerance {tol}"
@@ -108,7 +112,7 @@ def headline(results: Json) -> str:
     """The verdict on a run, in words."""
     tally = tally_of(results["records"])
     red = len(red_records(results)) + len(results["failures"])
-    expected = tally.get("holds", 0) + tally.get("predicted violation", 0)
+    expected = sum(tally.get(status, 0) for status in ("holds", "predicted violation", "expected error"))
     parts = [f"{expected} {'check' if expected == 1 else 'checks'} as expected", f"{red} red"]
     if tally.get("recorded"):
         parts.append(f"{tally['recorded']} recorded without a claim")
@@ -116,6 +120,27 @@ def headline(results: Json) -> str:
     if not_run(results) > 0:
         parts.append(f"{not_run(results)} not run")
     return ", ".join(parts)
+
+
+def origins(results: Json) -> list[tuple[str, str]]:
+    """Where the explainers, and the pairs that are not built in, come from: ``(origin, names)``."""
+    by_origin: dict[str, list[str]] = {}
+    for key in ("origins", "pair_origins"):
+        for name, origin in results["settings"].get(key, {}).items():
+            by_origin.setdefault(origin, []).append(name)
+    return [(origin, ", ".join(names)) for origin, names in by_origin.items()]
+
+
+def left_behind(results: Json) -> str:
+    """A sentence on what explainers left on models or in the process; "" if nothing was."""
+    found = [
+        record for record in results["records"] if record["axiom"] != "trace" and "left behind" in record["detail"]
+    ]
+    if not found:
+        return ""
+    who = ", ".join(sorted({str(record["explainer"]) for record in found}))
+    what = found[0]["detail"]["left behind"]
+    return f"In {len(found)} checks {who} left something behind, and it was taken away: {what} (see the axiom trace)."
 
 
 def tally_of(records: list[Json]) -> dict[str, int]:
@@ -130,11 +155,13 @@ def kind(status: str) -> str:
     """The group of a status: ``pass``, ``predicted``, ``recorded``, ``skip`` or ``red``."""
     if status in SKIPPED:
         return "skip"
-    return (
-        {"holds": "pass", "predicted violation": "predicted", "recorded": "recorded"}[status]
-        if status in PASSING
-        else "red"
-    )
+    groups = {
+        "holds": "pass",
+        "predicted violation": "predicted",
+        "expected error": "predicted",
+        "recorded": "recorded",
+    }
+    return groups.get(status, "red")
 
 
 def last_line(text: str | None) -> str:

@@ -58,7 +58,7 @@ FROM_BASELINE = "loo integrated_gradients"
 ALL = f"{FROM_BASELINE} {GRADIENT} {LRP}"
 ROLLOUT = "attention_rollout"
 AXIOMS = ("invariance", "loo")
-OTHERS = ("sensitivity", "linearity", "shift", "scale", "randomisation", "determinism", "batching", "precision")
+OTHERS = tuple("sensitivity linearity shift scale randomisation determinism batching precision trace".split())
 
 itself = Expectation("HOLDS", "Leave-One-Out correlates with itself")
 

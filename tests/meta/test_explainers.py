@@ -250,7 +250,7 @@ def test_what_is_no_attribution_is_refused(returned, message):
     [
         ("atnlrp", "did you mean attnlrp"),
         ("collections:Ordereddict", "did you mean OrderedDict"),
-        ("collections:OrderedDict", "is no explainer: expected .*name.*attribute"),
+        ("collections:OrderedDict", "is no explainer: expected .*attribute.*name"),
         ("faithcheck.explainers.loo:LeaveOneOut", "built-in explainer's name"),
     ],
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import faithcheck.tests
+from faithcheck.explainers import builtin_explainers
 
 CLONE = Path(faithcheck.tests.__path__[0]).resolve().parent
 SOURCES = ("axioms", "explainers", "models", "reports", "tests")
@@ -128,3 +129,105 @@ def test_a_strangers_explainer_is_checked_beside_their_own_models_package(python
     pages = "from faithcheck.reports.cli import main; raise SystemExit(main(['report', 'out.json', '--md', '--html']))"
     run(tmp_path, python, "-c", pages)
     assert all("sizes" in (tmp_path / name).read_text(encoding="utf-8") for name in ("out.md", "out.html"))
+
+
+ENTRY_POINTS = """
+[faithcheck.explainers]
+their_sizes = their.module:Sizes
+their_halves = their.halves:halves
+broken = their.broken:Object
+
+[faithcheck.pairs]
+their_pairs = their.pairs
+"""
+
+HALVES = """
+def halves(model, inputs, target):
+    return inputs / 2
+"""
+
+PAIRS = """
+import torch
+from torch import nn
+from faithcheck.models import Case, equivalent_pair
+
+
+def case(seed, dtype, device):
+    inputs = torch.ones(2, 3, dtype=dtype, device=device)
+    return Case(inputs, torch.zeros(2, dtype=torch.int64, device=device), torch.zeros_like(inputs))
+
+
+@equivalent_pair("theirs.twice", case=case, why="the same map twice", axioms=("invariance", "trace"))
+def build(seed, dtype, device):
+    f, g = (nn.Linear(3, 1).to(device, dtype).eval() for _ in range(2))
+    g.load_state_dict(f.state_dict())
+    return f, g
+"""
+
+WITHOUT_PYTEST = """
+import sys
+from faithcheck.axioms import check_explainer
+from their.halves import halves
+import their.pairs
+import models
+
+records = check_explainer(halves, axioms=["invariance", "trace"], subjects=["theirs.*", "product.x1x2x3"])
+print(sorted({(record.subject, record.status) for record in records}))
+assert "faithcheck.reports" not in sys.modules
+assert models.MINE == "theirs"
+"""
+
+
+@pytest.fixture
+def theirs(python, tmp_path):
+    """A repository with a `models` package of its own, installed beside ours by its metadata."""
+    (site,) = python.parent.parent.glob("[Ll]ib/**/site-packages")
+    files = {
+        "models/__init__.py": 'MINE = "theirs"\n',
+        "their/__init__.py": "",
+        "their/module.py": THEIRS,
+        "their/halves.py": HALVES,
+        "their/pairs.py": PAIRS,
+        "their/broken.py": "value = 1 / 0\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    about = site / "their_explainers-1.2.dist-info"
+    about.mkdir(exist_ok=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: their-explainers\nVersion: 1.2\n")
+    (about / "entry_points.txt").write_text(ENTRY_POINTS)
+    yield tmp_path
+    shutil.rmtree(about)
+
+
+def test_entry_points_are_loaded_when_they_are_named_and_the_report_says_from_where(theirs, python):
+    arguments = [*"-p faithcheck.reports.plugin --pyargs faithcheck.tests -m".split(), "invariance or trace"]
+    named = "--explainer their_sizes --explainer their_halves --pairs their_pairs --axioms-json=out.json".split()
+    done = run(theirs, python, "-m", "pytest", *arguments, *named)
+    document = json.loads((theirs / "out.json").read_text())
+    subjects = {record["subject"] for record in document["records"]}
+    assert subjects == {"theirs.twice", "theirs.twice.f", "theirs.twice.g"}
+    assert {record["status"] for record in document["records"]} == {"holds", "recorded"}
+    assert document["settings"]["origins"] == {
+        "sizes": "entry point their_sizes of their-explainers 1.2",
+        "halves": "entry point their_halves of their-explainers 1.2",
+    }
+    assert document["settings"]["pair_origins"] == {
+        "theirs.twice": "their.pairs, entry point their_pairs of their-explainers 1.2"
+    }
+    assert "entry point their_sizes of their-explainers 1.2" in " ".join(done.stdout.split())
+
+
+def test_entry_points_that_nobody_names_are_not_loaded(theirs, python):
+    arguments = "-p faithcheck.reports.plugin --pyargs faithcheck.tests -m invariance --pairs product.x1x2x3"
+    run(theirs, python, "-m", "pytest", *arguments.split(), "--axioms-json=out.json")
+    document = json.loads((theirs / "out.json").read_text())
+    assert {record["explainer"] for record in document["records"]} == {None, *builtin_explainers()}
+    assert set(document["settings"]["origins"].values()) == {f"built in, faithcheck {document['faithcheck']}"}
+
+
+def test_a_check_without_pytest(theirs, python):
+    done = run(theirs, python, "-c", WITHOUT_PYTEST)
+    assert "('theirs.twice', 'recorded')" in done.stdout
+    assert "('theirs.twice.f', 'holds')" in done.stdout

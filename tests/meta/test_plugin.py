@@ -15,6 +15,8 @@ THEIRS = """
 import models
 import torch
 
+THING = 7
+
 class Good:
     name = "good"
     def attribute(self, model, case):
@@ -67,6 +69,15 @@ def test_other():
     pass
 """
 
+STALE = """
+[[expectation]]
+axiom = "invariance"
+explainer = "attnlrp"
+subject = "product.x1x2x9"
+verdict = "HOLDS"
+reason = "a typo"
+"""
+
 FOREIGN = """
 import sys
 import models
@@ -89,6 +100,7 @@ def stranger(tmp_path_factory):
         "tests/__init__.py": "",
         "tests/test_theirs.py": FOREIGN,
         "test_suite.py": SUITE,
+        "stale.toml": STALE,
         "test_syntax.py": "def (:\n",
         "test_stop.py": "def test_a(): pass\ndef test_b(): raise KeyboardInterrupt\ndef test_c(): pass\n",
         "pytest.ini": "[pytest]\n",
@@ -171,6 +183,12 @@ BAD = [
     (["--explainer=their:Goof"], "unknown object in their 'Goof': did you mean Good"),
     (["--explainer=broken_module:X"], "value = 1 / 0"),
     (["--explainer=no_such_module:X"], "No module named 'no_such_module'"),
+    (["--explainer=their:THING"], "their:THING is no explainer: expected `attribute(model, case)`"),
+    (["--expectations=nowhere.toml"], "nowhere.toml cannot be read"),
+    (["--expectations=their.py"], "their.py is no TOML"),
+    (["--expectations=stale.toml"], "unknown subject 'product.x1x2x9': did you mean product.x1x2x3"),
+    (["--max-skips=-1"], "--max-skips=-1: a number of skips is 0 or more"),
+    (["--explainer-timeout=0"], "--explainer-timeout: the seconds are above 0 and finite, got 0"),
     (["--pairs=product.x1x2x9"], "unknown pair 'product.x1x2x9': did you mean product.x1x2x3"),
     (["--pairs=nothing.*"], "--pairs=nothing.* matches no pair"),
     (["--pairs=their"], "the module registers no pair"),
@@ -208,10 +226,25 @@ def test_bad_input_is_refused_before_the_run(index, driven):
     assert "collected" not in output
 
 
+def test_a_module_that_does_not_import_shows_its_own_traceback_once(driven):
+    output = driven[[bad for bad, _ in BAD].index(["--explainer=broken_module:X"])]
+    assert output.count("ZeroDivisionError") == 1
+    assert output.count("value = 1 / 0") == 1
+    assert output.count("File ") == 1
+
+
 def test_an_interrupted_run_leaves_its_report(stranger, driven):
     assert "exit code 2" in driven[-1]
     counts = json.loads((stranger / "stopped.json").read_text())["counts"]
     assert counts == {"planned": 3, "ran": 1, "passed": 1, "failed": 0, "skipped": 0, "deselected": 0}
+
+
+@pytest.mark.parametrize(("allowed", "code"), [(0, 1), (1, 0)])
+def test_a_suite_cannot_shrink_unseen(stranger, allowed, code):
+    skips = ["-m", "invariance", "--explainer=deeplift_rescale", "--pairs=product.x1x2x3", f"--max-skips={allowed}"]
+    done = run(stranger, "-m", "pytest", "-p", "faithcheck.reports.plugin", *skips, "test_suite.py::test_invariance")
+    assert done.returncode == code
+    assert ("1 tests were skipped, --max-skips allows 0" in done.stdout) == bool(code)
 
 
 def test_our_tests_have_their_real_names_and_rewritten_assertions():

@@ -1,0 +1,40 @@
+"""A limit on how long a block may run."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class TimedOut(BaseException):
+    """The block took too long. No `Exception`, so that no ``except Exception`` in a loop of the block swallows it."""
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Stop the block with `TimedOut` after so many seconds; never, if None.
+
+    The clock can stop Python, and nothing that stays inside one call of a C library.
+
+    Raises:
+        ValueError: no POSIX signals here, or not in the main thread, which alone receives them.
+    """
+    if seconds is None:
+        yield
+        return
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        raise ValueError("a time limit needs POSIX signals and the main thread: leave it out here")
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimedOut(f"still running after {seconds:g} s: stopped there, by the limit that was set")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

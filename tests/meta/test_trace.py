@@ -1,0 +1,129 @@
+"""Explainers that leave something behind: a red check of their own, and nothing of it reaches the next."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from faithcheck.axioms import check_explainer
+from faithcheck.axioms.trace import restored, trace
+from faithcheck.explainers import GradientTimesInput
+from faithcheck.models import registered_pairs
+
+PAIR = registered_pairs()["control.mlp"]
+
+
+class Mode(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **kwargs or {})
+
+
+TRACES = {
+    "train mode (Sequential and 3 others)": lambda model: model.train(),
+    "hooks (0)": lambda model: model[0].register_forward_hook(lambda *_: None),
+    "hooks (Sequential)": lambda model: model.register_full_backward_hook(lambda *_: None),
+    "weights (0.weight)": lambda model: model[0].weight.data.mul_(1 + 1e-9),
+    "weights (2.weight)": lambda model: setattr(model[2].weight, "data", model[2].weight.data.float()),
+    ".grad (0.weight)": lambda model: setattr(model[0].weight, "grad", torch.zeros_like(model[0].weight)),
+    "requires_grad (0.weight and 1 others)": lambda model: model.requires_grad_(False),
+    "replaced parameters (2)": lambda model: setattr(model[2], "weight", nn.Parameter(model[2].weight.detach())),
+    "replaced modules (Sequential)": lambda model: model.add_module("1", nn.Tanh()),
+    "patched methods (0.forward)": lambda model: setattr(model[0], "forward", lambda x: x),
+    "patched classes (Tanh.forward)": lambda model: setattr(nn.Tanh, "forward", lambda self, x: x),
+    "patched functions (torch.nn.functional.softmax)": lambda model: setattr(nn.functional, "softmax", torch.softmax),
+    "global hooks (_global_forward_hooks)": lambda model: nn.modules.module.register_module_forward_hook(
+        lambda *_: None
+    ),
+    "random state of torch": lambda model: torch.rand(1),
+    "random state of NumPy": lambda model: np.random.rand(),
+    "random state of Python": lambda model: random.random(),
+    "default dtype": lambda model: torch.set_default_dtype(torch.float64),
+    "gradient mode": lambda model: torch.set_grad_enabled(False),
+    "anomaly mode": lambda model: torch.autograd.set_detect_anomaly(True),
+    "deterministic algorithms": lambda model: torch.use_deterministic_algorithms(True),
+    "float32 matmul precision": lambda model: torch.set_float32_matmul_precision("medium"),
+    "threads": lambda model: torch.set_num_threads(torch.get_num_threads() + 1),
+    "default device or function mode (Mode)": lambda model: Mode().__enter__(),
+    "default device or function mode (DeviceContext)": lambda model: torch.set_default_device("meta"),
+}
+
+
+class Leaves:
+    name = "leaves"
+
+    def __init__(self, leave):
+        self.leave = leave
+
+    def attribute(self, model, case):
+        attribution = GradientTimesInput().attribute(model, case)
+        self.leave(model)
+        return attribution
+
+
+@pytest.mark.parametrize("what", TRACES)
+# torch warns of what anomaly mode costs.
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+def test_a_trace_is_its_own_red_check_and_reaches_no_other(what):
+    with restored() as outside:
+        before = torch.get_rng_state()
+        explainer = Leaves(TRACES[what])
+        (red,) = check_explainer(explainer, ["trace"], [PAIR])
+        assert (red.status, red.detail["left behind"]) == ("broken claim", what)
+        (other,) = check_explainer(explainer, ["invariance"], [PAIR])
+        assert other.status == "recorded"
+        silent = what.startswith("random state")  # every check has random numbers of its own
+        assert silent or other.detail["left behind"].startswith(what.split(" (")[0])
+        assert torch.equal(torch.get_rng_state(), before)
+        (clean,) = check_explainer(GradientTimesInput(), ["trace"], [PAIR])
+        assert (clean.status, clean.gap) == ("holds", 0.0)
+    assert outside == []
+
+
+class LeavesOnFailure:
+    name = "leaves_on_failure"
+
+    def attribute(self, model, case):
+        handle = model[0].register_forward_hook(lambda *_: None)
+        attribution = GradientTimesInput().attribute(model, case)
+        handle.remove()
+        return attribution
+
+
+def test_what_only_a_failure_leaves_is_found():
+    (record,) = check_explainer(LeavesOnFailure(), ["trace"], [PAIR])
+    assert record.status == "broken claim"
+    assert record.detail["left behind"] == "hooks (0), when the model failed"
+
+
+def test_the_model_is_what_it_was():
+    model, _ = PAIR.build(0, torch.float64, torch.device("cpu"))
+    case = PAIR.case(0, torch.float64, torch.device("cpu"))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    output = case.run(model)
+    for what, leave in TRACES.items():
+        if what.split(" (")[0] in ("train mode", "hooks", "weights", ".grad", "requires_grad", "patched methods"):
+            assert trace(Leaves(leave), model, case).gap == 1
+    assert not model.training
+    assert not model[0]._forward_hooks
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(case.run(model), output)
+
+
+def test_a_block_that_raises_is_cleaned_up_too():
+    model = nn.Linear(2, 1).eval()
+
+    def block():
+        with restored(model) as left:
+            kept.append(left)
+            model.train()
+            raise RuntimeError("theirs")
+
+    kept = []
+    with pytest.raises(RuntimeError, match="theirs"):
+        block()
+    assert kept == [["train mode (Linear)"]]
+    assert not model.training
