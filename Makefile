@@ -32,7 +32,7 @@ define suite
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: help invariance test lint types paper remedies bench slow clean
+.PHONY: help invariance test lint types paper remedies peers bench slow clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
@@ -60,6 +60,11 @@ paper: $(READY)  ## reproduce the paper's tables and figures; DATA=folder with M
 
 remedies: $(READY)  ## measure the remedies against LOO; ARGS="--paper-model=… --paper-texts=…"
 	$(call suite,remedies,-m remedies)
+
+peers: $(READY)  ## verify other libraries' explainers: captum, autolrp, shap, zennit, lxt
+	@$(BIN)/pip install --quiet -c constraints.txt -e ".[peers]"
+	@$(BIN)/pip install --quiet -c constraints.txt --no-deps zennit lxt
+	$(call suite,peers,-m peers)
 
 bench: $(READY)  ## measure the cost of the explainers
 	$(call suite,bench,-m bench)

@@ -51,19 +51,15 @@ class Kept:
     restore: Callable[[], object]
 
 
-class LeftBehind(list[str]):
-    """What was found changed, in a line each; empty until the block of `restored` has ended."""
-
-
 @contextmanager
-def restored(*models: nn.Module) -> Iterator[LeftBehind]:
+def restored(*models: nn.Module) -> Iterator[list[str]]:
     """Run a block, then find what it left on the models and in the process, and take it away, also after an exception.
 
     Yields:
-        A list that is filled at the end of the block.
+        What was left, in a line each; filled when the block has ended.
     """
     kept = [*_of_process(), *(one for model in models for one in _of_model(model))]
-    left = LeftBehind()
+    left: list[str] = []
     try:
         yield left
     finally:

@@ -134,20 +134,28 @@ def _adapted(found: Any, name: str | None, call: Call) -> Adapted:
     return Adapted(named, call, getattr(found, "claims", ()), getattr(found, "expected", {}))
 
 
-def _like_captum(make: Make) -> Call:
-    """Call what is made for a model as captum's are: baseline and features are given to whoever has a place for them.
+def feature_mask(case: Case) -> Tensor:
+    """Which feature each coordinate of an example belongs to, as captum takes it: int64 ``(1, features, …)``.
 
-    Without ``feature_mask`` an ablation would remove single coordinates of a token's embedding.
+    Without one, an ablation removes single coordinates of a token's embedding.
     """
+    numbers = torch.arange(case.shape[1], device=case.inputs.device)
+    return numbers.reshape(1, -1, *[1] * (case.inputs.dim() - 2)).expand(1, *case.inputs.shape[1:])
+
+
+def _like_captum(make: Make) -> Call:
+    """Call what is made for a model as captum's are: whoever has a place for them gets baseline and features."""
 
     def call(model: nn.Module, case: Case) -> object:
         attribute = make(model).attribute
-        numbers = torch.arange(case.shape[1], device=case.inputs.device)
-        features = numbers.reshape(1, -1, *[1] * (case.inputs.dim() - 2)).expand(1, *case.inputs.shape[1:])
-        known = {"baselines": case.baseline, "feature_mask": features}
+        known = {"baselines": case.baseline, "feature_mask": feature_mask(case)}
         given = {key: value for key, value in known.items() if key in inspect.signature(attribute).parameters}
         point = case.inputs.detach().clone().requires_grad_()  # captum warns of inputs that it has to change
-        return attribute(point, target=case.target, **given)
+        found = attribute(point, target=case.target, **given)
+        if "feature_mask" not in given or not isinstance(found, Tensor) or found.shape != case.inputs.shape:
+            return found
+        # With a mask, captum gives each coordinate of a feature the figure of the whole feature.
+        return found.flatten(2)[:, :, 0] if found.dim() > 2 else found
 
     return call
 

@@ -23,10 +23,11 @@ class InvalidAttribution(Exception):
 class Explainer(Protocol):
     """The protocol of an explainer.
 
-    Two optional attributes are read if present:
+    Three optional attributes are read if present:
 
     * ``claims``: a collection of axiom names that the explainer claims to satisfy, such as ``{"invariance"}``;
-    * ``expected``: ``{(axiom, pair or glob): Expectation}``, its known violations.
+    * ``expected``: ``{(axiom, pair or glob): Expectation}``, its known violations;
+    * ``origin``: what it is the explainer of, for the report, such as ``"captum 0.9.0"``.
     """
 
     @property

@@ -43,7 +43,7 @@ class LikeCaptum:
             without = torch.where(feature_mask == feature, baselines, inputs)
             change = self.forward_func(inputs) - self.forward_func(without)
             picked = change.gather(1, target[:, None]).reshape(-1, *[1] * (inputs.dim() - 1))
-            values = values + torch.where(feature_mask == feature, picked, 0.0) / (feature_mask == feature).sum()
+            values = values + torch.where(feature_mask == feature, picked, 0.0)  # in each coordinate, as captum's
         return values.detach()
 
 

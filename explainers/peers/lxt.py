@@ -1,0 +1,130 @@
+"""lxt's explicit rules (Achtibat et al. 2024, arXiv 2402.05602), operation by operation, on an unmodified model.
+
+lxt's own way to a whole model is closed here: ``lxt.efficient`` and ``lxt.explicit.core`` need an older transformers.
+What is left are its rules, ``lxt.explicit.functional`` and ``.rules``: functions whose gradient is the relevance. So
+this project's `Propagation` lends them its eyes: each operation that carries relevance is computed by the lxt function
+for it, with lxt's own ε, and rearrangements by torch. Operations that lxt has no rule for are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.explainers.lrp import LRP
+from faithcheck.explainers.peers import Peer, imported
+from faithcheck.explainers.rules import (
+    ACTIVATION_MODULES,
+    ACTIVATIONS,
+    REARRANGEMENTS,
+    RMS_NORM_MODULES,
+    Call,
+    Rule,
+    attention_rule,
+    by_rows,
+    carrying,
+    dropout_rule,
+    plain,
+)
+from faithcheck.models.case import Case
+
+
+class Explicit(Peer):
+    """lxt's explicit rules on every operation: AttnLRP.
+
+    Its claim: "the LRP conservation property holds for all operations excluding bias terms"
+    (``conservation_check_wrap``).
+    """
+
+    name = "lxt_explicit"
+    distribution = "lxt"
+    refuses = ((RuntimeError, "returned an invalid gradient"),)
+    way_out = "lxt's add2, mul2 and matmul give relevance the shape of the result: expand the operand first"
+    claims = frozenset({"conservation"})
+    relevance = True
+
+    def explain(self, model: nn.Module, case: Case) -> Tensor:
+        """Relevance, shaped like the inputs."""
+        propagation, output = LRP(self.name, table()).propagate(model, case)
+        (relevance,) = torch.autograd.grad(output, propagation.point, output.detach())
+        return relevance
+
+
+def table() -> Mapping[str, Rule]:
+    """``{operation: lxt's rule}``.
+
+    Raises:
+        ImportError: lxt is not installed; names the extra.
+    """
+    functional, rules = imported("lxt.explicit.functional"), imported("lxt.explicit.rules")
+    identity = partial(identity_rule, rules.identity)
+    return {
+        **{name: plain for name in REARRANGEMENTS if name not in ("relu", "abs", "neg")},
+        **dict.fromkeys((*ACTIVATIONS, *ACTIVATION_MODULES, *RMS_NORM_MODULES, "relu", "abs", "neg"), identity),
+        **dict.fromkeys(("add", "iadd", "add_"), lambda call: functional.add2(*two(call))),
+        "sub": lambda call: functional.add2(two(call)[0], functional.mul2(two(call)[1], -1)),
+        **dict.fromkeys(("conv1d", "conv2d", "addmm"), partial(epsilon_rule, rules.epsilon_lrp)),
+        **dict.fromkeys(("mul", "imul", "mul_"), lambda call: functional.mul2(*call.args)),
+        **dict.fromkeys(("div", "itruediv", "div_"), partial(quotient_rule, functional.mul2, rules.identity)),
+        **dict.fromkeys(("matmul", "bmm", "mm"), lambda call: functional.matmul(*call.args)),
+        "linear": lambda call: functional.linear_epsilon(*call.args, **call.kwargs),
+        "mean": partial(mean_rule, functional.mean),
+        "sum": lambda call: functional.mul2(mean_rule(functional.mean, call), call.args[0].shape[axis(call)]),
+        "softmax": lambda call: functional.softmax(call.args[0], call.argument(1, "dim")),
+        "layer_norm": lambda call: functional.layer_norm(
+            call.args[0], call.argument(2, "weight"), call.argument(3, "bias"), call.argument(4, "eps", 1e-5)
+        ),
+        "rms_norm": identity,
+        "scaled_dot_product_attention": attention_rule,
+        "dropout": dropout_rule,
+        "iter": by_rows,
+    }
+
+
+def two(call: Call) -> list[Tensor]:
+    """The operands of a sum as tensors, which is what lxt takes."""
+    (like,) = call.carrying()[:1]
+    operands = call.args[:2] if len(call.args) > 1 else (call.args[0], call.kwargs["other"])
+    return [x if isinstance(x, Tensor) else torch.as_tensor(x).to(like) for x in operands]
+
+
+def axis(call: Call) -> int:
+    """The one axis that lxt's mean can take."""
+    found = call.argument(1, "dim")
+    if not isinstance(found, int):
+        raise call.unsupported("lxt's mean is of one axis")
+    return found
+
+
+def mean_rule(mean: Callable[..., Tensor], call: Call) -> Tensor:
+    """lxt's ε-rule of a mean."""
+    return mean(call.args[0], axis(call), bool(call.argument(2, "keepdim", False)))
+
+
+def identity_rule(identity: Callable[..., Tensor], call: Call) -> Tensor:
+    """lxt's identity rule, of one operand that carries relevance."""
+    operands = call.carrying()
+    if len(operands) != 1:
+        raise call.unsupported("lxt's identity rule is for one operand")
+    return identity(lambda _: call.value().detach(), operands[0])
+
+
+def epsilon_rule(epsilon_lrp: Callable[..., Tensor], call: Call) -> Tensor:
+    """lxt's ε-rule for any function that is linear in its one operand."""
+    position = next(i for i, x in enumerate(call.args) if carrying(x))
+    rest = call.args[position + 1 :]
+    return epsilon_lrp(
+        lambda x: call.operation(*call.args[:position], x, *rest, **call.kwargs), 1e-8, call.args[position]
+    )
+
+
+def quotient_rule(mul2: Callable[..., Tensor], identity: Callable[..., Tensor], call: Call) -> Any:
+    """a/b as lxt has it: the uniform rule on a and 1/b, the identity rule on the reciprocal."""
+    numerator, denominator = call.args[0], call.argument(1, "other")
+    if carrying(denominator):
+        return mul2(numerator, identity(torch.reciprocal, denominator))
+    return mul2(numerator, 1 / denominator)
