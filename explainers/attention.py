@@ -148,7 +148,7 @@ class Attention(TorchFunctionMode):
             if bool((expected & ~attended).any()):
                 raise Unsupported("features that no row attends to: the features are not the last positions (padding?)")
 
-    def moved(self, output: Tensor, retain: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    def moved(self, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What each feature's gate moves in each row of each layer, summed over heads.
 
         With S the gradient at the weights A, the derivative at the gate m_i = 1 of A_k ∝ m_k exp z_k is
@@ -156,7 +156,6 @@ class Attention(TorchFunctionMode):
 
         Args:
             output: the explained output, ``(batch,)``.
-            retain: keep the graph for another backward pass.
 
         Returns:
             The derivative, and the finite change, ``(layers, batch, queries, features)``; and which rows the output is
@@ -168,7 +167,7 @@ class Attention(TorchFunctionMode):
         self.require_attention()
         if not output.requires_grad and not output.is_inference():  # torch says itself that there is no gradient there
             raise Unsupported("attention weights that the explained output does not depend on")
-        gradients = torch.autograd.grad(output.sum(), self.weights, retain_graph=retain, allow_unused=True)
+        gradients = torch.autograd.grad(output.sum(), self.weights, allow_unused=True)
         if any(gradient is None for gradient in gradients):
             raise Unsupported("attention weights that the explained output does not depend on")
         size = gradients[-1].abs().amax(-1)

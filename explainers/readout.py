@@ -14,6 +14,13 @@ change are both first-order, the one along m_i, the other along O(s) = (1 − s)
 Neither is nearer to Leave-One-Out everywhere: their mean is taken. What is behind the last norm is linear here, by its
 gradient at the readout row.
 
+Long texts, of layers that end in a LayerNorm, are read otherwise. There the error is in a few features that move much,
+and of those in a few rows. So the direct part is by gates as well, and the features that move most, by Σ |change| over
+rows and layers, are taken away again from the readout row and from the rows in which they move most, in every layer:
+copies of these rows attend to each other as changed, and to the other rows as they were. What is left is first-order:
+for the rows of no copy the feature's own gate, and what reaches them of the copies' changed keys and values, by the
+gradient at these that does not come through the copies. Where every row is copied, this is Leave-One-Out.
+
 With the direct and the indirect part exact, r with Leave-One-Out is 0.99 (docs/remedies.md): what is lost is the
 curvature of the indirect part. Derivation: this project's.
 """
@@ -23,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,6 +53,34 @@ NOT_BY_ITSELF = (
 )
 
 
+SHARE = 0.1  # of the features: how many rows are run again in a long text
+LONG = 128  # features: in fewer, a layer takes as long for a few rows as for all
+
+
+@dataclass
+class Product:
+    """A matrix product of data, and the gradients that the backward pass leaves here.
+
+    Attributes:
+        first: the first factor, ``(…, queries, ·)``.
+        second: the second, ``(…, ·, keys)`` or ``(…, keys, ·)``.
+        at_second: the gradient at it; None in a first layer, below which nothing is asked for.
+        at_result: the gradient at the product.
+    """
+
+    first: Tensor
+    second: Tensor
+    at_second: Tensor | None = None
+    at_result: Tensor | None = None
+
+    def follow(self, result: Tensor) -> None:
+        """Keep the gradients at ``result`` and the second factor as they pass."""
+        if self.second.requires_grad:
+            self.second.register_hook(partial(setattr, self, "at_second"))
+            result.register_hook(partial(setattr, self, "at_result"))
+        self.first, self.second = self.first.detach(), self.second.detach()
+
+
 @dataclass
 class Layer:
     """What one layer was given and made.
@@ -56,7 +92,7 @@ class Layer:
         hidden: the states that it was given, ``(batch, positions, width)``.
         output: the states that it gave.
         normalised: whether a LayerNorm gave them.
-        products: of each matrix product of data: the second operand.
+        products: its matrix products of data.
         attention: the numbers of the products that give the logits and the output of the attention.
     """
 
@@ -66,8 +102,69 @@ class Layer:
     hidden: Tensor
     output: Tensor | None = None
     normalised: bool = False
-    products: list[Tensor] = field(default_factory=list)
+    products: list[Product] = field(default_factory=list)
     attention: tuple[int, int] | None = None
+
+
+@dataclass
+class Removed:
+    """Features that are taken away again, each from a few rows: groups of copies of rows, as many rows in each.
+
+    Attributes:
+        feature: ``(batch, groups)`` the feature, −1 where none is.
+        own: likewise, its position.
+        rows: ``(batch, groups, rows)`` the positions of the rows, the readout row's first.
+        counted: bool, likewise: what is not, is the readout row again, to fill up.
+        since: ``(batch,)`` the first layer in which they are.
+        few: bool, likewise: whether these are but the few that move most.
+    """
+
+    feature: Tensor
+    own: Tensor
+    rows: Tensor
+    counted: Tensor
+    since: Tensor
+    few: Tensor
+
+    @property
+    def flat(self) -> Tensor:
+        """The positions, group after group, ``(batch, groups · rows)``."""
+        return self.rows.flatten(1)
+
+    @property
+    def inside(self) -> Tensor:
+        """The positions of the queries that no change is passed on through: the rows, and the feature's own."""
+        return torch.cat([self.rows, self.own.unsqueeze(-1)], -1)
+
+    @property
+    def inside_counted(self) -> Tensor:
+        """Which of `inside` are counted: the feature's own row, unless it is the readout row as well."""
+        return torch.cat([self.counted, (self.own != self.rows[..., 0]).unsqueeze(-1)], -1)
+
+    def grouped(self, values: Tensor) -> Tensor:
+        """``(…, groups · rows, ·)`` to ``(…, groups, rows, ·)``."""
+        return values.unflatten(-2, self.rows.shape[1:])
+
+    def taken(self, values: Tensor, rows: Tensor) -> Tensor:
+        """What ``(…, positions, ·)`` has at rows ``(batch, groups, ·)``, ``(…, groups, ·, ·)``."""
+        where = rows.reshape(len(rows), *(1,) * (values.dim() - 3), -1, 1)
+        found = values.gather(-2, where.expand(*values.shape[:-2], -1, values.shape[-1]))
+        return found.unflatten(-2, rows.shape[1:])
+
+    def pairs(self, values: Tensor) -> Tensor:
+        """What ``(…, positions, positions)`` has at the queries inside and the rows' keys, ``(…, groups, ·, rows)``."""
+        where = self.inside.unsqueeze(-1) * values.shape[-1] + self.rows.unsqueeze(-2)
+        flat = where.reshape(len(where), *(1,) * (values.dim() - 3), -1).expand(*values.shape[:-2], -1)
+        return values.flatten(-2).gather(-1, flat).unflatten(-1, where.shape[1:])
+
+    def keys(self, values: Tensor) -> Tensor:
+        """For each row of ``(…, groups, rows, positions)`` the numbers of its group's keys, ``(…, rows, rows)``."""
+        where = self.rows.reshape(len(self.rows), *(1,) * (values.dim() - 4), *self.rows.shape[1:2], 1, -1)
+        return where.expand(*values.shape[:-1], -1)
+
+    def of_counted(self, values: Tensor) -> Tensor:
+        """``(…, groups, rows, rows)``, 0 where the key is not counted."""
+        return values * self.counted.reshape(len(self.rows), *(1,) * (values.dim() - 4), -1, 1, self.rows.shape[2])
 
 
 class Watched(Attention):
@@ -82,9 +179,11 @@ class Watched(Attention):
     def operate(self, call: Call) -> Any:
         """See `Attention.operate`."""
         factors = product_of_data(call)
-        if self.layers and factors:
-            self.layers[-1].products.append(factors[1].detach())
         result = super().operate(call)
+        if self.layers and factors:
+            product = Product(*factors)
+            product.follow(result)
+            self.layers[-1].products.append(product)
         if call.name == "layer_norm":
             self._normalised = result
         return result
@@ -135,65 +234,120 @@ class Watched(Attention):
 
 
 class Copies(Attention):
-    """Attention of n copies of the readout row, copy i to the other rows as they were and to itself, but not to key i.
-
-    There are two more, the first and the last, that attend to every key: what they are not, the row's layers are not
-    functions of the row alone.
+    """Attention of copies of rows, each group to its own keys, to the others as they were, but not to its feature's.
 
     Args:
         case: what the model was run on.
         layer: the layer that is run again.
-        readout: ``(batch,)`` the position of the readout row.
+        removed: the groups.
+        here: ``(batch,)`` bool, whether anything is taken away in this layer.
     """
 
-    def __init__(self, case: Case, layer: Layer, readout: Tensor) -> None:
+    def __init__(self, case: Case, layer: Layer, removed: Removed, here: Tensor) -> None:
         super().__init__(case)
-        self.layer, self.readout = layer, readout
+        self.layer, self.copies, self.here = layer, removed, here
         self.number = 0
+        self.passed_on = layer.hidden.new_zeros(removed.feature.shape)
 
     def operate(self, call: Call) -> Any:
         """See `Attention.operate`; the attention's products are with the keys and values of the unchanged rows."""
         if call.name == "scaled_dot_product_attention" and call.argument(5, "is_causal", False):
-            seen = torch.arange(self.layer.hidden.shape[1], device=self.readout.device) <= self.readout.unsqueeze(-1)
-            options = {**call.kwargs, "is_causal": False, "attn_mask": seen[:, None, None]}
+            seen = torch.arange(self.layer.hidden.shape[1], device=self.copies.rows.device)
+            seen = seen <= self.copies.flat.unsqueeze(-1)
+            options = {**call.kwargs, "is_causal": False, "attn_mask": seen.unsqueeze(1)}
             call = replace(call, args=call.args[:3], kwargs=options)
         factors = product_of_data(call)
         if not factors:
             return super().operate(call)
-        rows, columns = factors
-        before, number = self.layer.products[self.number], self.number
+        assert self.layer.attention is not None
+        if self.number not in self.layer.attention:
+            raise Unsupported("a matrix product of data beside the attention's two")
+        product = self.layer.products[self.number]
+        logits = self.number == self.layer.attention[0]
         self.number += 1
-        assert self.layer.attention is not None
-        own = self.own(before.shape[self.keys_axis(number)], before)
-        if number == self.layer.attention[0]:
-            logits = call.operation(rows, before)
-            at_itself = (rows * columns.transpose(-1, -2)).sum(-1, keepdim=True)
-            return torch.where(own, at_itself, logits)
-        if number == self.layer.attention[1]:
-            others = call.operation(rows.masked_fill(own, 0), before)
-            return others + (rows * own).sum(-1, keepdim=True) * columns
-        raise Unsupported("a matrix product of data beside the attention's two")
+        return (self.logits if logits else self.output)(call, product, *factors)
 
-    def keys_axis(self, number: int) -> int:
-        """Where the keys are: the last axis of Kᵀ, the last but one of V."""
-        assert self.layer.attention is not None
-        return -1 if number == self.layer.attention[0] else -2
+    def logits(self, call: Call, product: Product, queries: Tensor, keys: Tensor) -> Tensor:
+        """The logits ``(…, groups · rows, positions)``."""
+        copies = self.copies
+        changed = copies.grouped(keys.mT)
+        if product.at_second is not None and product.at_result is not None:
+            before = copies.taken(product.second.mT, copies.rows)
+            gradient = copies.taken(product.at_second.mT, copies.rows)
+            vectors = copies.taken(product.first, copies.inside)
+            self.pass_on(changed - before, gradient, copies.pairs(product.at_result), vectors)
+        logits = copies.grouped(call.operation(queries, product.second))
+        inside = copies.grouped(queries) @ changed.mT
+        return logits.scatter(-1, copies.keys(logits), inside).flatten(-3, -2)
 
-    def own(self, positions: int, like: Tensor) -> Tensor:
-        """Where the readout row's own key is, ``(batch, 1 …, positions)`` bool."""
-        here = torch.arange(positions, device=like.device) == self.readout.unsqueeze(-1)
-        return here.reshape(len(here), *(1,) * (like.dim() - 2), positions)
+    def output(self, call: Call, product: Product, weights: Tensor, values: Tensor) -> Tensor:
+        """The outputs ``(…, groups · rows, width)``."""
+        copies = self.copies
+        changed, before = copies.grouped(values), copies.taken(product.second, copies.rows)
+        if product.at_second is not None and product.at_result is not None:
+            gradient = copies.taken(product.at_second, copies.rows)
+            vectors = copies.taken(product.at_result, copies.inside)
+            self.pass_on(changed - before, gradient, copies.pairs(product.first), vectors)
+        grouped = copies.grouped(weights)
+        inside = copies.of_counted(grouped.gather(-1, copies.keys(grouped)))
+        more = inside @ (changed - before)
+        return call.operation(weights, product.second) + more.flatten(-3, -2)
+
+    def pass_on(self, change: Tensor, gradient: Tensor, weights: Tensor, vectors: Tensor) -> None:
+        """Count what a change of the rows' keys or values does, to first order, through the rows of no copy.
+
+        Args:
+            change: ``(…, groups, rows, width)``.
+            gradient: the gradient there, likewise: through all queries.
+            weights: ``(…, groups, queries, rows)``: with ``vectors``, the part of it of the queries inside.
+            vectors: ``(…, groups, queries, width)``.
+        """
+        copies, more = self.copies, (1,) * (change.dim() - 4)
+        queries = copies.inside_counted.reshape(len(change), *more, *copies.inside.shape[1:], 1)
+        counted = copies.counted.reshape(len(change), *more, *copies.rows.shape[1:], 1)
+        moved = (change * (gradient - weights.mT @ (vectors * queries)) * counted).sum((-1, -2))
+        self.passed_on += moved.reshape(len(moved), -1, moved.shape[-1]).sum(1)
 
     def over_features(self, logits: Tensor) -> bool:
-        """Whether these are the copies' logits: a row a feature, and a key a position."""
-        return logits.dim() >= 3 and logits.shape[-2:] == (self.case.shape[1] + 2, self.layer.hidden.shape[1])
+        """Whether these are the copies' logits: a row a copy, and a key a position."""
+        return logits.dim() >= 3 and logits.shape[-2:] == (self.copies.flat.shape[1], self.layer.hidden.shape[1])
 
     def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
-        """The weights without key i in row i."""
-        features, positions = self.case.shape[1], logits.shape[-1]
-        gone = torch.eye(positions, dtype=torch.bool, device=logits.device)[-features:]
-        gone = nn.functional.pad(gone, (0, 0, 1, 1))
+        """The weights without each group's feature."""
+        again = (self.copies.feature >= 0) & self.here.unsqueeze(-1)
+        at = self.copies.own.masked_fill(~again, -1).repeat_interleave(self.copies.rows.shape[2], 1)
+        gone = at.unsqueeze(-1) == torch.arange(logits.shape[-1], device=at.device)
+        gone = gone.reshape(len(gone), *(1,) * (logits.dim() - 3), *gone.shape[1:])
         return softmax(logits.masked_fill(gone, torch.finfo(logits.dtype).min))
+
+
+def chosen(case: Case, change: Tensor, readout: Tensor, layers: int, normalised: bool) -> Removed:
+    """Which features are taken away again, from which rows: in long texts few from many, else all from the readout row.
+
+    Args:
+        case: what the model was run on.
+        change: ``(batch, queries, features)`` how much each feature's gate moves in each row, ≥ 0.
+        readout: ``(batch,)``.
+        layers: how many there are.
+        normalised: whether each ends in a LayerNorm.
+    """
+    present = case.present.sum(1)
+    few = (present >= LONG) & normalised
+    rows = torch.where(few, (present * SHARE / 2).sqrt().ceil().long(), 1)
+    groups = torch.where(few, (2 * rows).minimum(present), present)
+    slots = torch.arange(int(groups.max()), device=change.device)
+    feature = change.sum(1).masked_fill(~case.present, -1).argsort(dim=1, descending=True, stable=True)[:, : len(slots)]
+    feature = feature.masked_fill(slots >= groups.unsqueeze(1), -1)
+    feature = nn.functional.pad(feature, (0, 1), value=-1)  # the last loses nothing
+    example = torch.arange(len(present), device=change.device)
+    score = change.mT[example.unsqueeze(1), feature]
+    score[example, :, readout] = torch.inf
+    best = score.topk(min(int(rows.max()), change.shape[1]))
+    slots = torch.arange(best.values.shape[-1], device=change.device)
+    counted = (best.values > 0) & (slots < rows[:, None, None])
+    since = torch.where(few, 0, 2 * layers // 3 if normalised else 0)
+    own = feature.clamp_min(0) + change.shape[1] - change.shape[2]
+    return Removed(feature, own, torch.where(counted, best.indices, readout[:, None, None]), counted, since, few)
 
 
 @dataclass(frozen=True)
@@ -231,40 +385,54 @@ class ReadoutGate:
             raise Unsupported(f"{len(watched.layers)} layers with {len(watched.weights)} attentions: expected one each")
         end = watched.end
         assert end is not None
-        derivative, change, _ = watched.moved(output, retain=True)
-        (gradient,) = torch.autograd.grad(output.sum(), end)
+        passed: list[Tensor] = []
+        if end.requires_grad:
+            end.register_hook(passed.append)
+        derivative, change, _ = watched.moved(output)
+        if not passed:
+            raise Unsupported("the explained output does not depend on the last states: take finite_mask_gate")
+        gradient = passed[0]
         readout = position_read(gradient)
-        upper = 2 * len(watched.layers) // 3 if watched.layers[-1].normalised else 0
-        direct = self._direct(case, watched, upper, readout, gradient)
-        early, late = (derivative + change)[:upper].sum(0) / 2, (derivative + change)[upper:].sum(0) / 2
-        there = torch.arange(late.shape[1], device=readout.device) == readout.unsqueeze(-1)
-        late = late.masked_fill(there.unsqueeze(-1), 0)
-        indirect = (without_own_row(early, there) + without_own_row(late, torch.zeros_like(there))).sum(1)
-        return ((direct + indirect) * case.present).to(case.inputs.dtype)
+        there = torch.arange(change.shape[2], device=readout.device) == readout.unsqueeze(-1)
+        size = without_own_row(change.abs().sum(0), there)
+        removed = chosen(case, size, readout, len(watched.layers), watched.layers[-1].normalised)
+        change = torch.where(removed.few[:, None, None], change, (derivative + change) / 2)
+        late = torch.arange(len(change), device=readout.device).unsqueeze(1) >= removed.since
+        late = without_own_row((change * late[..., None, None]).sum(0), there)
+        attribution = without_own_row(change.sum(0), there).sum(1)
+        again = removed.feature >= 0
+        example, _ = again.nonzero(as_tuple=True)
+        feature, rows = removed.feature[again].unsqueeze(1), removed.rows[again]
+        # Where features are taken away again, it is not for the gates to say.
+        known = (late[example.unsqueeze(1), rows, feature] * removed.counted[again]).sum(1)
+        attribution[example, feature.squeeze(1)] += self._lost(case, watched, removed, gradient)[again] - known
+        return (attribution * case.present).to(case.inputs.dtype)
 
     @torch.no_grad()
-    def _direct(self, case: Case, watched: Watched, upper: int, readout: Tensor, gradient: Tensor) -> Tensor:
-        """f less f where the readout row alone is without key i, from layer ``upper`` on: ``(batch, features)``."""
-        example = torch.arange(len(readout), device=readout.device)
-        copies = watched.layers[upper].hidden[example, readout].unsqueeze(1).expand(-1, case.shape[1] + 2, -1)
+    def _lost(self, case: Case, watched: Watched, removed: Removed, gradient: Tensor) -> Tensor:
+        """f less f with each group's rows without its feature, first-order in the others: ``(batch, groups)``."""
+        at = removed.flat
+        example = torch.arange(len(at), device=at.device).unsqueeze(1)
+        first = int(removed.since.min())
+        copies = watched.layers[first].hidden[example, at]
+        passed_on = torch.zeros_like(removed.feature, dtype=gradient.dtype)
         try:
-            for layer in watched.layers[upper:]:
-                args, kwargs = tree_map(
-                    lambda x: at_position(x, readout, gradient.shape[1]), (layer.args, layer.kwargs)
-                )
-                with Copies(case, layer, readout):
+            for number, layer in enumerate(watched.layers[first:], first):
+                args, kwargs = tree_map(lambda x: at_positions(x, at, gradient.shape[1]), (layer.args, layer.kwargs))
+                with Copies(case, layer, removed, number >= removed.since) as attention:
                     copies = states(layer.module(copies, *args, **kwargs))
+                passed_on += attention.passed_on * removed.few.unsqueeze(1)
             for module, _ in watched.behind:
                 copies = module(copies)
         except (RuntimeError, IndexError, TypeError) as error:
             raise Unsupported(f"{NOT_BY_ITSELF}: {error}") from error
         assert watched.end is not None
-        whole = watched.end[example, readout].unsqueeze(1)
-        lost = whole - copies
+        whole = watched.end[example, at]
+        lost = removed.grouped(whole - copies)
         # Round-off of a few layers.
-        if bool((lost[:, [0, -1]].abs() > 1000 * torch.finfo(lost.dtype).eps * whole.abs().amax()).any()):
+        if bool((lost[:, -1].abs() > 1000 * torch.finfo(lost.dtype).eps * whole.abs().amax()).any()):
             raise Unsupported(f"{NOT_BY_ITSELF}: nothing is hidden from it, and it is not what it was")
-        return (lost[:, 1:-1] * gradient[example, readout].unsqueeze(1)).sum(-1)
+        return (lost[:, :, 0] * removed.grouped(gradient[example, at])[:, :, 0]).sum(-1) - passed_on
 
 
 def states(output: Any) -> Tensor:
@@ -308,14 +476,13 @@ def position_read(gradient: Tensor) -> Tensor:
     return read.byte().argmax(1)
 
 
-def at_position(value: Any, readout: Tensor, positions: int) -> Any:
-    """What a layer is given for the readout row, in place of what it is given for every position."""
+def at_positions(value: Any, rows: Tensor, positions: int) -> Any:
+    """What a layer is given for these rows ``(batch, rows)``, in place of what it is given for every position."""
     if not isinstance(value, Tensor) or positions not in value.shape:
         return value
+    example = torch.arange(len(rows), device=value.device).unsqueeze(1)
     if value.dim() == 4 and value.shape[-2] == positions:  # a mask, (batch or 1, heads or 1, queries, keys)
-        rows = value.expand(len(readout), -1, -1, -1)
-        return rows[torch.arange(len(readout), device=value.device), :, readout].unsqueeze(2)
+        return value.expand(len(rows), -1, -1, -1)[example, :, rows].transpose(1, 2)
     if value.dim() >= 2 and value.shape[1] == positions:  # positions and their rotations, (batch or 1, positions, …)
-        rows = value.expand(len(readout), *value.shape[1:])
-        return rows[torch.arange(len(readout), device=value.device), readout].unsqueeze(1)
+        return value.expand(len(rows), *value.shape[1:])[example, rows]
     return value

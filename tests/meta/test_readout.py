@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from faithcheck.explainers import LeaveOneOut, Unsupported
+from faithcheck.explainers import LeaveOneOut, Unsupported, readout
 from faithcheck.explainers.gates import MaskGate
 from faithcheck.explainers.protocol import attribution_of, checked_attribution
 from faithcheck.explainers.readout import ReadoutGate
@@ -442,3 +442,42 @@ def test_in_less_precision(name, dtype, within):
     lower = replace(case, inputs=case.inputs.to(dtype), baseline=case.baseline.to(dtype))
     found = checked_attribution(explain(model, lower), lower)
     assert (found - expected).abs().max() < within * expected.abs().max()
+
+
+# --- long texts: a few features, from a few rows ---
+
+
+@pytest.fixture
+def long(monkeypatch):
+    monkeypatch.setattr(readout, "LONG", 1)
+    return lambda share: monkeypatch.setattr(readout, "SHARE", share)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 4])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_every_feature_from_every_row_is_leave_one_out(long, implementation, layers):
+    long(20.0)
+    model, case = reader("bert", layers, implementation), case_of("bert")
+    loo = hidden_keys.leave_one_out(reader("bert", layers), case)
+    torch.testing.assert_close(explain(model, case), loo * case.present, **EXACT)
+    long(0.5)
+    if layers > 1:
+        assert (explain(model, case) - loo * case.present).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0, 2.0])
+def test_a_padded_batch_of_long_texts_is_its_texts_one_by_one(long, share):
+    long(share)
+    model, case = reader("bert", 3), case_of("bert")
+    together = explain(model, case)
+    for i, n in enumerate(LENGTHS):
+        torch.testing.assert_close(together[i, :n].unsqueeze(0), explain(model, alone(case, i)), rtol=0, atol=1e-12)
+
+
+def test_long_and_short_in_one_batch(monkeypatch):
+    model, case = reader("bert", 3), case_of("bert")
+    assert len(set(LENGTHS)) > 1
+    monkeypatch.setattr(readout, "LONG", max(LENGTHS))
+    together = explain(model, case)
+    for i, n in enumerate(LENGTHS):
+        torch.testing.assert_close(together[i, :n].unsqueeze(0), explain(model, alone(case, i)), rtol=0, atol=1e-12)
