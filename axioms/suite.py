@@ -212,9 +212,9 @@ class Check:
         """The expectation that is given, else the one that the pair states, else the explainer's known violation."""
         if self.explainer is None:
             return Expectation("HOLDS", self.pair.why, cite=self.pair.cite)
-        name = self.explainer.name
-        if given := [one.expectation for one in self.given if one.of(self.axiom, name, self.subject)]:
-            return given[0]
+        for one in self.given:
+            if one.of(self.axiom, self.explainer.name, self.subject):
+                return one.expectation
         if by_pair := self.pair.expected.get((self.axiom, self.explainer.name)):
             return by_pair
         known: dict[tuple[str, str], Expectation] = getattr(self.explainer, "expected", {})
@@ -243,7 +243,7 @@ class Check:
                 return self._measured(settings)
         except NotAPair as refusal:  # says it all
             return self._record(settings, "error", detail={"error": str(refusal)})
-        except (Exception, TimedOut) as error:
+        except (Exception, SystemExit, TimedOut) as error:
             return self._failed(settings, error)
 
     def _failed(self, settings: Settings, error: BaseException) -> Record:
@@ -355,12 +355,20 @@ def plan(
     refuse_stale_expectations(explainers, pairs, given)
     measured = [pair for pair in pairs if axiom in pair.axioms or not kind.of_explainers]
     who: list[Explainer | None] = [*explainers] if kind.of_explainers else [None]
-    return [
+    checks = [
         Check(axiom, explainer, pair, side, given)
         for explainer in who
         for pair in measured
         for side in sides(axiom, pair)
     ]
+    for check in checks:
+        if (
+            check.explainer
+            and len(both := [one for one in given if one.of(axiom, check.explainer.name, check.subject)]) > 1
+        ):
+            patterns = " and ".join(f"{one.explainer} on {one.subject}" for one in both)
+            raise ValueError(f"{axiom}: two expectations of {check.id} are given ({patterns}): leave it to one")
+    return checks
 
 
 def sides(axiom: str, pair: Pair) -> tuple[str, ...]:

@@ -32,9 +32,11 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         raise TimedOut(f"still running after {seconds:g} s: stopped there, by the limit that was set")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Again every second: a bare `except:` in a loop swallows even this.
+    outer = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *outer)

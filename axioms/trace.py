@@ -8,6 +8,7 @@ functions and function modes. Whatever was left is taken away again, so that it 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,7 +30,26 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "gradient mode": (torch.is_grad_enabled, torch._C._set_grad_enabled),
     "anomaly mode": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    "deterministic algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    "deterministic algorithms": (
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        lambda was: torch.use_deterministic_algorithms(was[0], warn_only=was[1]),
+    ),
+    "autocast": (lambda: torch.is_autocast_enabled("cpu"), partial(torch.set_autocast_enabled, "cpu")),
+    "autocast of CUDA": (lambda: torch.is_autocast_enabled("cuda"), partial(torch.set_autocast_enabled, "cuda")),
+    "cuDNN benchmark": (
+        lambda: torch.backends.cudnn.benchmark,
+        lambda was: setattr(torch.backends.cudnn, "benchmark", was),
+    ),
+    "cuDNN deterministic": (
+        lambda: torch.backends.cudnn.deterministic,
+        lambda was: setattr(torch.backends.cudnn, "deterministic", was),
+    ),
+    "flash attention": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    "memory-efficient attention": (
+        torch.backends.cuda.mem_efficient_sdp_enabled,
+        torch.backends.cuda.enable_mem_efficient_sdp,
+    ),
+    "attention written out": (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
     "float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "threads": (torch.get_num_threads, torch.set_num_threads),
 }
@@ -58,6 +78,7 @@ def restored(*models: nn.Module) -> Iterator[list[str]]:
     Yields:
         What was left, in a line each; filled when the block has ended.
     """
+    _settle(models)
     kept = [*_of_process(), *(one for model in models for one in _of_model(model))]
     left: list[str] = []
     try:
@@ -104,6 +125,19 @@ class _Failure(RuntimeError):
         super().__init__("the model fails, to see what the explainer leaves then")
 
 
+def _settle(models: Sequence[nn.Module]) -> None:
+    """Let transformers put its hooks where it does at first use: who asks for attentions leaves no trace by that."""
+    if "transformers" not in sys.modules:
+        return
+    from transformers import PreTrainedModel
+    from transformers.utils.output_capturing import maybe_install_capturing_hooks
+
+    for model in models:
+        for module in model.modules():
+            if isinstance(module, PreTrainedModel):
+                maybe_install_capturing_hooks(module)
+
+
 def _of_process() -> Iterator[Kept]:
     yield _modes()  # first: whatever is called under one that was left could be another's
     for name, space in vars(torch_module).items():
@@ -120,6 +154,7 @@ def _of_model(model: nn.Module) -> Iterator[Kept]:
         where = name or type(model).__name__
         yield _value("train mode", where, partial(getattr, module, "training"), partial(setattr, module, "training"))
         yield _methods("patched methods", where, module, new=True)
+        yield _attributes(where, module)
         for key, space in vars(module).items():
             if isinstance(space, dict) and "_hooks" in key:
                 yield _entries("hooks", where, space)
@@ -129,6 +164,7 @@ def _of_model(model: nn.Module) -> Iterator[Kept]:
         yield _methods("patched classes", owner.__name__, owner, new=True)
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         yield _weights(name, tensor)
+        yield _tensor_hooks(name, tensor)
         yield _gradient(name, tensor)
         # A buffer has no place for the flag where it is no float; a parameter that is no leaf cannot lose it.
         yield _value("requires_grad", name, partial(getattr, tensor, "requires_grad"), tensor.requires_grad_)
@@ -178,6 +214,42 @@ def _methods(what: str, where: str, owner: object, *, new: bool) -> Kept:
                 delattr(owner, key)
 
     return Kept(what, lambda: [f"{where}.{key}" for key in others()], restore)
+
+
+def _attributes(where: str, module: nn.Module) -> Kept:
+    """Tensors, and anything new, in a module's attributes; what transformers notes of its own there is its own."""
+
+    def found() -> dict[str, Any]:
+        values = vars(module).items()
+        return {key: value for key, value in values if not key.startswith("_") and not callable(value)}
+
+    was = found()
+
+    def others() -> list[str]:
+        now = found()
+        changed = [key for key, value in was.items() if isinstance(value, Tensor) and now.get(key) is not value]
+        return [*changed, *sorted(now.keys() - was.keys())]
+
+    def restore() -> None:
+        for key in others():
+            if key in was:
+                setattr(module, key, was[key])
+            else:
+                delattr(module, key)
+
+    return Kept("attributes", lambda: [f"{where}.{key}" for key in others()], restore)
+
+
+def _tensor_hooks(where: str, tensor: Tensor) -> Kept:
+    was = dict(tensor._backward_hooks or {})
+
+    def restore() -> None:
+        hooks = tensor._backward_hooks
+        if hooks is not None:
+            hooks.clear()
+            hooks.update(was)
+
+    return Kept("hooks of tensors", lambda: [] if dict(tensor._backward_hooks or {}) == was else [where], restore)
 
 
 def _weights(where: str, tensor: Tensor) -> Kept:
@@ -243,6 +315,6 @@ def _modes() -> Kept:
 
 
 def _line(what: str, where: Sequence[str]) -> str:
-    """``train mode (encoder.0 and 4 others)``."""
+    """``train mode (encoder.0 and 4 more)``."""
     first, others = where[0], len(where) - 1
-    return what + (f" ({first}{f' and {others} others' if others else ''})" if first else "")
+    return what + (f" ({first}{f' and {others} more' if others else ''})" if first else "")

@@ -108,7 +108,7 @@ def as_explainer(found: Any, name: str | None = None) -> Explainer:
         if takes:
             raise NotAnExplainer(
                 f"{found.__name__} is made of ({', '.join(takes)}): give an object of it or, where it is made for a "
-                "model, a function of one model that makes it"
+                "model, a function of one model that makes one with `attribute(inputs, target=…)`"
             )
         found = found()
     method = getattr(found, "attribute", None)
@@ -120,6 +120,9 @@ def as_explainer(found: Any, name: str | None = None) -> Explainer:
         return explainer
     if how == "triple":
         call = found if method is None else method
+        parameter = inspect.signature(call).parameters.get("target")
+        if parameter is not None and parameter.kind is parameter.KEYWORD_ONLY:
+            return _adapted(found, name, lambda model, case: call(model, case.inputs, target=case.target))
         return _adapted(found, name, lambda model, case: call(model, case.inputs, case.target))
     if how == "inputs" and method is not None:
         return _adapted(found, name, _like_captum(_rebound(found)))
@@ -180,13 +183,16 @@ def _rebound(found: Any) -> Make:
 def _style(call: object, before: int = 0) -> str:
     """How it is called behind its first parameters: with a "case", a "triple", "inputs" or a "model"; "" with none.
 
-    A parameter ``target`` may be optional: it tells ``(inputs, target=…)`` from ``(model, case)``.
+    A parameter ``target`` may be optional: it tells ``(inputs, target=…)`` from ``(model, case)``; ``baselines`` are at
+    hand, and do not count.
     """
     takes = _required(call)
     if takes is None:
         return ""
     targeted = "target" in inspect.signature(call).parameters  # type: ignore[arg-type]
-    count = len([name for name in takes if name != "target"]) - before
+    count = len([name for name in takes if name not in ("target", "baselines")]) - before
+    if targeted and count > 1 and takes[before : before + 1] == ["inputs"]:
+        return ""  # captum's, with more than we have to give
     return ({1: "inputs", 2: "triple"} if targeted else {1: "model", 2: "case", 3: "triple"}).get(count, "")
 
 

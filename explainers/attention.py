@@ -43,7 +43,8 @@ class Attention(TorchFunctionMode):
         super().__init__()
         self.case, self.removed, self.strength = case, removed, strength
         self.whole: list[Tensor] = []  # A, (batch, heads, queries, keys) a layer
-        self.weights: list[Tensor] = []  # what the model goes on with, whose gradient is asked for
+        self.weights: list[Tensor] = []  # what the model goes on with
+        self._moved = Moved(case.shape[1])
         self._exponentials: list[tuple[Tensor, Tensor, Tensor | None]] = []  # u, exp u and its sum
         self._others: set[int] = set()  # over how many entries the softmaxes were that are no attention of the features
 
@@ -86,9 +87,14 @@ class Attention(TorchFunctionMode):
         """The attention weights that the model goes on with: a seam for those who attend otherwise."""
         if len(logits) != len(self.case.inputs):
             raise Unsupported(f"attention of {len(logits)} rows for {len(self.case.inputs)} examples")
+        logits = logits.view_as(logits)  # of our own: others may read them too, and add to the gradient there
         whole, weights = self.without(logits, softmax)
-        if torch.is_grad_enabled() and not weights.requires_grad:
-            weights = weights.detach().requires_grad_()
+        if torch.is_grad_enabled():
+            # Of what is below the first attention no gradient is needed.
+            weights = weights if weights.requires_grad and self.weights else weights.detach().requires_grad_()
+            # The backward pass makes the gradient at the logits, unless A is not the weights, or the types are narrow.
+            passed = not weights.is_leaf and self.removed is None and logits.element_size() >= 4
+            self._moved.follow(len(self.weights), whole.detach(), weights, logits if passed else None)
         self.whole.append(whole.detach())
         self.weights.append(weights)
         return weights
@@ -167,31 +173,72 @@ class Attention(TorchFunctionMode):
         self.require_attention()
         if not output.requires_grad and not output.is_inference():  # torch says itself that there is no gradient there
             raise Unsupported("attention weights that the explained output does not depend on")
-        gradients = torch.autograd.grad(output.sum(), self.weights, allow_unused=True)
-        if any(gradient is None for gradient in gradients):
+        torch.autograd.grad(output.sum(), [weights for weights in self.weights if weights.is_leaf], allow_unused=True)
+        found = self._moved.layers
+        if len(found) < len(self.weights):
             raise Unsupported("attention weights that the explained output does not depend on")
-        size = gradients[-1].abs().amax(-1)
-        read = read_at(size.flatten(1, -2).amax(1) if size.dim() > 2 else size)
-        features, derivative, change = slice(-self.case.shape[1], None), [], []
-        for whole, gradient in zip(self.whole, gradients, strict=True):
-            if gradient is gradients[-1] and bool(read.any(1).all()):
-                each = [moved_in_rows(*example) for example in zip(whole, gradient, read, strict=True)]
+        inorder = (found[layer] for layer in range(len(self.weights)))
+        derivative, change = (torch.stack(parts) for parts in zip(*inorder, strict=True))
+        return derivative, change, self._moved.read
+
+
+class Moved:
+    """What the gates of each layer move, reckoned as the gradients come by: while they are at hand, and none is kept.
+
+    It holds no tensor of the graph: the graph holds it, by the hooks, and neither would ever be freed.
+
+    Args:
+        features: how many of the last positions are features.
+    """
+
+    def __init__(self, features: int) -> None:
+        self.features = slice(-features, None)
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}  # the derivative and the finite change
+        self.read = torch.empty(0)  # which rows of the last layer the output is read at
+
+    def follow(self, layer: int, whole: Tensor, weights: Tensor, logits: Tensor | None) -> None:
+        """Wait for the gradient at the weights, and for that at the logits where it passes."""
+        kept: list[Tensor] = []
+
+        def at_weights(gradient: Tensor) -> None:
+            if not self.layers:  # the last layer, the first to be passed
+                size = gradient.abs().amax(-1)
+                self.read = read_at(size.flatten(1, -2).amax(1) if size.dim() > 2 else size)
+                if bool(self.read.any(1).all()):
+                    self.keep(layer, [moved_in_rows(*one) for one in zip(whole, gradient, self.read, strict=True)])
+                    return
+            if logits is None:
+                self.keep(layer, [gates_moved(full(a), full(s)) for a, s in zip(whole, gradient, strict=True)])
             else:
-                each = [gates_moved(full(a), full(s)) for a, s in zip(whole, gradient, strict=True)]
-            derivative.append(torch.stack([first for first, _ in each])[..., features])
-            change.append(torch.stack([finite for _, finite in each])[..., features])
-        return torch.stack(derivative), torch.stack(change), read
+                kept.append(gradient)
+
+        def at_logits(gradient: Tensor) -> None:
+            if kept:
+                rows = zip(whole, kept.pop(), gradient, strict=True)
+                self.keep(layer, [gates_moved(*one) for one in rows])
+
+        weights.register_hook(at_weights)  # type: ignore[no-untyped-call]
+        if logits is not None:
+            logits.register_hook(at_logits)  # type: ignore[no-untyped-call]
+
+    def keep(self, layer: int, each: list[tuple[Tensor, Tensor]]) -> None:
+        """Keep what was found of each example."""
+        derivative, change = (torch.stack(found)[..., self.features] for found in zip(*each, strict=True))
+        self.layers[layer] = derivative, change
 
 
-def gates_moved(weights: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+def gates_moved(weights: Tensor, gradient: Tensor, at_logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The derivative and the finite change of `Attention.moved`, of one example in one layer: ``(queries, keys)``.
 
-    One example, so that what is written here is still in the processor's cache when it is read.
+    One example, so that what is written here is still in the processor's cache when it is read. ``at_logits`` is the
+    gradient at the logits, where the backward pass has made it.
     """
-    at_logits = torch.mul(weights, gradient)
-    at_logits = torch.sub(gradient, at_logits.sum(-1, keepdim=True), out=at_logits).mul_(weights)
+    if at_logits is None:
+        at_logits = torch.mul(weights, gradient)
+        at_logits = torch.sub(gradient, at_logits.sum(-1, keepdim=True), out=at_logits).mul_(weights)
     derivative = over_heads(at_logits)
-    at_logits.div_(1 - weights)
+    change = 1 - weights
+    torch.div(at_logits, change, out=change)
     # Where a row attends to one key almost alone, 1 − A is round-off: there by A (S − mean of S over the other keys).
     rows = (weights.amax(-1) > ALMOST_ALONE).nonzero(as_tuple=True)
     of_row, at_row = weights[rows], gradient[rows]
@@ -199,8 +246,8 @@ def gates_moved(weights: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     others = of_row.scatter(-1, top, 0)
     left = others.sum(-1, keepdim=True)
     step = of_row.gather(-1, top) * (at_row.gather(-1, top) - (others * at_row).sum(-1, keepdim=True) / left)
-    at_logits[(*rows, top.squeeze(-1))] = step.masked_fill(left == 0, 0).squeeze(-1)  # nothing left to compare with
-    return derivative, over_heads(at_logits)
+    change[(*rows, top.squeeze(-1))] = step.masked_fill(left == 0, 0).squeeze(-1)  # nothing left to compare with
+    return derivative, over_heads(change)
 
 
 def moved_in_rows(weights: Tensor, gradient: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

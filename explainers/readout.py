@@ -53,7 +53,7 @@ NOT_BY_ITSELF = (
 )
 
 
-SHARE = 0.1  # of the features: how many rows are run again in a long text
+SHARE = 0.15  # of the features: how many rows are run again in a long text
 LONG = 128  # features: in fewer, a layer takes as long for a few rows as for all
 
 
@@ -73,11 +73,11 @@ class Product:
     at_second: Tensor | None = None
     at_result: Tensor | None = None
 
-    def follow(self, result: Tensor) -> None:
-        """Keep the gradients at ``result`` and the second factor as they pass."""
-        if self.second.requires_grad:
-            self.second.register_hook(partial(setattr, self, "at_second"))
-            result.register_hook(partial(setattr, self, "at_result"))
+    def follow(self, result: Tensor | None) -> None:
+        """Let go of the graph, and keep the gradients at ``result``, if given, and the second factor as they pass."""
+        if result is not None and self.second.requires_grad:
+            self.second.register_hook(partial(setattr, self, "at_second"))  # type: ignore[no-untyped-call]
+            result.register_hook(partial(setattr, self, "at_result"))  # type: ignore[no-untyped-call]
         self.first, self.second = self.first.detach(), self.second.detach()
 
 
@@ -143,19 +143,19 @@ class Removed:
 
     def grouped(self, values: Tensor) -> Tensor:
         """``(…, groups · rows, ·)`` to ``(…, groups, rows, ·)``."""
-        return values.unflatten(-2, self.rows.shape[1:])
+        return torch.unflatten(values, -2, self.rows.shape[1:])
 
     def taken(self, values: Tensor, rows: Tensor) -> Tensor:
         """What ``(…, positions, ·)`` has at rows ``(batch, groups, ·)``, ``(…, groups, ·, ·)``."""
         where = rows.reshape(len(rows), *(1,) * (values.dim() - 3), -1, 1)
         found = values.gather(-2, where.expand(*values.shape[:-2], -1, values.shape[-1]))
-        return found.unflatten(-2, rows.shape[1:])
+        return torch.unflatten(found, -2, rows.shape[1:])
 
     def pairs(self, values: Tensor) -> Tensor:
         """What ``(…, positions, positions)`` has at the queries inside and the rows' keys, ``(…, groups, ·, rows)``."""
         where = self.inside.unsqueeze(-1) * values.shape[-1] + self.rows.unsqueeze(-2)
         flat = where.reshape(len(where), *(1,) * (values.dim() - 3), -1).expand(*values.shape[:-2], -1)
-        return values.flatten(-2).gather(-1, flat).unflatten(-1, where.shape[1:])
+        return torch.unflatten(values.flatten(-2).gather(-1, flat), -1, where.shape[1:])
 
     def keys(self, values: Tensor) -> Tensor:
         """For each row of ``(…, groups, rows, positions)`` the numbers of its group's keys, ``(…, rows, rows)``."""
@@ -174,6 +174,7 @@ class Watched(Attention):
         super().__init__(case)
         self.layers: list[Layer] = []
         self.behind: list[tuple[nn.Module, Tensor]] = []  # what keeps the shape of the last states, and its output
+        self.long = bool(long_texts(case).any())
         self._normalised: Any = None
 
     def operate(self, call: Call) -> Any:
@@ -182,7 +183,7 @@ class Watched(Attention):
         result = super().operate(call)
         if self.layers and factors:
             product = Product(*factors)
-            product.follow(result)
+            product.follow(result if self.long else None)
             self.layers[-1].products.append(product)
         if call.name == "layer_norm":
             self._normalised = result
@@ -246,7 +247,7 @@ class Copies(Attention):
     def __init__(self, case: Case, layer: Layer, removed: Removed, here: Tensor) -> None:
         super().__init__(case)
         self.layer, self.copies, self.here = layer, removed, here
-        self.number = 0
+        self.number, self.few = 0, bool(removed.few.any())
         self.passed_on = layer.hidden.new_zeros(removed.feature.shape)
 
     def operate(self, call: Call) -> Any:
@@ -271,7 +272,7 @@ class Copies(Attention):
         """The logits ``(…, groups · rows, positions)``."""
         copies = self.copies
         changed = copies.grouped(keys.mT)
-        if product.at_second is not None and product.at_result is not None:
+        if self.few and product.at_second is not None and product.at_result is not None:
             before = copies.taken(product.second.mT, copies.rows)
             gradient = copies.taken(product.at_second.mT, copies.rows)
             vectors = copies.taken(product.first, copies.inside)
@@ -284,7 +285,7 @@ class Copies(Attention):
         """The outputs ``(…, groups · rows, width)``."""
         copies = self.copies
         changed, before = copies.grouped(values), copies.taken(product.second, copies.rows)
-        if product.at_second is not None and product.at_result is not None:
+        if self.few and product.at_second is not None and product.at_result is not None:
             gradient = copies.taken(product.at_second, copies.rows)
             vectors = copies.taken(product.at_result, copies.inside)
             self.pass_on(changed - before, gradient, copies.pairs(product.first), vectors)
@@ -321,18 +322,39 @@ class Copies(Attention):
         return softmax(logits.masked_fill(gone, torch.finfo(logits.dtype).min))
 
 
-def chosen(case: Case, change: Tensor, readout: Tensor, layers: int, normalised: bool) -> Removed:
-    """Which features are taken away again, from which rows: in long texts few from many, else all from the readout row.
+def long_texts(case: Case) -> Tensor:
+    """Which examples are long, ``(batch,)`` bool."""
+    return case.present.sum(1) >= LONG
+
+
+def every_feature(case: Case, positions: int, readout: Tensor, since: int) -> Removed:
+    """Every feature, from the readout row alone: short texts.
+
+    Args:
+        case: what the model was run on.
+        positions: how many there are; the features are the last.
+        readout: ``(batch,)``.
+        since: the first layer in which they are.
+    """
+    batch, features = case.shape
+    feature = torch.arange(features + 1, device=readout.device).expand(batch, -1)
+    feature = feature.masked_fill(~nn.functional.pad(case.present, (0, 1)), -1)  # the last loses nothing
+    rows = readout[:, None, None].expand(batch, features + 1, 1)
+    own = feature.clamp_min(0) + positions - features
+    few = torch.zeros_like(readout, dtype=torch.bool)
+    return Removed(feature, own, rows, torch.ones_like(rows, dtype=torch.bool), torch.full_like(readout, since), few)
+
+
+def chosen(case: Case, change: Tensor, readout: Tensor, since: int) -> Removed:
+    """Which features are taken away again, from which rows: of long texts few from many, else as `every_feature`.
 
     Args:
         case: what the model was run on.
         change: ``(batch, queries, features)`` how much each feature's gate moves in each row, ≥ 0.
         readout: ``(batch,)``.
-        layers: how many there are.
-        normalised: whether each ends in a LayerNorm.
+        since: the first layer in which those of short texts are.
     """
-    present = case.present.sum(1)
-    few = (present >= LONG) & normalised
+    present, few = case.present.sum(1), long_texts(case)
     rows = torch.where(few, (present * SHARE / 2).sqrt().ceil().long(), 1)
     groups = torch.where(few, (2 * rows).minimum(present), present)
     slots = torch.arange(int(groups.max()), device=change.device)
@@ -345,9 +367,9 @@ def chosen(case: Case, change: Tensor, readout: Tensor, layers: int, normalised:
     best = score.topk(min(int(rows.max()), change.shape[1]))
     slots = torch.arange(best.values.shape[-1], device=change.device)
     counted = (best.values > 0) & (slots < rows[:, None, None])
-    since = torch.where(few, 0, 2 * layers // 3 if normalised else 0)
     own = feature.clamp_min(0) + change.shape[1] - change.shape[2]
-    return Removed(feature, own, torch.where(counted, best.indices, readout[:, None, None]), counted, since, few)
+    where = torch.where(counted, best.indices, readout[:, None, None])
+    return Removed(feature, own, where, counted, torch.where(few, 0, since), few)
 
 
 @dataclass(frozen=True)
@@ -387,15 +409,19 @@ class ReadoutGate:
         assert end is not None
         passed: list[Tensor] = []
         if end.requires_grad:
-            end.register_hook(passed.append)
+            end.register_hook(passed.append)  # type: ignore[no-untyped-call]
         derivative, change, _ = watched.moved(output)
         if not passed:
             raise Unsupported("the explained output does not depend on the last states: take finite_mask_gate")
         gradient = passed[0]
         readout = position_read(gradient)
         there = torch.arange(change.shape[2], device=readout.device) == readout.unsqueeze(-1)
-        size = without_own_row(change.abs().sum(0), there)
-        removed = chosen(case, size, readout, len(watched.layers), watched.layers[-1].normalised)
+        normalised = watched.layers[-1].normalised
+        since = 2 * len(change) // 3 if normalised else 0
+        if watched.long and normalised:
+            removed = chosen(case, without_own_row(change.abs().sum(0), there), readout, since)
+        else:
+            removed = every_feature(case, change.shape[2], readout, since)
         change = torch.where(removed.few[:, None, None], change, (derivative + change) / 2)
         late = torch.arange(len(change), device=readout.device).unsqueeze(1) >= removed.since
         late = without_own_row((change * late[..., None, None]).sum(0), there)

@@ -81,6 +81,8 @@ def load_explainer(spec: str) -> Explainer:
         return builtin[spec]
     named = f"{offered[spec].module}:{offered[spec].attr}" if spec in offered else spec
     module_name, _, path = named.partition(":")
+    if spec in offered and not offered[spec].attr:
+        raise ValueError(f"the entry point {spec} of {provider(offered[spec])} names no object: {offered[spec].value}")
     if not module_name or not path:
         raise ValueError(unknown("explainer", spec, {*builtin, *offered}) + "; your own is given as pkg.module:Object")
     found: object = importlib.import_module(module_name)
@@ -91,7 +93,7 @@ def load_explainer(spec: str) -> Explainer:
             )
         found = getattr(found, part)
     try:
-        explainer = as_explainer(found)
+        explainer = as_explainer(found, spec if spec in offered else None)
     except NotAnExplainer as error:
         raise ValueError(f"{spec} is no explainer: {error}") from error
     if explainer.name in builtin:

@@ -84,6 +84,7 @@ class Run:
         self.expectations = selection.choose_expectations(option.expectations)
         selection.refuse_stale(self.explainers, self.pairs, self.expectations)
         self.origins = selection.origins(option.explainer, self.explainers)
+        self.max_skips: int | None = option.max_skips
         if option.max_skips is not None and option.max_skips < 0:
             raise selection.SelectionError(f"--max-skips={option.max_skips}: a number of skips is 0 or more")
         self.arguments = [str(argument) for argument in config.invocation_params.args]
@@ -100,6 +101,7 @@ class Run:
             "pairs": len(self.pairs),
             "pair_origins": selection.pair_origins(self.pairs),
             "expectations": len(self.expectations),
+            "max_skips": self.max_skips,
             "threads": torch.get_num_threads(),
             "arguments": self.arguments,
         }
@@ -346,25 +348,14 @@ class Reporter:
         self.document = self.ledger.results(self.run.to_json(), SUMMARIES)
         if self.run.path:
             results.save(self.document, self.run.path)
-        if self.too_many_skips and session.exitstatus == pytest.ExitCode.OK:
+        if results.too_many_skips(self.document) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    @property
-    def too_many_skips(self) -> str:
-        """What is wrong, if more tests were skipped than --max-skips allows."""
-        allowed: int | None = self.config.option.max_skips
-        skipped = self.document["counts"]["skipped"] if self.document else 0
-        if allowed is None or skipped <= allowed:
-            return ""
-        return f"{skipped} tests were skipped, --max-skips allows {allowed}: the reasons are above"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         writer = terminalreporter._tw
         if self.document and (self.document["records"] or self.document["tables"]):
             terminalreporter.section("faithcheck")
             writer.write(terminal.render(self.document, width=writer.fullwidth, color=writer.hasmarkup))
-        if self.too_many_skips:
-            terminalreporter.write_line(self.too_many_skips, red=True)
         if self.run.path:
             terminalreporter.write_line(f"results written to {self.run.path}")
             terminalreporter.write_line(f"pages from them: faithcheck report {self.run.path} --md --html")

@@ -141,7 +141,13 @@ def skips_by_reason(skipped: Iterable[tuple[str, str]]) -> list[Json]:
 
 def is_red(results: Json) -> bool:
     """Whether anything was not as expected, a test that left no record included."""
-    return bool(red_records(results) or results["failures"] or results["counts"]["failed"])
+    return bool(red_records(results) or results["failures"] or results["counts"]["failed"] or too_many_skips(results))
+
+
+def too_many_skips(results: Json) -> bool:
+    """Whether more tests were skipped than --max-skips allows."""
+    allowed = results["settings"].get("max_skips")
+    return allowed is not None and bool(results["counts"]["skipped"] > allowed)
 
 
 def red_records(results: Json) -> list[Json]:

@@ -127,7 +127,7 @@ def choose_timeout(seconds: float | None) -> float | None:
     try:
         if seconds is not None and not 0 < seconds < math.inf:
             raise ValueError(f"the seconds are above 0 and finite, got {seconds:g}")
-        with time_limit(seconds):
+        with time_limit(None if seconds is None else 3600.0):  # whether it can be set at all
             return seconds
     except ValueError as error:
         raise SelectionError(f"--explainer-timeout: {error}") from error
@@ -246,8 +246,11 @@ def _imported(option: str, load: Callable[[], T]) -> T:
     """Run ``load``; what fails inside their module is shown as their traceback, anything else as its message."""
     try:
         return load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         theirs = _their_frames(error)
+        if not theirs and isinstance(error, SyntaxError):
+            said = "".join(traceback.format_exception_only(error)).rstrip()
+            raise SelectionError(f"{option}: it cannot be parsed:\n{said}") from error
         if not theirs:
             raise SelectionError(f"{option}: {error}") from error
         lines = [*traceback.format_list(theirs[-3:]), *traceback.format_exception_only(_root(error))]

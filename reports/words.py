@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from faithcheck.reports.results import SKIPPED, Json, not_run, red_records
+from faithcheck.reports.results import SKIPPED, Json, not_run, red_records, too_many_skips
 
 SYMBOLS = {
     "holds": "✓",
@@ -116,7 +116,8 @@ def headline(results: Json) -> str:
     parts = [f"{expected} {'check' if expected == 1 else 'checks'} as expected", f"{red} red"]
     if tally.get("recorded"):
         parts.append(f"{tally['recorded']} recorded without a claim")
-    parts.append(f"{results['counts']['skipped']} skipped")
+    allowed = f", where --max-skips allows {results['settings']['max_skips']}" if too_many_skips(results) else ""
+    parts.append(f"{results['counts']['skipped']} skipped{allowed}")
     if not_run(results) > 0:
         parts.append(f"{not_run(results)} not run")
     return ", ".join(parts)
@@ -139,8 +140,8 @@ def left_behind(results: Json) -> str:
     if not found:
         return ""
     who = ", ".join(sorted({str(record["explainer"]) for record in found}))
-    what = found[0]["detail"]["left behind"]
-    return f"In {len(found)} checks {who} left something behind, and it was taken away: {what} (see the axiom trace)."
+    what, checks = found[0]["detail"]["left behind"], "check" if len(found) == 1 else "checks"
+    return f"In {len(found)} {checks} {who} left something behind, and it was taken away: {what} (see the axiom trace)."
 
 
 def tally_of(records: list[Json]) -> dict[str, int]:

@@ -5,9 +5,9 @@ is to be explained to a folder, runs the peer's worker on it with the interprete
 the answer; `faithcheck.explainers.peers.workers.worker_protocol` says what the files hold. One attribution is one
 process: nothing that a peer does to a class, a model or a random state reaches another attribution.
 
-The interpreter is named by an environment variable, ``FAITHCHECK_LXT_PYTHON`` and the like; docs/peers.md says how to
-make the environments. A model is sent as one of `transformers`, where it is one as `transformers` makes it, or as a
-program of `torch.export`; one that the sent form would not be, operation by operation, is refused.
+The interpreter is named by an environment variable, ``FAITHCHECK_LXT_PYTHON`` and the like; docs/own_environments.md
+says how to make the environments. A model is sent as one of `transformers`, where it is one as `transformers` makes it,
+or as a program of `torch.export`; one that the sent form would not be, operation by operation, is refused.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ class OwnEnvironment:
             found = _versions(str(self._interpreter()), str(self._script()))
         except Unsupported:
             return f"{self.peer}, no environment"
+        except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:  # the checks say it in full
+            return f"{self.peer}, an environment that cannot be run ({type(error).__name__})"
         others = (f"{name} {version}" for name, version in found.items() if name != self.peer)
         return f"{self.peer} {found[self.peer]}, in its own environment ({', '.join(others)})"
 
@@ -128,8 +130,8 @@ class OwnEnvironment:
         named = self.python or os.environ.get(self.variable)
         if not named:
             raise Unsupported(
-                f"{self.peer} runs in an environment of its own: set {self.variable} to its interpreter; docs/peers.md "
-                "says how to make it"
+                f"{self.peer} runs in an environment of its own: set {self.variable} to its interpreter; "
+                "docs/own_environments.md says how to make it"
             )
         if not Path(named).is_file():
             raise FileNotFoundError(f"{self.variable}: there is no interpreter {named}")

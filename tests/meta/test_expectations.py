@@ -1,5 +1,6 @@
 """Expectations from a file: what they change, when they are stale, and what is no file of them."""
 
+import sys
 import time
 
 import pytest
@@ -149,11 +150,31 @@ class Hangs:
     name = "hangs"
 
     def attribute(self, model, case):
-        while True:
+        for swallowed in range(2):
             try:
-                time.sleep(0.01)
-            except Exception:
-                continue
+                while True:
+                    time.sleep(0.01)
+            except:  # noqa: E722
+                if swallowed:
+                    raise
+
+
+class Leaves:
+    name = "leaves"
+
+    def attribute(self, model, case):
+        sys.exit(0)
+
+
+def test_an_explainer_that_exits_is_an_error_and_no_exit():
+    (record,) = check_explainer(Leaves(), ["invariance"], [PRODUCT])
+    assert (record.status, record.detail["error"]) == ("error", "SystemExit: 0")
+
+
+def test_two_entries_of_one_check_are_refused(tmp_path):
+    given = load(toml(tmp_path / "e.toml", entry(), entry(subject="product.x1x2x3", verdict="HOLDS", floor=None)))
+    with pytest.raises(ValueError, match=r"two expectations of mine-product.x1x2x3 are given \(mine on product.\* and"):
+        plan("invariance", [Halved()], [PRODUCT], given)
 
 
 def test_an_explainer_that_hangs_is_stopped():

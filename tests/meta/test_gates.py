@@ -1,6 +1,8 @@
 """The mask gates against closed forms and slow oracles, on unmodified models; and that each of them can be wrong."""
 
 import copy
+import gc
+import weakref
 from dataclasses import replace
 from functools import cache
 
@@ -9,10 +11,11 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from faithcheck.explainers import LeaveOneOut, Unsupported
+from faithcheck.explainers import LeaveOneOut, Unsupported, attention
 from faithcheck.explainers.attention import Attention, output_without
 from faithcheck.explainers.gates import FiniteMaskGate, GroupedMaskGate, MaskGate, dealt
 from faithcheck.explainers.protocol import attribution_of, checked_attribution, input_gradient
+from faithcheck.explainers.readout import ReadoutGate
 from faithcheck.explainers.removal import AttentionMask
 from faithcheck.models import Case, explained
 from faithcheck.models.architectures import HOSTS, Throughout
@@ -816,3 +819,53 @@ def test_in_less_precision(gate, name, dtype, within):
     lower = replace(case, inputs=case.inputs.to(dtype), baseline=case.baseline.to(dtype))
     found = checked_attribution(gate.attribute(model, lower), lower)
     assert (found - expected).abs().max() < within * expected.abs().max()
+
+
+@pytest.mark.parametrize("explainer", [MaskGate(), FiniteMaskGate(), ReadoutGate(), GroupedMaskGate()], ids=str)
+def test_no_graph_is_kept(explainer, monkeypatch):
+    """A hook that holds what holds its tensor is never freed: Python's collector does not see through the graph."""
+    made = []
+
+    class Followed(attention.Moved):
+        def __init__(self, *args):
+            super().__init__(*args)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(attention, "Moved", Followed)
+    model, case = reader("bert"), case_of("bert")
+    explainer.attribute(model, case)
+    gc.collect()
+    assert made
+    assert all(one() is None for one in made)
+
+
+class LogitsGoOn(nn.Module):
+    """Layers whose logits are added to the next layer's: read by a softmax, and by others."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.parts = nn.ModuleList(nn.ModuleList(nn.Linear(4, 4) for _ in range(3)) for _ in range(3))
+            self.head = nn.Linear(4, 2)
+        self.double().eval()
+
+    def forward(self, x):
+        before = 0
+        for query, key, value in self.parts:
+            before = query(x) @ key(x).mT + before
+            x = x + before.softmax(-1) @ value(x)
+        return self.head(x[:, 0])
+
+
+def test_the_gradient_at_logits_is_that_of_their_softmax_alone():
+    inputs = torch.randn(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    case = Case(inputs, torch.tensor([0, 1]), torch.zeros_like(inputs))
+    watched = Attention(case)
+    with torch.enable_grad(), watched:
+        output = explained(case.run(LogitsGoOn()), case.target)
+    at_weights = torch.autograd.grad(output.sum(), watched.weights, retain_graph=True)
+    derivative, _, _ = watched.moved(output)
+    for layer, (weights, gradient) in enumerate(zip(watched.weights, at_weights, strict=True)):
+        byhand = weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
+        torch.testing.assert_close(derivative[layer], byhand.detach(), rtol=1e-12, atol=1e-14)

@@ -29,7 +29,7 @@ from faithcheck.axioms.dummy import dummy
 from faithcheck.axioms.invariance import invariance
 from faithcheck.axioms.symmetry import symmetry
 from faithcheck.axioms.verdicts import relative_gap
-from faithcheck.explainers import attention
+from faithcheck.explainers import attention, readout
 from faithcheck.explainers.attention import output_without
 from faithcheck.explainers.gates import FiniteMaskGate, GroupedMaskGate, MaskGate
 from faithcheck.explainers.protocol import Unsupported
@@ -114,6 +114,13 @@ def test_gates_in_the_attention_are_invariant(name):
     models = pair.build(*WHERE)
     for explainer in EVERYONE:
         check(explainer, pair, models)
+
+
+@pytest.mark.parametrize("name", [named(name) for name in registered_pairs() if "bert" in name])
+def test_the_readout_gate_of_long_texts_is_invariant(name, monkeypatch):
+    monkeypatch.setattr(readout, "LONG", 1)  # the registry's are short
+    monkeypatch.setattr(readout, "SHARE", 1.0)
+    check(READOUT, registered_pairs()[name])
 
 
 def test_every_refusal_that_is_listed_is_of_a_pair():

@@ -211,7 +211,7 @@ def test_entry_points_are_loaded_when_they_are_named_and_the_report_says_from_wh
     assert {record["status"] for record in document["records"]} == {"holds", "recorded"}
     assert document["settings"]["origins"] == {
         "sizes": "entry point their_sizes of their-explainers 1.2",
-        "halves": "entry point their_halves of their-explainers 1.2",
+        "their_halves": "entry point their_halves of their-explainers 1.2",
     }
     assert document["settings"]["pair_origins"] == {
         "theirs.twice": "their.pairs, entry point their_pairs of their-explainers 1.2"

@@ -22,13 +22,13 @@ class Mode(TorchFunctionMode):
 
 
 TRACES = {
-    "train mode (Sequential and 3 others)": lambda model: model.train(),
+    "train mode (Sequential and 3 more)": lambda model: model.train(),
     "hooks (0)": lambda model: model[0].register_forward_hook(lambda *_: None),
     "hooks (Sequential)": lambda model: model.register_full_backward_hook(lambda *_: None),
     "weights (0.weight)": lambda model: model[0].weight.data.mul_(1 + 1e-9),
     "weights (2.weight)": lambda model: setattr(model[2].weight, "data", model[2].weight.data.float()),
     ".grad (0.weight)": lambda model: setattr(model[0].weight, "grad", torch.zeros_like(model[0].weight)),
-    "requires_grad (0.weight and 1 others)": lambda model: model.requires_grad_(False),
+    "requires_grad (0.weight and 1 more)": lambda model: model.requires_grad_(False),
     "replaced parameters (2)": lambda model: setattr(model[2], "weight", nn.Parameter(model[2].weight.detach())),
     "replaced modules (Sequential)": lambda model: model.add_module("1", nn.Tanh()),
     "patched methods (0.forward)": lambda model: setattr(model[0], "forward", lambda x: x),
