@@ -292,7 +292,8 @@ class Copies(Attention):
         grouped = copies.grouped(weights)
         inside = copies.of_counted(grouped.gather(-1, copies.keys(grouped)))
         more = inside @ (changed - before)
-        return call.operation(weights, product.second) + more.flatten(-3, -2)
+        outputs: Tensor = call.operation(weights, product.second) + more.flatten(-3, -2)
+        return outputs
 
     def pass_on(self, change: Tensor, gradient: Tensor, weights: Tensor, vectors: Tensor) -> None:
         """Count what a change of the rows' keys or values does, to first order, through the rows of no copy.
