@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import random
 import re
 import traceback
 import warnings
@@ -15,6 +16,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -303,6 +305,8 @@ class Check:
             time_limit(settings.timeout if who else None),
             warnings.catch_warnings(record=True) as caught,
         ):
+            random.seed(settings.seed)
+            np.random.seed(settings.seed % 2**32)
             # Two models of one function miss completeness alike: a coarse quadrature is said, and no error here.
             warnings.simplefilter("always", CompletenessWarning)
             measurement = AXIOMS[self.axiom].measure(*who, *models, case)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from faithcheck.axioms import check_explainer
+from faithcheck.axioms import Settings, check_explainer
 from faithcheck.axioms.trace import restored, trace
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.models import registered_pairs
@@ -127,3 +127,19 @@ def test_a_block_that_raises_is_cleaned_up_too():
         block()
     assert kept == [["train mode (Linear)"]]
     assert not model.training
+
+
+class Draws:
+    """An attribution of NumPy's and Python's random numbers."""
+
+    name = "draws"
+
+    def attribute(self, model, case):
+        return case.inputs * random.random() + torch.from_numpy(np.random.rand(*case.shape))
+
+
+def test_a_check_of_random_numbers_gives_the_same_again():
+    first, second = (check_explainer(Draws(), ["completeness"], [PAIR])[0] for _ in range(2))
+    assert first.gap == second.gap > 0
+    (other,) = check_explainer(Draws(), ["completeness"], [PAIR], Settings(seed=1))
+    assert other.gap != first.gap
