@@ -60,14 +60,16 @@ def close(one, other):
     torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("found", [gradient, Called, Called(), Method, Method()], ids=str)
+@pytest.mark.parametrize("found", [gradient, Called, Called(), Method, Method()], ids=range(5))
 @pytest.mark.parametrize("name", ["product.x1x2x3", "control.bert"])
 def test_whatever_is_called_with_a_model_inputs_and_a_target(found, name):
     model, case = on(name)
     close(attribution_of(as_explainer(found), model, case), attribution_of(GradientTimesInput(), model, case))
 
 
-@pytest.mark.parametrize("found", [LikeCaptum, made, LikeCaptum(nn.Linear(3, 1)), lambda model: made(model)], ids=str)
+@pytest.mark.parametrize(
+    "found", [LikeCaptum, made, LikeCaptum(nn.Linear(3, 1)), lambda model: made(model)], ids=range(4)
+)
 @pytest.mark.parametrize("name", ["product.x1x2x3", "control.bert"])
 def test_whatever_is_made_for_a_model(found, name):
     model, case = on(name)
@@ -141,7 +143,7 @@ PERCEPTRON = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
         (LikeCaptum(PERCEPTRON.forward), "not made for a module"),
         (PERCEPTRON, "found Sequential"),
     ],
-    ids=str,
+    ids=range(8),
 )
 def test_what_is_no_explainer_is_refused(found, message):
     with pytest.raises(NotAnExplainer, match=message):

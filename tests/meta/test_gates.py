@@ -821,7 +821,9 @@ def test_in_less_precision(gate, name, dtype, within):
     assert (found - expected).abs().max() < within * expected.abs().max()
 
 
-@pytest.mark.parametrize("explainer", [MaskGate(), FiniteMaskGate(), ReadoutGate(), GroupedMaskGate()], ids=str)
+@pytest.mark.parametrize(
+    "explainer", [MaskGate(), FiniteMaskGate(), ReadoutGate(), GroupedMaskGate()], ids=lambda e: e.name
+)
 def test_no_graph_is_kept(explainer, monkeypatch):
     """A hook that holds what holds its tensor is never freed: Python's collector does not see through the graph."""
     made = []
