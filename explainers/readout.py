@@ -338,9 +338,9 @@ def every_feature(case: Case, positions: int, readout: Tensor, since: int) -> Re
         since: the first layer in which they are.
     """
     batch, features = case.shape
-    feature = torch.arange(features + 1, device=readout.device).expand(batch, -1)
-    feature = feature.masked_fill(~nn.functional.pad(case.present, (0, 1)), -1)  # the last loses nothing
-    rows = readout[:, None, None].expand(batch, features + 1, 1)
+    feature = torch.arange(features, device=readout.device).expand(batch, -1).masked_fill(~case.present, -1)
+    feature = nn.functional.pad(feature, (1, 1), value=-1)  # the first and the last lose nothing
+    rows = readout[:, None, None].expand(batch, features + 2, 1)
     own = feature.clamp_min(0) + positions - features
     few = torch.zeros_like(readout, dtype=torch.bool)
     return Removed(feature, own, rows, torch.ones_like(rows, dtype=torch.bool), torch.full_like(readout, since), few)
@@ -361,7 +361,7 @@ def chosen(case: Case, change: Tensor, readout: Tensor, since: int) -> Removed:
     slots = torch.arange(int(groups.max()), device=change.device)
     feature = change.sum(1).masked_fill(~case.present, -1).argsort(dim=1, descending=True, stable=True)[:, : len(slots)]
     feature = feature.masked_fill(slots >= groups.unsqueeze(1), -1)
-    feature = nn.functional.pad(feature, (0, 1), value=-1)  # the last loses nothing
+    feature = nn.functional.pad(feature, (1, 1), value=-1)  # the first and the last lose nothing
     example = torch.arange(len(present), device=change.device)
     score = change.mT[example.unsqueeze(1), feature]
     score[example, :, readout] = torch.inf
@@ -457,7 +457,7 @@ class ReadoutGate:
         whole = watched.end[example, at]
         lost = removed.grouped(whole - copies)
         # Round-off of a few layers.
-        if bool((lost[:, -1].abs() > 1000 * torch.finfo(lost.dtype).eps * whole.abs().amax()).any()):
+        if bool((lost[:, [0, -1]].abs() > 1000 * torch.finfo(lost.dtype).eps * whole.abs().amax()).any()):
             raise Unsupported(f"{NOT_BY_ITSELF}: nothing is hidden from it, and it is not what it was")
         return (lost[:, :, 0] * removed.grouped(gradient[example, at])[:, :, 0]).sum(-1) - passed_on
 

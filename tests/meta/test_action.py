@@ -356,7 +356,7 @@ def test_every_input_reaches_pytest_whole(runner):
     ]
     assert given[-2 - len(EXPECTED) : -2] == EXPECTED
     bare = arguments(runner, lambda: runner.step("Check the explainer", {"explainer": "a:B"}))
-    assert bare[6:-2] == ["-m", "invariance", "--explainer=a:B"]
+    assert bare[6:-2] == ["-m", "invariance or trace", "--explainer=a:B"]
 
 
 # --- GitLab ----------------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def gitlab_job(job, runner, **variables):
     done = subprocess.run(
         ["bash", "-c", "\n".join(job["script"])],
         cwd=runner.folder / "project",
-        env={**runner.environment, **job["variables"], **variables},
+        env={**runner.environment, **job["variables"], "FAITHCHECK": "faithcheck==0.1.0", **variables},
         capture_output=True,
         text=True,
         timeout=300,
@@ -385,6 +385,12 @@ if [[ $* == *pytest* ]]; then
   exit "$PYTEST_CODE"
 fi
 """
+
+
+def test_the_gitlab_job_asks_what_to_install(gitlab, runner):
+    done = gitlab_job(gitlab, runner, EXPLAINER="x", FAITHCHECK="")
+    assert done.returncode == 2
+    assert "FAITHCHECK is empty" in done.stderr
 
 
 def test_the_gitlab_job_leaves_what_it_says(gitlab, runner, green):
