@@ -8,7 +8,6 @@ functions and function modes. Whatever was left is taken away again, so that it 
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
 RANDOM = "random state"
+NOTE = "_output_capturing_hooks_installed"
 
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
@@ -78,7 +78,6 @@ def restored(*models: nn.Module) -> Iterator[list[str]]:
     Yields:
         What was left, in a line each; filled when the block has ended.
     """
-    _settle(models)
     kept = [*_of_process(), *(one for model in models for one in _of_model(model))]
     left: list[str] = []
     try:
@@ -125,19 +124,6 @@ class _Failure(RuntimeError):
         super().__init__("the model fails, to see what the explainer leaves then")
 
 
-def _settle(models: Sequence[nn.Module]) -> None:
-    """Let transformers put its hooks where it does at first use: who asks for attentions leaves no trace by that."""
-    if "transformers" not in sys.modules:
-        return
-    from transformers import PreTrainedModel
-    from transformers.utils.output_capturing import maybe_install_capturing_hooks
-
-    for model in models:
-        for module in model.modules():
-            if isinstance(module, PreTrainedModel):
-                maybe_install_capturing_hooks(module)
-
-
 def _of_process() -> Iterator[Kept]:
     yield _modes()  # first: whatever is called under one that was left could be another's
     for name, space in vars(torch_module).items():
@@ -155,6 +141,8 @@ def _of_model(model: nn.Module) -> Iterator[Kept]:
         yield _value("train mode", where, partial(getattr, module, "training"), partial(setattr, module, "training"))
         yield _methods("patched methods", where, module, new=True)
         yield _attributes(where, module)
+        # What transformers notes when it puts hooks there, at first use: without both it would never do so again.
+        yield _value("hooks of transformers", where, partial(vars(module).get, NOTE), partial(_note, module))
         for key, space in vars(module).items():
             if isinstance(space, dict) and "_hooks" in key:
                 yield _entries("hooks", where, space)
@@ -214,6 +202,13 @@ def _methods(what: str, where: str, owner: object, *, new: bool) -> Kept:
                 delattr(owner, key)
 
     return Kept(what, lambda: [f"{where}.{key}" for key in others()], restore)
+
+
+def _note(module: nn.Module, was: object) -> None:
+    if was is None:
+        vars(module).pop(NOTE, None)
+    else:
+        vars(module)[NOTE] = was
 
 
 def _attributes(where: str, module: nn.Module) -> Kept:

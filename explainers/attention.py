@@ -173,7 +173,8 @@ class Attention(TorchFunctionMode):
         self.require_attention()
         if not output.requires_grad and not output.is_inference():  # torch says itself that there is no gradient there
             raise Unsupported("attention weights that the explained output does not depend on")
-        torch.autograd.grad(output.sum(), [weights for weights in self.weights if weights.is_leaf], allow_unused=True)
+        torch.autograd.grad(output.sum(), self.weights, allow_unused=True)
+        self._moved.finish()
         found = self._moved.layers
         if len(found) < len(self.weights):
             raise Unsupported("attention weights that the explained output does not depend on")
@@ -194,14 +195,14 @@ class Moved:
     def __init__(self, features: int) -> None:
         self.features = slice(-features, None)
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}  # the derivative and the finite change
+        self.waiting: dict[int, tuple[Tensor, Tensor]] = {}  # A and the gradient there, until that at the logits comes
         self.read = torch.empty(0)  # which rows of the last layer the output is read at
 
     def follow(self, layer: int, whole: Tensor, weights: Tensor, logits: Tensor | None) -> None:
         """Wait for the gradient at the weights, and for that at the logits where it passes."""
-        kept: list[Tensor] = []
 
         def at_weights(gradient: Tensor) -> None:
-            if not self.layers:  # the last layer, the first to be passed
+            if not (self.layers or self.waiting):  # the last layer, the first to be passed
                 size = gradient.abs().amax(-1)
                 self.read = read_at(size.flatten(1, -2).amax(1) if size.dim() > 2 else size)
                 if bool(self.read.any(1).all()):
@@ -210,16 +211,22 @@ class Moved:
             if logits is None:
                 self.keep(layer, [gates_moved(full(a), full(s)) for a, s in zip(whole, gradient, strict=True)])
             else:
-                kept.append(gradient)
+                self.waiting[layer] = whole, gradient
 
         def at_logits(gradient: Tensor) -> None:
-            if kept:
-                rows = zip(whole, kept.pop(), gradient, strict=True)
+            if layer in self.waiting:
+                rows = zip(*self.waiting.pop(layer), gradient, strict=True)
                 self.keep(layer, [gates_moved(*one) for one in rows])
 
         weights.register_hook(at_weights)  # type: ignore[no-untyped-call]
         if logits is not None:
             logits.register_hook(at_logits)  # type: ignore[no-untyped-call]
+
+    def finish(self) -> None:
+        """Reckon by hand where no gradient came by the logits: nothing below them is asked for."""
+        for layer, (whole, gradient) in self.waiting.items():
+            self.keep(layer, [gates_moved(*one) for one in zip(whole, gradient, strict=True)])
+        self.waiting = {}
 
     def keep(self, layer: int, each: list[tuple[Tensor, Tensor]]) -> None:
         """Keep what was found of each example."""
