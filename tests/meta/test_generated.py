@@ -371,7 +371,7 @@ def test_an_error_is_not_lost_behind_a_separation(seed):
 
 
 def test_who_is_checked_for_invariance_is_checked_on_generated_pairs(quick):
-    (record,) = check_explainer(Counts(), pairs=[SEARCH])
+    (record,) = check_explainer(Counts(), subjects=[SEARCH])
     assert (record.axiom, record.status) == ("generated", "broken claim")
 
 

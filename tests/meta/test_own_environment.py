@@ -1,6 +1,6 @@
 """Peers in an environment of their own: the file protocol, with workers of the test's own, and the peers themselves.
 
-The peers' tests want ``FAITHCHECK_LXT_PYTHON`` and the like, see docs/peers.md; each takes some seconds a worker.
+The peers' tests want ``FAITHCHECK_LXT_PYTHON`` and the like, see docs/own_environments.md; they take seconds a worker.
 """
 
 import json
@@ -267,7 +267,7 @@ def test_a_worker_does_not_outlive_a_killed_run(tmp_path):
 
 def test_no_environment_is_unsupported_and_names_the_variable(monkeypatch):
     monkeypatch.delenv("FAITHCHECK_LXT_PYTHON", raising=False)
-    with pytest.raises(Unsupported, match=r"set FAITHCHECK_LXT_PYTHON to its interpreter; docs/peers\.md"):
+    with pytest.raises(Unsupported, match=r"set FAITHCHECK_LXT_PYTHON to its interpreter; docs/own_environments\.md"):
         own_environment.LXT_ATTNLRP.attribute(*small())
     assert own_environment.LXT_ATTNLRP.origin == "lxt, no environment"
 

@@ -105,7 +105,8 @@ def test_every_file_of_the_packages_is_in_the_wheel(wheel):
 
 
 def test_every_module_imports(wheel, python, tmp_path):
-    files = [name for name in contents(wheel) if name.endswith(".py")]
+    # The peers' workers are programs for environments without faithcheck: they find their protocol beside them.
+    files = [name for name in contents(wheel) if name.endswith(".py") and not name.endswith("_worker.py")]
     modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files]
     done = run(tmp_path, python, "-c", IMPORT_ALL, *modules)
     assert Path(done.stdout.strip()).is_relative_to(python.parent.parent)
