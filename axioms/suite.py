@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,8 @@ AXIOMS = {
     "trace": Axiom("an attribution leaves nothing behind", trace, of_pairs=False, of_everyone=True),
 }
 
+SUMMARIES = {name: axiom.summary for name, axiom in AXIOMS.items()}
+"""What each axiom says, for the results document."""
 
 NEEDS_CUDA = "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|no CUDA-capable device"
 """What torch says to whoever asks for a GPU where there is none."""
@@ -359,20 +362,12 @@ def plan(
     refuse_stale_expectations(explainers, pairs, given)
     measured = [pair for pair in pairs if axiom in pair.axioms or not kind.of_explainers]
     who: list[Explainer | None] = [*explainers] if kind.of_explainers else [None]
-    checks = [
+    return [
         Check(axiom, explainer, pair, side, given)
         for explainer in who
         for pair in measured
         for side in sides(axiom, pair)
     ]
-    for check in checks:
-        if (
-            check.explainer
-            and len(both := [one for one in given if one.of(axiom, check.explainer.name, check.subject)]) > 1
-        ):
-            patterns = " and ".join(f"{one.explainer} on {one.subject}" for one in both)
-            raise ValueError(f"{axiom}: two expectations of {check.id} are given ({patterns}): leave it to one")
-    return checks
 
 
 def sides(axiom: str, pair: Pair) -> tuple[str, ...]:
@@ -407,15 +402,27 @@ def refuse_stale_expectations(
         if not fnmatch.filter(names, one.explainer):
             raise ValueError(f"something is expected of an {unknown('explainer', one.explainer, names)}")
         _refuse_unmatched(one.explainer, one.axiom, one.subject, everything)
+    for axiom in {one.axiom for one in given}:
+        for name, subject in product(names, _subjects(axiom, everything)):
+            if len(both := [one for one in given if one.of(axiom, name, subject)]) > 1:
+                patterns = " and ".join(f"{one.explainer} on {one.subject}" for one in both)
+                raise ValueError(
+                    f"{axiom}: two expectations of {name}-{subject} are given ({patterns}): leave it to one"
+                )
 
 
 def _refuse_unmatched(who: str, axiom: str, pattern: str, pairs: Sequence[Pair]) -> None:
     if axiom not in AXIOMS:
         raise ValueError(f"{who} expects something of an {unknown('axiom', axiom, AXIOMS)}")
-    measured = [pair for pair in pairs if axiom in pair.axioms]
-    subjects = [f"{pair.name}.{side}".rstrip(".") for pair in measured for side in sides(axiom, pair)]
+    subjects = _subjects(axiom, pairs)
     if not any(fnmatch.fnmatchcase(subject, pattern) for subject in subjects):
         raise ValueError(f"{who} expects something of an {unknown('subject', pattern, subjects)}")
+
+
+def _subjects(axiom: str, pairs: Sequence[Pair]) -> list[str]:
+    """What an axiom is measured on, by name."""
+    measured = [pair for pair in pairs if axiom in pair.axioms]
+    return [f"{pair.name}.{side}".rstrip(".") for pair in measured for side in sides(axiom, pair)]
 
 
 def refuse_malformed(explainer: Explainer) -> None:

@@ -187,12 +187,25 @@ def _methods(what: str, where: str, owner: object, *, new: bool) -> Kept:
         found = [(key, value) for key, value in vars(owner).items() if callable(value) and key != "Storage"]
         return {key: value for key, value in found if not isinstance(value, nn.Module)}
 
-    was = functions()
+    return _names(what, where, owner, functions, lambda key, value: True, new=new)
+
+
+def _names(
+    what: str,
+    where: str,
+    owner: object,
+    read: Callable[[], dict[str, Any]],
+    followed: Callable[[str, Any], bool],
+    *,
+    new: bool,
+) -> Kept:
+    """What an object has under its names: those that are followed, and with ``new`` those that it gets."""
+    was = read()
 
     def others() -> list[str]:
-        now = functions()
-        known = sorted(now.keys() | was.keys()) if new else was
-        return [key for key in known if now.get(key) is not was.get(key)]
+        now = read()
+        changed = [key for key, value in was.items() if followed(key, value) and now.get(key) is not value]
+        return sorted([*changed, *(now.keys() - was.keys())]) if new else changed
 
     def restore() -> None:
         for key in others():
@@ -218,21 +231,7 @@ def _attributes(where: str, module: nn.Module) -> Kept:
         values = vars(module).items()
         return {key: value for key, value in values if not key.startswith("_") and not callable(value)}
 
-    was = found()
-
-    def others() -> list[str]:
-        now = found()
-        changed = [key for key, value in was.items() if isinstance(value, Tensor) and now.get(key) is not value]
-        return [*changed, *sorted(now.keys() - was.keys())]
-
-    def restore() -> None:
-        for key in others():
-            if key in was:
-                setattr(module, key, was[key])
-            else:
-                delattr(module, key)
-
-    return Kept("attributes", lambda: [f"{where}.{key}" for key in others()], restore)
+    return _names("attributes", where, module, found, lambda key, value: isinstance(value, Tensor), new=True)
 
 
 def _tensor_hooks(where: str, tensor: Tensor) -> Kept:

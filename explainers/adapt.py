@@ -155,12 +155,15 @@ def _like_captum(make: Make) -> Call:
         given = {key: value for key, value in known.items() if key in inspect.signature(attribute).parameters}
         point = case.inputs.detach().clone().requires_grad_()  # captum warns of inputs that it has to change
         found = attribute(point, target=case.target, **given)
-        if "feature_mask" not in given or not isinstance(found, Tensor) or found.shape != case.inputs.shape:
-            return found
-        # With a mask, captum gives each coordinate of a feature the figure of the whole feature.
-        return found.flatten(2)[:, :, 0] if found.dim() > 2 else found
+        whole = "feature_mask" in given and isinstance(found, Tensor) and found.shape == case.inputs.shape
+        return of_feature(found) if whole else found
 
     return call
+
+
+def of_feature(found: Tensor) -> Tensor:
+    """What captum says with a mask, ``(batch, features)``: each coordinate has the figure of the whole feature."""
+    return found.flatten(2)[:, :, 0] if found.dim() > 2 else found
 
 
 def _rebound(found: Any) -> Make:

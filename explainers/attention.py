@@ -178,13 +178,13 @@ class Attention(TorchFunctionMode):
         found = self._moved.layers
         if len(found) < len(self.weights):
             raise Unsupported("attention weights that the explained output does not depend on")
-        inorder = (found[layer] for layer in range(len(self.weights)))
-        derivative, change = (torch.stack(parts) for parts in zip(*inorder, strict=True))
+        in_order = (found[layer] for layer in range(len(self.weights)))
+        derivative, change = (torch.stack(parts) for parts in zip(*in_order, strict=True))
         return derivative, change, self._moved.read
 
 
 class Moved:
-    """What the gates of each layer move, reckoned as the gradients come by: while they are at hand, and none is kept.
+    """What the gates of each layer move, reckoned as the gradients come by, while they are at hand.
 
     It holds no tensor of the graph: the graph holds it, by the hooks, and neither would ever be freed.
 

@@ -32,6 +32,7 @@ from faithcheck.models.transformer import SENTIMENT, Example, ModelError, NextTo
 from faithcheck.models.vision import ImageClassifier
 from faithcheck.reports import alignment as pages
 from faithcheck.reports import results, selection
+from faithcheck.reports.arguments import seed
 from faithcheck.reports.results import Json
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
@@ -316,7 +317,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
             "of the arithmetic, however the weights are stored (default: %(default)s)",
         ),
         ("--device", {"default": "cpu"}, "torch device that must be there (default: %(default)s)"),
-        ("--seed", {"type": _seed, "default": 0}, "of random removals and of intervals (default: %(default)s)"),
+        ("--seed", {"type": seed, "default": 0}, "of random removals and of intervals (default: %(default)s)"),
         ("--json", {"type": Path, "metavar": "PATH"}, "write the results; faithcheck report PATH makes pages of them"),
         ("--md", _PAGE, "write a Markdown page to PATH (default: beside the JSON)"),
         ("--html", _PAGE, "write an HTML page to PATH (default: beside the JSON)"),
@@ -397,11 +398,4 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
-
-
-def _seed(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 2**63:
-        raise argparse.ArgumentTypeError(f"must lie in 0 … 2^63 − 1, got {number}")
     return number

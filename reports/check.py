@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers.utils import logging as hugging_face
@@ -36,12 +35,12 @@ def main(arguments: argparse.Namespace) -> int:
             device=selection.choose_device(arguments.device),
             timeout=selection.choose_timeout(arguments.explainer_timeout),
         )
-        checks, about = _checks(arguments)
+        checks, about = _checks(arguments, settings)
     except EXPECTED as error:
         print(f"faithcheck: {error}", file=sys.stderr)
         return 2
     records, interrupted = _with_progress(checks, settings)
-    document = ledger.of_records(records, len(checks), {**_settings(settings), **about}, _summaries())
+    document = ledger.of_records(records, len(checks), about, suite.SUMMARIES)
     if arguments.json is not None:
         results.save(document, arguments.json)
     for path, view in targets.items():
@@ -56,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
     return int(results.is_red(document))
 
 
-def _checks(arguments: argparse.Namespace) -> tuple[list[suite.Check], Json]:
+def _checks(arguments: argparse.Namespace, settings: suite.Settings) -> tuple[list[suite.Check], Json]:
     """Every check that was asked for, and what the results document says of them.
 
     Raises:
@@ -75,14 +74,8 @@ def _checks(arguments: argparse.Namespace) -> tuple[list[suite.Check], Json]:
         raise selection.SelectionError(
             f"nothing to check: {', '.join(axioms)} are measured on none of the {len(pairs)} pairs that were asked for"
         )
-    return checks, {
-        "explainers": [explainer.name for explainer in explainers],
-        "origins": selection.origins(specs, explainers),
-        "pairs": len(pairs),
-        "pair_origins": selection.pair_origins(pairs),
-        "expectations": len(expectations),
-        "arguments": ["faithcheck", *arguments.given],
-    }
+    given = ["faithcheck", *arguments.given]
+    return checks, selection.described(settings, specs, explainers, pairs, expectations, given)
 
 
 def _with_progress(checks: Sequence[suite.Check], settings: suite.Settings) -> tuple[list[Json], bool]:
@@ -100,21 +93,6 @@ def _with_progress(checks: Sequence[suite.Check], settings: suite.Settings) -> t
         except KeyboardInterrupt:
             return records, True
     return records, False
-
-
-def _settings(settings: suite.Settings) -> Json:
-    """What the run was fixed by, for the results document."""
-    return {
-        "seed": settings.seed,
-        "dtype": str(settings.dtype).removeprefix("torch."),
-        "device": str(settings.device),
-        "data": data.source(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _summaries() -> dict[str, str]:
-    return {name: axiom.summary for name, axiom in suite.AXIOMS.items()}
 
 
 def _targets(arguments: argparse.Namespace) -> dict[Path, Callable[[Json], str]]:

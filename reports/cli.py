@@ -16,6 +16,7 @@ from typing import Any
 import shtab
 
 from faithcheck.reports import alignment, compare, render, results, terminal
+from faithcheck.reports.arguments import seed
 from faithcheck.reports.results import ResultsError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -259,7 +260,7 @@ def _add_check(commands: Any) -> None:
     _repeatable(add, "--pairs", "SPEC", "only these: a name, a glob, an entry point, or a module that registers pairs")
     _file(add, "--json", type=Path, metavar="PATH", help="write the results document")
     _add_pages(add)
-    add.add_argument("--seed", type=_seed, default=0, help="of models and cases (default: %(default)s)")
+    add.add_argument("--seed", type=seed, default=0, help="of models and cases (default: %(default)s)")
     add.add_argument("--device", default="cpu", help="torch device that must be there (default: %(default)s)")
     what = "a check that takes longer is red (default: it may take as long as it likes)"
     add.add_argument("--explainer-timeout", type=_positive, metavar="SECONDS", help=what)
@@ -298,11 +299,4 @@ def _positive(text: str) -> float:
     number = float(text)
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"must be above 0 and finite, got {text}")
-    return number
-
-
-def _seed(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 2**63:
-        raise argparse.ArgumentTypeError(f"must lie in 0 … 2^63 − 1, got {number}")
     return number

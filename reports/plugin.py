@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
 from faithcheck.axioms import suite
 from faithcheck.explainers.protocol import Explainer
@@ -26,9 +25,8 @@ from faithcheck.reports.results import Json
 if TYPE_CHECKING:
     from faithcheck.reports.align import Prepared
 
-SUMMARIES = {name: axiom.summary for name, axiom in suite.AXIOMS.items()}
 MARKERS = {
-    **SUMMARIES,
+    **suite.SUMMARIES,
     "paper": "reproduces a figure of the paper; runs when asked for by -m or by name",
     "bench": "measures cost; runs when asked for by -m or by name",
     "remedies": "measures the remedies against Leave-One-Out; runs when asked for by -m or by name",
@@ -83,28 +81,21 @@ class Run:
             raise selection.SelectionError("--pairs leaves out all pairs of the checkpoint: add --pairs='*_checkpoint'")
         self.expectations = selection.choose_expectations(option.expectations)
         selection.refuse_stale(self.explainers, self.pairs, self.expectations)
-        self.origins = selection.origins(option.explainer, self.explainers)
         self.max_skips: int | None = option.max_skips
         if option.max_skips is not None and option.max_skips < 0:
             raise selection.SelectionError(f"--max-skips={option.max_skips}: a number of skips is 0 or more")
-        self.arguments = [str(argument) for argument in config.invocation_params.args]
+        self.described = selection.described(
+            self.settings,
+            option.explainer,
+            self.explainers,
+            self.pairs,
+            self.expectations,
+            config.invocation_params.args,
+        )
 
     def to_json(self) -> Json:
         """The settings of the run, for the results document."""
-        return {
-            "seed": self.settings.seed,
-            "dtype": str(self.settings.dtype).removeprefix("torch."),
-            "device": str(self.settings.device),
-            "data": data.source(),
-            "explainers": [explainer.name for explainer in self.explainers],
-            "origins": self.origins,
-            "pairs": len(self.pairs),
-            "pair_origins": selection.pair_origins(self.pairs),
-            "expectations": len(self.expectations),
-            "max_skips": self.max_skips,
-            "threads": torch.get_num_threads(),
-            "arguments": self.arguments,
-        }
+        return {**self.described, "max_skips": self.max_skips}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -345,7 +336,7 @@ class Reporter:
             counts = {"planned": self.ledger.planned, "deselected": self.ledger.deselected}
             self.config.workeroutput["faithcheck"] = counts
             return
-        self.document = self.ledger.results(self.run.to_json(), SUMMARIES)
+        self.document = self.ledger.results(self.run.to_json(), suite.SUMMARIES)
         if self.run.path:
             results.save(self.document, self.run.path)
         if results.too_many_skips(self.document) and session.exitstatus == pytest.ExitCode.OK:

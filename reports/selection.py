@@ -13,14 +13,15 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from faithcheck.axioms.suite import Stated, refuse_stale_expectations
+from faithcheck.axioms.suite import Settings, Stated, refuse_stale_expectations
 from faithcheck.axioms.time_limit import time_limit
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.registry import builtin_explainers, installed, load_explainer, origin, provider, unknown
+from faithcheck.models import data
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.reports import expectations
 
@@ -56,6 +57,39 @@ def origins(specs: Sequence[str], explainers: Sequence[Explainer]) -> dict[str, 
     """Where each explainer that `choose_explainers` gave for these names comes from."""
     names = specs or [explainer.name for explainer in explainers]
     return {explainer.name: origin(spec, explainer) for spec, explainer in zip(names, explainers, strict=True)}
+
+
+def described(
+    settings: Settings,
+    specs: Sequence[str],
+    explainers: Sequence[Explainer],
+    pairs: Sequence[Pair],
+    given: Sequence[Stated],
+    arguments: Sequence[str],
+) -> dict[str, Any]:
+    """The settings of a run, for the results document.
+
+    Args:
+        settings: seed, dtype and device.
+        specs: the names by which explainers were asked for; none for the built-in ones.
+        explainers: who is checked.
+        pairs: on what.
+        given: the expectations from a file.
+        arguments: the command line.
+    """
+    return {
+        "seed": settings.seed,
+        "dtype": str(settings.dtype).removeprefix("torch."),
+        "device": str(settings.device),
+        "data": data.source(),
+        "explainers": [explainer.name for explainer in explainers],
+        "origins": origins(specs, explainers),
+        "pairs": len(pairs),
+        "pair_origins": pair_origins(pairs),
+        "expectations": len(given),
+        "threads": torch.get_num_threads(),
+        "arguments": [str(argument) for argument in arguments],
+    }
 
 
 def pair_origins(pairs: Iterable[Pair]) -> dict[str, str]:

@@ -6,9 +6,9 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from faithcheck.explainers.adapt import feature_mask, of_feature
 from faithcheck.explainers.peers import Peer, imported
 from faithcheck.models.case import Case
 
@@ -74,18 +74,10 @@ class FeatureAblation(Captum):
     claims = frozenset({"invariance"})
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """f(x) − f(x, the feature at its baseline): ``(batch, features)``.
-
-        Captum gives every coordinate of a feature the feature's own figure: one of them is returned.
-        """
-        shape = (1, case.shape[1], *[1] * (case.inputs.dim() - 2))
-        mask = torch.arange(case.shape[1], device=case.inputs.device).reshape(shape).expand(1, *case.inputs.shape[1:])
-        found: Tensor = (
-            attr()
-            .FeatureAblation(model)
-            .attribute(case.inputs, baselines=case.baseline, target=case.target, feature_mask=mask)
-        )
-        return found.flatten(2)[:, :, 0] if found.dim() > 2 else found
+        """f(x) − f(x, the feature at its baseline): ``(batch, features)``."""
+        explainer = attr().FeatureAblation(model)
+        options = {"baselines": case.baseline, "target": case.target, "feature_mask": feature_mask(case)}
+        return of_feature(explainer.attribute(case.inputs, **options))
 
 
 class DeepLift(Captum):
