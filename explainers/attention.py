@@ -9,8 +9,8 @@ A_k / (1 − A_i) for k ≠ i, and A_i becomes 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,19 @@ HIDING = frozenset(
 )
 """Operations that have attention weights which no torch function shows."""
 
+Gates: TypeAlias = tuple[Tensor, ...]
+"""Of one example in one layer: the attention weights, the gradient there, and that at the logits if it is known."""
+
+TOGETHER = 100_000
+"""Entries of attention weights that are worked on at once: a core's cache holds half a megabyte of each operand."""
+
 ALMOST_ALONE = 0.99
 """An attention weight A above which 1 − A is the sum of the other keys' weights: it has lost two digits."""
+
+
+def in_the_model() -> str:
+    """Where an operation is: no module is followed."""
+    return "the model"
 
 
 class Attention(TorchFunctionMode):
@@ -38,6 +49,9 @@ class Attention(TorchFunctionMode):
         removed: ``(batch, features)`` bool, the features taken from every row of every layer; by default none.
         strength: how far they are taken, in [0, 1]: the weights are (1 − strength)·A + strength·A without them.
     """
+
+    met = HIDING | {"scaled_dot_product_attention", "dropout", "softmax", "exp", "sum", "div"}
+    """Of all others, a short text has hundreds of a few microseconds: they pass at once."""
 
     def __init__(self, case: Case, removed: Tensor | None = None, strength: float = 1.0) -> None:
         super().__init__()
@@ -51,10 +65,13 @@ class Attention(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return self.operate(Call(operation_name(func), func, args, kwargs or {}, 0.0, lambda: "the model"))
+        name = operation_name(func)
+        if name not in self.met:
+            return func(*args, **(kwargs or {}))
+        return self.operate(Call(name, func, args, kwargs or {}, 0.0, in_the_model))
 
     def operate(self, call: Call) -> Any:
-        """Compute one operation of the forward pass."""
+        """Compute one of the operations that are `met`."""
         name = call.name
         if name in HIDING and (name != "log_softmax" or self.over_features(call.argument(0, "input"))):
             raise Unsupported(f"{name} hides its attention weights: load the model with attn_implementation='eager'")
@@ -94,6 +111,7 @@ class Attention(TorchFunctionMode):
             weights = weights if weights.requires_grad and self.weights else weights.detach().requires_grad_()
             # The backward pass makes the gradient at the logits, unless A is not the weights, or the types are narrow.
             passed = not weights.is_leaf and self.removed is None and logits.element_size() >= 4
+            passed &= weights[0].numel() >= TOGETHER  # where there are few, making it again takes as long as waiting
             self._moved.follow(len(self.weights), whole.detach(), weights, logits if passed else None)
         self.whole.append(whole.detach())
         self.weights.append(weights)
@@ -175,11 +193,11 @@ class Attention(TorchFunctionMode):
             raise Unsupported("attention weights that the explained output does not depend on")
         torch.autograd.grad(output.sum(), self.weights, allow_unused=True)
         self._moved.finish()
-        found = self._moved.layers
-        if len(found) < len(self.weights):
+        found, layers = self._moved.found, len(self.weights)
+        if len(found) < layers * len(output):
             raise Unsupported("attention weights that the explained output does not depend on")
-        in_order = (found[layer] for layer in range(len(self.weights)))
-        derivative, change = (torch.stack(parts) for parts in zip(*in_order, strict=True))
+        in_order = zip(*(found[place] for place in sorted(found)), strict=True)
+        derivative, change = (torch.stack(each).unflatten(0, (layers, -1)) for each in in_order)
         return derivative, change, self._moved.read
 
 
@@ -194,29 +212,26 @@ class Moved:
 
     def __init__(self, features: int) -> None:
         self.features = slice(-features, None)
-        self.layers: dict[int, tuple[Tensor, Tensor]] = {}  # the derivative and the finite change
+        self.found: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by layer and example: derivative, finite change
         self.waiting: dict[int, tuple[Tensor, Tensor]] = {}  # A and the gradient there, until that at the logits comes
+        self.together: list[tuple[tuple[int, int], Gates]] = []  # of short texts, as many as a cache holds
         self.read = torch.empty(0)  # which rows of the last layer the output is read at
 
     def follow(self, layer: int, whole: Tensor, weights: Tensor, logits: Tensor | None) -> None:
         """Wait for the gradient at the weights, and for that at the logits where it passes."""
 
         def at_weights(gradient: Tensor) -> None:
-            if not (self.layers or self.waiting):  # the last layer, the first to be passed
+            if not len(self.read):  # the last layer, the first to be passed
                 size = gradient.abs().amax(-1)
                 self.read = read_at(size.flatten(1, -2).amax(1) if size.dim() > 2 else size)
-                if bool(self.read.any(1).all()):
-                    self.keep(layer, [moved_in_rows(*one) for one in zip(whole, gradient, self.read, strict=True)])
-                    return
             if logits is None:
-                self.keep(layer, [gates_moved(full(a), full(s)) for a, s in zip(whole, gradient, strict=True)])
+                self.reckon(layer, zip(whole, gradient, strict=True))
             else:
                 self.waiting[layer] = whole, gradient
 
         def at_logits(gradient: Tensor) -> None:
             if layer in self.waiting:
-                rows = zip(*self.waiting.pop(layer), gradient, strict=True)
-                self.keep(layer, [gates_moved(*one) for one in rows])
+                self.reckon(layer, zip(*self.waiting.pop(layer), gradient, strict=True))
 
         weights.register_hook(at_weights)  # type: ignore[no-untyped-call]
         if logits is not None:
@@ -225,43 +240,52 @@ class Moved:
     def finish(self) -> None:
         """Reckon by hand where no gradient came by the logits: nothing below them is asked for."""
         for layer, (whole, gradient) in self.waiting.items():
-            self.keep(layer, [gates_moved(*one) for one in zip(whole, gradient, strict=True)])
+            self.reckon(layer, zip(whole, gradient, strict=True))
         self.waiting = {}
+        self.reckon_together()
 
-    def keep(self, layer: int, each: list[tuple[Tensor, Tensor]]) -> None:
-        """Keep what was found of each example."""
-        derivative, change = (torch.stack(found)[..., self.features] for found in zip(*each, strict=True))
-        self.layers[layer] = derivative, change
+    def reckon(self, layer: int, each: Iterable[Gates]) -> None:
+        """Reckon what the gates of each example move in a layer, at once or together with others."""
+        for example, one in enumerate(each):
+            gates = tuple(by_heads(values) for values in one)
+            if self.together and [x.shape for x in self.together[0][1]] != [x.shape for x in gates]:
+                self.reckon_together()
+            self.together.append(((layer, example), gates))
+            if len(self.together) * gates[0].numel() >= TOGETHER:
+                self.reckon_together()
+
+    def reckon_together(self) -> None:
+        """Reckon what has come together."""
+        if not self.together:
+            return
+        places, gates = zip(*self.together, strict=True)
+        self.together = []
+        stacked = [full(torch.stack(one) if len(one) > 1 else one[0].unsqueeze(0)) for one in zip(*gates, strict=True)]
+        derivative, change = (moved[..., self.features] for moved in gates_moved(*stacked))
+        self.found |= zip(places, zip(derivative, change, strict=True), strict=True)
 
 
 def gates_moved(weights: Tensor, gradient: Tensor, at_logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The derivative and the finite change of `Attention.moved`, of one example in one layer: ``(queries, keys)``.
+    """The derivative and the finite change of `Attention.moved`: ``(…, heads, queries, keys)`` to without heads.
 
-    One example, so that what is written here is still in the processor's cache when it is read. ``at_logits`` is the
-    gradient at the logits, where the backward pass has made it.
+    ``at_logits`` is the gradient at the logits, where the backward pass has made it.
     """
     if at_logits is None:
         at_logits = torch.mul(weights, gradient)
         at_logits = torch.sub(gradient, at_logits.sum(-1, keepdim=True), out=at_logits).mul_(weights)
-    derivative = over_heads(at_logits)
     change = 1 - weights
     torch.div(at_logits, change, out=change)
-    # Where a row attends to one key almost alone, 1 − A is round-off: there by A (S − mean of S over the other keys).
-    rows = (weights.amax(-1) > ALMOST_ALONE).nonzero(as_tuple=True)
-    of_row, at_row = weights[rows], gradient[rows]
-    top = of_row.argmax(-1, keepdim=True)
-    others = of_row.scatter(-1, top, 0)
-    left = others.sum(-1, keepdim=True)
-    step = of_row.gather(-1, top) * (at_row.gather(-1, top) - (others * at_row).sum(-1, keepdim=True) / left)
-    change[(*rows, top.squeeze(-1))] = step.masked_fill(left == 0, 0).squeeze(-1)  # nothing left to compare with
-    return derivative, over_heads(change)
-
-
-def moved_in_rows(weights: Tensor, gradient: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The same where the gradient is 0 in all but these rows ``(queries,)`` bool, as above the last layer."""
-    first, finite = gates_moved(full(weights[..., rows, :]), full(gradient[..., rows, :]))
-    nothing = first.new_zeros(weights.shape[-2:])
-    return nothing.masked_scatter(rows.unsqueeze(-1), first), nothing.masked_scatter(rows.unsqueeze(-1), finite)
+    top = weights.amax(-1, keepdim=True)
+    if not bool(top.amax() <= ALMOST_ALONE):
+        # Where a row attends to one key almost alone, 1 − A is round-off: there by A (S − mean of S over the others).
+        rows = (top.squeeze(-1) > ALMOST_ALONE).nonzero(as_tuple=True)
+        of_row, at_row = weights[rows], gradient[rows]
+        key = of_row.argmax(-1, keepdim=True)
+        others = of_row.scatter(-1, key, 0)
+        left = others.sum(-1, keepdim=True)
+        step = of_row.gather(-1, key) * (at_row.gather(-1, key) - (others * at_row).sum(-1, keepdim=True) / left)
+        change[(*rows, key.squeeze(-1))] = step.masked_fill(left == 0, 0).squeeze(-1)  # nothing left to compare with
+    return over_heads(at_logits), over_heads(change)
 
 
 def read_at(size: Tensor) -> Tensor:
@@ -277,9 +301,14 @@ def full(values: Tensor) -> Tensor:
     return values.float() if values.element_size() < 4 else values
 
 
+def by_heads(values: Tensor) -> Tensor:
+    """The values of one example, ``(heads, queries, keys)``, whatever is before its last two axes."""
+    return values.reshape(-1, *values.shape[-2:])
+
+
 def over_heads(values: Tensor) -> Tensor:
-    """The sum over what is before the last two axes: ``(queries, keys)``."""
-    return values.reshape(-1, *values.shape[-2:]).sum(0)
+    """The sum over heads, ``(…, heads, queries, keys)`` to ``(…, queries, keys)``."""
+    return values.sum(-3)
 
 
 @torch.no_grad()

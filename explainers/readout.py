@@ -27,7 +27,7 @@ curvature of the indirect part. Derivation: this project's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -35,7 +35,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._pytree import tree_map
 
 from faithcheck.explainers.attention import Attention, read_at
@@ -55,6 +54,7 @@ NOT_BY_ITSELF = (
 
 SHARE = 0.15  # of the features: how many rows are run again in a long text
 LONG = 128  # features: in fewer, a layer takes as long for a few rows as for all
+SHORT = 8  # of the features of a short text are taken away again
 
 
 @dataclass
@@ -170,6 +170,8 @@ class Removed:
 class Watched(Attention):
     """Attention that also keeps the keys and values of each layer, and the norm behind the last."""
 
+    met = Attention.met | {*MATRIX_PRODUCTS, "layer_norm"}
+
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self.layers: list[Layer] = []
@@ -216,13 +218,15 @@ class Watched(Attention):
             if end is not None and args and args[0] is end and getattr(output, "shape", ()) == end.shape:
                 self.behind.append((module, output))
 
-        handles: list[Any] = [register_module_forward_hook(follow)]
+        layers = dict.fromkeys(blocks(model))
+        handles: list[Any] = []
         try:
-            for layer in dict.fromkeys(blocks(model)):
+            for layer in layers:
                 handles += [
                     layer.register_forward_pre_hook(enter, with_kwargs=True),
                     layer.register_forward_hook(leave),
                 ]
+            handles += [module.register_forward_hook(follow) for module in beside(model, layers)]
             yield
         finally:
             for handle in handles:
@@ -243,6 +247,8 @@ class Copies(Attention):
         removed: the groups.
         here: ``(batch,)`` bool, whether anything is taken away in this layer.
     """
+
+    met = Attention.met | {*MATRIX_PRODUCTS}
 
     def __init__(self, case: Case, layer: Layer, removed: Removed, here: Tensor) -> None:
         super().__init__(case)
@@ -328,26 +334,24 @@ def long_texts(case: Case) -> Tensor:
     return case.present.sum(1) >= LONG
 
 
-def every_feature(case: Case, positions: int, readout: Tensor, since: int) -> Removed:
-    """Every feature, from the readout row alone: short texts.
+def every_feature(case: Case, positions: int, readout: Tensor) -> Removed:
+    """Every feature, from the readout row alone, in every layer.
 
     Args:
         case: what the model was run on.
         positions: how many there are; the features are the last.
         readout: ``(batch,)``.
-        since: the first layer in which they are.
     """
     batch, features = case.shape
     feature = torch.arange(features, device=readout.device).expand(batch, -1).masked_fill(~case.present, -1)
     feature = nn.functional.pad(feature, (1, 1), value=-1)  # the first and the last lose nothing
     rows = readout[:, None, None].expand(batch, features + 2, 1)
-    own = feature.clamp_min(0) + positions - features
-    few = torch.zeros_like(readout, dtype=torch.bool)
-    return Removed(feature, own, rows, torch.ones_like(rows, dtype=torch.bool), torch.full_like(readout, since), few)
+    own, since = feature.clamp_min(0) + positions - features, torch.zeros_like(readout)
+    return Removed(feature, own, rows, torch.ones_like(rows, dtype=torch.bool), since, since.bool())
 
 
 def chosen(case: Case, change: Tensor, readout: Tensor, since: int) -> Removed:
-    """Which features are taken away again, from which rows: of long texts few from many, else as `every_feature`.
+    """The features that move most: of short texts, from the readout row in the last layers; of long ones, see `SHARE`.
 
     Args:
         case: what the model was run on.
@@ -357,7 +361,7 @@ def chosen(case: Case, change: Tensor, readout: Tensor, since: int) -> Removed:
     """
     present, few = case.present.sum(1), long_texts(case)
     rows = torch.where(few, (present * SHARE / 2).sqrt().ceil().long(), 1)
-    groups = torch.where(few, (2 * rows).minimum(present), present)
+    groups = torch.where(few, 2 * rows, SHORT).minimum(present)
     slots = torch.arange(int(groups.max()), device=change.device)
     feature = change.sum(1).masked_fill(~case.present, -1).argsort(dim=1, descending=True, stable=True)[:, : len(slots)]
     feature = feature.masked_fill(slots >= groups.unsqueeze(1), -1)
@@ -417,12 +421,11 @@ class ReadoutGate:
         gradient = passed[0]
         readout = position_read(gradient)
         there = torch.arange(change.shape[2], device=readout.device) == readout.unsqueeze(-1)
-        normalised = watched.layers[-1].normalised
-        since = 2 * len(change) // 3 if normalised else 0
-        if watched.long and normalised:
-            removed = chosen(case, without_own_row(change.abs().sum(0), there), readout, since)
+        if watched.layers[-1].normalised:
+            size = without_own_row(change.abs().sum(0), there)
+            removed = chosen(case, size, readout, 2 * len(change) // 3)
         else:
-            removed = every_feature(case, change.shape[2], readout, since)
+            removed = every_feature(case, change.shape[2], readout)
         change = torch.where(removed.few[:, None, None], change, (derivative + change) / 2)
         late = torch.arange(len(change), device=readout.device).unsqueeze(1) >= removed.since
         late = without_own_row((change * late[..., None, None]).sum(0), there)
@@ -460,6 +463,14 @@ class ReadoutGate:
         if bool((lost[:, [0, -1]].abs() > 1000 * torch.finfo(lost.dtype).eps * whole.abs().amax()).any()):
             raise Unsupported(f"{NOT_BY_ITSELF}: nothing is hidden from it, and it is not what it was")
         return (lost[:, :, 0] * removed.grouped(gradient[example, at])[:, :, 0]).sum(-1) - passed_on
+
+
+def beside(module: nn.Module, layers: Collection[nn.Module]) -> Iterator[nn.Module]:
+    """The module and those in it, but for the layers and what is in them."""
+    yield module
+    for child in module.children():
+        if child not in layers:
+            yield from beside(child, layers)
 
 
 def states(output: Any) -> Tensor:
