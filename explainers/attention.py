@@ -27,10 +27,10 @@ HIDING = frozenset(
 """Operations that have attention weights which no torch function shows."""
 
 Gates: TypeAlias = tuple[Tensor, ...]
-"""Of one example in one layer: the attention weights, the gradient there, and that at the logits if it is known."""
+"""Of an example in a layer: the attention weights, the gradient there, and that at the logits if it is known."""
 
-TOGETHER = 100_000
-"""Entries of attention weights that are worked on at once: a core's cache holds half a megabyte of each operand."""
+TOGETHER = 2**18
+"""Entries of attention weights that are worked on at once: a core's cache holds a megabyte of an operand."""
 
 ALMOST_ALONE = 0.99
 """An attention weight A above which 1 − A is the sum of the other keys' weights: it has lost two digits."""
@@ -58,7 +58,7 @@ class Attention(TorchFunctionMode):
         self.case, self.removed, self.strength = case, removed, strength
         self.whole: list[Tensor] = []  # A, (batch, heads, queries, keys) a layer
         self.weights: list[Tensor] = []  # what the model goes on with
-        self._moved = Moved(case.shape[1])
+        self._moved = Moved()
         self._exponentials: list[tuple[Tensor, Tensor, Tensor | None]] = []  # u, exp u and its sum
         self._others: set[int] = set()  # over how many entries the softmaxes were that are no attention of the features
 
@@ -191,13 +191,15 @@ class Attention(TorchFunctionMode):
         self.require_attention()
         if not output.requires_grad and not output.is_inference():  # torch says itself that there is no gradient there
             raise Unsupported("attention weights that the explained output does not depend on")
+        self._moved.forget()
         torch.autograd.grad(output.sum(), self.weights, allow_unused=True)
         self._moved.finish()
         found, layers = self._moved.found, len(self.weights)
         if len(found) < layers * len(output):
             raise Unsupported("attention weights that the explained output does not depend on")
         in_order = zip(*(found[place] for place in sorted(found)), strict=True)
-        derivative, change = (torch.stack(each).unflatten(0, (layers, -1)) for each in in_order)
+        features = slice(-self.case.shape[1], None)
+        derivative, change = (torch.stack(each)[..., features].unflatten(0, (layers, -1)) for each in in_order)
         return derivative, change, self._moved.read
 
 
@@ -205,17 +207,17 @@ class Moved:
     """What the gates of each layer move, reckoned as the gradients come by, while they are at hand.
 
     It holds no tensor of the graph: the graph holds it, by the hooks, and neither would ever be freed.
-
-    Args:
-        features: how many of the last positions are features.
     """
 
-    def __init__(self, features: int) -> None:
-        self.features = slice(-features, None)
-        self.found: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by layer and example: derivative, finite change
+    def __init__(self) -> None:
+        self.read = torch.empty(0)  # which rows of the last layer the output is read at
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what another backward pass left."""
+        self.found: dict[tuple[int, int], list[Tensor]] = {}  # by layer and example: derivative, finite change
         self.waiting: dict[int, tuple[Tensor, Tensor]] = {}  # A and the gradient there, until that at the logits comes
         self.together: list[tuple[tuple[int, int], Gates]] = []  # of short texts, as many as a cache holds
-        self.read = torch.empty(0)  # which rows of the last layer the output is read at
 
     def follow(self, layer: int, whole: Tensor, weights: Tensor, logits: Tensor | None) -> None:
         """Wait for the gradient at the weights, and for that at the logits where it passes."""
@@ -245,24 +247,27 @@ class Moved:
         self.reckon_together()
 
     def reckon(self, layer: int, each: Iterable[Gates]) -> None:
-        """Reckon what the gates of each example move in a layer, at once or together with others."""
-        for example, one in enumerate(each):
-            gates = tuple(by_heads(values) for values in one)
-            if self.together and [x.shape for x in self.together[0][1]] != [x.shape for x in gates]:
-                self.reckon_together()
-            self.together.append(((layer, example), gates))
-            if len(self.together) * gates[0].numel() >= TOGETHER:
-                self.reckon_together()
+        """Reckon what the gates of each example move in a layer, in parts, or together with those of other layers."""
+        for example, gates in enumerate(each):
+            heads = max(1, TOGETHER // gates[0].shape[-2:].numel())
+            for part in zip(*(by_heads(values).split(heads) for values in gates), strict=True):
+                if self.together and [x.shape for x in self.together[0][1]] != [x.shape for x in part]:
+                    self.reckon_together()
+                self.together.append(((layer, example), part))
+                if 2 * len(self.together) * part[0].numel() > TOGETHER:
+                    self.reckon_together()
 
     def reckon_together(self) -> None:
         """Reckon what has come together."""
         if not self.together:
             return
-        places, gates = zip(*self.together, strict=True)
+        places, parts = zip(*self.together, strict=True)
         self.together = []
-        stacked = [full(torch.stack(one) if len(one) > 1 else one[0].unsqueeze(0)) for one in zip(*gates, strict=True)]
-        derivative, change = (moved[..., self.features] for moved in gates_moved(*stacked))
-        self.found |= zip(places, zip(derivative, change, strict=True), strict=True)
+        stacked = [full(torch.stack(one) if len(one) > 1 else one[0].unsqueeze(0)) for one in zip(*parts, strict=True)]
+        for place, *moved in zip(places, *gates_moved(*stacked), strict=True):
+            for before, more in zip(self.found.setdefault(place, moved), moved, strict=True):
+                if before is not more:  # other heads of the same layer
+                    before += more
 
 
 def gates_moved(weights: Tensor, gradient: Tensor, at_logits: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -38,6 +38,7 @@ from faithcheck.models.pair import Expectation
 
 Gated: TypeAlias = Literal["attention_mask", "baseline"]
 OWN = 0.6  # the weight of φ(½) in a grouped gate
+LONG = 128  # present features: a text of so many is long
 CLAIMS = frozenset("invariance shift scale determinism batching".split())
 """What a gate claims of either removal. A dummy or a symmetry of the function need not be one of its attention, and
 where two functions are read at unlike rows, a finite gate of their sum is not the sum of theirs."""
@@ -70,8 +71,8 @@ def moved(
 
 
 def without_own_row(change: Tensor, read: Tensor) -> Tensor:
-    """The changes ``(batch, queries, features)`` but for that of a feature in its own row, unless that row is read."""
-    queries, features = change.shape[1:]
+    """The changes ``(…, batch, queries, features)``, but for a feature's in its own row, unless that row is read."""
+    queries, features = change.shape[-2:]
     own = torch.eye(queries, dtype=torch.bool, device=change.device)[:, -features:]
     return change.masked_fill(own & ~read.unsqueeze(-1), 0)
 
@@ -176,7 +177,10 @@ class GroupedMaskGate:
 
         f(x) ≈ f(g halfway) + ½ Σ_{i in g} ½ (φ_i(0) + φ_i(½)), in the mean over groups g.
 
-    Costs ``groups`` forward and backward passes, and a forward pass for each special feature.
+    In long texts (`LONG`), where the row of one more special feature takes as long as a group's without its backward
+    pass, and special features matter less, theirs is φ(0), by the finite gate, in the mean over the groups.
+
+    Costs ``groups`` forward and backward passes, and in short texts a forward pass for each special feature.
 
     Attributes:
         groups: how many, at least 2.
@@ -210,9 +214,10 @@ class GroupedMaskGate:
         halfway = group.unsqueeze(1) == torch.arange(self.groups, device=group.device).unsqueeze(-1)
         change, output = self._halfway(model, case, halfway)
         own, others = own_and_others(change, halfway)
-        attribution = torch.where(group >= 0, OWN * own + (1 - OWN) * others, 0)
+        attribution = torch.where(group >= 0, OWN * own + (1 - OWN) * others, others) * case.present
         whole = (output + (halfway * (own + others).unsqueeze(1)).sum(2) / 4).mean(1)
-        example, feature = (case.present & ~case.ordinary).nonzero(as_tuple=True)
+        alone = case.present & ~case.ordinary & ~long_texts(case).unsqueeze(1)
+        example, feature = alone.nonzero(as_tuple=True)
         attribution[example, feature] = whole[example] - self._without(model, case, example, feature)
         return attribution.to(case.inputs.dtype)
 
@@ -248,6 +253,11 @@ class GroupedMaskGate:
         """Examples ``(rows,)`` and what is removed ``(rows, features)``, as many rows at once as memory is to hold."""
         rows = max(1, self.max_tokens // removed.shape[1])
         return zip(torch.split(example, rows), torch.split(removed, rows), strict=True)
+
+
+def long_texts(case: Case) -> Tensor:
+    """Which examples are long, ``(batch,)`` bool."""
+    return case.present.sum(1) >= LONG
 
 
 def own_and_others(change: Tensor, halfway: Tensor) -> tuple[Tensor, Tensor]:

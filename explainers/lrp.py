@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -40,6 +40,7 @@ SYNONYMS = {
 }
 
 
+@lru_cache(maxsize=1024)
 def operation_name(operation: Callable[..., Any]) -> str:
     """The name that rule tables use: ``torch.add``, ``Tensor.__radd__`` and ``x + y`` are all ``add``."""
     name = operation.__name__

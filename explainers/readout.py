@@ -39,7 +39,7 @@ from torch.utils._pytree import tree_map
 
 from faithcheck.explainers.attention import Attention, read_at
 from faithcheck.explainers.bypass import blocks
-from faithcheck.explainers.gates import CLAIMS, Gated, difference_gradient, gates_attention, without_own_row
+from faithcheck.explainers.gates import CLAIMS, Gated, difference_gradient, gates_attention, long_texts, without_own_row
 from faithcheck.explainers.gates_expected import TANGENT
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.explainers.rules import MATRIX_PRODUCTS, Call
@@ -52,8 +52,7 @@ NOT_BY_ITSELF = (
 )
 
 
-SHARE = 0.15  # of the features: how many rows are run again in a long text
-LONG = 128  # features: in fewer, a layer takes as long for a few rows as for all
+SHARE = 0.12  # of the features: how many rows are run again in a long text; in a short one that would be every layer
 SHORT = 8  # of the features of a short text are taken away again
 
 
@@ -147,9 +146,8 @@ class Removed:
 
     def taken(self, values: Tensor, rows: Tensor) -> Tensor:
         """What ``(…, positions, ·)`` has at rows ``(batch, groups, ·)``, ``(…, groups, ·, ·)``."""
-        where = rows.reshape(len(rows), *(1,) * (values.dim() - 3), -1, 1)
-        found = values.gather(-2, where.expand(*values.shape[:-2], -1, values.shape[-1]))
-        return torch.unflatten(found, -2, rows.shape[1:])
+        example = torch.arange(len(rows), device=rows.device)[:, None, None]
+        return values.movedim(-2, 1)[example, rows].movedim((1, 2), (-3, -2))
 
     def pairs(self, values: Tensor) -> Tensor:
         """What ``(…, positions, positions)`` has at the queries inside and the rows' keys, ``(…, groups, ·, rows)``."""
@@ -329,11 +327,6 @@ class Copies(Attention):
         return softmax(logits.masked_fill(gone, torch.finfo(logits.dtype).min))
 
 
-def long_texts(case: Case) -> Tensor:
-    """Which examples are long, ``(batch,)`` bool."""
-    return case.present.sum(1) >= LONG
-
-
 def every_feature(case: Case, positions: int, readout: Tensor) -> Removed:
     """Every feature, from the readout row alone, in every layer.
 
@@ -421,15 +414,21 @@ class ReadoutGate:
         gradient = passed[0]
         readout = position_read(gradient)
         there = torch.arange(change.shape[2], device=readout.device) == readout.unsqueeze(-1)
+        first = 0
         if watched.layers[-1].normalised:
-            size = without_own_row(change.abs().sum(0), there)
-            removed = chosen(case, size, readout, 2 * len(change) // 3)
+            first = 2 * len(change) // 3
+            removed = chosen(case, without_own_row(change.abs().sum(0), there), readout, first)
         else:
             removed = every_feature(case, change.shape[2], readout)
-        change = torch.where(removed.few[:, None, None], change, (derivative + change) / 2)
-        late = torch.arange(len(change), device=readout.device).unsqueeze(1) >= removed.since
-        late = without_own_row((change * late[..., None, None]).sum(0), there)
-        attribution = without_own_row(change.sum(0), there).sum(1)
+        few = removed.few[:, None, None]
+
+        def gates(since: int) -> Tensor:
+            derived, finite = derivative[since:].sum(0), change[since:].sum(0)
+            return without_own_row(torch.where(few, finite, (derived + finite) / 2), there)
+
+        every = gates(0)
+        late = torch.where(few, every, gates(first)) if first else every
+        attribution = every.sum(1)
         again = removed.feature >= 0
         example, _ = again.nonzero(as_tuple=True)
         feature, rows = removed.feature[again].unsqueeze(1), removed.rows[again]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from faithcheck.explainers import LeaveOneOut, Unsupported, attention
+from faithcheck.explainers import LeaveOneOut, Unsupported, attention, gates
 from faithcheck.explainers.attention import Attention, output_without
 from faithcheck.explainers.gates import FiniteMaskGate, GroupedMaskGate, MaskGate, dealt
 from faithcheck.explainers.protocol import attribution_of, checked_attribution, input_gradient
@@ -24,6 +24,7 @@ from faithcheck.tests.meta.test_explainers import assert_same, state_of
 
 CPU = torch.device("cpu")
 TEXT, DECODERS = ("bert", "gpt2", "llama"), ("gpt2", "llama")
+GATES = [MaskGate(), FiniteMaskGate(), ReadoutGate(), GroupedMaskGate()]
 LENGTHS, WIDTH = (6, 4, 5), 16
 GATES = (MaskGate("attention_mask"), FiniteMaskGate("attention_mask"), GroupedMaskGate(2, "attention_mask"))
 # Round-off of two layers in float64, of outputs of about 1.
@@ -258,8 +259,10 @@ def test_features_are_dealt_out_in_turn():
     assert dealt(features, 3).tolist() == expected
 
 
-def grouped(model, case, groups):
+def grouped(model, case, groups, long=False):
     """0.6 φ(½) + 0.4 the mean of φ(0) over the other groups' rows, and special features exactly, by the oracle.
+
+    In long texts special features have φ(0), in the mean over all groups' rows.
 
     But for f(x), which is what it is with a group halfway and ½ Σ ½ (φ(½) + φ(0)) more, in the mean over groups.
     """
@@ -279,7 +282,7 @@ def grouped(model, case, groups):
     with torch.no_grad():
         guessed = whole.mean(0) - explained(case.run(model), case.target)
     exact = hidden_keys.leave_one_out(model, case) + guessed.unsqueeze(1)
-    return torch.where(ordinary, 0.6 * own + 0.4 * others, exact) * case.present
+    return torch.where(ordinary, 0.6 * own + 0.4 * others, changes.mean(0) if long else exact) * case.present
 
 
 @pytest.mark.parametrize(("groups", "special"), [(2, True), (4, True), (2, False)])
@@ -292,6 +295,37 @@ def test_the_grouped_gate_lets_one_group_half_way_at_a_time(name, groups, specia
         found = GroupedMaskGate(groups, "attention_mask").attribute(reader(name, implementation), case)
         torch.testing.assert_close(found, expected, **EXACT)
     assert (FiniteMaskGate("attention_mask").attribute(model, case) - expected).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_the_grouped_gate_of_long_texts_spends_nothing_on_special_features(name, monkeypatch):
+    model, case = reader(name), case_of(name)
+    monkeypatch.setattr(gates, "LONG", max(LENGTHS))
+    long = case.present.sum(1, keepdim=True) == max(LENGTHS)
+    assert 0 < long.sum() < len(long)
+    expected = torch.where(long, grouped(model, case, 4, long=True), grouped(model, case, 4))
+    torch.testing.assert_close(GroupedMaskGate(4).attribute(model, case), expected, **EXACT)
+    assert (expected - grouped(model, case, 4)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("explainer", GATES, ids=lambda e: e.name)
+@pytest.mark.parametrize("name", [*TEXT, "vit"])
+def test_how_much_is_worked_on_at_once_changes_nothing_but_round_off(explainer, name, monkeypatch):
+    """All layers together, or head by head, with the gradient at the logits that the backward pass made."""
+    reckon, operands = attention.gates_moved, []
+
+    def followed(*values):
+        operands.append(len(values))
+        return reckon(*values)
+
+    monkeypatch.setattr(attention, "gates_moved", followed)
+    gate, model, case = replace(explainer, removal="attention_mask"), reader(name), case_of(name)
+    together, few = gate.attribute(model, case), len(operands)
+    assert set(operands) == {2}
+    monkeypatch.setattr(attention, "TOGETHER", 1)
+    torch.testing.assert_close(gate.attribute(model, case), together, rtol=1e-12, atol=1e-13)
+    assert len(operands) > 2 * few
+    assert (3 in operands) == (explainer.name != "grouped_mask_gate")  # whose A is not the weights
 
 
 @pytest.mark.parametrize("groups", [5, 2])
@@ -821,9 +855,7 @@ def test_in_less_precision(gate, name, dtype, within):
     assert (found - expected).abs().max() < within * expected.abs().max()
 
 
-@pytest.mark.parametrize(
-    "explainer", [MaskGate(), FiniteMaskGate(), ReadoutGate(), GroupedMaskGate()], ids=lambda e: e.name
-)
+@pytest.mark.parametrize("explainer", GATES, ids=lambda e: e.name)
 def test_no_graph_is_kept(explainer, monkeypatch):
     """A hook that holds what holds its tensor is never freed: Python's collector does not see through the graph."""
     made = []
@@ -860,7 +892,9 @@ class LogitsGoOn(nn.Module):
         return self.head(x[:, 0])
 
 
-def test_the_gradient_at_logits_is_that_of_their_softmax_alone():
+@pytest.mark.parametrize("together", [1, attention.TOGETHER])
+def test_the_gradient_at_logits_is_that_of_their_softmax_alone(together, monkeypatch):
+    monkeypatch.setattr(attention, "TOGETHER", together)
     inputs = torch.randn(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     case = Case(inputs, torch.tensor([0, 1]), torch.zeros_like(inputs))
     watched = Attention(case)

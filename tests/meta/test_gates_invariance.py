@@ -29,7 +29,7 @@ from faithcheck.axioms.dummy import dummy
 from faithcheck.axioms.invariance import invariance
 from faithcheck.axioms.symmetry import symmetry
 from faithcheck.axioms.verdicts import relative_gap
-from faithcheck.explainers import attention, readout
+from faithcheck.explainers import attention, gates, readout
 from faithcheck.explainers.attention import output_without
 from faithcheck.explainers.gates import FiniteMaskGate, GroupedMaskGate, MaskGate
 from faithcheck.explainers.protocol import Unsupported
@@ -118,7 +118,7 @@ def test_gates_in_the_attention_are_invariant(name):
 
 @pytest.mark.parametrize("name", [named(name) for name in registered_pairs() if "bert" in name])
 def test_the_readout_gate_of_long_texts_is_invariant(name, monkeypatch):
-    monkeypatch.setattr(readout, "LONG", 1)  # the registry's are short
+    monkeypatch.setattr(gates, "LONG", 1)  # the registry's are short
     monkeypatch.setattr(readout, "SHARE", 1.0)
     check(READOUT, registered_pairs()[name])
 
@@ -150,7 +150,7 @@ def test_a_pair_with_one_heads_logits_scaled_is_red(host, explainer):
 
 
 def test_a_gate_that_sees_one_head_is_red(monkeypatch):
-    monkeypatch.setattr(attention, "over_heads", lambda values: values[0])
+    monkeypatch.setattr(attention, "over_heads", lambda values: values[..., 0, :, :])
     pairs = registered_pairs()
     check(FINITE, pairs["basis.value_output_bert"])
     with pytest.raises(AssertionError, match=r"finite_mask_gate on permutation\.heads"):

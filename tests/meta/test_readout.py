@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from faithcheck.explainers import LeaveOneOut, Unsupported, readout
+from faithcheck.explainers import LeaveOneOut, Unsupported, gates, readout
 from faithcheck.explainers.gates import MaskGate
 from faithcheck.explainers.protocol import attribution_of, checked_attribution
 from faithcheck.explainers.readout import ReadoutGate
@@ -121,6 +121,21 @@ def test_the_readout_row_without_the_key_in_the_upper_layers_and_gates_elsewhere
     for other in range(layers):  # where the exact part begins matters
         if other != first_exact(name, layers):
             assert (by_oracle(reader(name, layers), case, layers, other) - expected).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("some", [1, 2, 3])
+def test_of_short_texts_the_features_that_move_most_are_exact_and_the_others_by_gates(some, monkeypatch):
+    layers, case = 3, case_of("bert")
+    model = reader("bert", layers)
+    monkeypatch.setattr(readout, "SHORT", some)
+    exact, by_gates = (by_oracle(model, case, layers, since) for since in (first_exact("bert", layers), layers))
+    sizes = hidden_keys.finite_changes(model, case)[0].abs().sum(0)
+    own = torch.eye(case.shape[1], dtype=torch.bool) & ~rows_read(case, case.shape[1]).unsqueeze(1)
+    most = sizes.masked_fill(own, 0).sum(2).masked_fill(~case.present, -1).topk(some).indices
+    again = torch.zeros(case.shape, dtype=torch.bool).scatter(1, most, True)
+    others = ~own_key(case, case.shape[1])
+    torch.testing.assert_close(explain(model, case)[others], torch.where(again, exact, by_gates)[others], **EXACT)
+    assert ((exact - by_gates).abs() > 1e-5)[others & case.present].all()
 
 
 @pytest.mark.parametrize("name", ["bert", *DECODERS])
@@ -449,7 +464,7 @@ def test_in_less_precision(name, dtype, within):
 
 @pytest.fixture
 def long(monkeypatch):
-    monkeypatch.setattr(readout, "LONG", 1)
+    monkeypatch.setattr(gates, "LONG", 1)
     return lambda share: monkeypatch.setattr(readout, "SHARE", share)
 
 
@@ -477,7 +492,7 @@ def test_a_padded_batch_of_long_texts_is_its_texts_one_by_one(long, share):
 def test_long_and_short_in_one_batch(monkeypatch):
     model, case = reader("bert", 3), case_of("bert")
     assert len(set(LENGTHS)) > 1
-    monkeypatch.setattr(readout, "LONG", max(LENGTHS))
+    monkeypatch.setattr(gates, "LONG", max(LENGTHS))
     together = explain(model, case)
     for i, n in enumerate(LENGTHS):
         torch.testing.assert_close(together[i, :n].unsqueeze(0), explain(model, alone(case, i)), rtol=0, atol=1e-12)
