@@ -221,15 +221,16 @@ class Moved:
 
     def follow(self, layer: int, whole: Tensor, weights: Tensor, logits: Tensor | None) -> None:
         """Wait for the gradient at the weights, and for that at the logits where it passes."""
+        passes = logits is not None  # a hook that held the logits would keep them in memory
 
         def at_weights(gradient: Tensor) -> None:
             if not len(self.read):  # the last layer, the first to be passed
                 size = gradient.abs().amax(-1)
                 self.read = read_at(size.flatten(1, -2).amax(1) if size.dim() > 2 else size)
-            if logits is None:
-                self.reckon(layer, zip(whole, gradient, strict=True))
-            else:
+            if passes:
                 self.waiting[layer] = whole, gradient
+            else:
+                self.reckon(layer, zip(whole, gradient, strict=True))
 
         def at_logits(gradient: Tensor) -> None:
             if layer in self.waiting:

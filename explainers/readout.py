@@ -427,7 +427,7 @@ class ReadoutGate:
             return without_own_row(torch.where(few, finite, (derived + finite) / 2), there)
 
         every = gates(0)
-        late = torch.where(few, every, gates(first)) if first else every
+        late = every if removed.few.all() or not first else torch.where(few, every, gates(first))
         attribution = every.sum(1)
         again = removed.feature >= 0
         example, _ = again.nonzero(as_tuple=True)
