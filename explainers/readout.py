@@ -5,9 +5,11 @@ Most Transformers are read at one position: [CLS], a decoder's last token, a ViT
 
 The direct part is computed exactly: for each i a copy of the readout row goes through the layers that attends to the
 keys and values of the other rows, unchanged, and to its own, but not to key i; then through the norm behind the last
-layer, if there is one. That is n rows more, a forward pass. Where layers end in a LayerNorm, as BERT's do, each forgets
-the scale of what came before, and the last third of them has most of the direct part: a third of a forward pass. Where
-they do not, as in GPT-2, Llama and ViT, every layer adds to one sum that the last norm divides, and none can be missed.
+layer, if there is one. Where layers end in no LayerNorm, as in GPT-2, Llama and ViT, every layer adds to one sum that
+the last norm divides, and none can be missed: that is n rows more, a forward pass. Where they do, as BERT's, each
+forgets the scale of what came before. There the last third of the layers has most of the direct part, and few features
+have much of one: copies are made of the eight that move most, by Σ |change| over rows and layers of the gates below.
+The direct part of the others is by their gates.
 
 In the layers below, and for the indirect part, rows have gates (`gates`). The derivative at the gate's 1 and the finite
 change are both first-order, the one along m_i, the other along O(s) = (1 − s)·O + s·(O without i), and differ in A².
@@ -15,8 +17,8 @@ Neither is nearer to Leave-One-Out everywhere: their mean is taken. What is behi
 gradient at the readout row.
 
 Long texts, of layers that end in a LayerNorm, are read otherwise. There the error is in a few features that move much,
-and of those in a few rows. So the direct part is by gates as well, and the features that move most, by Σ |change| over
-rows and layers, are taken away again from the readout row and from the rows in which they move most, in every layer:
+and of those in a few rows. So the features that move most are taken away again from the readout row and from the rows
+in which they move most, in every layer:
 copies of these rows attend to each other as changed, and to the other rows as they were. What is left is first-order:
 for the rows of no copy the feature's own gate, and what reaches them of the copies' changed keys and values, by the
 gradient at these that does not come through the copies. Where every row is copied, this is Leave-One-Out.
@@ -372,7 +374,7 @@ def chosen(case: Case, change: Tensor, readout: Tensor, since: int) -> Removed:
 
 @dataclass(frozen=True)
 class ReadoutGate:
-    """The direct part exactly, the indirect part by gates: a forward and a backward pass, and a third of one or all.
+    """The direct part exactly, the indirect part by gates: a forward and a backward pass, and some rows again.
 
     Attributes:
         removal: see `gates.MaskGate`; by the baseline the gate is linear in its input, and this is `MaskGate`.
