@@ -199,7 +199,7 @@ class Attention(TorchFunctionMode):
             raise Unsupported("attention weights that the explained output does not depend on")
         in_order = zip(*(found[place] for place in sorted(found)), strict=True)
         features = slice(-self.case.shape[1], None)
-        derivative, change = (torch.stack(each)[..., features].unflatten(0, (layers, -1)) for each in in_order)
+        derivative, change = (torch.unflatten(torch.stack(each)[..., features], 0, (layers, -1)) for each in in_order)
         return derivative, change, self._moved.read
 
 
@@ -251,7 +251,7 @@ class Moved:
         """Reckon what the gates of each example move in a layer, in parts, or together with those of other layers."""
         for example, gates in enumerate(each):
             heads = max(1, TOGETHER // gates[0].shape[-2:].numel())
-            for part in zip(*(by_heads(values).split(heads) for values in gates), strict=True):
+            for part in zip(*(torch.split(by_heads(values), heads) for values in gates), strict=True):
                 if self.together and [x.shape for x in self.together[0][1]] != [x.shape for x in part]:
                     self.reckon_together()
                 self.together.append(((layer, example), part))
