@@ -71,8 +71,8 @@ def moved(
 
 
 def without_own_row(change: Tensor, read: Tensor) -> Tensor:
-    """The changes ``(…, batch, queries, features)``, but for a feature's in its own row, unless that row is read."""
-    queries, features = change.shape[-2:]
+    """The changes ``(batch, queries, features)`` but for that of a feature in its own row, unless that row is read."""
+    queries, features = change.shape[1:]
     own = torch.eye(queries, dtype=torch.bool, device=change.device)[:, -features:]
     return change.masked_fill(own & ~read.unsqueeze(-1), 0)
 
@@ -177,8 +177,8 @@ class GroupedMaskGate:
 
         f(x) ≈ f(g halfway) + ½ Σ_{i in g} ½ (φ_i(0) + φ_i(½)), in the mean over groups g.
 
-    In long texts (`LONG`), where the row of one more special feature takes as long as a group's without its backward
-    pass, and special features matter less, theirs is φ(0), by the finite gate, in the mean over the groups.
+    In long texts (`LONG`) two such rows take as long as another pass, and special features matter less there: theirs is
+    φ(0), the finite gate's, in the mean over the groups.
 
     Costs ``groups`` forward and backward passes, and in short texts a forward pass for each special feature.
 

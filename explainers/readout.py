@@ -18,10 +18,10 @@ gradient at the readout row.
 
 Long texts, of layers that end in a LayerNorm, are read otherwise. There the error is in a few features that move much,
 and of those in a few rows. So the features that move most are taken away again from the readout row and from the rows
-in which they move most, in every layer:
-copies of these rows attend to each other as changed, and to the other rows as they were. What is left is first-order:
-for the rows of no copy the feature's own gate, and what reaches them of the copies' changed keys and values, by the
-gradient at these that does not come through the copies. Where every row is copied, this is Leave-One-Out.
+in which they move most, in every layer: copies of these rows attend to each other as changed, and to the other rows as
+they were. What is left is first-order: for the rows of no copy the feature's own gate, and what reaches them of the
+copies' changed keys and values, by the gradient at these that does not come through the copies. Where every row is
+copied, this is Leave-One-Out.
 
 With the direct and the indirect part exact, r with Leave-One-Out is 0.99 (docs/remedies.md): what is lost is the
 curvature of the indirect part. Derivation: this project's.
@@ -54,8 +54,8 @@ NOT_BY_ITSELF = (
 )
 
 
-SHARE = 0.12  # of the features: how many rows are run again in a long text; in a short one that would be every layer
-SHORT = 8  # of the features of a short text are taken away again
+SHARE = 0.12  # of a long text's features: how many rows are run again, in every layer
+SHORT = 8  # how many of a short text's features are taken away again, in the last layers
 
 
 @dataclass
