@@ -117,7 +117,7 @@ class Removed:
         rows: ``(batch, groups, rows)`` the positions of the rows, the readout row's first.
         counted: bool, likewise: what is not, is the readout row again, to fill up.
         since: ``(batch,)`` the first layer in which they are.
-        few: bool, likewise: whether these are but the few that move most.
+        long: bool, likewise: whether the text is read as a long one, by first order beside the copies.
     """
 
     feature: Tensor
@@ -125,7 +125,7 @@ class Removed:
     rows: Tensor
     counted: Tensor
     since: Tensor
-    few: Tensor
+    long: Tensor
 
     @property
     def flat(self) -> Tensor:
@@ -253,7 +253,7 @@ class Copies(Attention):
     def __init__(self, case: Case, layer: Layer, removed: Removed, here: Tensor) -> None:
         super().__init__(case)
         self.layer, self.copies, self.here = layer, removed, here
-        self.number, self.few = 0, bool(removed.few.any())
+        self.number, self.long = 0, bool(removed.long.any())
         self.passed_on = layer.hidden.new_zeros(removed.feature.shape)
 
     def operate(self, call: Call) -> Any:
@@ -278,7 +278,7 @@ class Copies(Attention):
         """The logits ``(…, groups · rows, positions)``."""
         copies = self.copies
         changed = copies.grouped(keys.mT)
-        if self.few and product.at_second is not None and product.at_result is not None:
+        if self.long and product.at_second is not None and product.at_result is not None:
             before = copies.taken(product.second.mT, copies.rows)
             gradient = copies.taken(product.at_second.mT, copies.rows)
             vectors = copies.taken(product.first, copies.inside)
@@ -291,7 +291,7 @@ class Copies(Attention):
         """The outputs ``(…, groups · rows, width)``."""
         copies = self.copies
         changed, before = copies.grouped(values), copies.taken(product.second, copies.rows)
-        if self.few and product.at_second is not None and product.at_result is not None:
+        if self.long and product.at_second is not None and product.at_result is not None:
             gradient = copies.taken(product.at_second, copies.rows)
             vectors = copies.taken(product.at_result, copies.inside)
             self.pass_on(changed - before, gradient, copies.pairs(product.first), vectors)
@@ -354,9 +354,9 @@ def chosen(case: Case, change: Tensor, readout: Tensor, since: int) -> Removed:
         readout: ``(batch,)``.
         since: the first layer in which those of short texts are.
     """
-    present, few = case.present.sum(1), long_texts(case)
-    rows = torch.where(few, (present * SHARE / 2).sqrt().ceil().long(), 1)
-    groups = torch.where(few, 2 * rows, SHORT).minimum(present)
+    present, long = case.present.sum(1), long_texts(case)
+    rows = torch.where(long, (present * SHARE / 2).sqrt().ceil().long(), 1)
+    groups = torch.where(long, 2 * rows, SHORT).minimum(present)
     slots = torch.arange(int(groups.max()), device=change.device)
     feature = change.sum(1).masked_fill(~case.present, -1).argsort(dim=1, descending=True, stable=True)[:, : len(slots)]
     feature = feature.masked_fill(slots >= groups.unsqueeze(1), -1)
@@ -369,7 +369,7 @@ def chosen(case: Case, change: Tensor, readout: Tensor, since: int) -> Removed:
     counted = (best.values > 0) & (slots < rows[:, None, None])
     own = feature.clamp_min(0) + change.shape[1] - change.shape[2]
     where = torch.where(counted, best.indices, readout[:, None, None])
-    return Removed(feature, own, where, counted, torch.where(few, 0, since), few)
+    return Removed(feature, own, where, counted, torch.where(long, 0, since), long)
 
 
 @dataclass(frozen=True)
@@ -422,14 +422,14 @@ class ReadoutGate:
             removed = chosen(case, without_own_row(change.abs().sum(0), there), readout, first)
         else:
             removed = every_feature(case, change.shape[2], readout)
-        few = removed.few[:, None, None]
+        long = removed.long[:, None, None]
 
         def gates(since: int) -> Tensor:
             derived, finite = derivative[since:].sum(0), change[since:].sum(0)
-            return without_own_row(torch.where(few, finite, (derived + finite) / 2), there)
+            return without_own_row(torch.where(long, finite, (derived + finite) / 2), there)
 
         every = gates(0)
-        late = every if removed.few.all() or not first else torch.where(few, every, gates(first))
+        late = every if removed.long.all() or not first else torch.where(long, every, gates(first))
         attribution = every.sum(1)
         again = removed.feature >= 0
         example, _ = again.nonzero(as_tuple=True)
@@ -452,7 +452,7 @@ class ReadoutGate:
                 args, kwargs = tree_map(lambda x: at_positions(x, at, gradient.shape[1]), (layer.args, layer.kwargs))
                 with Copies(case, layer, removed, number >= removed.since) as attention:
                     copies = states(layer.module(copies, *args, **kwargs))
-                passed_on += attention.passed_on * removed.few.unsqueeze(1)
+                passed_on += attention.passed_on * removed.long.unsqueeze(1)
             for module, _ in watched.behind:
                 copies = module(copies)
         except (RuntimeError, IndexError, TypeError) as error:
