@@ -10,7 +10,7 @@ A_k / (1 − A_i) for k ≠ i, and A_i becomes 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,11 @@ HIDING = frozenset(
 Gates: TypeAlias = tuple[Tensor, ...]
 """Of an example in a layer: the attention weights, the gradient there, and that at the logits if it is known."""
 
+Kind: TypeAlias = Literal["derivative", "change"]
+"""What a gate moves: to first order, or in all."""
+
 TOGETHER = 2**18
-"""Entries of attention weights that are worked on at once: a core's cache holds a megabyte of an operand."""
+"""Entries of attention weights up to which layers are worked on together: of short texts, each takes no time."""
 
 ALMOST_ALONE = 0.99
 """An attention weight A above which 1 − A is the sum of the other keys' weights: it has lost two digits."""
@@ -107,12 +110,12 @@ class Attention(TorchFunctionMode):
         logits = logits.view_as(logits)  # of our own: others may read them too, and add to the gradient there
         whole, weights = self.without(logits, softmax)
         if torch.is_grad_enabled():
-            # Of what is below the first attention no gradient is needed.
-            weights = weights if weights.requires_grad and self.weights else weights.detach().requires_grad_()
+            first = not (weights.requires_grad and self.weights)
             # The backward pass makes the gradient at the logits, unless A is not the weights, or the types are narrow.
-            passed = not weights.is_leaf and self.removed is None and logits.element_size() >= 4
+            passed = not first and self.removed is None and logits.element_size() >= 4
             passed &= weights[0].numel() >= TOGETHER  # where there are few, making it again takes as long as waiting
-            self._moved.follow(len(self.weights), whole.detach(), weights, logits if passed else None)
+            weights = weights.detach() if first else weights  # of what is below no gradient is needed
+            weights = self._moved.follow(whole.detach(), weights, logits if passed else None)
         self.whole.append(whole.detach())
         self.weights.append(weights)
         return weights
@@ -172,18 +175,24 @@ class Attention(TorchFunctionMode):
             if bool((expected & ~attended).any()):
                 raise Unsupported("features that no row attends to: the features are not the last positions (padding?)")
 
-    def moved(self, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    @property
+    def read(self) -> Tensor:
+        """Which rows the output is read at, ``(batch, queries)`` bool: whose weights in the last layer `moved` it."""
+        return self._moved.read
+
+    def moved(self, output: Tensor, *kinds: Kind) -> tuple[Tensor, ...]:
         """What each feature's gate moves in each row of each layer, summed over heads.
 
         With S the gradient at the weights A, the derivative at the gate m_i = 1 of A_k ∝ m_k exp z_k is
-        A_i (S_i − Σ_k A_k S_k), the gradient at the logit z_i. Σ_k S_k (A_k − A_k without i) is that over 1 − A_i.
+        A_i (S_i − Σ_k A_k S_k), the gradient at the logit z_i. The finite change Σ_k S_k (A_k − A_k without i) is that
+        over 1 − A_i.
 
         Args:
             output: the explained output, ``(batch,)``.
+            kinds: which of the two.
 
         Returns:
-            The derivative, and the finite change, ``(layers, batch, queries, features)``; and which rows the output is
-            read at, ``(batch, queries)`` bool: those whose weights in the last layer it depends on.
+            ``(layers, batch, queries, features)``, one for each kind.
 
         Raises:
             Unsupported: no attention was seen, layers of unlike length, or weights that the output does not depend on.
@@ -191,37 +200,58 @@ class Attention(TorchFunctionMode):
         self.require_attention()
         if not output.requires_grad and not output.is_inference():  # torch says itself that there is no gradient there
             raise Unsupported("attention weights that the explained output does not depend on")
-        self._moved.forget()
-        torch.autograd.grad(output.sum(), self.weights, allow_unused=True)
+        self._moved.forget(kinds)
+        torch.autograd.grad(output.sum(), self._moved.asked, allow_unused=True)
         self._moved.finish()
         found, layers = self._moved.found, len(self.weights)
         if len(found) < layers * len(output):
             raise Unsupported("attention weights that the explained output does not depend on")
         in_order = zip(*(found[place] for place in sorted(found)), strict=True)
         features = slice(-self.case.shape[1], None)
-        derivative, change = (torch.unflatten(torch.stack(each)[..., features], 0, (layers, -1)) for each in in_order)
-        return derivative, change, self._moved.read
+        return tuple(torch.unflatten(torch.stack(each)[..., features], 0, (layers, -1)) for each in in_order)
+
+
+class Shown(torch.autograd.Function):
+    """The values, whose gradient is shown as it passes when that at ``asked``, a number, is asked for.
+
+    To ask for the gradient at the values would keep it until the end: of a long text as much memory again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, asked: Tensor, show: Callable[[Tensor], None]) -> Tensor:
+        """The values, and no gradient of their own yet."""
+        ctx.show = show
+        return values.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        """The gradient as it is, and 0 where it was asked for."""
+        ctx.show(gradient)
+        return gradient, gradient.new_zeros(()), None
 
 
 class Moved:
     """What the gates of each layer move, reckoned as the gradients come by, while they are at hand.
 
-    It holds no tensor of the graph: the graph holds it, by the hooks, and neither would ever be freed.
+    It holds no tensor of the graph: the graph holds it, and neither would ever be freed.
     """
 
     def __init__(self) -> None:
+        self.asked: list[Tensor] = []  # one a layer, at which to ask for the gradient
         self.read = torch.empty(0)  # which rows of the last layer the output is read at
-        self.forget()
+        self.scratch = torch.empty(0)  # one for all layers: memory that is given back each time is made anew each time
+        self.forget(())
 
-    def forget(self) -> None:
-        """Forget what another backward pass left."""
-        self.found: dict[tuple[int, int], list[Tensor]] = {}  # by layer and example: derivative, finite change
+    def forget(self, kinds: tuple[Kind, ...]) -> None:
+        """Forget what another backward pass left: from now on these kinds are asked for."""
+        self.kinds = kinds
+        self.found: dict[tuple[int, int], list[Tensor]] = {}  # by layer and example: one for each kind
         self.waiting: dict[int, tuple[Tensor, Tensor]] = {}  # A and the gradient there, until that at the logits comes
         self.together: list[tuple[tuple[int, int], Gates]] = []  # of short texts, as many as a cache holds
 
-    def follow(self, layer: int, whole: Tensor, weights: Tensor, logits: Tensor | None) -> None:
-        """Wait for the gradient at the weights, and for that at the logits where it passes."""
-        passes = logits is not None  # a hook that held the logits would keep them in memory
+    def follow(self, whole: Tensor, weights: Tensor, logits: Tensor | None) -> Tensor:
+        """The weights, the gradient at which is waited for, and that at the logits where it passes."""
+        layer, passes = len(self.asked), logits is not None  # a hook that held the logits would keep them in memory
 
         def at_weights(gradient: Tensor) -> None:
             if not len(self.read):  # the last layer, the first to be passed
@@ -236,9 +266,11 @@ class Moved:
             if layer in self.waiting:
                 self.reckon(layer, zip(*self.waiting.pop(layer), gradient, strict=True))
 
-        weights.register_hook(at_weights)  # type: ignore[no-untyped-call]
         if logits is not None:
             logits.register_hook(at_logits)  # type: ignore[no-untyped-call]
+        self.asked.append(weights.new_zeros((), requires_grad=True))
+        shown: Tensor = Shown.apply(weights, self.asked[-1], at_weights)  # type: ignore[no-untyped-call]
+        return shown
 
     def finish(self) -> None:
         """Reckon by hand where no gradient came by the logits: nothing below them is asked for."""
@@ -248,15 +280,14 @@ class Moved:
         self.reckon_together()
 
     def reckon(self, layer: int, each: Iterable[Gates]) -> None:
-        """Reckon what the gates of each example move in a layer, in parts, or together with those of other layers."""
+        """Reckon what the gates of each example move in a layer, by itself or together with those of other layers."""
         for example, gates in enumerate(each):
-            heads = max(1, TOGETHER // gates[0].shape[-2:].numel())
-            for part in zip(*(torch.split(by_heads(values), heads) for values in gates), strict=True):
-                if self.together and [x.shape for x in self.together[0][1]] != [x.shape for x in part]:
-                    self.reckon_together()
-                self.together.append(((layer, example), part))
-                if 2 * len(self.together) * part[0].numel() > TOGETHER:
-                    self.reckon_together()
+            every = tuple(by_heads(values) for values in gates)
+            if self.together and [x.shape for x in self.together[0][1]] != [x.shape for x in every]:
+                self.reckon_together()
+            self.together.append(((layer, example), every))
+            if 2 * len(self.together) * every[0].numel() > TOGETHER:
+                self.reckon_together()
 
     def reckon_together(self) -> None:
         """Reckon what has come together."""
@@ -265,33 +296,41 @@ class Moved:
         places, parts = zip(*self.together, strict=True)
         self.together = []
         stacked = [full(torch.stack(one) if len(one) > 1 else one[0].unsqueeze(0)) for one in zip(*parts, strict=True)]
-        for place, *moved in zip(places, *gates_moved(*stacked), strict=True):
-            for before, more in zip(self.found.setdefault(place, moved), moved, strict=True):
-                if before is not more:  # other heads of the same layer
-                    before += more
+        if self.scratch.shape != stacked[0].shape or self.scratch.dtype != stacked[0].dtype:
+            self.scratch = torch.empty_like(stacked[0])
+        moved = gates_moved(self.kinds, self.scratch, *stacked)
+        self.found |= {place: each for place, *each in zip(places, *moved, strict=True)}
 
 
-def gates_moved(weights: Tensor, gradient: Tensor, at_logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The derivative and the finite change of `Attention.moved`: ``(…, heads, queries, keys)`` to without heads.
+def gates_moved(
+    kinds: tuple[Kind, ...], scratch: Tensor, weights: Tensor, gradient: Tensor, at_logits: Tensor | None = None
+) -> list[Tensor]:
+    """These kinds of `Attention.moved`: ``(…, heads, queries, keys)`` to without heads.
 
-    ``at_logits`` is the gradient at the logits, where the backward pass has made it.
+    ``at_logits`` is the gradient at the logits, where the backward pass has made it; ``scratch`` is written over.
     """
     if at_logits is None:
         at_logits = torch.mul(weights, gradient)
         at_logits = torch.sub(gradient, at_logits.sum(-1, keepdim=True), out=at_logits).mul_(weights)
-    change = 1 - weights
+    moved = [at_logits if kind == "derivative" else finite(weights, gradient, at_logits, scratch) for kind in kinds]
+    return [over_heads(each) for each in moved]
+
+
+def finite(weights: Tensor, gradient: Tensor, at_logits: Tensor, change: Tensor) -> Tensor:
+    """The finite change of `Attention.moved` in each head, written to ``change``."""
+    torch.sub(1, weights, out=change)
+    almost_alone = not bool(change.amin() >= 1 - ALMOST_ALONE)
     torch.div(at_logits, change, out=change)
-    top = weights.amax(-1, keepdim=True)
-    if not bool(top.amax() <= ALMOST_ALONE):
+    if almost_alone:
         # Where a row attends to one key almost alone, 1 − A is round-off: there by A (S − mean of S over the others).
-        rows = (top.squeeze(-1) > ALMOST_ALONE).nonzero(as_tuple=True)
+        rows = (weights.amax(-1) > ALMOST_ALONE).nonzero(as_tuple=True)
         of_row, at_row = weights[rows], gradient[rows]
         key = of_row.argmax(-1, keepdim=True)
         others = of_row.scatter(-1, key, 0)
         left = others.sum(-1, keepdim=True)
         step = of_row.gather(-1, key) * (at_row.gather(-1, key) - (others * at_row).sum(-1, keepdim=True) / left)
         change[(*rows, key.squeeze(-1))] = step.masked_fill(left == 0, 0).squeeze(-1)  # nothing left to compare with
-    return over_heads(at_logits), over_heads(change)
+    return change
 
 
 def read_at(size: Tensor) -> Tensor:

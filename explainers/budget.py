@@ -291,8 +291,8 @@ def attention_parts(model: nn.Module, case: Case, removed: Tensor | None) -> tup
     """
     with Attention(case, removed, 0.5) as attention:
         output = explained(case.run(model), case.target)
-    _, change, read = attention.moved(output)
-    return torch.cat([without_own_row(layer, read) for layer in change], 1), output.detach()
+    (change,) = attention.moved(output, "change")
+    return torch.cat([without_own_row(layer, attention.read) for layer in change], 1), output.detach()
 
 
 def input_parts(model: nn.Module, case: Case, removed: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.attention import Attention, output_without
+from faithcheck.explainers.attention import Attention, Kind, output_without
 from faithcheck.explainers.gates_expected import GROUPED, GROUPS, TANGENT
 from faithcheck.explainers.protocol import per_feature
 from faithcheck.explainers.removal import Replacement, at_features, outputs_without
@@ -57,17 +57,19 @@ def gates_attention(case: Case, removal: Gated | None) -> bool:
 
 @torch.enable_grad()
 def moved(
-    model: nn.Module, case: Case, removed: Tensor | None = None, strength: float = 1.0
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What gates in the attention move, ``(batch, features)``; the model's inputs need no gradient.
+    model: nn.Module, case: Case, kind: Kind, removed: Tensor | None = None, strength: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """What gates in the attention move; the model's inputs need no gradient.
 
     Returns:
-        The derivative; the finite change but for a feature's in its own row; and the explained output, ``(batch,)``.
+        The derivative, or the finite change but for a feature's in its own row, ``(batch, features)``; and the
+        explained output, ``(batch,)``.
     """
     with Attention(case, removed, strength) as attention:
         output = explained(case.run(model), case.target)
-    derivative, change, read = attention.moved(output)
-    return derivative.sum((0, 2)), without_own_row(change.sum(0), read).sum(1), output.detach()
+    (found,) = attention.moved(output, kind)
+    found = found.sum(0)
+    return (without_own_row(found, attention.read) if kind == "change" else found).sum(1), output.detach()
 
 
 def without_own_row(change: Tensor, read: Tensor) -> Tensor:
@@ -125,7 +127,7 @@ class MaskGate:
         """
         if not gates_attention(case, self.removal):
             return difference_gradient(model, case)
-        derivative, _, _ = moved(model, case)
+        derivative, _ = moved(model, case, "derivative")
         return (derivative * case.present).to(case.inputs.dtype)
 
 
@@ -153,7 +155,7 @@ class FiniteMaskGate:
         """The changes ``(batch, features)``, 0 at padding; raises as `MaskGate`."""
         if not gates_attention(case, self.removal):
             return difference_gradient(model, case)
-        _, change, _ = moved(model, case)
+        change, _ = moved(model, case, "change")
         return (change * case.present).to(case.inputs.dtype)
 
 
@@ -235,7 +237,7 @@ class GroupedMaskGate:
     def _moved(self, model: nn.Module, case: Case, removed: Tensor) -> tuple[Tensor, Tensor]:
         """The finite change of every feature, these being halfway ``(rows, features)``, and the output ``(rows,)``."""
         if gates_attention(case, self.removal):
-            return moved(model, case, removed, 0.5)[1:]
+            return moved(model, case, "change", removed, 0.5)
         change, output = at_inputs(model, case, removed)
         return per_feature(change), output
 

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from faithcheck.explainers.attention import Attention, read_at
+from faithcheck.explainers.attention import Attention, Kind, read_at
 from faithcheck.explainers.bypass import blocks
 from faithcheck.explainers.gates import CLAIMS, Gated, difference_gradient, gates_attention, long_texts, without_own_row
 from faithcheck.explainers.gates_expected import TANGENT
@@ -184,9 +184,10 @@ class Watched(Attention):
         factors = product_of_data(call)
         result = super().operate(call)
         if self.layers and factors:
-            product = Product(*factors)
-            product.follow(result if self.long else None)
-            self.layers[-1].products.append(product)
+            layer, product = self.layers[-1], Product(*factors)
+            gives_output = layer.attention is not None and len(layer.products) == layer.attention[1]
+            product.follow(result if self.long and gives_output else None)
+            layer.products.append(product)
         if call.name == "layer_norm":
             self._normalised = result
         return result
@@ -246,14 +247,15 @@ class Copies(Attention):
         layer: the layer that is run again.
         removed: the groups.
         here: ``(batch,)`` bool, whether anything is taken away in this layer.
+        passes: likewise, whether what changes is passed on through the rows of no copy.
     """
 
     met = Attention.met | {*MATRIX_PRODUCTS}
 
-    def __init__(self, case: Case, layer: Layer, removed: Removed, here: Tensor) -> None:
+    def __init__(self, case: Case, layer: Layer, removed: Removed, here: Tensor, passes: Tensor) -> None:
         super().__init__(case)
         self.layer, self.copies, self.here = layer, removed, here
-        self.number, self.long = 0, bool(removed.long.any())
+        self.number, self.passes = 0, bool(passes.any())
         self.passed_on = layer.hidden.new_zeros(removed.feature.shape)
 
     def operate(self, call: Call) -> Any:
@@ -277,44 +279,36 @@ class Copies(Attention):
     def logits(self, call: Call, product: Product, queries: Tensor, keys: Tensor) -> Tensor:
         """The logits ``(…, groups · rows, positions)``."""
         copies = self.copies
-        changed = copies.grouped(keys.mT)
-        if self.long and product.at_second is not None and product.at_result is not None:
-            before = copies.taken(product.second.mT, copies.rows)
-            gradient = copies.taken(product.at_second.mT, copies.rows)
-            vectors = copies.taken(product.first, copies.inside)
-            self.pass_on(changed - before, gradient, copies.pairs(product.at_result), vectors)
         logits = copies.grouped(call.operation(queries, product.second))
-        inside = copies.grouped(queries) @ changed.mT
-        return logits.scatter(-1, copies.keys(logits), inside).flatten(-3, -2)
+        inside = copies.grouped(queries) @ copies.grouped(keys.mT).mT
+        return logits.scatter_(-1, copies.keys(logits), inside).flatten(-3, -2)
 
     def output(self, call: Call, product: Product, weights: Tensor, values: Tensor) -> Tensor:
         """The outputs ``(…, groups · rows, width)``."""
         copies = self.copies
-        changed, before = copies.grouped(values), copies.taken(product.second, copies.rows)
-        if self.long and product.at_second is not None and product.at_result is not None:
-            gradient = copies.taken(product.at_second, copies.rows)
-            vectors = copies.taken(product.at_result, copies.inside)
-            self.pass_on(changed - before, gradient, copies.pairs(product.first), vectors)
+        change = copies.grouped(values) - copies.taken(product.second, copies.rows)
+        if self.passes and product.at_second is not None and product.at_result is not None:
+            self.passed_on += self.pass_on(change, product, product.at_second, product.at_result)
         grouped = copies.grouped(weights)
         inside = copies.of_counted(grouped.gather(-1, copies.keys(grouped)))
-        more = inside @ (changed - before)
-        outputs: Tensor = call.operation(weights, product.second) + more.flatten(-3, -2)
+        outputs: Tensor = call.operation(weights, product.second) + (inside @ change).flatten(-3, -2)
         return outputs
 
-    def pass_on(self, change: Tensor, gradient: Tensor, weights: Tensor, vectors: Tensor) -> None:
-        """Count what a change of the rows' keys or values does, to first order, through the rows of no copy.
+    def pass_on(self, change: Tensor, product: Product, at_values: Tensor, at_output: Tensor) -> Tensor:
+        """What a change of the rows' values does, to first order, through the rows of no copy, ``(batch, groups)``.
 
         Args:
             change: ``(…, groups, rows, width)``.
-            gradient: the gradient there, likewise: through all queries.
-            weights: ``(…, groups, queries, rows)``: with ``vectors``, the part of it of the queries inside.
-            vectors: ``(…, groups, queries, width)``.
+            product: of the weights and the values.
+            at_values: the gradient at the values, ``(…, positions, width)``: through all queries.
+            at_output: the gradient at the output, ``(…, queries, width)``.
         """
         copies, more = self.copies, (1,) * (change.dim() - 4)
         queries = copies.inside_counted.reshape(len(change), *more, *copies.inside.shape[1:], 1)
         counted = copies.counted.reshape(len(change), *more, *copies.rows.shape[1:], 1)
-        moved = (change * (gradient - weights.mT @ (vectors * queries)) * counted).sum((-1, -2))
-        self.passed_on += moved.reshape(len(moved), -1, moved.shape[-1]).sum(1)
+        through_inside = copies.pairs(product.first).mT @ (copies.taken(at_output, copies.inside) * queries)
+        moved = (change * (copies.taken(at_values, copies.rows) - through_inside) * counted).sum((-1, -2))
+        return moved.reshape(len(moved), -1, moved.shape[-1]).sum(1)
 
     def over_features(self, logits: Tensor) -> bool:
         """Whether these are the copies' logits: a row a copy, and a key a position."""
@@ -339,8 +333,8 @@ def every_feature(case: Case, positions: int, readout: Tensor) -> Removed:
     """
     batch, features = case.shape
     feature = torch.arange(features, device=readout.device).expand(batch, -1).masked_fill(~case.present, -1)
-    feature = nn.functional.pad(feature, (1, 1), value=-1)  # the first and the last lose nothing
-    rows = readout[:, None, None].expand(batch, features + 2, 1)
+    feature = with_none(feature, readout)
+    rows = readout[:, None, None].expand(batch, features + 1, 1)
     own, since = feature.clamp_min(0) + positions - features, torch.zeros_like(readout)
     return Removed(feature, own, rows, torch.ones_like(rows, dtype=torch.bool), since, since.bool())
 
@@ -360,7 +354,7 @@ def chosen(case: Case, change: Tensor, readout: Tensor, since: int) -> Removed:
     slots = torch.arange(int(groups.max()), device=change.device)
     feature = change.sum(1).masked_fill(~case.present, -1).argsort(dim=1, descending=True, stable=True)[:, : len(slots)]
     feature = feature.masked_fill(slots >= groups.unsqueeze(1), -1)
-    feature = nn.functional.pad(feature, (1, 1), value=-1)  # the first and the last lose nothing
+    feature = with_none(feature, readout)
     example = torch.arange(len(present), device=change.device)
     score = change.mT[example.unsqueeze(1), feature]
     score[example, :, readout] = torch.inf
@@ -370,6 +364,15 @@ def chosen(case: Case, change: Tensor, readout: Tensor, since: int) -> Removed:
     own = feature.clamp_min(0) + change.shape[1] - change.shape[2]
     where = torch.where(counted, best.indices, readout[:, None, None])
     return Removed(feature, own, where, counted, torch.where(long, 0, since), long)
+
+
+def with_none(feature: Tensor, readout: Tensor) -> Tensor:
+    """The groups' features, and a group that none is taken from: what its copies give is known.
+
+    It is where no copy of the readout row can be what it was if the layer has its own idea of where a row is: the first
+    row where a later one is read, and the last where the first is.
+    """
+    return nn.functional.pad(feature, (1, 0) if readout.any() else (0, 1), value=-1)
 
 
 @dataclass(frozen=True)
@@ -410,14 +413,17 @@ class ReadoutGate:
         passed: list[Tensor] = []
         if end.requires_grad:
             end.register_hook(passed.append)  # type: ignore[no-untyped-call]
-        derivative, change, _ = watched.moved(output)
+        normalised = watched.layers[-1].normalised
+        kinds: tuple[Kind, ...] = ("change", "derivative")  # of long texts the first alone
+        found = watched.moved(output, *kinds[: 1 if normalised and long_texts(case).all() else 2])
+        change = found[0]
         if not passed:
             raise Unsupported("the explained output does not depend on the last states: take finite_mask_gate")
         gradient = passed[0]
         readout = position_read(gradient)
         there = torch.arange(change.shape[2], device=readout.device) == readout.unsqueeze(-1)
         first = 0
-        if watched.layers[-1].normalised:
+        if normalised:
             first = 2 * len(change) // 3
             removed = chosen(case, without_own_row(change.abs().sum(0), there), readout, first)
         else:
@@ -425,8 +431,8 @@ class ReadoutGate:
         long = removed.long[:, None, None]
 
         def gates(since: int) -> Tensor:
-            derived, finite = derivative[since:].sum(0), change[since:].sum(0)
-            return without_own_row(torch.where(long, finite, (derived + finite) / 2), there)
+            moved = [kind[since:].sum(0) for kind in found]
+            return without_own_row(torch.where(long, moved[0], sum(moved) / len(moved)), there)
 
         every = gates(0)
         late = every if removed.long.all() or not first else torch.where(long, every, gates(first))
@@ -450,7 +456,8 @@ class ReadoutGate:
         try:
             for number, layer in enumerate(watched.layers[first:], first):
                 args, kwargs = tree_map(lambda x: at_positions(x, at, gradient.shape[1]), (layer.args, layer.kwargs))
-                with Copies(case, layer, removed, number >= removed.since) as attention:
+                read = number + 1 < len(watched.layers)  # of the last layer, the rows of no copy are not
+                with Copies(case, layer, removed, number >= removed.since, removed.long & read) as attention:
                     copies = states(layer.module(copies, *args, **kwargs))
                 passed_on += attention.passed_on * removed.long.unsqueeze(1)
             for module, _ in watched.behind:
@@ -461,7 +468,7 @@ class ReadoutGate:
         whole = watched.end[example, at]
         lost = removed.grouped(whole - copies)
         # Round-off of a few layers.
-        if bool((lost[:, [0, -1]].abs() > 1000 * torch.finfo(lost.dtype).eps * whole.abs().amax()).any()):
+        if bool((lost[removed.feature < 0].abs() > 1000 * torch.finfo(lost.dtype).eps * whole.abs().amax()).any()):
             raise Unsupported(f"{NOT_BY_ITSELF}: nothing is hidden from it, and it is not what it was")
         return (lost[:, :, 0] * removed.grouped(gradient[example, at])[:, :, 0]).sum(-1) - passed_on
 

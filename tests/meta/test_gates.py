@@ -233,7 +233,8 @@ def rows_found(model, case):
     """The rows that `Attention.moved` says the model is read at."""
     with Attention(case) as attention:
         output = explained(case.run(model), case.target)
-    return attention.moved(output)[2]
+    attention.moved(output, "change")
+    return attention.read
 
 
 @pytest.mark.parametrize(("read", "expected"), [(0, [0]), (3, [3]), (None, [0, 1, 2, 3, 4])])
@@ -314,9 +315,9 @@ def test_how_much_is_worked_on_at_once_changes_nothing_but_round_off(explainer, 
     """All layers together, or head by head, with the gradient at the logits that the backward pass made."""
     reckon, operands = attention.gates_moved, []
 
-    def followed(*values):
+    def followed(kinds, scratch, *values):
         operands.append(len(values))
-        return reckon(*values)
+        return reckon(kinds, scratch, *values)
 
     monkeypatch.setattr(attention, "gates_moved", followed)
     gate, model, case = replace(explainer, removal="attention_mask"), reader(name), case_of(name)
@@ -901,7 +902,7 @@ def test_the_gradient_at_logits_is_that_of_their_softmax_alone(together, monkeyp
     with torch.enable_grad(), watched:
         output = explained(case.run(LogitsGoOn()), case.target)
     at_weights = torch.autograd.grad(output.sum(), watched.weights, retain_graph=True)
-    derivative, _, _ = watched.moved(output)
+    (derivative,) = watched.moved(output, "derivative")
     for layer, (weights, gradient) in enumerate(zip(watched.weights, at_weights, strict=True)):
         byhand = weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
         torch.testing.assert_close(derivative[layer], byhand.detach(), rtol=1e-12, atol=1e-14)
