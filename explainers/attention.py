@@ -107,14 +107,16 @@ class Attention(TorchFunctionMode):
         """The attention weights that the model goes on with: a seam for those who attend otherwise."""
         if len(logits) != len(self.case.inputs):
             raise Unsupported(f"attention of {len(logits)} rows for {len(self.case.inputs)} examples")
-        logits = logits.view_as(logits)  # of our own: others may read them too, and add to the gradient there
+        # The backward pass makes the gradient at the logits, unless A is not the weights, or the types are narrow.
+        # Where there are few, making it again takes as long as waiting.
+        passed = bool(self.weights) and logits.requires_grad and self.removed is None
+        passed &= logits.element_size() >= 4 and logits[0].numel() >= TOGETHER
+        if passed:
+            logits = logits.view_as(logits)  # of our own: others may read them too, and add to the gradient there
         whole, weights = self.without(logits, softmax)
         if torch.is_grad_enabled():
-            first = not (weights.requires_grad and self.weights)
-            # The backward pass makes the gradient at the logits, unless A is not the weights, or the types are narrow.
-            passed = not first and self.removed is None and logits.element_size() >= 4
-            passed &= weights[0].numel() >= TOGETHER  # where there are few, making it again takes as long as waiting
-            weights = weights.detach() if first else weights  # of what is below no gradient is needed
+            if not (weights.requires_grad and self.weights):
+                weights = weights.detach()  # of what is below the first attention no gradient is needed
             weights = self._moved.follow(whole.detach(), weights, logits if passed else None)
         self.whole.append(whole.detach())
         self.weights.append(weights)
