@@ -496,3 +496,40 @@ def test_long_and_short_in_one_batch(monkeypatch):
     together = explain(model, case)
     for i, n in enumerate(LENGTHS):
         torch.testing.assert_close(together[i, :n].unsqueeze(0), explain(model, alone(case, i)), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("share", [1.0, 2.0])
+def test_what_changed_values_do_goes_through_the_rows_of_no_copy_alone(long, share, monkeypatch):
+    """Σ over copied rows r of (V_r changed − V_r) · Σ over rows j of no copy of A_jr S_j, S the gradient at O_j."""
+    long(share)
+    model, case, met = reader("bert", 3), case_of("bert"), []
+    pass_on = readout.Copies.pass_on
+
+    def followed(self, change, product, at_values, at_output):
+        found = pass_on(self, change, product, at_values, at_output)
+        met.append((self.copies, change, product.first, at_output, found))
+        return found
+
+    monkeypatch.setattr(readout.Copies, "pass_on", followed)
+    explain(model, case)
+    assert len(met) == 1  # below the first layer nothing is asked for, and behind the last nothing is read
+    ((copies, change, weights, at_output, found),) = met
+    expected = torch.zeros_like(found)
+    for example, group in (found != 0).nonzero().tolist():
+        rows = copies.rows[example, group][copies.counted[example, group]]
+        inside = {*rows.tolist(), int(copies.own[example, group])}
+        others = [j for j in range(weights.shape[-2]) if j not in inside]
+        through = weights[example, :, others][..., rows].mT @ at_output[example, :, others]
+        expected[example, group] = (through * change[example, :, group, : len(rows)]).sum()
+    assert (expected != 0).any()
+    torch.testing.assert_close(found, expected, **EXACT)
+
+
+@pytest.mark.parametrize("layers", [3, 4])
+def test_to_pass_on_what_changed_values_do_is_nearer_to_leave_one_out(long, layers, monkeypatch):
+    long(1.0)
+    model, case = reader("bert", layers), case_of("bert")
+    loo = hidden_keys.leave_one_out(model, case) * case.present
+    error = (explain(model, case) - loo).norm()
+    monkeypatch.setattr(readout.Copies, "pass_on", lambda self, *_: 0)
+    assert error < 0.95 * (explain(model, case) - loo).norm()
