@@ -249,7 +249,7 @@ class Moved:
         self.kinds = kinds
         self.found: dict[tuple[int, int], list[Tensor]] = {}  # by layer and example: one for each kind
         self.waiting: dict[int, tuple[Tensor, Tensor]] = {}  # A and the gradient there, until that at the logits comes
-        self.together: list[tuple[tuple[int, int], Gates]] = []  # of short texts, as many as a cache holds
+        self.together: list[tuple[tuple[int, int], Gates]] = []  # of short texts, up to `TOGETHER`
 
     def follow(self, whole: Tensor, weights: Tensor, logits: Tensor | None) -> Tensor:
         """The weights, the gradient at which is waited for, and that at the logits where it passes."""

@@ -65,8 +65,9 @@ class Product:
     Attributes:
         first: the first factor, ``(…, queries, ·)``.
         second: the second, ``(…, ·, keys)`` or ``(…, keys, ·)``.
-        at_second: the gradient at it; None in a first layer, below which nothing is asked for.
-        at_result: the gradient at the product.
+        at_second: of a long text's attention and values, the gradient at these; None in a first layer, below which
+            nothing is asked for.
+        at_result: likewise, the gradient at the product.
     """
 
     first: Tensor

@@ -312,7 +312,7 @@ def test_the_grouped_gate_of_long_texts_spends_nothing_on_special_features(name,
 @pytest.mark.parametrize("explainer", GATES, ids=lambda e: e.name)
 @pytest.mark.parametrize("name", [*TEXT, "vit"])
 def test_how_much_is_worked_on_at_once_changes_nothing_but_round_off(explainer, name, monkeypatch):
-    """All layers together, or head by head, with the gradient at the logits that the backward pass made."""
+    """All layers together, or one by one, with the gradient at the logits that the backward pass made."""
     reckon, operands = attention.gates_moved, []
 
     def followed(kinds, scratch, *values):
