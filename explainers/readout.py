@@ -248,15 +248,15 @@ class Copies(Attention):
         layer: the layer that is run again.
         removed: the groups.
         here: ``(batch,)`` bool, whether anything is taken away in this layer.
-        passes: likewise, whether what changes is passed on through the rows of no copy.
+        passes: whether what changes is passed on through the rows of no copy.
     """
 
     met = Attention.met | {*MATRIX_PRODUCTS}
 
-    def __init__(self, case: Case, layer: Layer, removed: Removed, here: Tensor, passes: Tensor) -> None:
+    def __init__(self, case: Case, layer: Layer, removed: Removed, here: Tensor, passes: bool) -> None:
         super().__init__(case)
         self.layer, self.copies, self.here = layer, removed, here
-        self.number, self.passes = 0, bool(passes.any())
+        self.number, self.passes = 0, passes
         self.passed_on = layer.hidden.new_zeros(removed.feature.shape)
 
     def operate(self, call: Call) -> Any:
@@ -452,14 +452,14 @@ class ReadoutGate:
         """f less f with each group's rows without its feature, first-order in the others: ``(batch, groups)``."""
         at = removed.flat
         example = torch.arange(len(at), device=at.device).unsqueeze(1)
-        first = int(removed.since.min())
+        first, long = int(removed.since.min()), bool(removed.long.any())
         copies = watched.layers[first].hidden[example, at]
         passed_on = torch.zeros_like(removed.feature, dtype=gradient.dtype)
         try:
             for number, layer in enumerate(watched.layers[first:], first):
                 args, kwargs = tree_map(lambda x: at_positions(x, at, gradient.shape[1]), (layer.args, layer.kwargs))
-                read = number + 1 < len(watched.layers)  # of the last layer, the rows of no copy are not
-                with Copies(case, layer, removed, number >= removed.since, removed.long & read) as attention:
+                passes = long and layer is not watched.layers[-1]  # of the last one, rows of no copy are not read
+                with Copies(case, layer, removed, number >= removed.since, passes) as attention:
                     copies = states(layer.module(copies, *args, **kwargs))
                 passed_on += attention.passed_on * removed.long.unsqueeze(1)
             for module, _ in watched.behind:
