@@ -171,17 +171,21 @@ class Removed:
 class Watched(Attention):
     """Attention that also keeps the keys and values of each layer, and the norm behind the last."""
 
-    met = Attention.met | {*MATRIX_PRODUCTS, "layer_norm"}
+    met = Attention.met | {*MATRIX_PRODUCTS}
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
         self.layers: list[Layer] = []
         self.behind: list[tuple[nn.Module, Tensor]] = []  # what keeps the shape of the last states, and its output
         self.long = bool(long_texts(case).any())
-        self._normalised: Any = None
+        self.last = False  # whether the last layer runs
+        if self.long:
+            self.met = self.met | {"linear"}
 
     def operate(self, call: Call) -> Any:
         """See `Attention.operate`."""
+        if call.name == "linear":
+            return self.linear(call)
         factors = product_of_data(call)
         result = super().operate(call)
         if self.layers and factors:
@@ -189,9 +193,14 @@ class Watched(Attention):
             gives_output = layer.attention is not None and len(layer.products) == layer.attention[1]
             product.follow(result if self.long and gives_output else None)
             layer.products.append(product)
-        if call.name == "layer_norm":
-            self._normalised = result
         return result
+
+    def linear(self, call: Call) -> Any:
+        """A linear map, in the last layer `OfRows` unless its weights are computed."""
+        values, *parameters = (call.argument(i, name) for i, name in enumerate(("input", "weight", "bias")))
+        if self.last and all(x is None or x.is_leaf for x in parameters):
+            return OfRows.apply(values, *parameters)  # type: ignore[no-untyped-call]
+        return call.value()
 
     def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
         """See `Attention.attend`; the product before gave the logits, the one behind gives the output."""
@@ -210,10 +219,12 @@ class Watched(Attention):
                 raise Unsupported(f"{type(module).__name__}: expected the hidden states as its first argument")
             self.layers.append(Layer(module, args[1:], kwargs, args[0].detach()))
             self.behind = []
+            self.last = module is last
 
         def leave(module: nn.Module, args: Any, output: Any) -> None:
-            self.layers[-1].output = states(output)
-            self.layers[-1].normalised = states(output) is self._normalised
+            self.layers[-1].output = end = states(output)
+            self.layers[-1].normalised = end.grad_fn is not None and end.grad_fn.name() == "NativeLayerNormBackward0"
+            self.last = False
 
         def follow(module: nn.Module, args: Any, output: Any) -> None:
             end = self.end if self.layers else None
@@ -221,6 +232,7 @@ class Watched(Attention):
                 self.behind.append((module, output))
 
         layers = dict.fromkeys(blocks(model))
+        last = next(reversed(layers), None)
         handles: list[Any] = []
         try:
             for layer in layers:
@@ -238,6 +250,28 @@ class Watched(Attention):
     def end(self) -> Tensor | None:
         """The last states, ``(batch, positions, width)``; None within a layer."""
         return self.behind[-1][1] if self.behind else self.layers[-1].output
+
+
+class OfRows(torch.autograd.Function):
+    """A linear map that is taken back for the rows alone that have a gradient: in the last layer, one of all.
+
+    Of a long text, the zeros of the other rows would take about a twentieth of a plain forward and backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The linear map of ``(…, rows, inputs)``, ``(…, rows, outputs)``."""
+        ctx.save_for_backward(weight)
+        return nn.functional.linear(values, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """The gradient at the values, and none at weight and bias, which nobody asks for."""
+        (weight,) = ctx.saved_tensors
+        made = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
+        rows = gradient.any(-1)
+        made[rows] = gradient[rows] @ weight.to(gradient)
+        return made, None, None
 
 
 class Copies(Attention):
@@ -318,10 +352,11 @@ class Copies(Attention):
     def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
         """The weights without each group's feature."""
         again = (self.copies.feature >= 0) & self.here.unsqueeze(-1)
-        at = self.copies.own.masked_fill(~again, -1).repeat_interleave(self.copies.rows.shape[2], 1)
-        gone = at.unsqueeze(-1) == torch.arange(logits.shape[-1], device=at.device)
-        gone = gone.reshape(len(gone), *(1,) * (logits.dim() - 3), *gone.shape[1:])
-        return softmax(logits.masked_fill(gone, torch.finfo(logits.dtype).min))
+        grouped = self.copies.grouped(logits)
+        shape = len(again), *(1,) * (grouped.dim() - 4), again.shape[1], 1, 1
+        own = self.copies.own.reshape(shape).expand(*grouped.shape[:-1], 1)
+        left = grouped.gather(-1, own).masked_fill(again.reshape(shape), torch.finfo(logits.dtype).min)
+        return softmax(grouped.scatter(-1, own, left).flatten(-3, -2))
 
 
 def every_feature(case: Case, positions: int, readout: Tensor) -> Removed:

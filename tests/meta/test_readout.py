@@ -533,3 +533,47 @@ def test_to_pass_on_what_changed_values_do_is_nearer_to_leave_one_out(long, laye
     error = (explain(model, case) - loo).norm()
     monkeypatch.setattr(readout.Copies, "pass_on", lambda self, *_: 0)
     assert error < 0.95 * (explain(model, case) - loo).norm()
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (2, 5, 4)], ids=["rows", "batch"])
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_a_linear_map_is_taken_back_for_the_rows_that_have_a_gradient(shape, bias):
+    torch.manual_seed(0)
+    linear = nn.Linear(4, 3, bias=bias, dtype=torch.float64)
+    values = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    found = readout.OfRows.apply(values, linear.weight, linear.bias)
+    assert torch.equal(found, linear(values))
+    for rows in ([], [0], [1, 3], range(5)):
+        gradient = torch.zeros_like(found)
+        gradient[..., list(rows), 1:] = 1.0
+        made, plain = (torch.autograd.grad(y, values, gradient, retain_graph=True)[0] for y in (found, linear(values)))
+        torch.testing.assert_close(made, plain, **EXACT)
+        assert not made[..., [j for j in range(5) if j not in rows], :].any()
+
+
+@pytest.mark.parametrize("share", [0.5, 20.0])
+def test_and_only_in_the_last_layer_of_long_texts(long, share, monkeypatch):
+    long(share)
+    model, case, apply = reader("bert", 3), case_of("bert"), readout.OfRows.apply
+    found, met = explain(model, case), []
+    monkeypatch.setattr(readout.OfRows, "apply", lambda *given: met.append(given[1]) or apply(*given))
+    assert torch.equal(explain(model, case), found)
+    last = [m.weight for m in model.model.bert.encoder.layer[-1].modules() if isinstance(m, nn.Linear)]
+    assert [id(weight) for weight in met] == [id(weight) for weight in last]
+    monkeypatch.setattr(readout.OfRows, "apply", nn.functional.linear)
+    torch.testing.assert_close(explain(model, case), found, rtol=0, atol=1e-12)
+    met.clear()
+    monkeypatch.setattr(gates, "LONG", 128)
+    explain(model, case)
+    assert not met
+
+
+def test_weights_that_are_computed_keep_their_gradient(long):
+    long(0.5)
+    watched, values = readout.Watched(case_of("bert")), torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    watched.last = True
+    for computed in (lambda: (values[:3].tanh(),), lambda: (torch.eye(4).double(), values[0].tanh())):
+        with watched:
+            found = nn.functional.linear(values, *computed())
+        plain = torch.autograd.grad(nn.functional.linear(values, *computed()).sum(), values)
+        assert torch.equal(*torch.autograd.grad(found.sum(), values), *plain)
