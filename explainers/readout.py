@@ -253,7 +253,7 @@ class Watched(Attention):
 
 
 class OfRows(torch.autograd.Function):
-    """A linear map that is taken back for the rows alone that have a gradient: in the last layer, one of all.
+    """A linear map whose backward pass is of the rows alone that have a gradient: in the last layer, one of all.
 
     Of a long text, the zeros of the other rows would take about a twentieth of a plain forward and backward pass.
     """
