@@ -30,7 +30,8 @@ from faithcheck.tests.meta.small_models import ARCHITECTURES, TEXTS, save
 
 # Sums of at most 1e5 products in float64 leave 1e-15 of the largest relevance; the issue asks for 1e-9.
 BALANCE = 1e-9
-# Llama's relevance at the inputs is itself float32: seven digits, summed over 11 tokens of 16 coordinates.
+# Llama's relevance at the inputs is itself float32: seven digits, summed over 11 tokens of 16 coordinates. They are
+# digits of single relevances, which cancel in the ledger's sums: see `cancelled`.
 SINGLE = 1e-6
 CLOSE = {"rtol": 1e-12, "atol": 1e-14}
 UNSIGNED = LRP("unsigned", ATTNLRP, 1e-2, signed=False)
@@ -92,6 +93,17 @@ def assert_consistent(ledger, tolerance=BALANCE):
         torch.testing.assert_close(layer.received - layer.passed_on, lost, rtol=0, atol=tolerance * scale)
 
 
+def cancelled(ledger):
+    """How much larger relevances are than the ledger's sums, at least 1: their size at the features over `gap`'s scale.
+
+    About 1 where ε has the sign of what it is added to. Without, denominators near 0 make large relevances of both
+    signs, here 7 times the sums, whose round-off depends on the processor's kernels: 5.8e-7 of the sums by AVX2,
+    1.15e-6 by AVX-512.
+    """
+    scale = torch.stack([entry.received for entry in ledger.entries]).abs().amax(0)
+    return float((ledger.attribution.abs().sum(1) / scale).clamp_min(1).max())
+
+
 def unaccounted(ledger, tolerance=BALANCE):
     """The operations that lose what has no name."""
     scale = max(float(entry.received.abs().max()) for entry in ledger.entries)
@@ -108,7 +120,7 @@ def test_it_balances_and_leaves_no_trace(readers, name, lrp):
     case = case_of(reader)
     before = case.run(reader)
     ledger = conservation_ledger(lrp, reader, case)
-    assert_consistent(ledger, SINGLE if name == "llama" else BALANCE)
+    assert_consistent(ledger, SINGLE * cancelled(ledger) if name == "llama" else BALANCE)
     assert torch.equal(ledger.attribution, lrp.attribute(reader, case))
     causes = set(ledger.by_cause())
     assert ("softmax" in causes) == (lrp.rules is ATTNLRP)
