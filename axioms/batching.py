@@ -11,9 +11,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
-from faithcheck.models.case import Case, explained
+from faithcheck.models.case import Case, select_target
 
 
 def batching(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
@@ -30,11 +30,11 @@ def batching(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     together, tol = attribution_of(explainer, model, case).double(), tolerance(case.inputs)
     alone, outputs = torch.zeros_like(together), outputs_of(model, case)
     outputs_alone = outputs.clone()
-    for i in case.present.any(1).nonzero():
-        example = without_padding(case.rows(i))
-        alone[i, case.present[i].squeeze(0)] = attribution_of(explainer, model, example).double()
+    for i in case.unpadded.any(1).nonzero():
+        example = without_padding(case.select(i))
+        alone[i, case.unpadded[i].squeeze(0)] = attribution_of(explainer, model, example).double()
         outputs_alone[i] = outputs_of(model, example)
-    padding = int((~case.present).sum())
+    padding = int((~case.unpadded).sum())
     values, scale = together - alone, torch.cat([together, alone], 1)
     if len(alone) == 1 and not padding:
         return Measurement(None, tol, values, detail={"reason": "one example, no padding: nothing to compare"})
@@ -46,18 +46,19 @@ def batching(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
 @torch.no_grad()
 def outputs_of(model: nn.Module, case: Case) -> Tensor:
     """The explained output of each example, ``(batch,)``."""
-    return explained(case.run(model), case.target).double()
+    return select_target(case.run(model), case.target).double()
 
 
 def without_padding(example: Case) -> Case:
     """One example without padding, wherever it stands; what the context has a column per feature of loses the same."""
-    here, shape = example.present[0], example.shape
+    here, shape = example.unpadded[0], example.shape
     return replace(
         example,
         inputs=example.inputs[:, here],
         baseline=example.baseline[:, here],
-        special=None if example.special is None else example.special[:, here],
-        context={
-            name: value[:, here] if value.shape[:2] == shape else value for name, value in example.context.items()
+        special_tokens_mask=None if example.special_tokens_mask is None else example.special_tokens_mask[:, here],
+        forward_arguments={
+            name: value[:, here] if value.shape[:2] == shape else value
+            for name, value in example.forward_arguments.items()
         },
     )

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
-from faithcheck.models.case import Case, change
+from faithcheck.models.case import Case, output_difference
 
 
 def completeness(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
@@ -22,7 +22,7 @@ def completeness(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
         Unsupported, InvalidAttribution: from the explainer.
     """
     attribution = attribution_of(explainer, model, case)
-    total, added = attribution.double().sum(1), change(model, case).double()
+    total, added = attribution.double().sum(1), output_difference(model, case).double()
     values = total - added
     scale = torch.stack([total, added], 1)
     return Measurement(relative_gap(values, scale), tolerance(case.inputs), values, scale)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
-from faithcheck.explainers.ledger import Entry, Ledger, conservation_ledger
-from faithcheck.explainers.lrp import LRP
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.explainers.lrp.engine import LRP
+from faithcheck.explainers.lrp.ledger import ConservationLedger, OperationBalance, conservation_ledger
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.models.case import Case
 
@@ -52,7 +52,7 @@ def conservation(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
     return Measurement(relative_gap(values, scale), tol, values, scale, detail)
 
 
-def unaccounted(ledger: Ledger, tol: float) -> list[str]:
+def unaccounted(ledger: ConservationLedger, tol: float) -> list[str]:
     """The operations, and their rules, that alone lose more than ``tol`` without a name: the first two, and a count."""
     size = torch.stack([r for e in ledger.entries for r in (e.received, e.passed_on)]).abs().amax(0)
     losing = [entry for entry in ledger.entries if bool((entry.unaccounted.abs() > tol * size).any())]
@@ -60,7 +60,7 @@ def unaccounted(ledger: Ledger, tol: float) -> list[str]:
     return [f"{e.operation} in {e.module or 'the model'} (by {e.rule})" for e in losing[:2]] + more
 
 
-def named(entry: Entry) -> str:
+def named(entry: OperationBalance) -> str:
     """An operation, the module that ran it, and why it loses."""
     return f"{entry.operation} in {entry.module or 'the model'} ({', '.join(entry.losses)})"
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
@@ -52,7 +52,7 @@ def depends(model: nn.Module, case: Case) -> Tensor:
 def drawn(case: Case, seed: int) -> Case:
     """The case at drawn inputs: its examples in turn, plus normal noise as large as the inputs' standard deviation."""
     turn = torch.arange(DRAWS, device=case.inputs.device) % len(case.inputs)
-    rows, generator = case.rows(turn), torch.Generator().manual_seed(seed)
+    rows, generator = case.select(turn), torch.Generator().manual_seed(seed)
     noise = torch.randn(rows.inputs.shape, dtype=torch.float64, generator=generator).to(case.inputs)
     return replace(rows, inputs=rows.inputs + noise * case.inputs.std())
 

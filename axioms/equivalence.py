@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor, nn
 
-from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
-from faithcheck.models.case import Case, describe
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.models.case import Case, describe_tensor
 
 # What a model makes of a case: outputs (batch, outputs), input gradients (batch, features, …).
 Computed: TypeAlias = tuple[Tensor, Tensor]
@@ -44,13 +44,15 @@ def forward_and_gradient(which: str, model: nn.Module, case: Case) -> Computed:
             point = case.inputs.detach().clone().requires_grad_()
             outputs = replace(case, inputs=point).run(model)
             if outputs.dim() != 2 or len(outputs) != len(point) or outputs.dtype != point.dtype:
-                raise NotAPair(f"{which} gives {describe(outputs)} for {describe(point)}: expected (batch, outputs)")
+                raise NotAPair(
+                    f"{which} gives {describe_tensor(outputs)} for {describe_tensor(point)}: expected (batch, outputs)"
+                )
             weights = torch.linspace(1, 2, outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
             return outputs.detach(), torch.autograd.grad((outputs * weights).sum(), point)[0]
     except NotAPair:
         raise
     except Exception as error:  # of the model: its words are kept
-        raise NotAPair(f"{which} fails on {describe(case.inputs)}: {type(error).__name__}: {error}") from error
+        raise NotAPair(f"{which} fails on {describe_tensor(case.inputs)}: {type(error).__name__}: {error}") from error
 
 
 def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
@@ -70,7 +72,9 @@ def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     refuse_unrelated(f, g)
     of_f, of_g = unchanging("f", f, case), unchanging("g", g, case)
     if of_f[0].shape != of_g[0].shape:
-        raise NotAPair(f"f gives {describe(of_f[0])} and g {describe(of_g[0])}: a pair's outputs are alike")
+        raise NotAPair(
+            f"f gives {describe_tensor(of_f[0])} and g {describe_tensor(of_g[0])}: a pair's outputs are alike"
+        )
     return _compared(f, g, case, of_f, of_g)
 
 
@@ -93,7 +97,7 @@ def _compared(f: nn.Module, g: nn.Module, case: Case, of_f: Computed, of_g: Comp
 
     tol, worst, found = tolerance(case.inputs), gap_of(of_f, of_g), None
     differ = not worst <= tol
-    first = case.rows(case.target.new_zeros(ROWS))  # drawn inputs are run in the context of the first example
+    first = case.select(case.target.new_zeros(ROWS))  # drawn inputs are run in the context of the first example
     fill = st.nothing() if case.inputs[0].numel() <= DENSE else st.just(0)
     # Multiples of a power of two: no denormals, and shrinking ends at readable numbers.
     arrays = hnp.arrays("int64", tuple(first.inputs.shape), elements=st.integers(-128, 128), fill=fill)
@@ -126,7 +130,7 @@ def first_apart(case: Case, apart: Callable[[Case], bool]) -> Case:
     Raises:
         NotAPair: they differ on none alone.
     """
-    alone = (case.rows(case.target.new_tensor([i])) for i in range(len(case.inputs)))
+    alone = (case.select(case.target.new_tensor([i])) for i in range(len(case.inputs)))
     for row in alone:
         if apart(row):
             return row
@@ -163,7 +167,7 @@ def unchanging(which: str, model: nn.Module, case: Case) -> Computed:
     """
     if training := [name or "itself" for name, module in model.named_modules() if module.training]:
         raise NotAPair(f"{which} is in train mode ({training[0]}): a pair's models are built in eval mode")
-    before, lent = state(model), case.rows(torch.arange(len(case.inputs), device=case.inputs.device))
+    before, lent = state(model), case.select(torch.arange(len(case.inputs), device=case.inputs.device))
     computed = forward_and_gradient(which, model, case)  # its errors name it
     once, again = (lent.run(model) for _ in range(2))
     if not torch.equal(lent.inputs, case.inputs):

@@ -28,13 +28,13 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.axioms.equivalence import forward_and_gradient
-from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models.case import Case
-from faithcheck.models.expressions import (
+from faithcheck.models.networks.expressions import (
     BINARY,
     IDENTITIES,
     UNARY,
@@ -324,7 +324,7 @@ class Search:
     def points(self, step: Step) -> Case:
         """The case at the rows where both terms are regular."""
         rows = regular(step.f, self.case.inputs) & regular(step.g, self.case.inputs)
-        return self.case.rows(rows.nonzero().squeeze(1))
+        return self.case.select(rows.nonzero().squeeze(1))
 
     def _measure(self, step: Step) -> float | None:
         there = self.points(step)

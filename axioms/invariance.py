@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 

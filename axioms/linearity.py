@@ -10,10 +10,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
-from faithcheck.models.derived import MIXTURE, Mixture
+from faithcheck.models.networks.derived import MIXTURE, WeightedOutputs
 
 
 def linearity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
@@ -35,6 +35,6 @@ def linearity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement
         return attribution_of(explainer, model, replace(case, target=torch.full_like(case.target, output))).double()
 
     alpha, beta = MIXTURE
-    first, second, mixed = alpha * of(model, 0), beta * of(model, 1), of(Mixture(model), 0)
+    first, second, mixed = alpha * of(model, 0), beta * of(model, 1), of(WeightedOutputs(model), 0)
     values, scale = mixed - first - second, torch.cat([mixed, first, second], 1)
     return Measurement(relative_gap(values, scale), tolerance(case.inputs), values, scale)

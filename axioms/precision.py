@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from faithcheck.axioms.verdicts import Measurement, relative_gap
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
@@ -59,6 +59,8 @@ def cast(case: Case, dtype: torch.dtype) -> Case:
         case,
         inputs=case.inputs.to(dtype),
         baseline=case.baseline.to(dtype),
-        references={name: value.to(dtype) for name, value in case.references.items()},
-        context={name: x.to(dtype) if x.is_floating_point() else x for name, x in case.context.items()},
+        replacements={name: value.to(dtype) for name, value in case.replacements.items()},
+        forward_arguments={
+            name: x.to(dtype) if x.is_floating_point() else x for name, x in case.forward_arguments.items()
+        },
     )

@@ -25,7 +25,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from faithcheck.axioms.verdicts import Measurement
+from faithcheck.axioms.engine.verdicts import Measurement
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
@@ -50,7 +50,7 @@ def randomisation(explainer: Explainer, model: nn.Module, case: Case) -> Measure
     """
     attribution = attribution_of(explainer, model, case)
     layers = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]
-    n = case.present.sum(1).cpu()
+    n = case.unpadded.sum(1).cpu()
     counts = n >= 3
     if not layers or not counts.any():
         reason = "no example has three features to rank" if layers else "no weights to draw"
@@ -59,7 +59,7 @@ def randomisation(explainer: Explainer, model: nn.Module, case: Case) -> Measure
 
     def rho(chosen: Sequence[str], seed: int) -> Tensor:
         other = attribution_of(explainer, randomised(model, chosen, seed), case)
-        rows = zip(attribution, other, case.present, strict=True)
+        rows = zip(attribution, other, case.unpadded, strict=True)
         return torch.tensor([rank_correlation(a[here], b[here]) for a, b, here in rows], dtype=torch.float64)
 
     ranks = torch.stack([torch.stack([rho(chosen, draw) for chosen in stages.values()], 1) for draw in range(DRAWS)])

@@ -9,10 +9,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
-from faithcheck.models.derived import GAIN, UNIT, Rescaled, moved
+from faithcheck.models.networks.derived import GAIN, UNIT, Rescaled, moved
 
 
 def scale(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:

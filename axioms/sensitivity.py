@@ -10,9 +10,9 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
-from faithcheck.models.case import Case, change, explained
+from faithcheck.models.case import Case, output_difference, select_target
 
 
 def sensitivity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
@@ -29,16 +29,16 @@ def sensitivity(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
         Unsupported, InvalidAttribution: from the explainer.
     """
     tol = tolerance(case.inputs)
-    example, feature = case.present.nonzero(as_tuple=True)
+    example, feature = case.unpadded.nonzero(as_tuple=True)
     one = torch.arange(len(feature), device=feature.device)
-    questions = case.rows(example)
+    questions = case.select(example)
     baseline = questions.inputs.clone()
     baseline[one, feature] = questions.baseline[one, feature]
     questions = replace(questions, baseline=baseline)
     given = attribution_of(explainer, model, questions)[one, feature].double()
-    added = change(model, questions).double()
+    added = output_difference(model, questions).double()
     with torch.no_grad():
-        outputs = explained(questions.run(model), questions.target).double()
+        outputs = select_target(questions.run(model), questions.target).double()
     added = torch.where(added.abs() > tol * outputs.abs(), added, 0)
     values, scale = (torch.zeros(case.shape).to(added) for _ in range(2))
     values[example, feature] = torch.where(given.abs() <= tol * added.abs(), added, 0)

@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
-from faithcheck.models.derived import SHIFT, Shifted, moved
+from faithcheck.models.networks.derived import SHIFT, Shifted, moved
 
 
 def shift(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
@@ -37,7 +37,7 @@ def shift(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
         return attribution - here, torch.cat([attribution, here], 1)
 
     values, scale = compared(there)
-    fixed = relative_gap(*compared(replace(there, baseline=case.baseline, references=case.references)))
+    fixed = relative_gap(*compared(replace(there, baseline=case.baseline, replacements=case.replacements)))
     return Measurement(
         relative_gap(values, scale), tolerance(case.inputs), values, scale, {"gap, baseline fixed": fixed}
     )

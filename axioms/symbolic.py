@@ -20,7 +20,7 @@ import sympy
 import torch
 from torch import nn
 
-from faithcheck.axioms.verdicts import Measurement, relative_gap
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.pairs.product import Leaf, ScalarProduct, Tree, depths, evaluate

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.dummy import drawn, equal
-from faithcheck.axioms.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 

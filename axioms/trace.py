@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from faithcheck.axioms.verdicts import Measurement
+from faithcheck.axioms.engine.verdicts import Measurement
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 

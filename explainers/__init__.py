@@ -1,12 +1,12 @@
 """Who explains: Leave-One-Out, gradients, Attention Rollout, Layer-wise Relevance Propagation and DeepLIFT."""
 
+from faithcheck.explainers.attention_rollout import AttentionRollout
 from faithcheck.explainers.deeplift import DeepLiftRescale
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
-from faithcheck.explainers.loo import LeaveOneOut
-from faithcheck.explainers.lrp import CPLRP, LRP, AttnLRP, EpsilonLRP
+from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.lrp.engine import CPLRP, LRP, AttnLRP, EpsilonLRP
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported
 from faithcheck.explainers.registry import builtin_explainers, load_explainer
-from faithcheck.explainers.rollout import AttentionRollout
 
 __all__ = [
     "CPLRP",

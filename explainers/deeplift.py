@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from faithcheck.explainers.lrp import LRP
-from faithcheck.explainers.protocol import Unsupported, per_feature
-from faithcheck.explainers.rules import (
+from faithcheck.explainers.lrp.engine import LRP
+from faithcheck.explainers.lrp.rules import (
     ACTIVATION_MODULES,
     ACTIVATIONS,
     LINEAR,
@@ -26,25 +25,26 @@ from faithcheck.explainers.rules import (
     MULTIPLES,
     REARRANGEMENTS,
     SUMS,
-    Call,
+    OperationCall,
     Rule,
     batch_norm_rule,
-    by_rows,
-    carrying,
+    constant_factor_rule,
     dropout_rule,
-    linear_in_one,
+    gradient_rule,
+    linear_rule,
     modified,
-    multiple,
-    plain,
+    tensors_with_relevance,
+    unbind_rule,
 )
+from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case
 
 
-def quotient_by_constant(call: Call) -> Any:
+def quotient_by_constant(call: OperationCall) -> Any:
     """A division by a constant is linear; one by data, or a rounded one, is not."""
-    if carrying(call.argument(1, "other")) or call.kwargs.get("rounding_mode") is not None:
+    if tensors_with_relevance(call.argument(1, "other")) or call.kwargs.get("rounding_mode") is not None:
         raise call.unsupported("no rule for a quotient that is rounded, or whose denominator carries relevance")
-    return multiple(call)
+    return constant_factor_rule(call)
 
 
 FUNCTIONS = ("relu", "abs", *ACTIVATIONS, *ACTIVATION_MODULES)
@@ -54,11 +54,11 @@ CHOICES = ("max", "min", "amax", "amin", "maximum", "minimum", "max_pool1d", "ma
 """What chooses among several values, which has no slope."""
 
 AFFINE: dict[str, Rule] = {
-    **{name: plain for name in (*REARRANGEMENTS, *SUMS) if name not in (*FUNCTIONS, *CHOICES)},
-    **dict.fromkeys((*LINEAR, *MATRIX_PRODUCTS), linear_in_one),
-    **dict.fromkeys(MULTIPLES, multiple),
+    **{name: gradient_rule for name in (*REARRANGEMENTS, *SUMS) if name not in (*FUNCTIONS, *CHOICES)},
+    **dict.fromkeys((*LINEAR, *MATRIX_PRODUCTS), linear_rule),
+    **dict.fromkeys(MULTIPLES, constant_factor_rule),
     **dict.fromkeys(("div", "div_", "itruediv"), quotient_by_constant),
-    "iter": by_rows,
+    "iter": unbind_rule,
     "batch_norm": batch_norm_rule,
     "dropout": dropout_rule,
 }
@@ -105,7 +105,7 @@ class DeepLiftRescale:
         return LRP(self.name, dict.fromkeys((*AFFINE, *FUNCTIONS), rule))
 
 
-def note(call: Call, calls: Calls) -> Any:
+def note(call: OperationCall, calls: Calls) -> Any:
     """At the baseline: compute, and keep what `rescale` compares with, in memory of its own."""
     constants = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in constants_of(call)]
     if call.name in AFFINE:
@@ -117,7 +117,7 @@ def note(call: Call, calls: Calls) -> Any:
     return value
 
 
-def rescale(call: Call, calls: Calls) -> Any:
+def rescale(call: OperationCall, calls: Calls) -> Any:
     """At the inputs: the plain gradient of an affine map, the slope from the baseline of a function of one value."""
     there, here = calls.get((call.name, call.number)), constants_of(call)
     if there is None:
@@ -158,9 +158,9 @@ def derivative_of(x: Tensor, value: Tensor) -> Tensor:
     return torch.autograd.grad(value.sum(), x)[0]
 
 
-def one_value(call: Call) -> tuple[Tensor, Tensor]:
+def one_value(call: OperationCall) -> tuple[Tensor, Tensor]:
     """The operand and the result of a function that takes each value for itself."""
-    operands = call.carrying()
+    operands = call.operands_with_relevance()
     if len(operands) != 1:
         raise call.unsupported("no rule for several operands that carry relevance")
     if call.kwargs.get("inplace"):
@@ -171,9 +171,9 @@ def one_value(call: Call) -> tuple[Tensor, Tensor]:
     return operands[0], value
 
 
-def constants_of(call: Call) -> list[Any]:
+def constants_of(call: OperationCall) -> list[Any]:
     """The arguments that carry no relevance, in order."""
-    return [leaf for leaf in tree_leaves((call.args, call.kwargs)) if not carrying(leaf)]
+    return [leaf for leaf in tree_leaves((call.args, call.kwargs)) if not tensors_with_relevance(leaf)]
 
 
 def same(one: Any, other: Any) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.protocol import input_gradient, per_feature, reference
-from faithcheck.models.case import Case, change
+from faithcheck.explainers.protocol import input_gradient, per_feature, replacement_value
+from faithcheck.models.case import Case, output_difference
 
 
 class CompletenessWarning(UserWarning):
@@ -37,7 +37,7 @@ class IntegratedGradients:
 
     Attributes:
         steps: quadrature nodes, a row of a forward and a backward pass each.
-        baseline: one of ``case.references`` to start from at every feature; by default ``case.baseline``.
+        baseline: one of ``case.replacements`` to start from at every feature; by default ``case.baseline``.
         max_tokens: the most features, padding included, in one pass; bounds memory, not the result.
     """
 
@@ -74,7 +74,7 @@ class IntegratedGradients:
         """
         nodes, weights = np.polynomial.legendre.leggauss(self.steps)
         if self.baseline is not None:
-            case = replace(case, baseline=reference(case, self.baseline).expand_as(case.inputs))
+            case = replace(case, baseline=replacement_value(case, self.baseline).expand_as(case.inputs))
         path = case.inputs - case.baseline
         gradient = torch.zeros_like(path)
         everyone = torch.arange(len(path), device=path.device)
@@ -84,9 +84,9 @@ class IntegratedGradients:
             part = slice(start, start + at_once)
             along = torch.as_tensor((nodes[part] + 1) / 2).to(path)
             share = torch.as_tensor(weights[part] / 2).to(path)
-            rows = case.rows(everyone.repeat(len(along)))
+            rows = case.select(everyone.repeat(len(along)))
             points = case.baseline + torch.einsum("n,b...->nb...", along, path)
             gradients = input_gradient(model, replace(rows, inputs=points.flatten(0, 1)))
             gradient += torch.einsum("n,nb...->b...", share, gradients.view_as(points))
         attribution = per_feature(path * gradient)
-        return attribution, attribution.sum(1) - change(model, case)
+        return attribution, attribution.sum(1) - output_difference(model, case)

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.case import Case, describe
+from faithcheck.models.case import Case, describe_tensor
 from faithcheck.models.case import input_gradient as input_gradient  # explainers find it here
 
 
@@ -52,7 +52,7 @@ def checked_attribution(attribution: object, case: Case) -> Tensor:
     """
     if not isinstance(attribution, Tensor):
         raise InvalidAttribution(f"expected a tensor, got {type(attribution).__name__}")
-    got = describe(attribution)
+    got = describe_tensor(attribution)
     if not attribution.is_floating_point():
         raise InvalidAttribution(f"expected floating point, got {got}: convert with .to(inputs.dtype)")
     if attribution.shape != case.shape:
@@ -76,14 +76,16 @@ def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor
         InvalidAttribution: see `checked_attribution`; or the explainer changed the case.
         Unsupported: from the explainer.
     """
-    lent = case.rows(torch.arange(len(case.inputs), device=case.inputs.device))
+    lent = case.select(torch.arange(len(case.inputs), device=case.inputs.device))
     attribution = checked_attribution(explainer.attribute(model, lent), case)
     for name in ("inputs", "baseline", "target"):
         if not torch.equal(getattr(lent, name), getattr(case, name)):
             raise InvalidAttribution(f"the explainer, or the model it ran, changed case.{name} in place")
-    for name, value in case.context.items():
-        if not torch.equal(lent.context[name], value):
-            raise InvalidAttribution(f"the explainer, or the model it ran, changed case.context[{name!r}] in place")
+    for name, value in case.forward_arguments.items():
+        if not torch.equal(lent.forward_arguments[name], value):
+            raise InvalidAttribution(
+                f"the explainer, or the model it ran, changed case.forward_arguments[{name!r}] in place"
+            )
     return attribution
 
 
@@ -92,13 +94,13 @@ def per_feature(attribution: Tensor) -> Tensor:
     return attribution if attribution.dim() == 2 else attribution.flatten(2).sum(2)
 
 
-def reference(case: Case, name: str) -> Tensor:
+def replacement_value(case: Case, name: str) -> Tensor:
     """One of the case's named values for a removed feature, shaped like one feature.
 
     Raises:
         Unsupported: the case has none of that name.
     """
-    if name not in case.references:
-        there = ", ".join(case.references) or "none"
+    if name not in case.replacements:
+        there = ", ".join(case.replacements) or "none"
         raise Unsupported(f"no {name!r} value for a removed feature here (there is: {there}): choose another")
-    return case.references[name]
+    return case.replacements[name]

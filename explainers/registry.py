@@ -7,17 +7,17 @@ import importlib
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points, version
 
-from faithcheck.explainers.adapt import NotAnExplainer, as_explainer
-from faithcheck.explainers.blockwise import BlockwiseLRP
-from faithcheck.explainers.budget import BudgetedLeaveOneOut
+from faithcheck.explainers.adapters import NotAnExplainer, as_explainer
+from faithcheck.explainers.attention_rollout import AttentionRollout
 from faithcheck.explainers.deeplift import DeepLiftRescale
-from faithcheck.explainers.gates import FiniteMaskGate, GroupedMaskGate, MaskGate
+from faithcheck.explainers.gates.mask_gates import FiniteMaskGate, GroupedMaskGate, MaskGate
+from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
-from faithcheck.explainers.loo import LeaveOneOut
-from faithcheck.explainers.lrp import CPLRP, AttnLRP, EpsilonLRP
+from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
+from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
+from faithcheck.explainers.lrp.engine import CPLRP, AttnLRP, EpsilonLRP
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.explainers.readout import ReadoutGate
-from faithcheck.explainers.rollout import AttentionRollout
 
 GROUP = "faithcheck.explainers"
 """The group of entry points under which a package offers explainers: ``their_name = "their.module:Object"``."""
@@ -84,12 +84,14 @@ def load_explainer(spec: str) -> Explainer:
     if spec in offered and not offered[spec].attr:
         raise ValueError(f"the entry point {spec} of {provider(offered[spec])} names no object: {offered[spec].value}")
     if not module_name or not path:
-        raise ValueError(unknown("explainer", spec, {*builtin, *offered}) + "; your own is given as pkg.module:Object")
+        raise ValueError(
+            unknown_name("explainer", spec, {*builtin, *offered}) + "; your own is given as pkg.module:Object"
+        )
     found: object = importlib.import_module(module_name)
     for part in path.split("."):
         if not hasattr(found, part):
             raise ValueError(
-                unknown(f"object in {module_name}", part, vars(found) if hasattr(found, "__dict__") else ())
+                unknown_name(f"object in {module_name}", part, vars(found) if hasattr(found, "__dict__") else ())
             )
         found = getattr(found, part)
     try:
@@ -111,7 +113,7 @@ def origin(spec: str, explainer: Explainer) -> str:
     return f"{own}, by {loaded}" if own else loaded
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """The message for an unknown name: the nearest known ones, or all of them."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)

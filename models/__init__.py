@@ -1,26 +1,26 @@
 """What is explained: pairs of equivalent models, the cases explained on them, data and training of the small ones."""
 
-from faithcheck.models.case import Case, explained
+from faithcheck.models.case import Case, select_target
 from faithcheck.models.pair import (
-    FUNCTION,
+    INVARIANT_BY_DEFINITION,
     Expectation,
     Pair,
-    cells,
     equivalent_pair,
+    expect,
+    expect_lrp,
     register,
     registered_pairs,
-    relevance,
 )
 
 __all__ = [
-    "FUNCTION",
+    "INVARIANT_BY_DEFINITION",
     "Case",
     "Expectation",
     "Pair",
-    "cells",
     "equivalent_pair",
-    "explained",
+    "expect",
+    "expect_lrp",
     "register",
     "registered_pairs",
-    "relevance",
+    "select_target",
 ]

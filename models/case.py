@@ -33,27 +33,35 @@ class Case:
     inputs: Tensor
     target: Tensor
     baseline: Tensor
-    special: Tensor | None = None
-    context: Mapping[str, Tensor] = field(default_factory=dict)
-    references: Mapping[str, Tensor] = field(default_factory=dict)
+    special_tokens_mask: Tensor | None = None
+    forward_arguments: Mapping[str, Tensor] = field(default_factory=dict)
+    replacements: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.inputs.dim() < 2 or not self.inputs.is_floating_point():
-            raise ValueError(f"inputs must be floating point (batch, features, …), got {describe(self.inputs)}")
+            raise ValueError(f"inputs must be floating point (batch, features, …), got {describe_tensor(self.inputs)}")
         if self.baseline.shape != self.inputs.shape:
-            raise ValueError(f"baseline must be shaped like inputs, got {describe(self.baseline)}")
+            raise ValueError(f"baseline must be shaped like inputs, got {describe_tensor(self.baseline)}")
         if self.target.shape != self.inputs.shape[:1] or self.target.dtype != torch.int64:
-            raise ValueError(f"target must be int64 (batch,), got {describe(self.target)}")
-        if self.special is not None and (self.special.shape != self.shape or self.special.dtype != torch.bool):
-            raise ValueError(f"special must be bool (batch, features), got {describe(self.special)}")
-        for name, value in self.context.items():
+            raise ValueError(f"target must be int64 (batch,), got {describe_tensor(self.target)}")
+        if self.special_tokens_mask is not None and (
+            self.special_tokens_mask.shape != self.shape or self.special_tokens_mask.dtype != torch.bool
+        ):
+            raise ValueError(
+                f"special_tokens_mask must be bool (batch, features), got {describe_tensor(self.special_tokens_mask)}"
+            )
+        for name, value in self.forward_arguments.items():
             if len(value) != len(self.inputs):
-                raise ValueError(f"context[{name!r}] must have a row per example, got {describe(value)}")
-        for name, value in self.references.items():
+                raise ValueError(
+                    f"forward_arguments[{name!r}] must have a row per example, got {describe_tensor(value)}"
+                )
+        for name, value in self.replacements.items():
             if value.shape != self.inputs.shape[2:]:
-                raise ValueError(f"references[{name!r}] must be shaped like one feature, got {describe(value)}")
-        others = [self.target, self.baseline, *self.context.values(), *self.references.values()]
-        others += [] if self.special is None else [self.special]
+                raise ValueError(
+                    f"replacements[{name!r}] must be shaped like one feature, got {describe_tensor(value)}"
+                )
+        others = [self.target, self.baseline, *self.forward_arguments.values(), *self.replacements.values()]
+        others += [] if self.special_tokens_mask is None else [self.special_tokens_mask]
         if any(t.device != self.inputs.device for t in others):
             raise ValueError(f"all tensors of a case must lie on one device, inputs are on {self.inputs.device}")
 
@@ -63,26 +71,26 @@ class Case:
         return self.inputs.shape[:2]
 
     @property
-    def present(self) -> Tensor:
+    def unpadded(self) -> Tensor:
         """Which features are there: ``(batch, features)`` bool, false at padding."""
-        mask = self.context.get("attention_mask")
+        mask = self.forward_arguments.get("attention_mask")
         return torch.ones(self.shape, dtype=torch.bool, device=self.inputs.device) if mask is None else mask != 0
 
     @property
-    def ordinary(self) -> Tensor:
+    def non_special(self) -> Tensor:
         """Which features are there and not special: ``(batch, features)`` bool."""
-        return self.present if self.special is None else self.present & ~self.special
+        return self.unpadded if self.special_tokens_mask is None else self.unpadded & ~self.special_tokens_mask
 
     def run(self, model: nn.Module) -> Tensor:
         """What the model makes of the inputs in their context: ``(batch, outputs)``."""
-        output: Tensor = model(self.inputs, **self.context)
+        output: Tensor = model(self.inputs, **self.forward_arguments)
         return output
 
-    def rows(self, index: Tensor) -> Case:
+    def select(self, index: Tensor) -> Case:
         """A copy of the case with these examples, in this order; an example may come more than once."""
         return self._of(lambda tensor: tensor.index_select(0, index))
 
-    def repeated(self, times: int) -> Case:
+    def repeat(self, times: int) -> Case:
         """The case with its one example so often, in memory that the rows share: to be read, not written to."""
         return self._of(lambda tensor: tensor.expand(times, *tensor.shape[1:]))
 
@@ -92,12 +100,12 @@ class Case:
             inputs=rows(self.inputs),
             target=rows(self.target),
             baseline=rows(self.baseline),
-            special=None if self.special is None else rows(self.special),
-            context={name: rows(value) for name, value in self.context.items()},
+            special_tokens_mask=None if self.special_tokens_mask is None else rows(self.special_tokens_mask),
+            forward_arguments={name: rows(value) for name, value in self.forward_arguments.items()},
         )
 
 
-def explained(output: Tensor, target: Tensor) -> Tensor:
+def select_target(output: Tensor, target: Tensor) -> Tensor:
     """The explained entry of each row: ``(batch, outputs)`` and ``(batch,)`` to ``(batch,)``."""
     return output.gather(1, target.unsqueeze(1)).squeeze(1)
 
@@ -107,16 +115,16 @@ def input_gradient(model: nn.Module, case: Case) -> Tensor:
     with torch.enable_grad():
         point = case.inputs.detach().clone().requires_grad_()
         output = replace(case, inputs=point).run(model)
-        return torch.autograd.grad(explained(output, case.target).sum(), point)[0]
+        return torch.autograd.grad(select_target(output, case.target).sum(), point)[0]
 
 
 @torch.no_grad()
-def change(model: nn.Module, case: Case) -> Tensor:
+def output_difference(model: nn.Module, case: Case) -> Tensor:
     """f(x) − f(x′), what the features add to each example's explained output over the baseline: ``(batch,)``."""
     without = replace(case, inputs=case.baseline)
-    return explained(case.run(model), case.target) - explained(without.run(model), case.target)
+    return select_target(case.run(model), case.target) - select_target(without.run(model), case.target)
 
 
-def describe(tensor: Tensor) -> str:
+def describe_tensor(tensor: Tensor) -> str:
     """A tensor's dtype, shape and device, for error messages."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)} on {tensor.device}"

@@ -85,9 +85,9 @@ class Pair:
     control: bool = False
 
 
-Expected: TypeAlias = Mapping[tuple[str, str], Expectation]
+Expectations: TypeAlias = Mapping[tuple[str, str], Expectation]
 
-FUNCTION: Expected = {
+INVARIANT_BY_DEFINITION: Expectations = {
     ("invariance", explainer): Expectation("HOLDS", f"computed from the function's {what} alone, which are equal")
     for explainer, what in {
         "loo": "values",
@@ -98,11 +98,11 @@ FUNCTION: Expected = {
 """What every pair may expect of the explainers that see nothing of a model but its function."""
 
 
-EVERY_LRP = "epsilon_lrp attnlrp cplrp"
+ALL_LRP = "epsilon_lrp attnlrp cplrp"
 """All of LRP: the same rules where there is no product of data, which ε-LRP refuses."""
 
 
-def cells(
+def expect(
     axioms: str,
     explainers: str,
     why: str,
@@ -110,7 +110,7 @@ def cells(
     predict: Predict | None = None,
     floor: float | None = None,
     cite: str = "",
-) -> Expected:
+) -> Expectations:
     """One expectation of these explainers under these axioms: to hold; with a prediction or a floor, to be violated.
 
     Args:
@@ -126,11 +126,11 @@ def cells(
     return {(axiom, explainer): expectation for axiom in axioms.split() for explainer in explainers.split()}
 
 
-def relevance(
+def expect_lrp(
     why: str, *, predict: Predict | None = None, floor: float | None = None, cite: str = "", of: str = "attnlrp cplrp"
-) -> Expected:
-    """What a pair expects of LRP under invariance: the `cells` of these explainers; ``predict`` is of a_f − a_g."""
-    return cells("invariance", of, why, predict=predict, floor=floor, cite=cite)
+) -> Expectations:
+    """What a pair expects of LRP under invariance: the `expect` of these explainers; ``predict`` is of a_f − a_g."""
+    return expect("invariance", of, why, predict=predict, floor=floor, cite=cite)
 
 
 def random_points(rows: int, *features: int, classes: int = 1) -> MakeCase:
@@ -165,7 +165,7 @@ def equivalent_pair(
     case: MakeCase,
     why: str,
     cite: str = "",
-    expected: Expected | None = None,
+    expected: Expectations | None = None,
     axioms: Collection[str] = ("invariance", "completeness", "loo"),
     control: bool = False,
 ) -> Callable[[Build], Build]:

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faithcheck.axioms import suite
+from faithcheck.axioms.engine import suite
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.models import data
+from faithcheck.models.data import handwritten_digits
 from faithcheck.models.pair import Pair
-from faithcheck.reports import figures, results, selection, terminal, words
-from faithcheck.reports.ledger import FIGURE, RECORD, TABLE, Ledger
+from faithcheck.reports import results, selection
+from faithcheck.reports.outcomes import FIGURE, RECORD, TABLE, Outcomes
+from faithcheck.reports.pages import figures, terminal, wording
 from faithcheck.reports.results import Json
 
 if TYPE_CHECKING:
-    from faithcheck.reports.align import Prepared
+    from faithcheck.reports.commands.align import Prepared
 
 MARKERS = {
     **suite.SUMMARIES,
@@ -32,8 +33,10 @@ MARKERS = {
     "remedies": "measures the remedies against Leave-One-Out; runs when asked for by -m or by name",
     "peers": "measures other libraries' explainers; runs when asked for by -m or by name",
     "slow": "takes minutes; runs when asked for by -m or by name",
-    "meta": "tests of the suite itself",
-    "axiom(name)": "the test runs the checks of this axiom; it also gets the marker of that name",
+    "meta": "tests of the suite itself: unit and integration tests",
+    "unit": "tests of single functions and classes",
+    "integration": "tests that install, run subprocesses or follow the documentation",
+    "axiom(name, ...)": "the test runs the checks of these axioms; each check gets the marker of its axiom",
 }
 ON_DEMAND = frozenset({"paper", "bench", "remedies", "peers", "slow"})
 
@@ -66,7 +69,7 @@ class Run:
         if self.path:
             selection.check_writable(self.path, "--axioms-json")
         selection.check_markers(option.markexpr, _registered_markers(config))
-        data.use_folder(option.data_dir)
+        handwritten_digits.use_folder(option.data_dir)
         if option.explainer or option.pairs:
             selection.import_from_here()
         self.settings = suite.Settings(
@@ -151,7 +154,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {meaning}")
     try:
         run = config.stash[_RUN] = Run(config)
-    except (selection.SelectionError, data.DataError) as error:
+    except (selection.SelectionError, handwritten_digits.DataError) as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(Reporter(config, run), "faithcheck-reporter")
 
@@ -199,21 +202,27 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker is None or "check" not in metafunc.fixturenames:
         return
     run = metafunc.config.stash[_RUN]
-    (axiom,) = marker.args
+    metafunc.parametrize("check", [check for axiom in marker.args for check in _checks_of(axiom, run)])
+
+
+def _checks_of(axiom: str, run: Run) -> list[Any]:
+    """The checks of an axiom as parameters with its marker; a skip with the reason where there is none."""
+    marker = getattr(pytest.mark, axiom)
     checks = suite.plan(axiom, run.explainers, run.pairs, run.expectations)
-    if checks:
-        metafunc.parametrize("check", checks, ids=[check.id for check in checks])
-    else:
+    if not checks:
         nothing = pytest.mark.skip(reason=f"{axiom}: no check for the pairs that were asked for")
-        metafunc.parametrize("check", [pytest.param(None, marks=nothing)], ids=["none"])
+        return [pytest.param(None, marks=[marker, nothing], id=f"{axiom}-none")]
+    # Part of an axiom: -m invariance also proves that the pairs are pairs, and searches for new ones.
+    markers = [getattr(pytest.mark, name) for name in (axiom, suite.AXIOMS[axiom].part_of) if name]
+    return [pytest.param(check, marks=markers, id=f"{axiom}-{check.id}") for check in checks]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    for marker in item.iter_markers("axiom"):
-        item.add_marker(marker.args[0])
-    if item.path.resolve().is_relative_to(TESTS / "meta"):
-        item.add_marker("meta")
+    for folder in ("unit", "integration"):
+        if item.path.resolve().is_relative_to(TESTS / folder):
+            item.add_marker(folder)
+            item.add_marker("meta")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -244,7 +253,7 @@ def settings(pytestconfig: pytest.Config) -> suite.Settings:
 @pytest.fixture(scope="session")
 def prepared(pytestconfig: pytest.Config) -> Prepared:
     """The Transformer, texts and setup that the paper's tables are measured on, as the --paper-… options say."""
-    from faithcheck.reports import align  # when used: transformers takes seconds to import
+    from faithcheck.reports.commands import align  # when used: transformers takes seconds to import
 
     option = pytestconfig.option
     try:
@@ -272,7 +281,7 @@ def report(request: pytest.FixtureRequest) -> Callable[[suite.Record], None]:
         if kept["status"] in results.SKIPPED:
             pytest.skip(f"{kept['explainer']}: {kept['detail'].get('reason', 'unsupported')}")
         if kept["status"] not in results.PASSING:
-            pytest.fail(words.message(kept), pytrace=False)
+            pytest.fail(wording.message(kept), pytrace=False)
 
     return settle
 
@@ -294,7 +303,7 @@ def table(request: pytest.FixtureRequest) -> Callable[[Json], None]:
 
 @pytest.fixture
 def figure(request: pytest.FixtureRequest) -> Callable[[Json], None]:
-    """``figure({"title", "note", "panels"})``: add a figure to the report; `faithcheck.reports.figures` says what."""
+    """``figure({"title", "note", "panels"})``: add a figure to the report; `faithcheck.reports.pages.figures` says what."""
 
     def keep(content: Json) -> None:
         kept = results.plain(content)
@@ -311,7 +320,7 @@ class Reporter:
     """Keeps the ledger of the run, writes the results document and prints its tables."""
 
     def __init__(self, config: pytest.Config, run: Run) -> None:
-        self.config, self.run, self.ledger = config, run, Ledger()
+        self.config, self.run, self.ledger = config, run, Outcomes()
         self.document: Json | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

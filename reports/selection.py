@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from faithcheck.axioms.suite import Settings, Stated, refuse_stale_expectations
-from faithcheck.axioms.time_limit import time_limit
+from faithcheck.axioms.engine.suite import Settings, SuppliedExpectation, refuse_stale_expectations
+from faithcheck.axioms.engine.time_limit import time_limit
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.explainers.registry import builtin_explainers, installed, load_explainer, origin, provider, unknown
-from faithcheck.models import data
+from faithcheck.explainers.registry import builtin_explainers, installed, load_explainer, origin, provider, unknown_name
+from faithcheck.models.data import handwritten_digits
 from faithcheck.models.pair import Pair, registered_pairs
-from faithcheck.reports import expectations
+from faithcheck.reports import expectations_file
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ def described(
     specs: Sequence[str],
     explainers: Sequence[Explainer],
     pairs: Sequence[Pair],
-    given: Sequence[Stated],
+    given: Sequence[SuppliedExpectation],
     arguments: Sequence[str],
 ) -> dict[str, Any]:
     """The settings of a run, for the results document.
@@ -81,7 +81,7 @@ def described(
         "seed": settings.seed,
         "dtype": str(settings.dtype).removeprefix("torch."),
         "device": str(settings.device),
-        "data": data.source(),
+        "data": handwritten_digits.source(),
         "explainers": [explainer.name for explainer in explainers],
         "origins": origins(specs, explainers),
         "pairs": len(pairs),
@@ -124,31 +124,32 @@ def choose_checkpoint(paths: Sequence[str]) -> list[str]:
     if len(paths) > 1 or not paths[0]:
         given = " and ".join(paths) or "none"
         raise SelectionError(f"--checkpoint takes one path, that of a folder, or one hub name; got {given}")
-    from faithcheck.models import gauge, transformer  # when used: transformers takes seconds to import
+    from faithcheck.models import transform  # when used: transformers takes seconds to import
+    from faithcheck.models.pretrained import text  # when used: transformers takes seconds to import
 
     try:
-        return [pair.name for pair in gauge.register_checkpoint(paths[0])]
-    except transformer.ModelError as error:
+        return [pair.name for pair in transform.register_checkpoint(paths[0])]
+    except text.ModelError as error:
         raise SelectionError(f"--checkpoint: {error}") from error
 
 
 def describe_checkpoint(made: Sequence[str]) -> str:
-    """How many pairs a checkpoint has got, and which gauges do not apply to it."""
-    from faithcheck.models import gauge
+    """How many pairs a checkpoint has got, and which transforms do not apply to it."""
+    from faithcheck.models import transform
 
-    left_out = [name for name in gauge.registered_gauges() if f"{name}_checkpoint" not in made]
+    left_out = [name for name in transform.registered_transforms() if f"{name}_checkpoint" not in made]
     return f"checkpoint: {len(made)} pairs; these do not apply to it: {', '.join(left_out) or 'none'}"
 
 
-def choose_expectations(path: str | None) -> list[Stated]:
+def choose_expectations(path: str | None) -> list[SuppliedExpectation]:
     """The expectations in a file; none without one.
 
     Raises:
-        SelectionError: see `expectations.load`.
+        SelectionError: see `expectations_file.load`.
     """
     try:
-        return [] if path is None else expectations.load(Path(path))
-    except expectations.ExpectationsError as error:
+        return [] if path is None else expectations_file.load(Path(path))
+    except expectations_file.ExpectationsError as error:
         raise SelectionError(f"--expectations: {error}") from error
 
 
@@ -167,7 +168,9 @@ def choose_timeout(seconds: float | None) -> float | None:
         raise SelectionError(f"--explainer-timeout: {error}") from error
 
 
-def refuse_stale(explainers: Sequence[Explainer], pairs: Sequence[Pair], given: Sequence[Stated] = ()) -> None:
+def refuse_stale(
+    explainers: Sequence[Explainer], pairs: Sequence[Pair], given: Sequence[SuppliedExpectation] = ()
+) -> None:
     """Refuse expectations that match no check.
 
     Raises:
@@ -202,7 +205,7 @@ def check_markers(expression: str, registered: Iterable[str]) -> None:
     known = set(registered)
     for name in marker_names(expression):
         if name not in known:
-            raise SelectionError(f"-m {expression!r}: {unknown('marker', name, known)}")
+            raise SelectionError(f"-m {expression!r}: {unknown_name('marker', name, known)}")
 
 
 def marker_names(expression: str) -> list[str]:
@@ -254,7 +257,7 @@ def _names(spec: str) -> list[str]:
     offered = installed(PAIRS)
     module = offered[spec].module if spec in offered else spec
     if not _is_module(module):
-        near = unknown("pair", spec, {*known, *offered})
+        near = unknown_name("pair", spec, {*known, *offered})
         raise SelectionError(f"--pairs={spec}: {near} (nor is there a module of that name)")
     _imported(f"--pairs={spec}", lambda: importlib.import_module(module))
     found = [

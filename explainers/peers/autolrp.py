@@ -47,7 +47,7 @@ class Base(Peer):
         autolrp = imported("autolrp")
         config = autolrp.LRPConfig(rule=self.rules(autolrp))
         rows = torch.arange(len(case.inputs), device=case.inputs.device).unsqueeze(1)
-        return torch.cat([self._of_one(autolrp, config, model, case.rows(row)) for row in rows])
+        return torch.cat([self._of_one(autolrp, config, model, case.select(row)) for row in rows])
 
     def _of_one(self, autolrp: Any, config: Any, model: nn.Module, case: Case) -> Tensor:
         with torch.enable_grad(), warnings.catch_warnings():

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from faithcheck.explainers.adapt import feature_mask, of_feature
+from faithcheck.explainers.adapters import feature_mask, of_feature
 from faithcheck.explainers.peers import Peer, imported
 from faithcheck.models.case import Case
 

@@ -15,21 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.lrp import LRP
-from faithcheck.explainers.peers import Peer, imported
-from faithcheck.explainers.rules import (
+from faithcheck.explainers.lrp.engine import LRP
+from faithcheck.explainers.lrp.rules import (
     ACTIVATION_MODULES,
     ACTIVATIONS,
     REARRANGEMENTS,
     RMS_NORM_MODULES,
-    Call,
+    OperationCall,
     Rule,
     attention_rule,
-    by_rows,
-    carrying,
     dropout_rule,
-    plain,
+    gradient_rule,
+    tensors_with_relevance,
+    unbind_rule,
 )
+from faithcheck.explainers.peers import Peer, imported
 from faithcheck.models.case import Case
 
 
@@ -63,7 +63,7 @@ def table() -> Mapping[str, Rule]:
     functional, rules = imported("lxt.explicit.functional"), imported("lxt.explicit.rules")
     identity = partial(identity_rule, rules.identity)
     return {
-        **{name: plain for name in REARRANGEMENTS if name not in ("relu", "abs", "neg")},
+        **{name: gradient_rule for name in REARRANGEMENTS if name not in ("relu", "abs", "neg")},
         **dict.fromkeys((*ACTIVATIONS, *ACTIVATION_MODULES, *RMS_NORM_MODULES, "relu", "abs", "neg"), identity),
         **dict.fromkeys(("add", "iadd", "add_"), lambda call: functional.add2(*two(call))),
         "sub": lambda call: functional.add2(two(call)[0], functional.mul2(two(call)[1], -1)),
@@ -81,18 +81,18 @@ def table() -> Mapping[str, Rule]:
         "rms_norm": identity,
         "scaled_dot_product_attention": attention_rule,
         "dropout": dropout_rule,
-        "iter": by_rows,
+        "iter": unbind_rule,
     }
 
 
-def two(call: Call) -> list[Tensor]:
+def two(call: OperationCall) -> list[Tensor]:
     """The operands of a sum as tensors, which is what lxt takes."""
-    (like,) = call.carrying()[:1]
+    (like,) = call.operands_with_relevance()[:1]
     operands = call.args[:2] if len(call.args) > 1 else (call.args[0], call.kwargs["other"])
     return [x if isinstance(x, Tensor) else torch.as_tensor(x).to(like) for x in operands]
 
 
-def axis(call: Call) -> int:
+def axis(call: OperationCall) -> int:
     """The one axis that lxt's mean can take."""
     found = call.argument(1, "dim")
     if not isinstance(found, int):
@@ -100,31 +100,31 @@ def axis(call: Call) -> int:
     return found
 
 
-def mean_rule(mean: Callable[..., Tensor], call: Call) -> Tensor:
+def mean_rule(mean: Callable[..., Tensor], call: OperationCall) -> Tensor:
     """lxt's ε-rule of a mean."""
     return mean(call.args[0], axis(call), bool(call.argument(2, "keepdim", False)))
 
 
-def identity_rule(identity: Callable[..., Tensor], call: Call) -> Tensor:
+def identity_rule(identity: Callable[..., Tensor], call: OperationCall) -> Tensor:
     """lxt's identity rule, of one operand that carries relevance."""
-    operands = call.carrying()
+    operands = call.operands_with_relevance()
     if len(operands) != 1:
         raise call.unsupported("lxt's identity rule is for one operand")
     return identity(lambda _: call.value().detach(), operands[0])
 
 
-def epsilon_rule(epsilon_lrp: Callable[..., Tensor], call: Call) -> Tensor:
+def epsilon_rule(epsilon_lrp: Callable[..., Tensor], call: OperationCall) -> Tensor:
     """lxt's ε-rule for any function that is linear in its one operand."""
-    position = next(i for i, x in enumerate(call.args) if carrying(x))
+    position = next(i for i, x in enumerate(call.args) if tensors_with_relevance(x))
     rest = call.args[position + 1 :]
     return epsilon_lrp(
         lambda x: call.operation(*call.args[:position], x, *rest, **call.kwargs), 1e-8, call.args[position]
     )
 
 
-def quotient_rule(mul2: Callable[..., Tensor], identity: Callable[..., Tensor], call: Call) -> Any:
+def quotient_rule(mul2: Callable[..., Tensor], identity: Callable[..., Tensor], call: OperationCall) -> Any:
     """a/b as lxt has it: the uniform rule on a and 1/b, the identity rule on the reciprocal."""
     numerator, denominator = call.args[0], call.argument(1, "other")
-    if carrying(denominator):
+    if tensors_with_relevance(denominator):
         return mul2(numerator, identity(torch.reciprocal, denominator))
     return mul2(numerator, 1 / denominator)

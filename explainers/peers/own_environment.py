@@ -35,8 +35,8 @@ from transformers.utils import logging
 
 from faithcheck.explainers.peers.workers import worker_protocol as protocol
 from faithcheck.explainers.protocol import Unsupported
-from faithcheck.models.architectures import Embedded
-from faithcheck.models.case import Case, describe, input_gradient
+from faithcheck.models.architectures.base_models import EmbeddingModel
+from faithcheck.models.case import Case, describe_tensor, input_gradient
 
 WORKERS = Path(protocol.__file__).parent
 Form: TypeAlias = Literal["transformers", "exported"]
@@ -154,7 +154,7 @@ class OwnEnvironment:
         }
         (folder / "request.json").write_text(json.dumps(request, indent=1), encoding="utf-8")
         tensors = {"inputs": case.inputs, "baseline": case.baseline, "target": case.target}
-        tensors |= {f"context.{name}": value for name, value in case.context.items()}
+        tensors |= {f"context.{name}": value for name, value in case.forward_arguments.items()}
         save_file({name: value.detach().contiguous().clone() for name, value in tensors.items()}, folder / CASE)
 
     def _read(self, model: nn.Module, case: Case, folder: Path) -> Answer:
@@ -164,7 +164,7 @@ class OwnEnvironment:
             output = case.run(model)
         if not _alike(tensors["output"], output):
             raise WorkerFailed(
-                f"the model that {self.peer}'s worker ran gives {describe(tensors['output'])}, up to "
+                f"the model that {self.peer}'s worker ran gives {describe_tensor(tensors['output'])}, up to "
                 f"{_apart(tensors['output'], output)} from what it gives here: it is not the model that was sent "
                 f"(versions there: {said['versions']})"
             )
@@ -191,9 +191,9 @@ def write_transformers(model: nn.Module, case: Case, folder: Path) -> dict[str, 
             buffers = {name: buffer.clone() for name, buffer in inner.named_buffers() if buffer.is_floating_point()}
             save_file(buffers, folder / "model" / "buffers.safetensors")
             there = protocol.pretrained(folder / "model", case.inputs.dtype, attention)
-            reader = protocol.Reader(there, throughout=isinstance(model, Embedded))
-            alike = parts(inner) == parts(there) and operations(model, case) == operations(reader, case)
-            same = alike and _same_function(model, reader, case)
+            embedding_model = protocol.Reader(there, throughout=isinstance(model, EmbeddingModel))
+            alike = parts(inner) == parts(there) and operations(model, case) == operations(embedding_model, case)
+            same = alike and _same_function(model, embedding_model, case)
         except Exception as error:  # of the model: its words are kept
             said = " ".join(str(error).split())
             raise Unsupported(f"{type(inner).__name__} cannot be sent as a folder: {said[:300]}") from error
@@ -202,7 +202,7 @@ def write_transformers(model: nn.Module, case: Case, folder: Path) -> dict[str, 
             f"{type(inner).__name__} is not as transformers makes it from its configuration, or is read in another "
             "way: what is written to a folder would not have its operations"
         )
-    return {"form": "transformers", "attention": attention, "throughout": reader.throughout}
+    return {"form": "transformers", "attention": attention, "throughout": embedding_model.throughout}
 
 
 def write_exported(model: nn.Module, case: Case, folder: Path) -> dict[str, Any]:
@@ -212,11 +212,11 @@ def write_exported(model: nn.Module, case: Case, folder: Path) -> dict[str, Any]
         Unsupported: it cannot be exported for any number of rows, or the program is another function.
     """
     first = next(iter(inspect.signature(model.forward).parameters))
-    rows = {name: {0: torch.export.Dim.AUTO} for name in (first, *case.context)}
-    twice = case.rows(torch.arange(len(case.inputs)).repeat(2))
+    rows = {name: {0: torch.export.Dim.AUTO} for name in (first, *case.forward_arguments)}
+    twice = case.select(torch.arange(len(case.inputs)).repeat(2))
     with _quiet():
         try:
-            lent = (case.inputs.clone(),), {name: value.clone() for name, value in case.context.items()}
+            lent = (case.inputs.clone(),), {name: value.clone() for name, value in case.forward_arguments.items()}
             program = torch.export.export(model, *lent, dynamic_shapes=rows, strict=False)
             program.example_inputs = None  # would be pickled
             there = program.module()

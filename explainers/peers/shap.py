@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.peers import Peer, imported, numpy_random_state
-from faithcheck.models.case import Case, explained
+from faithcheck.models.case import Case, select_target
 
 
 class Shap(Peer):
@@ -30,7 +30,7 @@ class Shap(Peer):
         rows = torch.arange(len(case.inputs), device=case.inputs.device).unsqueeze(1)
         with numpy_random_state(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # what NumPy tells shap
-            parts = [self.of_one(shap, model, case.rows(row)) for row in rows]
+            parts = [self.of_one(shap, model, case.select(row)) for row in rows]
         return torch.stack([torch.as_tensor(part) for part in parts]).to(case.inputs)
 
     def of_one(self, shap: Any, model: nn.Module, case: Case) -> Any:
@@ -45,9 +45,9 @@ def game(model: nn.Module, case: Case) -> Callable[[Any], Any]:
     def value(coalitions: Any) -> Any:
         there = torch.as_tensor(np.asarray(coalitions) != 0, device=case.inputs.device)
         there = there.reshape(*there.shape, *[1] * (case.inputs.dim() - 2))
-        rows = case.repeated(len(there))
+        rows = case.repeat(len(there))
         output = replace(rows, inputs=torch.where(there, rows.inputs, rows.baseline)).run(model)
-        return explained(output, rows.target).cpu().numpy()
+        return select_target(output, rows.target).cpu().numpy()
 
     return value
 

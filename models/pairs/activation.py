@@ -31,10 +31,10 @@ from torch.nn import functional
 from transformers.activations import NewGELUActivation
 
 from faithcheck.models.case import Case
-from faithcheck.models.pair import EVERY_LRP, FUNCTION, Expected, Predict, equivalent_pair, relevance
+from faithcheck.models.pair import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, Predict, equivalent_pair, expect_lrp
 from faithcheck.models.pairs.control import points
 
-RESCALED = relevance("Δ/Δ of a chain of operations on z alone multiply to Δf/Δz", of="deeplift_rescale")
+RESCALED = expect_lrp("Δ/Δ of a chain of operations on z alone multiply to Δf/Δz", of="deeplift_rescale")
 CITE = "Achtibat et al. 2024 (arXiv 2402.05602), the identity rule; added constants: Eq. 1 of arXiv 2510.18810"
 
 
@@ -79,9 +79,12 @@ def missing(slope: Callable[[Tensor], Tensor]) -> Predict:
     return predict
 
 
-def quarter(why: str) -> Expected:
+def quarter(why: str) -> Expectations:
     """What is expected where the constant 1 of ½z(1 + …) takes half of ½z: x ⊙ ¼WᵀV_t is lost."""
-    return {**FUNCTION, **relevance(why, predict=missing(lambda z: torch.full_like(z, 0.25)), cite=CITE)}
+    return {
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp(why, predict=missing(lambda z: torch.full_like(z, 0.25)), cite=CITE),
+    }
 
 
 def gelu_new(z: Tensor) -> Tensor:
@@ -93,7 +96,10 @@ def gelu_new(z: Tensor) -> Tensor:
     "activation.gelu_ndtr",
     case=points,
     why="GELU(z) = z·Φ(z)",
-    expected={**FUNCTION, **relevance("½Φ + ½z·Φ/z = Φ: the product halves into operands that both are of z alone")},
+    expected={
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("½Φ + ½z·Φ/z = Φ: the product halves into operands that both are of z alone"),
+    },
     axioms=("invariance",),
 )
 def gelu_ndtr(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
@@ -131,8 +137,8 @@ def gelu_tanh(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.M
     case=points,
     why="NewGELUActivation is the formula of the tanh form of GELU",
     expected={
-        **FUNCTION,
-        **relevance("the class is one atom with the identity rule, as F.gelu is", of=EVERY_LRP),
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("the class is one atom with the identity rule, as F.gelu is", of=ALL_LRP),
         **RESCALED,
     },
     axioms=("invariance",),
@@ -159,8 +165,8 @@ def gelu_new_name(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[
     case=points,
     why="σ(z) = ½ + ½tanh(z/2)",
     expected={
-        **FUNCTION,
-        **relevance("the constant ½ keeps ½ of the output", predict=missing(lambda z: 0.5 / z), of=EVERY_LRP),
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("the constant ½ keeps ½ of the output", predict=missing(lambda z: 0.5 / z), of=ALL_LRP),
         **RESCALED,
     },
     axioms=("invariance",),
@@ -175,11 +181,11 @@ def sigmoid_tanh(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[n
     case=points,
     why="softplus(z) = log(1 + eᶻ)",
     expected={
-        **FUNCTION,
-        **relevance(
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp(
             "in 1 + eᶻ the constant 1 keeps its share σ(−z)",
             predict=missing(lambda z: functional.softplus(z) * torch.sigmoid(-z) / z),
-            of=EVERY_LRP,
+            of=ALL_LRP,
         ),
         **RESCALED,
     },

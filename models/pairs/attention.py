@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.architectures import HOSTS, Linear, as_module, layers
-from faithcheck.models.gauge import gauge
-from faithcheck.models.pair import FUNCTION, Pair, register, relevance
+from faithcheck.models.architectures.base_models import BASE_MODELS, Linear, as_module, layers
+from faithcheck.models.pair import INVARIANT_BY_DEFINITION, Pair, expect_lrp, register
+from faithcheck.models.transform import function_preserving_transform
 
 WRITTEN_OUT = "scaled_dot_product_attention is propagated by its definition: the same operations, each by its own rule"
 CONCATENATED = "linear maps pass the plain gradient on, and a concatenation's parts get that of their own rows"
@@ -58,52 +58,52 @@ class Part(nn.Module):
 class WithMask(nn.Module):
     """A decoder that is given the causal mask, which it would otherwise leave to a flag of SDPA."""
 
-    def __init__(self, reader: nn.Module) -> None:
+    def __init__(self, embedding_model: nn.Module) -> None:
         super().__init__()
-        self.reader = reader
+        self.embedding_model = embedding_model
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """See `faithcheck.models.architectures.Embedded`."""
+        """See `faithcheck.models.architectures.base_models.Embedded`."""
         batch, n = inputs.shape[:2]
         mask = torch.ones(batch, 1, n, n, dtype=torch.bool, device=inputs.device).tril()
-        logits: Tensor = self.reader(inputs, attention_mask=mask)
+        logits: Tensor = self.embedding_model(inputs, attention_mask=mask)
         return logits
 
 
-@gauge(
+@function_preserving_transform(
     "attention.sdpa",
     why="scaled_dot_product_attention computes what the eager model writes out",
     lrp=WRITTEN_OUT,
 )
-def sdpa(reader: nn.Module) -> nn.Module:
+def sdpa(embedding_model: nn.Module) -> nn.Module:
     """Attention by torch's one operation."""
-    model: Any = reader.model
+    model: Any = embedding_model.model
     model.set_attn_implementation("sdpa")
-    return reader
+    return embedding_model
 
 
-@gauge(
+@function_preserving_transform(
     "attention.separate",
     why="a linear map's outputs are those of its rows, which may be three maps",
     lrp=CONCATENATED,
-    hosts=("gpt2",),
+    base_models=("gpt2",),
 )
-def separate(reader: nn.Module) -> nn.Module:
+def separate(embedding_model: nn.Module) -> nn.Module:
     """Three maps to query, key and value in place of the fused one."""
-    for layer in layers(reader):
+    for layer in layers(embedding_model):
         layer.attention.c_attn = Concatenated((layer.query, layer.key, layer.value))
-    return reader
+    return embedding_model
 
 
-@gauge(
+@function_preserving_transform(
     "attention.fused",
     why="three linear maps of one input are parts of one map",
     lrp=CONCATENATED,
-    hosts=("bert", "bert_trained", "roberta", "llama", "vit"),
+    base_models=("bert", "bert_trained", "roberta", "llama", "vit"),
 )
-def fused(reader: nn.Module) -> nn.Module:
+def fused(embedding_model: nn.Module) -> nn.Module:
     """One map to query, key and value, each a part of its outputs."""
-    for layer in layers(reader):
+    for layer in layers(embedding_model):
         maps = (layer.query, layer.key, layer.value)
         biases = [m.bias for m in maps if m.bias is not None]
         one = as_module(Linear(torch.cat([m.weight for m in maps]), torch.cat(biases) if biases else None))
@@ -112,25 +112,25 @@ def fused(reader: nn.Module) -> nn.Module:
             name = long if hasattr(layer.attention, long) else f"{short}_proj"
             setattr(layer.attention, name, Part(one, start, len(part.weight)))
             start += len(part.weight)
-    return reader
+    return embedding_model
 
 
-def grouped(reader: nn.Module) -> bool:
+def grouped(embedding_model: nn.Module) -> bool:
     """Whether several heads of queries share one of keys and values."""
-    return any(layer.key_value_heads < layer.heads for layer in layers(reader))
+    return any(layer.key_value_heads < layer.heads for layer in layers(embedding_model))
 
 
-@gauge(
+@function_preserving_transform(
     "attention.expanded",
     why="a head of keys and values that several queries share is as many heads of equal weights",
     lrp=REPEATED,
-    hosts=("llama",),
+    base_models=("llama",),
     where=grouped,
 )
-def expanded(reader: nn.Module) -> nn.Module:
+def expanded(embedding_model: nn.Module) -> nn.Module:
     """A head of keys and values for each of the queries, with repeated weights."""
-    model: Any = reader.model
-    for layer in layers(reader):
+    model: Any = embedding_model.model
+    for layer in layers(embedding_model):
         times = layer.heads // layer.key_value_heads
         rows = torch.arange(len(layer.key.weight)).view(layer.key_value_heads, -1).repeat_interleave(times, 0).flatten()
         for name, old in (("k_proj", layer.key), ("v_proj", layer.value)):
@@ -138,12 +138,12 @@ def expanded(reader: nn.Module) -> nn.Module:
             setattr(layer.attention, name, as_module(Linear(old.weight[rows], bias)))
         layer.attention.num_key_value_groups = 1
     model.config.num_key_value_heads = model.config.num_attention_heads
-    return reader
+    return embedding_model
 
 
 def grouped_in_sdpa(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Both by SDPA: f leaves the repetition to its ``enable_gqa``, g has expanded heads."""
-    f = sdpa(HOSTS["llama"].model(seed, dtype, device))
+    f = sdpa(BASE_MODELS["llama"].model(seed, dtype, device))
     return f, expanded(deepcopy(f)).eval()
 
 
@@ -151,25 +151,34 @@ register(
     Pair(
         "attention.expanded_sdpa_llama",
         grouped_in_sdpa,
-        HOSTS["llama"].case,
+        BASE_MODELS["llama"].case,
         "enable_gqa repeats heads of keys and values, as repeated weights do",
-        expected={**FUNCTION, **relevance(f"{WRITTEN_OUT}; {REPEATED}")},
+        expected={**INVARIANT_BY_DEFINITION, **expect_lrp(f"{WRITTEN_OUT}; {REPEATED}")},
         axioms=frozenset({"invariance"}),
     )
 )
 
 
-def register_causal(host: str) -> None:
+def register_causal(base_model: str) -> None:
     """The pair of a decoder whose SDPA makes the causal mask of a flag, and one that is given the mask."""
 
     def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-        f = sdpa(HOSTS[host].model(seed, dtype, device))
+        f = sdpa(BASE_MODELS[base_model].model(seed, dtype, device))
         return f, WithMask(deepcopy(f)).eval()
 
     why = "SDPA's flag is_causal masks what lies ahead, as the mask does"
-    expected = {**FUNCTION, **relevance(f"{WRITTEN_OUT}, which has either mask before the softmax")}
+    expected = {**INVARIANT_BY_DEFINITION, **expect_lrp(f"{WRITTEN_OUT}, which has either mask before the softmax")}
     axioms = frozenset({"invariance"})
-    register(Pair(f"attention.causal_flag_{host}", build, HOSTS[host].case, why, expected=expected, axioms=axioms))
+    register(
+        Pair(
+            f"attention.causal_flag_{base_model}",
+            build,
+            BASE_MODELS[base_model].case,
+            why,
+            expected=expected,
+            axioms=axioms,
+        )
+    )
 
 
 for decoder in ("gpt2", "llama"):

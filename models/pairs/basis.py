@@ -21,8 +21,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.architectures import Linear, layers
-from faithcheck.models.gauge import gauge
+from faithcheck.models.architectures.base_models import Linear, layers
+from faithcheck.models.transform import function_preserving_transform
 
 
 def draw_scales(size: int) -> Tensor:
@@ -57,33 +57,33 @@ def multiply(matrices: Tensor, linear: Linear) -> None:
             rows.copy_((matrices @ heads).reshape(rows.shape))
 
 
-@gauge(
+@function_preserving_transform(
     "basis.query_key",
     why="(M q)·(M⁻ᵀ k) = q·k; rotary positions commute with the M chosen, and queries that share a key share M",
     lrp="half of the logits' gradient meets M⁻ᵀ k, then Mᵀ, so that at q it is half of it times k again; so too at k",
 )
-def query_key(reader: nn.Module) -> nn.Module:
+def query_key(embedding_model: nn.Module) -> nn.Module:
     """W_Q → M W_Q and W_K → M⁻ᵀ W_K in each head, with their biases."""
-    for layer in layers(reader):
+    for layer in layers(embedding_model):
         draw = commuting_with_rotations if layer.rotary else well_conditioned
         size, sharing = len(layer.key.weight) // layer.key_value_heads, layer.heads // layer.key_value_heads
         matrices = torch.stack([draw(size) for _ in range(layer.key_value_heads)])
         multiply(matrices.repeat_interleave(sharing, 0), layer.query)
         multiply(matrices.inverse().mT, layer.key)
-    return reader
+    return embedding_model
 
 
-@gauge(
+@function_preserving_transform(
     "basis.value_output",
     why="attention weights mix tokens and M mixes coordinates: W_O M⁻¹ undoes M behind them as it would before",
     lrp="the gradient behind M V meets M⁻ᵀ, then Mᵀ at V and M V at the attention weights: the same at both",
 )
-def value_output(reader: nn.Module) -> nn.Module:
+def value_output(embedding_model: nn.Module) -> nn.Module:
     """W_V → M W_V with its bias, and W_O → W_O M⁻¹, in each head."""
-    for layer in layers(reader):
+    for layer in layers(embedding_model):
         size, sharing = len(layer.value.weight) // layer.key_value_heads, layer.heads // layer.key_value_heads
         matrices = torch.stack([well_conditioned(size) for _ in range(layer.key_value_heads)])
         multiply(matrices, layer.value)
         transposed = Linear(layer.output.weight.T, None)  # (W_O M⁻¹)ᵀ = M⁻ᵀ W_Oᵀ
         multiply(matrices.inverse().mT.repeat_interleave(sharing, 0), transposed)
-    return reader
+    return embedding_model

@@ -19,12 +19,19 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from faithcheck.models.case import Case
-from faithcheck.models.pair import EVERY_LRP, FUNCTION, Expectation, Expected, equivalent_pair, relevance
+from faithcheck.models.pair import (
+    ALL_LRP,
+    INVARIANT_BY_DEFINITION,
+    Expectation,
+    Expectations,
+    equivalent_pair,
+    expect_lrp,
+)
 
 SIDE, CLASSES = 6, 3
-EXPECTED: Expected = {
-    **FUNCTION,
-    **relevance("two affine maps have the gradient of the folded one; biases keep their share", of=EVERY_LRP),
+EXPECTED: Expectations = {
+    **INVARIANT_BY_DEFINITION,
+    **expect_lrp("two affine maps have the gradient of the folded one; biases keep their share", of=ALL_LRP),
     ("invariance", "deeplift_rescale"): Expectation("HOLDS", "affine maps pass gradients on; ReLU sees equal values"),
 }
 WHY = "in eval mode BatchNorm is affine, and so is it after an affine map"

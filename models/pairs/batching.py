@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.architectures import PADDING, Throughout
+from faithcheck.models.architectures.base_models import PADDING, KeepFloat64
 from faithcheck.models.case import Case
-from faithcheck.models.gauge import gauge
 from faithcheck.models.pair import Expectation
+from faithcheck.models.transform import function_preserving_transform
 
 
 class Padded(nn.Module):
@@ -36,10 +36,10 @@ class Padded(nn.Module):
         left: whether the padding comes first; else it comes last.
     """
 
-    def __init__(self, reader: Any, left: bool = False) -> None:
+    def __init__(self, embedding_model: Any, left: bool = False) -> None:
         super().__init__()
-        self.reader, self.left = reader, left
-        words = reader.model.get_input_embeddings().weight
+        self.embedding_model, self.left = embedding_model, left
+        words = embedding_model.model.get_input_embeddings().weight
         self.padding = nn.Buffer(torch.randn(1, PADDING, words.shape[1]).to(words))
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -50,21 +50,21 @@ class Padded(nn.Module):
         mask = torch.zeros(padded.shape[:2], dtype=torch.int64, device=inputs.device)
         mask[:, first : first + n] = 1
         positions = {"position_ids": (mask.cumsum(1) - 1).clamp_min(0)} if self.left else {}
-        with Throughout():
-            logits: Tensor = self.reader.model(inputs_embeds=padded, attention_mask=mask, **positions).logits
+        with KeepFloat64():
+            logits: Tensor = self.embedding_model.model(inputs_embeds=padded, attention_mask=mask, **positions).logits
         return logits if logits.dim() == 2 else logits[:, first + n - 1]
 
 
 class OneByOne(nn.Module):
     """A model that runs the examples of a batch one at a time."""
 
-    def __init__(self, reader: nn.Module) -> None:
+    def __init__(self, embedding_model: nn.Module) -> None:
         super().__init__()
-        self.reader = reader
+        self.embedding_model = embedding_model
 
     def forward(self, inputs: Tensor) -> Tensor:
         """``(batch, features, …)`` to ``(batch, outputs)``, as the model itself."""
-        return torch.cat([self.reader(inputs[i : i + 1]) for i in range(len(inputs))])
+        return torch.cat([self.embedding_model(inputs[i : i + 1]) for i in range(len(inputs))])
 
 
 @torch.no_grad()
@@ -74,7 +74,7 @@ def shifted_rollout(f: Any, g: nn.Module, case: Case) -> Tensor:
     Rollout sees n + k positions where it is to explain n features, and takes the last n, as a ViT's patches follow its
     class token. Padding being on the right, that is f's map, 0 at padding, from its k-th entry on.
     """
-    with Throughout():
+    with KeepFloat64():
         weights = f.model(inputs_embeds=case.inputs, output_attentions=True).attentions
     rollout = identity = torch.eye(case.shape[1]).to(case.inputs)
     for layer in weights:
@@ -87,11 +87,11 @@ MASKED = "a masked token has attention weight 0, and nothing else looks at other
 NOTHING = "padding's attention weights are 0, so neither its values nor its logits pass anything on"
 
 
-@gauge(
+@function_preserving_transform(
     "batching.padded",
     why=MASKED,
     lrp=NOTHING,
-    hosts=("bert", "bert_trained", "roberta", "gpt2", "llama"),
+    base_models=("bert", "bert_trained", "roberta", "gpt2", "llama"),
     expected={
         ("invariance", "attention_rollout"): Expectation(
             "VIOLATES",
@@ -100,33 +100,33 @@ NOTHING = "padding's attention weights are 0, so neither its values nor its logi
         )
     },
 )
-def padded(reader: nn.Module) -> nn.Module:
+def padded(embedding_model: nn.Module) -> nn.Module:
     """Padded by three tokens, which are masked."""
-    return Padded(reader)
+    return Padded(embedding_model)
 
 
-@gauge(
+@function_preserving_transform(
     "batching.left_padded",
     why=f"{MASKED}; the positions are told",
     lrp=NOTHING,
-    hosts=("gpt2", "llama"),
+    base_models=("gpt2", "llama"),
     expected={
         ("invariance", "attention_rollout"): Expectation(
             "UNCLAIMED", "its row here is the first position's, which is padding: a row that means nothing"
         )
     },
 )
-def left_padded(reader: nn.Module) -> nn.Module:
+def left_padded(embedding_model: nn.Module) -> nn.Module:
     """Three tokens of padding before the others."""
-    return Padded(reader, left=True)
+    return Padded(embedding_model, left=True)
 
 
-@gauge(
+@function_preserving_transform(
     "batching.single",
     why="in eval mode no operation mixes examples",
     lrp="every rule works example by example, and to split and to concatenate passes the gradient on",
-    hosts=("bert", "roberta", "gpt2", "llama", "vit"),  # the trained BERT takes seconds for it
+    base_models=("bert", "roberta", "gpt2", "llama", "vit"),  # the trained BERT takes seconds for it
 )
-def single(reader: nn.Module) -> nn.Module:
+def single(embedding_model: nn.Module) -> nn.Module:
     """The examples one by one; Attention Rollout, which wants the weights of the whole batch, refuses that."""
-    return OneByOne(reader)
+    return OneByOne(embedding_model)

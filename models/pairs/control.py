@@ -32,20 +32,20 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from faithcheck.models.architectures import Embedded
-from faithcheck.models.case import Case, change, input_gradient
-from faithcheck.models.derived import SHIFT
+from faithcheck.models.architectures.base_models import EmbeddingModel
+from faithcheck.models.case import Case, input_gradient, output_difference
+from faithcheck.models.networks.derived import SHIFT
 from faithcheck.models.pair import (
-    EVERY_LRP,
-    FUNCTION,
+    ALL_LRP,
+    INVARIANT_BY_DEFINITION,
     Expectation,
-    Expected,
+    Expectations,
     Pair,
     Predict,
-    cells,
     equivalent_pair,
+    expect,
+    expect_lrp,
     register,
-    relevance,
 )
 from faithcheck.models.pairs import linear_attention, product
 
@@ -67,20 +67,20 @@ KINDERMANS = "Kindermans et al. 2017, arXiv 1711.00867"
 BACH = "Bach et al. 2015, doi 10.1371/journal.pone.0130140"
 SUNDARARAJAN = "Sundararajan et al. 2017, arXiv 1703.01365"
 
-COPIES: Expected = {**FUNCTION, **relevance("the same model twice")}
+COPIES: Expectations = {**INVARIANT_BY_DEFINITION, **expect_lrp("the same model twice")}
 
 
-def generic(values: str, gradients: str) -> Expected:
+def generic(values: str, gradients: str) -> Expectations:
     """What holds on any model for explainers of function values and for those that are an input × gradient."""
     both = f"{values} {gradients}"
     return {
-        **cells("linearity", both, "values and (modified) gradients are linear in the function", cite=SUNDARARAJAN),
-        **cells("shift", values, "x − x′, and the function between them, are what they were", cite=KINDERMANS),
-        **cells("scale", both, "c·x ⊙ gradient/c, and a factor of the output is one of values and gradients"),
-        **cells("randomisation", both, "random mixtures of the maps of many units: ρ² is one over their number"),
-        **cells("determinism", both, "draws no random numbers"),
-        **cells("batching", both, "no operation mixes examples"),
-        **cells("precision", both, "no difference of numbers much larger than itself"),
+        **expect("linearity", both, "values and (modified) gradients are linear in the function", cite=SUNDARARAJAN),
+        **expect("shift", values, "x − x′, and the function between them, are what they were", cite=KINDERMANS),
+        **expect("scale", both, "c·x ⊙ gradient/c, and a factor of the output is one of values and gradients"),
+        **expect("randomisation", both, "random mixtures of the maps of many units: ρ² is one over their number"),
+        **expect("determinism", both, "draws no random numbers"),
+        **expect("batching", both, "no operation mixes examples"),
+        **expect("precision", both, "no difference of numbers much larger than itself"),
     }
 
 
@@ -91,7 +91,7 @@ def of_the_shift(model: nn.Module, case: Case) -> Tensor:
 
 def slope_surplus(model: nn.Module, case: Case) -> Tensor:
     """x·gradient − (f(x) − f(0)), ``(batch,)``: how far the tangent at x is from the chord, for gradient × input."""
-    return (case.inputs * input_gradient(model, case)).flatten(1).sum(1) - change(model, case)
+    return (case.inputs * input_gradient(model, case)).flatten(1).sum(1) - output_difference(model, case)
 
 
 def interactions(model: nn.Module, case: Case) -> Tensor:
@@ -100,8 +100,8 @@ def interactions(model: nn.Module, case: Case) -> Tensor:
     for i in range(case.shape[1]):
         without = case.inputs.clone()
         without[:, i] = case.baseline[:, i]
-        alone += change(model, replace(case, baseline=without))
-    return alone - change(model, case)
+        alone += output_difference(model, replace(case, baseline=without))
+    return alone - output_difference(model, case)
 
 
 def generator(seed: int) -> torch.Generator:
@@ -132,23 +132,23 @@ def of_the_shift_in_relevance(model: nn.Module, case: Case) -> Tensor:
     return SHIFT * (last[case.target] * torch.tanh(z) / z) @ first
 
 
-ON_THE_PERCEPTRON: Expected = {
+ON_THE_PERCEPTRON: Expectations = {
     **COPIES,
-    **generic(f"{FROM_BASELINE} deeplift_rescale", f"{GRADIENT} {EVERY_LRP}"),
-    **cells("sensitivity", "loo", "it is the change of the output"),
-    **cells("sensitivity", "integrated_gradients deeplift_rescale", "complete: the one that differs gets it all"),
-    **cells("sensitivity", f"{GRADIENT} {EVERY_LRP}", "an analytic gradient is 0 on a set of measure 0 only"),
-    **cells("shift", GRADIENT, SHIFTED, predict=of_the_shift, cite=KINDERMANS),
-    **cells("shift", EVERY_LRP, SHIFTED, predict=of_the_shift_in_relevance, cite=KINDERMANS),
-    **cells("completeness", GRADIENT, "the tangent at x is not the chord to 0", predict=slope_surplus),
-    **cells("completeness", "loo", "what features do together counts for each of them", predict=interactions),
-    **cells("conservation", EVERY_LRP, "no bias, and activations pass relevance on unchanged", cite=BACH),
+    **generic(f"{FROM_BASELINE} deeplift_rescale", f"{GRADIENT} {ALL_LRP}"),
+    **expect("sensitivity", "loo", "it is the change of the output"),
+    **expect("sensitivity", "integrated_gradients deeplift_rescale", "complete: the one that differs gets it all"),
+    **expect("sensitivity", f"{GRADIENT} {ALL_LRP}", "an analytic gradient is 0 on a set of measure 0 only"),
+    **expect("shift", GRADIENT, SHIFTED, predict=of_the_shift, cite=KINDERMANS),
+    **expect("shift", ALL_LRP, SHIFTED, predict=of_the_shift_in_relevance, cite=KINDERMANS),
+    **expect("completeness", GRADIENT, "the tangent at x is not the chord to 0", predict=slope_surplus),
+    **expect("completeness", "loo", "what features do together counts for each of them", predict=interactions),
+    **expect("conservation", ALL_LRP, "no bias, and activations pass relevance on unchanged", cite=BACH),
     ("loo", "loo"): itself,
     ("completeness", "integrated_gradients"): Expectation("HOLDS", "tanh is analytic: quadrature converges"),
     ("completeness", "epsilon_lrp"): Expectation(
         "HOLDS", "without biases every linear map and every activation conserves, and f(0) = 0"
     ),
-    **cells("completeness", LRP, "the same rules as ε-LRP where there is no product of data"),
+    **expect("completeness", LRP, "the same rules as ε-LRP where there is no product of data"),
 }
 
 
@@ -169,19 +169,19 @@ def perceptron(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.
     return model, deepcopy(model)
 
 
-ON_BERT: Expected = {
+ON_BERT: Expectations = {
     **COPIES,
     **generic(FROM_BASELINE, f"{GRADIENT} {LRP}"),
-    **cells("sensitivity", "loo", "it is the change of the output"),
-    **cells("sensitivity", "integrated_gradients", "complete, to the quadrature: the one that differs gets it all"),
-    **cells("sensitivity", f"{GRADIENT} {LRP}", "an analytic gradient is 0 on a set of measure 0 only"),
-    **cells("shift", f"{GRADIENT} {LRP}", "LayerNorm takes a token's mean away: its gradient sums to 0"),
-    **cells("sensitivity", ROLLOUT, "a product of softmax weights, which are positive"),
-    **cells("shift", ROLLOUT, "the attention weights are what they were"),
-    **cells("determinism batching precision", ROLLOUT, "a product of each example's own attention weights"),
-    **cells("linearity", ROLLOUT, "the same for every output: 2a beside 3a", floor=0.66),
-    **cells("scale", ROLLOUT, "the same for every factor of the output: 2a beside 3a", floor=0.66),
-    **cells("randomisation", ROLLOUT, "does not see the last layer: ρ = 1", floor=0.99),
+    **expect("sensitivity", "loo", "it is the change of the output"),
+    **expect("sensitivity", "integrated_gradients", "complete, to the quadrature: the one that differs gets it all"),
+    **expect("sensitivity", f"{GRADIENT} {LRP}", "an analytic gradient is 0 on a set of measure 0 only"),
+    **expect("shift", f"{GRADIENT} {LRP}", "LayerNorm takes a token's mean away: its gradient sums to 0"),
+    **expect("sensitivity", ROLLOUT, "a product of softmax weights, which are positive"),
+    **expect("shift", ROLLOUT, "the attention weights are what they were"),
+    **expect("determinism batching precision", ROLLOUT, "a product of each example's own attention weights"),
+    **expect("linearity", ROLLOUT, "the same for every output: 2a beside 3a", floor=0.66),
+    **expect("scale", ROLLOUT, "the same for every factor of the output: 2a beside 3a", floor=0.66),
+    **expect("randomisation", ROLLOUT, "does not see the last layer: ρ = 1", floor=0.99),
     ("loo", "loo"): itself,
 }
 
@@ -208,7 +208,7 @@ def bert(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module
         torch.manual_seed(seed)
         classifier = BertForSequenceClassification(config)
     classifier.set_attn_implementation("eager")  # Attention Rollout has to see the softmax
-    model = Embedded(classifier).to(device, dtype).eval()
+    model = EmbeddingModel(classifier).to(device, dtype).eval()
     return model, deepcopy(model)
 
 
@@ -242,14 +242,14 @@ register(
         WHY,
         expected={
             **COPIES,
-            **cells("symmetry", f"loo {GRADIENT}", "every factor gets y", cite=SUNDARARAJAN),
-            **cells("symmetry", "integrated_gradients", "every factor gets y/3", cite=SUNDARARAJAN),
-            **cells("symmetry", LRP, "the last factor gets y/2, the others y/4", predict=last_takes_half),
-            **cells("shift", FROM_BASELINE, "x − x′, and the function between them, are what they were"),
-            **cells("shift", GRADIENT, SHIFTED, predict=product_of_the_shift([1, 1, 1]), cite=KINDERMANS),
-            **cells("shift", LRP, SHIFTED, predict=product_of_the_shift([1 / 4, 1 / 4, 1 / 2]), cite=KINDERMANS),
-            **cells("scale", ALL, "c·x ⊙ gradient/c, and a factor of the output is one of values and gradients"),
-            **cells("conservation", LRP, "each product passes ½ + ½ of its relevance on", cite=product.PAPER),
+            **expect("symmetry", f"loo {GRADIENT}", "every factor gets y", cite=SUNDARARAJAN),
+            **expect("symmetry", "integrated_gradients", "every factor gets y/3", cite=SUNDARARAJAN),
+            **expect("symmetry", LRP, "the last factor gets y/2, the others y/4", predict=last_takes_half),
+            **expect("shift", FROM_BASELINE, "x − x′, and the function between them, are what they were"),
+            **expect("shift", GRADIENT, SHIFTED, predict=product_of_the_shift([1, 1, 1]), cite=KINDERMANS),
+            **expect("shift", LRP, SHIFTED, predict=product_of_the_shift([1 / 4, 1 / 4, 1 / 2]), cite=KINDERMANS),
+            **expect("scale", ALL, "c·x ⊙ gradient/c, and a factor of the output is one of values and gradients"),
+            **expect("conservation", LRP, "each product passes ½ + ½ of its relevance on", cite=product.PAPER),
         },
         axioms=frozenset({"invariance", "symmetry", "shift", "scale", "conservation"}),
         control=True,

@@ -23,7 +23,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from faithcheck.models.case import Case
-from faithcheck.models.pair import FUNCTION, equivalent_pair, relevance
+from faithcheck.models.pair import INVARIANT_BY_DEFINITION, equivalent_pair, expect_lrp
 from faithcheck.models.pairs.activation import networks
 from faithcheck.models.pairs.control import points
 
@@ -64,7 +64,10 @@ def quarter_to_gates(f: GatedUnit, g: GatedUnit, case: Case) -> Tensor:
     "gated.unit",
     case=points,
     why="multiplication is associative",
-    expected={**FUNCTION, **relevance("g gets ¾ against ½, u ¼ against ½", predict=quarter_to_gates, cite=CITE)},
+    expected={
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("g gets ¾ against ½, u ¼ against ½", predict=quarter_to_gates, cite=CITE),
+    },
     axioms=("invariance",),
 )
 def unit(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
@@ -79,7 +82,10 @@ def unit(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module
     "gated.silu",
     case=points,
     why="SiLU(z) = z·σ(z)",
-    expected={**FUNCTION, **relevance("½σ + ½z·σ/z = σ: z·σ(z) gets the identity rule of SiLU", cite=CITE)},
+    expected={
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("½σ + ½z·σ/z = σ: z·σ(z) gets the identity rule of SiLU", cite=CITE),
+    },
     axioms=("invariance",),
 )
 def silu(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
@@ -114,7 +120,10 @@ def llama(seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:
     "gated.swiglu",
     case=points,
     why="SiLU(g) = g·σ(g)",
-    expected={**FUNCTION, **relevance("g gets ¼ + ¼ from g·σ(g), as much as SiLU's ½; u gets ½ twice", cite=CITE)},
+    expected={
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("g gets ¼ + ¼ from g·σ(g), as much as SiLU's ½; u gets ½ twice", cite=CITE),
+    },
     axioms=("invariance",),
 )
 def swiglu(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
@@ -141,8 +150,8 @@ def quarter_between_paths(f: Any, g: nn.Module, case: Case) -> Tensor:
     case=points,
     why="SiLU(g)·u = g·(σ(g)·u)",
     expected={
-        **FUNCTION,
-        **relevance("the gate path gets ½ and ¾, the up path ½ and ¼", predict=quarter_between_paths, cite=CITE),
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("the gate path gets ½ and ¾, the up path ½ and ¼", predict=quarter_between_paths, cite=CITE),
     },
     axioms=("invariance",),
 )

@@ -21,8 +21,17 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
-from faithcheck.models.expressions import Expression, Input, Term, apply, features
-from faithcheck.models.pair import EVERY_LRP, FUNCTION, Build, Expectation, Pair, Predict, register, relevance
+from faithcheck.models.networks.expressions import Expression, Input, Term, apply, features
+from faithcheck.models.pair import (
+    ALL_LRP,
+    INVARIANT_BY_DEFINITION,
+    Build,
+    Expectation,
+    Pair,
+    Predict,
+    expect_lrp,
+    register,
+)
 from faithcheck.models.pairs import product
 
 PAPER = "arXiv 2510.18810, Eqs. 3–4"
@@ -40,7 +49,7 @@ def both(left: Term, right: Term) -> Build:
 
 def found(name: str, left: Term, right: Term, predict: Predict, why: str, of: str = "attnlrp cplrp") -> None:
     """Register a counterexample: two terms, and a_f − a_g."""
-    expected = {**FUNCTION, **relevance(why, predict=predict, of=of)}
+    expected = {**INVARIANT_BY_DEFINITION, **expect_lrp(why, predict=predict, of=of)}
     case = product.points(features(left))
     axioms = frozenset({"invariance"})
     register(Pair(name, both(left, right), case, f"{left} = {right}", expected=expected, axioms=axioms))
@@ -87,7 +96,7 @@ found(
     2 * apply("sigmoid", 2 * x1) - 1,
     tanh_gap,
     "x gets tanh x on the left and 2σ(2x) = tanh x + 1 on the right, as a constant gets none: the gap is −1",
-    of=EVERY_LRP,
+    of=ALL_LRP,
 )
 found(
     "generated.sigmoid_by_tanh",
@@ -95,7 +104,7 @@ found(
     0.5 * (1 + apply("tanh", 0.5 * x1)),
     sigmoid_gap,
     "x gets σ(x) on the left and ½·tanh(½x) = σ(x) − ½ on the right, as a constant gets none: the gap is ½",
-    of=EVERY_LRP,
+    of=ALL_LRP,
 )
 
 
@@ -114,7 +123,7 @@ constants = Expectation(
     floor=1 / 5,
 )
 EXPECTED = {
-    **{("generated", explainer): expectation for (_, explainer), expectation in FUNCTION.items()},
+    **{("generated", explainer): expectation for (_, explainer), expectation in INVARIANT_BY_DEFINITION.items()},
     ("generated", "attnlrp"): triple,
     ("generated", "cplrp"): triple,
     ("generated", "epsilon_lrp"): constants,

@@ -1,7 +1,7 @@
 """One term written as two: x = ½x + ½x, and Wx + b = (W′x + b′) + (W″x + b″).
 
 LRP with ε → 0 is gradient × input with the gradient modified at products of data, activations and norms (see
-`faithcheck.explainers.rules`). A sum and a multiple by a constant are none of these: through both terms together comes
+`faithcheck.explainers.lrp.rules`). A sum and a multiple by a constant are none of these: through both terms together comes
 ½ + ½ = 1 times the gradient, or W′ + W″ = W, and the activations behind them see the same values. So every map is the
 same, exactly. With the stabiliser ε > 0 the sum is one more denominator, and the maps differ in the first order of ε:
 docs/epsilon.md. DeepLIFT's rescale rule, too, takes plain gradients through sums, and its slopes see the same values.
@@ -15,21 +15,21 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.pair import (
-    EVERY_LRP,
-    FUNCTION,
+    ALL_LRP,
+    INVARIANT_BY_DEFINITION,
     Expectation,
-    Expected,
+    Expectations,
     equivalent_pair,
+    expect_lrp,
     random_points,
-    relevance,
 )
 
 FEATURES, HIDDEN, CLASSES = 6, 10, 3
-EXPECTED: Expected = {
-    **FUNCTION,
-    **relevance(
+EXPECTED: Expectations = {
+    **INVARIANT_BY_DEFINITION,
+    **expect_lrp(
         "the two terms' gradients add up to that of the one, and sums are not modified where ε → 0",
-        of=EVERY_LRP,
+        of=ALL_LRP,
     ),
     ("invariance", "deeplift_rescale"): Expectation("HOLDS", "activations see the same values; sums pass gradients on"),
 }

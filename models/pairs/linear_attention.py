@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.case import Case, change
-from faithcheck.models.data import load_digits
-from faithcheck.models.linear_attention import LinearAttention, LinearAttentionBlock, Order, path_gradients
-from faithcheck.models.pair import FUNCTION, Expectation, equivalent_pair, relevance
-from faithcheck.models.training import trained
+from faithcheck.models.case import Case, output_difference
+from faithcheck.models.data.handwritten_digits import load_digits
+from faithcheck.models.networks.linear_attention import LinearAttention, LinearAttentionBlock, Order, path_gradients
+from faithcheck.models.pair import INVARIANT_BY_DEFINITION, Expectation, equivalent_pair, expect_lrp
+from faithcheck.models.training.digit_classifier import trained
 
 IMAGES = 8
 CITE = "You et al. 2025 (arXiv 2510.18810), §4.1, Table 1"
@@ -82,11 +82,11 @@ def loo_surplus(model: nn.Module, case: Case) -> Tensor:
     if model.position is None or model.pooling != "mean" or (model.mean, model.std) != (0.0, 1.0):
         raise ValueError("the closed form is that of position embeddings, mean pooling and no standardisation")
     x = case.inputs
-    readers = (model.head.weight @ model.value.weight)[case.target]  # h W_V, (batch, width)
+    embedding_models = (model.head.weight @ model.value.weight)[case.target]  # h W_V, (batch, width)
 
     def maps(tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys ``(batch, n, width)``, read values ``(batch, n, 1)``."""
-        return model.query(tokens), model.key(tokens), (tokens * readers.unsqueeze(1)).sum(2, keepdim=True)
+        return model.query(tokens), model.key(tokens), (tokens * embedding_models.unsqueeze(1)).sum(2, keepdim=True)
 
     pixel = model.pixel.T.unsqueeze(0)  # (1, 1, width)
     (a, b, c), (q, k, v) = maps(pixel), maps(x.unsqueeze(2) * pixel + model.position)
@@ -103,7 +103,7 @@ def _incomplete(shares: dict[Order, Shares], why: str) -> Expectation:
     """Completeness fails by Σ_i a_i − (f(x) − f(x′)), shape (batch,), with the map a from path gradients."""
 
     def residual(model: nn.Module, case: Case) -> Tensor:
-        return propagated(shares, model, case).sum(1) - change(model, case)
+        return propagated(shares, model, case).sum(1) - output_difference(model, case)
 
     return Expectation("VIOLATES", why, predict=residual, cite=CITE)
 
@@ -202,9 +202,9 @@ def block_gap(f: LinearAttentionBlock, g: LinearAttentionBlock, case: Case) -> T
     why="matrix multiplication is associative in each of 12 heads",
     cite=CITE,
     expected={
-        **FUNCTION,
-        **relevance("V gets ½ and Q ¼, or Q ½ and V ¼: ¼ x ⊙ (g_v − g_q)", predict=block_gap, cite=CITE, of="attnlrp"),
-        **relevance("all relevance of the attention goes through V in either order", cite=CITE, of="cplrp"),
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("V gets ½ and Q ¼, or Q ½ and V ¼: ¼ x ⊙ (g_v − g_q)", predict=block_gap, cite=CITE, of="attnlrp"),
+        **expect_lrp("all relevance of the attention goes through V in either order", cite=CITE, of="cplrp"),
     },
     axioms=("invariance",),
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.pair import EVERY_LRP, FUNCTION, equivalent_pair, random_points, relevance
+from faithcheck.models.pair import ALL_LRP, INVARIANT_BY_DEFINITION, equivalent_pair, expect_lrp, random_points
 
 
 class Maxout(nn.Module):
@@ -36,8 +36,8 @@ class Maxout(nn.Module):
     case=random_points(6, 5, classes=3),
     why="|a − b| is the larger less the smaller, a + b their sum",
     expected={
-        **FUNCTION,
-        **relevance("½(1 + sign(a − b)) is 1 for the larger and 0 for the other", of=EVERY_LRP),
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("½(1 + sign(a − b)) is 1 for the larger and 0 for the other", of=ALL_LRP),
     },
     axioms=("invariance",),
 )

@@ -27,7 +27,7 @@ from torch.nn import functional
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from faithcheck.models.case import Case, input_gradient
-from faithcheck.models.pair import FUNCTION, Expected, equivalent_pair, relevance
+from faithcheck.models.pair import INVARIANT_BY_DEFINITION, Expectations, equivalent_pair, expect_lrp
 from faithcheck.models.pairs.activation import networks
 from faithcheck.models.pairs.control import points
 
@@ -78,9 +78,12 @@ def half_the_gradient(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
     return case.inputs * input_gradient(f, case) / 2
 
 
-def as_data(why: str) -> Expected:
+def as_data(why: str) -> Expectations:
     """What is expected where g treats 1/σ as data."""
-    return {**FUNCTION, **relevance(why, predict=half_the_gradient, cite="1/σ constant: Ali et al. 2022")}
+    return {
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp(why, predict=half_the_gradient, cite="1/σ constant: Ali et al. 2022"),
+    }
 
 
 def layer_norm(seed: int, dtype: torch.dtype, device: torch.device) -> nn.LayerNorm:
@@ -113,7 +116,7 @@ def layer_norm_by_hand(seed: int, dtype: torch.dtype, device: torch.device) -> t
     "norm.two_variances",
     case=points,
     why="mean (z − mean z)² = mean z² − (mean z)²",
-    expected={**FUNCTION, **relevance("either variance has the modified gradient (z − mean z)/n")},
+    expected={**INVARIANT_BY_DEFINITION, **expect_lrp("either variance has the modified gradient (z − mean z)/n")},
     axioms=("invariance",),
 )
 def two_variances(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:

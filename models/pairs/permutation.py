@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.architectures import Linear, layers
-from faithcheck.models.gauge import gauge
+from faithcheck.models.architectures.base_models import Linear, layers
+from faithcheck.models.transform import function_preserving_transform
 
 
 def reorder(linear: Linear, order: Tensor) -> None:
@@ -35,32 +35,32 @@ def cycle(size: int) -> Tensor:
     return order
 
 
-@gauge(
+@function_preserving_transform(
     "permutation.heads",
-    where=lambda reader: all(layer.key_value_heads > 1 for layer in layers(reader)),
+    where=lambda embedding_model: all(layer.key_value_heads > 1 for layer in layers(embedding_model)),
     why="the output projection sums over heads; queries that share keys and values move with them, as one group",
     lrp="every rule acts on each head alone, so that relevance is permuted with the heads, then summed over them",
 )
-def heads(reader: nn.Module) -> nn.Module:
+def heads(embedding_model: nn.Module) -> nn.Module:
     """Each head, or group of heads that shares keys and values, in another's place."""
-    for layer in layers(reader):
+    for layer in layers(embedding_model):
         order = cycle(layer.key_value_heads)
         for linear in (layer.query, layer.key, layer.value):
             reorder(linear, order)
         reorder_inputs(layer.output, order)
-    return reader
+    return embedding_model
 
 
-@gauge(
+@function_preserving_transform(
     "permutation.neurons",
     why="the feed-forward block's second map sums over its hidden neurons; a gate moves with what it gates",
     lrp="every rule acts on each neuron alone, so that relevance is permuted with the neurons, then summed over them",
 )
-def neurons(reader: nn.Module) -> nn.Module:
+def neurons(embedding_model: nn.Module) -> nn.Module:
     """Each feed-forward neuron in another's place."""
-    for layer in layers(reader):
+    for layer in layers(embedding_model):
         order = cycle(len(layer.up[0].weight))
         for linear in layer.up:
             reorder(linear, order)
         reorder_inputs(layer.down, order)
-    return reader
+    return embedding_model

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
-from faithcheck.models.pair import EVERY_LRP, Build, Expected, MakeCase, Pair, cells, random_points, register
+from faithcheck.models.pair import ALL_LRP, Build, Expectations, MakeCase, Pair, expect, random_points, register
 from faithcheck.models.pairs.control import ALL, COPIES, GRADIENT, LRP, ROLLOUT, SUNDARARAJAN, WHY, sentences
 from faithcheck.models.pairs.control import bert as bert_copies
 
@@ -152,7 +152,7 @@ def padded(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     case = sentences(seed, dtype, device)
     lengths = torch.tensor([7, 6, 4, 2], device=device).unsqueeze(1)
     mask = (torch.arange(case.shape[1], device=device) < lengths).long()
-    return Case(case.inputs, case.target, case.baseline, case.special, {"attention_mask": mask})
+    return Case(case.inputs, case.target, case.baseline, case.special_tokens_mask, {"attention_mask": mask})
 
 
 def unnoticed(model: nn.Module, case: Case) -> Tensor:
@@ -195,7 +195,7 @@ def of_constants(model: WithConstants, case: Case) -> Tensor:
     return torch.stack([torch.zeros_like(bias), kept, bias], 1)
 
 
-def probe(name: str, build: Build, case: MakeCase, axioms: str, expected: Expected) -> None:
+def probe(name: str, build: Build, case: MakeCase, axioms: str, expected: Expectations) -> None:
     """Register a model as a control that these axioms are measured on."""
     named = frozenset({"invariance", *axioms.split()})
     register(Pair(f"probe.{name}", build, case, WHY, expected={**COPIES, **expected}, axioms=named, control=True))
@@ -207,10 +207,10 @@ probe(
     saturation,
     "sensitivity",
     {
-        **cells("sensitivity", FOLLOWS, "complete: the one feature gets the whole change", cite=SUNDARARAJAN),
-        **cells(
+        **expect("sensitivity", FOLLOWS, "complete: the one feature gets the whole change", cite=SUNDARARAJAN),
+        **expect(
             "sensitivity",
-            f"{GRADIENT} {EVERY_LRP}",
+            f"{GRADIENT} {ALL_LRP}",
             "the gradient is 0 above 1, ReLU's modified gradient too",
             predict=unnoticed,
             cite=SUNDARARAJAN,
@@ -223,8 +223,8 @@ probe(
     points(4),
     "dummy symmetry",
     {
-        **cells("dummy", f"{ALL} {PATH} epsilon_lrp", "a weight of 0 passes nothing on"),
-        **cells("symmetry", f"{ALL} {PATH} epsilon_lrp", "equal weights and values are treated alike"),
+        **expect("dummy", f"{ALL} {PATH} epsilon_lrp", "a weight of 0 passes nothing on"),
+        **expect("symmetry", f"{ALL} {PATH} epsilon_lrp", "equal weights and values are treated alike"),
     },
 )
 probe(
@@ -233,8 +233,8 @@ probe(
     points(2),
     "dummy",
     {
-        **cells("dummy", f"{FOLLOWS} {GRADIENT}", "values, slopes and gradients of the two sigmoids cancel"),
-        **cells("dummy", EVERY_LRP, "u gets σ(u) + σ(−u) = 1", predict=both_sigmoids),
+        **expect("dummy", f"{FOLLOWS} {GRADIENT}", "values, slopes and gradients of the two sigmoids cancel"),
+        **expect("dummy", ALL_LRP, "u gets σ(u) + σ(−u) = 1", predict=both_sigmoids),
     },
 )
 probe(
@@ -243,8 +243,8 @@ probe(
     points(3),
     "dummy",
     {
-        **cells("dummy", f"loo integrated_gradients {GRADIENT}", "values and gradients of the two products cancel"),
-        **cells("dummy", LRP, "x₃ gets y/2 of the one product and y/4 of the other", predict=a_quarter),
+        **expect("dummy", f"loo integrated_gradients {GRADIENT}", "values and gradients of the two products cancel"),
+        **expect("dummy", LRP, "x₃ gets y/2 of the one product and y/4 of the other", predict=a_quarter),
     },
 )
 probe(
@@ -253,8 +253,8 @@ probe(
     points(4),
     "dummy",
     {
-        **cells("dummy", f"{ALL} {PATH} epsilon_lrp", "the function is linear and has no term in the mute feature"),
-        **cells("dummy", ROLLOUT, "attention of ½A₁₄ goes to a value of 0", predict=mute_attention),
+        **expect("dummy", f"{ALL} {PATH} epsilon_lrp", "the function is linear and has no term in the mute feature"),
+        **expect("dummy", ROLLOUT, "attention of ½A₁₄ goes to a value of 0", predict=mute_attention),
     },
 )
 probe(
@@ -263,8 +263,8 @@ probe(
     points(4, 3),
     "symmetry",
     {
-        **cells("symmetry", ALL, "swapping tokens swaps all that is computed of them"),
-        **cells("symmetry", ROLLOUT, "the row that it reads has ½ more of its own token", predict=own_residual),
+        **expect("symmetry", ALL, "swapping tokens swaps all that is computed of them"),
+        **expect("symmetry", ROLLOUT, "the row that it reads has ½ more of its own token", predict=own_residual),
     },
 )
 probe(
@@ -273,8 +273,8 @@ probe(
     points(4),
     "conservation",
     {
-        **cells("conservation", "attnlrp", "Eq. 5 passes ½Var_A x on, not ½Σ Ax", predict=half_mean_less_variance),
-        **cells("conservation", "cplrp", "A is a constant, and x gets all of Σ Ax"),
+        **expect("conservation", "attnlrp", "Eq. 5 passes ½Var_A x on, not ½Σ Ax", predict=half_mean_less_variance),
+        **expect("conservation", "cplrp", "A is a constant, and x gets all of Σ Ax"),
     },
 )
 probe(
@@ -282,12 +282,12 @@ probe(
     copies(WithConstants),
     points(4),
     "conservation",
-    cells("conservation", EVERY_LRP, "the bias and the embedding keep b and w·p", predict=of_constants),
+    expect("conservation", ALL_LRP, "the bias and the embedding keep b and w·p", predict=of_constants),
 )
 probe(
     "padded",
     bert_copies,
     padded,
     "batching",
-    cells("batching", f"{ALL} {ROLLOUT}", "masked keys weigh exactly 0: nothing goes to padding or comes from it"),
+    expect("batching", f"{ALL} {ROLLOUT}", "masked keys weigh exactly 0: nothing goes to padding or comes from it"),
 )

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
-from faithcheck.models.pair import FUNCTION, Build, MakeCase, Pair, cells, register, relevance
+from faithcheck.models.pair import INVARIANT_BY_DEFINITION, Build, MakeCase, Pair, expect, expect_lrp, register
 
 PAPER = "arXiv 2510.18810, Eqs. 3–4"
 FACTORS = (3, 4, 5)
@@ -110,18 +110,18 @@ def move(f: ScalarProduct, g: ScalarProduct, case: Case) -> Tensor:
 
 
 LRP, SUM = "attnlrp cplrp", "every factor gets all of y: the sum is n·y"
-SYMBOLIC = cells(
+SYMBOLIC = expect(
     "symbolic",
     f"loo gradient_x_input integrated_gradients {LRP}",
     "the same rules, once in SymPy and once in torch",
     cite=PAPER,
 )
 EXPECTED = {
-    **FUNCTION,
-    **relevance("each product of data halves relevance: a leaf gets y·2^−depth", predict=move, cite=PAPER),
-    **cells("completeness", "integrated_gradients", "the fundamental theorem of calculus: n·(y/n) = y"),
-    **cells("completeness", LRP, "the shares 2^−depth of a full binary tree sum to 1", cite="Kraft's equality"),
-    **cells("completeness", "loo gradient_x_input", SUM, predict=surplus, cite="FACTS §2"),
+    **INVARIANT_BY_DEFINITION,
+    **expect_lrp("each product of data halves relevance: a leaf gets y·2^−depth", predict=move, cite=PAPER),
+    **expect("completeness", "integrated_gradients", "the fundamental theorem of calculus: n·(y/n) = y"),
+    **expect("completeness", LRP, "the shares 2^−depth of a full binary tree sum to 1", cite="Kraft's equality"),
+    **expect("completeness", "loo gradient_x_input", SUM, predict=surplus, cite="FACTS §2"),
     **SYMBOLIC,
 }
 

@@ -1,4 +1,4 @@
-"""ReLU networks: the pair that tells a rescale rule from a gradient, and a gauge that nothing should see.
+"""ReLU networks: the pair that tells a rescale rule from a gradient, and a transform that nothing should see.
 
 `relu.sundararajan` (Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §2.2 and its appendix) is one function on ℝ²:
 
@@ -27,7 +27,15 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
-from faithcheck.models.pair import EVERY_LRP, FUNCTION, Expectation, Expected, cells, equivalent_pair, relevance
+from faithcheck.models.pair import (
+    ALL_LRP,
+    INVARIANT_BY_DEFINITION,
+    Expectation,
+    Expectations,
+    equivalent_pair,
+    expect,
+    expect_lrp,
+)
 
 CITE = "Sundararajan, Taly & Yan 2017 (arXiv 1703.01365), §2.2"
 RESCALE = "Shrikumar, Greenside & Kundaje 2017 (arXiv 1704.02685), the rescale rule"
@@ -79,9 +87,9 @@ def loo_surplus(model: nn.Module, case: Case) -> Tensor:
     return value(case)[0] - (case.inputs[:, 0] - 1).relu()
 
 
-EXPECTED: Expected = {
-    **FUNCTION,
-    **relevance("ε → 0 LRP of ReLU is its gradient, so it is gradient × input: (3, −1) twice at (3, 1)", of=EVERY_LRP),
+EXPECTED: Expectations = {
+    **INVARIANT_BY_DEFINITION,
+    **expect_lrp("ε → 0 LRP of ReLU is its gradient, so it is gradient × input: (3, −1) twice at (3, 1)", of=ALL_LRP),
     ("invariance", "deeplift_rescale"): Expectation(
         "VIOLATES",
         "the slope of f's outer ReLU counts from −1, g's from 0: r/(y + 1)·(−1, 1)",
@@ -92,9 +100,9 @@ EXPECTED: Expected = {
     ("completeness", "integrated_gradients"): Expectation(
         "HOLDS", "the gradient jumps half-way on the path, and the quadrature is symmetric"
     ),
-    **cells(
+    **expect(
         "completeness",
-        f"gradient_x_input {EVERY_LRP}",
+        f"gradient_x_input {ALL_LRP}",
         "the bias −1 keeps its share where y > 0: the sum is y + 1",
         predict=bias_share,
     ),
@@ -129,8 +137,8 @@ def points(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     case=points,
     why="c·ReLU(z) = ReLU(c·z) for c > 0: each neuron scaled by its own c, what reads it by 1/c",
     expected={
-        **FUNCTION,
-        **relevance("ReLU(cz)/(cz) = ReLU(z)/z, and the weights' c and 1/c cancel on every path", of=EVERY_LRP),
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("ReLU(cz)/(cz) = ReLU(z)/z, and the weights' c and 1/c cancel on every path", of=ALL_LRP),
         ("invariance", "deeplift_rescale"): Expectation("HOLDS", "ΔReLU(cz)/Δ(cz) = ΔReLU(z)/Δz; c and 1/c cancel"),
     },
     axioms=("invariance",),

@@ -20,9 +20,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.architectures import Linear, layers
-from faithcheck.models.gauge import gauge
+from faithcheck.models.architectures.base_models import Linear, layers
 from faithcheck.models.pairs.basis import draw_scales
+from faithcheck.models.transform import function_preserving_transform
 
 RULES = "arXiv 2510.18810, Eqs. 3–5"
 
@@ -34,66 +34,66 @@ def multiply(linear: Linear, factors: Tensor | float) -> None:
         linear.bias.mul_(factors)
 
 
-@gauge(
+@function_preserving_transform(
     "rescaling.relu_neurons",
-    hosts=("bert_relu",),
-    where=lambda reader: reader.model.config.hidden_act == "relu",
+    base_models=("bert_relu",),
+    where=lambda embedding_model: embedding_model.model.config.hidden_act == "relu",
     why="ReLU(c z) / c = ReLU(z) for c > 0",
     lrp="ReLU has the same gradient, 0 or 1, at z and at c z, and what comes divided by c leaves times c",
 )
-def relu_neurons(reader: nn.Module) -> nn.Module:
+def relu_neurons(embedding_model: nn.Module) -> nn.Module:
     """What goes into each feed-forward neuron times a c in [½, 2], what comes out divided by it."""
-    for layer in layers(reader):
+    for layer in layers(embedding_model):
         (up,) = layer.up
         factors = draw_scales(len(up.weight)).to(up.weight)
         multiply(up, factors)
         layer.down.weight.div_(factors)
-    return reader
+    return embedding_model
 
 
-@gauge(
+@function_preserving_transform(
     "rescaling.gated_neurons",
-    hosts=("llama",),
+    base_models=("llama",),
     why="SwiGLU is linear in the factor that is no gate",
     lrp="half of S/c meets c u at the gate, and leaves u's own map times c: the same at both",
     cite=RULES,
 )
-def gated_neurons(reader: nn.Module) -> nn.Module:
+def gated_neurons(embedding_model: nn.Module) -> nn.Module:
     """SwiGLU's linear factor times a c in ±[½, 2] in each neuron, what comes out divided by it."""
-    for layer in layers(reader):
+    for layer in layers(embedding_model):
         _, up = layer.up
         signs = 1 - 2 * torch.randint(2, (len(up.weight),))
         factors = (signs * draw_scales(len(up.weight))).to(up.weight)
         multiply(up, factors)
         layer.down.weight.div_(factors)
-    return reader
+    return embedding_model
 
 
-@gauge(
+@function_preserving_transform(
     "rescaling.logits",
     why="(q/√d)·k = (q·k)/√d",
     lrp="a constant factor passes the gradient on times itself, before a product with k as behind it",
     cite=RULES,
 )
-def logits(reader: nn.Module) -> nn.Module:
+def logits(embedding_model: nn.Module) -> nn.Module:
     """The factor of attention's logits taken into W_Q and its bias."""
-    for layer in layers(reader):
+    for layer in layers(embedding_model):
         multiply(layer.query, layer.attention.scaling)
         layer.attention.scaling = 1.0
-    return reader
+    return embedding_model
 
 
-@gauge(
+@function_preserving_transform(
     "rescaling.key_bias",
-    hosts=("bert", "bert_trained", "roberta", "gpt2", "vit"),
-    where=lambda reader: all(layer.key.bias is not None for layer in layers(reader)),
+    base_models=("bert", "bert_trained", "roberta", "gpt2", "vit"),
+    where=lambda embedding_model: all(layer.key.bias is not None for layer in layers(embedding_model)),
     why="a key's bias b adds q·b to every logit of a row, and softmax does not see what a whole row shares",
     lrp="so the gradient at a row of logits sums to zero, and b, which all keys share, adds 0 to what arrives at q",
     cite=RULES,
 )
-def key_bias(reader: nn.Module) -> nn.Module:
+def key_bias(embedding_model: nn.Module) -> nn.Module:
     """The keys' biases drawn anew."""
-    for layer in layers(reader):
+    for layer in layers(embedding_model):
         assert layer.key.bias is not None
         layer.key.bias.normal_()
-    return reader
+    return embedding_model

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
-from faithcheck.models.pair import FUNCTION, equivalent_pair, random_points, relevance
+from faithcheck.models.pair import INVARIANT_BY_DEFINITION, equivalent_pair, expect_lrp, random_points
 from faithcheck.models.pairs.product import PAPER, SYMBOLIC, Leaf, Product, Tree, left_comb
 
 TOKENS, WIDTH = 2, 2
@@ -79,9 +79,9 @@ def rational(seed: int, *shape: int) -> Tensor:
     why="matrix multiplication is associative: (QKᵀ)V = Q(KᵀV), the same weights",
     cite=PAPER,
     expected={
-        **FUNCTION,
-        **relevance("each product halves: the gap is ¼ x ⊙ (g_v − g_q)", predict=quarter, cite=PAPER, of="attnlrp"),
-        **relevance("all relevance goes through the value path: both orders give x ⊙ g_v", of="cplrp"),
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("each product halves: the gap is ¼ x ⊙ (g_v − g_q)", predict=quarter, cite=PAPER, of="attnlrp"),
+        **expect_lrp("all relevance goes through the value path: both orders give x ⊙ g_v", of="cplrp"),
         **SYMBOLIC,
     },
     axioms=("invariance", "symbolic"),

@@ -27,8 +27,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.case import Case, explained
-from faithcheck.models.pair import FUNCTION, Expected, Predict, equivalent_pair, relevance
+from faithcheck.models.case import Case, select_target
+from faithcheck.models.pair import INVARIANT_BY_DEFINITION, Expectations, Predict, equivalent_pair, expect_lrp
 from faithcheck.models.pairs.control import WIDTH, points, sentences
 
 Softmax: TypeAlias = Callable[[Tensor], Tensor]
@@ -111,7 +111,7 @@ def head_gap(f: Head, g: Head, case: Case) -> Tensor:
     point = case.inputs.detach().clone().requires_grad_()
     z = f.logits(point)
     weights = torch.softmax(z, -1).detach().requires_grad_()
-    output = explained(f.read(weights, f.value(case.inputs)), case.target)
+    output = select_target(f.read(weights, f.value(case.inputs)), case.target)
     (at_weights,) = torch.autograd.grad(output.sum(), weights)
     through_logits = (z * moved(g.softmax, z.detach(), at_weights / 2)).sum() / 2
     (gradient,) = torch.autograd.grad(through_logits, point)
@@ -128,12 +128,12 @@ def heads(seed: int, dtype: torch.dtype, device: torch.device, softmax: Softmax)
     return f, g
 
 
-def of_heads(why: str) -> Expected:
+def of_heads(why: str) -> Expectations:
     """What is expected of a head with its softmax written out."""
     return {
-        **FUNCTION,
-        **relevance(why, predict=head_gap, cite=CITE, of="attnlrp"),
-        **relevance("the weights are constant in A @ V, whatever made them: only V carries relevance", of="cplrp"),
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp(why, predict=head_gap, cite=CITE, of="attnlrp"),
+        **expect_lrp("the weights are constant in A @ V, whatever made them: only V carries relevance", of="cplrp"),
     }
 
 
@@ -216,14 +216,14 @@ def softmax_constant(z: Tensor, at_weights: Tensor) -> Tensor:
     case=points,
     why="softmax(z) = exp(z) / Σ exp(z)",
     expected={
-        **FUNCTION,
-        **relevance(
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp(
             "A(G − Ḡ) by Eq. 5, ½A(G + Ḡ)/z written out; the experts get ½ twice",
             predict=mixture_gap(0, lambda z, at_weights: moved(exp_divide, z, at_weights)),
             cite=CITE,
             of="attnlrp",
         ),
-        **relevance(
+        **expect_lrp(
             "the softmax is constant and the experts get all; written out, the weights get half of the product",
             predict=mixture_gap(1 / 2, softmax_constant),
             cite="Ali et al. 2022, arXiv 2202.07304",

@@ -19,11 +19,14 @@ from worker_protocol import Answer, Refused, Request, serve  # type: ignore[impo
 def explain(request: Request) -> Answer:
     """The attribution of each example's target logit at the last token."""
     inseq: Any = importlib.import_module("inseq")
-    if set(request.context) - {"attention_mask", "last"} or not request.context.get("attention_mask", Tensor()).all():
+    if (
+        set(request.forward_arguments) - {"attention_mask", "last"}
+        or not request.forward_arguments.get("attention_mask", Tensor()).all()
+    ):
         raise Refused("inseq is given whole texts: no padding, no removed tokens")
-    reader = request.load()
-    output = reader(request.inputs, **request.context).detach()
-    model = reader.model
+    embedding_model = request.load()
+    output = embedding_model(request.inputs, **request.forward_arguments).detach()
+    model = embedding_model.model
     if not model.can_generate():
         raise Refused(f"inseq explains what a model generates, and {type(model).__name__} generates nothing")
     batch, tokens = request.inputs.shape[:2]
@@ -43,7 +46,7 @@ def explain(request: Request) -> Answer:
     texts = [" ".join(f"x{i * tokens + j}" for j in range(tokens)) for i in range(batch)]
     generated = [f"{text} t{target}" for text, target in zip(texts, request.target.tolist(), strict=True)]
     explainer = inseq.load_model(model, request.method, tokenizer=tokenizer(words), device="cpu")
-    with reader.mode():
+    with embedding_model.mode():
         found = explainer.attribute(
             texts, generated, attributed_fn="logit", show_progress=False, skip_special_tokens=True, **request.options
         )

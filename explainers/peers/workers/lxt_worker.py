@@ -29,9 +29,9 @@ def without_torchvision() -> None:
 
 def explain(request: Request) -> Answer:
     """x ⊙ gradient under lxt's patches; the output is of the model as it was before."""
-    reader = request.load()
-    output = reader(request.inputs, **request.context).detach()
-    kind = reader.model.config.model_type if hasattr(reader, "model") else "an exported program"
+    embedding_model = request.load()
+    output = embedding_model(request.inputs, **request.forward_arguments).detach()
+    kind = embedding_model.model.config.model_type if hasattr(embedding_model, "model") else "an exported program"
     stand_in = importlib.util.find_spec("torchvision") is None
     if stand_in:
         without_torchvision()
@@ -45,9 +45,11 @@ def explain(request: Request) -> Answer:
         raise Refused(f"lxt.efficient has no {attribute} for {kind!r}")
     modeling = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
     efficient.monkey_patch(modeling, getattr(rules, attribute))
-    reader = request.load()  # of BERT it replaces the classes of the module: models made from now on are patched
+    embedding_model = (
+        request.load()
+    )  # of BERT it replaces the classes of the module: models made from now on are patched
     point = request.inputs.clone().requires_grad_()
-    patched = reader(point, **request.context)
+    patched = embedding_model(point, **request.forward_arguments)
     explained = patched.gather(1, request.target.unsqueeze(1)).sum()
     (gradient,) = torch.autograd.grad(explained, point)
     figures = {"largest change of the output by the patches": float((patched - output).abs().max().detach())}

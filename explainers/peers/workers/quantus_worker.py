@@ -25,7 +25,7 @@ def explain(request: Request) -> Answer:
     quantus: Any = importlib.import_module("quantus")
     if request.method not in METHODS:
         raise Refused(f"{request.method!r} is none of {', '.join(METHODS)}: a program has no modules to put hooks on")
-    if request.context:
+    if request.forward_arguments:
         raise Refused(f"quantus.explain passes on nothing but inputs, and not {', '.join(request.context)}")
     program = request.load()
     program.eval = lambda: program  # a program has no mode to change, and says so by an error

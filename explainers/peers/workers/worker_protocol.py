@@ -8,7 +8,7 @@ The request:
 
 * ``request.json``: ``protocol`` (1), ``peer``, ``method``, ``options`` (of the method), ``dtype`` ("float64"), and
   ``model``: ``{"form": "exported"}``, or ``{"form": "transformers", "attention": "eager" or "sdpa", "throughout": …}``,
-  the last being whether float64 stays float64, see `Throughout`.
+  the last being whether float64 stays float64, see `KeepFloat64`.
 * ``case.safetensors``: ``inputs`` (batch, features, …), ``baseline`` like it, ``target`` (batch,) int64, and what else
   the model is called with, by keyword, as ``context.NAME``.
 * ``model/``: ``config.json`` and ``model.safetensors`` as ``save_pretrained`` writes them, and ``buffers.safetensors``,
@@ -107,7 +107,7 @@ class Answer:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Throughout(TorchFunctionMode):
+class KeepFloat64(TorchFunctionMode):
     """Float64 stays float64 where a model would compute in float32, as faithcheck's own small models do.
 
     transformers 4 multiplies the rotary frequencies by positions in float32 as matrices, which must be of one dtype.
@@ -153,7 +153,7 @@ class Reader(nn.Module):
 
     def mode(self) -> contextlib.AbstractContextManager[object]:
         """What the model is run under."""
-        return Throughout() if self.throughout else contextlib.nullcontext()
+        return KeepFloat64() if self.throughout else contextlib.nullcontext()
 
 
 def pretrained(folder: Path, dtype: torch.dtype, attention: str) -> Any:

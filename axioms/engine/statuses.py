@@ -1,0 +1,57 @@
+"""The statuses of a check: each with its symbol, its meaning and the group that it counts in. This is their one home.
+
+Importing this module does not import torch, so that pages can be made from a document at once.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Group(Enum):
+    """How statuses are counted together in tables: the symbol of the column, and its colour for Rich."""
+
+    PASS = "pass", "✓", "green"
+    PREDICTED = "predicted", "≠", "cyan"
+    RECORDED = "recorded", "·", ""
+    RED = "red", "✗", "bold red"
+    SKIP = "skip", "–", "dim"
+
+    def __init__(self, label: str, symbol: str, colour: str) -> None:
+        self.label, self.symbol, self.colour = label, symbol, colour
+
+
+class Status(Enum):
+    """How a check settled. ``label`` is what records and documents hold, a plain string."""
+
+    HOLDS = "holds", "✓", Group.PASS, "the axiom holds, as expected"
+    PREDICTED_VIOLATION = (
+        "predicted violation",
+        "≠",
+        Group.PREDICTED,
+        "the axiom is violated by the amount that theory predicts",
+    )
+    EXPECTED_ERROR = "expected error", "≠", Group.PREDICTED, "the explainer raises the error that is expected of it"
+    RECORDED = "recorded", "·", Group.RECORDED, "measured; nothing is claimed"
+    BROKEN_CLAIM = "broken claim", "✗", Group.RED, "the axiom should hold and does not"
+    VIOLATION_VANISHED = "violation vanished", "✗", Group.RED, "a violation or an error is expected and there is none"
+    INCONCLUSIVE = "inconclusive", "✗", Group.RED, "violated, but not by the amount that theory predicts"
+    ERROR = "error", "!", Group.RED, "the check could not be measured"
+    UNSUPPORTED = "unsupported", "–", Group.SKIP, "the explainer has no rule for something in the model"
+
+    def __init__(self, label: str, symbol: str, group: Group, meaning: str) -> None:
+        self.label, self.symbol, self.group, self.meaning = label, symbol, group, meaning
+
+
+BY_LABEL = {status.label: status for status in Status}
+"""The statuses by the string that records hold. A document of another version may hold others: those count as red."""
+
+
+def labels(*groups: Group) -> tuple[str, ...]:
+    """The labels of the statuses in these groups."""
+    return tuple(status.label for status in Status if status.group in groups)
+
+
+PASSING = labels(Group.PASS, Group.PREDICTED, Group.RECORDED)
+RED = labels(Group.RED)
+SKIPPED = labels(Group.SKIP)

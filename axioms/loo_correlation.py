@@ -1,0 +1,83 @@
+"""LOO agreement: how well an attribution correlates with Leave-One-Out.
+
+You et al., arXiv 2510.18810, §4; the sum-to-one normalisation is theirs, and flips the sign of Pearson's r wherever a
+map sums to a negative number, so the raw correlation stands beside it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+from torch import Tensor, nn
+
+from faithcheck.axioms.alignment.statistics import undefined
+from faithcheck.axioms.engine.verdicts import Measurement, tolerance
+from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.protocol import Explainer, attribution_of
+from faithcheck.models.case import Case
+
+STATISTICS = ("pearson", "pearson_sum_to_one", "spearman", "kendall")
+
+
+def correlations(a: np.ndarray, b: np.ndarray, noise: float = 0.0) -> dict[str, float | None] | None:
+    """Correlate a map ``(features,)`` with LOO's; None where one is constant or has fewer than two features.
+
+    ``pearson_sum_to_one`` correlates a/Σa with b/Σb: Pearson's r times the sign of Σa·Σb, None where a sum is 0.
+    ``noise`` is the round-off of LOO's outputs, see `undefined`.
+    """
+    if undefined(a, b, noise):
+        return None
+    pearson = float(stats.pearsonr(a, b).statistic)
+    sign = float(np.sign(a.sum()) * np.sign(b.sum()))
+    return {
+        "pearson": pearson,
+        "pearson_sum_to_one": pearson * sign if sign else None,
+        "spearman": float(stats.spearmanr(a, b).statistic),
+        "kendall": float(stats.kendalltau(a, b).statistic),
+    }
+
+
+def agreement(attribution: Tensor, loo: Tensor, keep: Tensor | None = None) -> tuple[list[float], dict[str, object]]:
+    """Pearson's r of each example where it is defined, and the mean of every statistic with counts.
+
+    Args:
+        attribution: ``(batch, features)``.
+        loo: ``(batch, features)``.
+        keep: ``(batch, features)`` bool, the positions that count; all by default.
+    """
+    rows = []
+    for i in range(len(loo)):
+        chosen = slice(None) if keep is None else keep[i]
+        rows.append(correlations(attribution[i, chosen].double().cpu().numpy(), loo[i, chosen].double().cpu().numpy()))
+    defined = [row for row in rows if row is not None]
+    columns = {name: [value for row in defined if (value := row[name]) is not None] for name in STATISTICS}
+    means: dict[str, object] = {name: float(np.mean(values)) if values else None for name, values in columns.items()}
+    counts = {"examples": len(rows), "undefined": len(rows) - len(defined)}
+    return columns["pearson"], means | counts
+
+
+def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """Measure 1 − r, r the mean over examples of Pearson's correlation with Leave-One-Out (raw, every position).
+
+    Examples whose LOO map is constant are left out; a constant attribution of any other counts as r = 0 here.
+
+    ``detail`` has Pearson's r raw and after sum-to-one, Spearman's ρ and Kendall's τ, each a mean over the examples
+    where it is defined, the counts, and the same without special positions where the case has any.
+
+    Raises:
+        Unsupported, InvalidAttribution: from the explainer.
+    """
+    attribution = attribution_of(explainer, model, case)
+    loo = attribution_of(LeaveOneOut(), model, case)
+    pearson, detail = agreement(attribution, loo)
+    # A constant map says nothing of a LOO map that varies: undefined, but no way to a perfect mean.
+    varies = sum(correlations(row, row) is not None for row in loo.double().cpu().numpy())
+    pearson += [0.0] * (varies - len(pearson))
+    if case.special_tokens_mask is not None:
+        _, rest = agreement(attribution, loo, ~case.special_tokens_mask)
+        detail |= {f"{name}_no_special": value for name, value in rest.items()}
+    gap = 1 - float(np.mean(pearson)) if pearson else None
+    if gap is None:
+        detail["reason"] = "the correlation is undefined on every example: the LOO map is constant"
+    values = attribution.new_tensor([1 - r for r in pearson])
+    return Measurement(gap, tolerance(case.inputs), values, detail=detail)

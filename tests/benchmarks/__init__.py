@@ -1,0 +1,1 @@
+"""The cost of explainers: informs, and does not gate."""

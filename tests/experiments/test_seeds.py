@@ -1,0 +1,24 @@
+"""Every check at every seed: what is expected is expected of all weights and inputs, not of those of seed 0."""
+
+from dataclasses import replace
+
+import pytest
+
+from faithcheck.axioms import AXIOMS, plan
+from faithcheck.reports import results, selection
+from faithcheck.reports.pages import wording
+
+SEEDS = range(5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("axiom", AXIOMS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_check_is_green_at_every_seed(seed, axiom, settings, pytestconfig):
+    option = pytestconfig.option
+    checks = plan(axiom, selection.choose_explainers(option.explainer), selection.choose_pairs(option.pairs))
+    records = [check.run(replace(settings, seed=seed)) for check in checks]
+    red = [record for record in records if record.status not in (*results.PASSING, *results.SKIPPED)]
+    assert not red, "\n\n".join(wording.message(results.plain(record.to_json())) for record in red)
+    if not any(record.passed for record in records):
+        pytest.skip(f"{axiom}: nothing to measure for the explainers and pairs that were asked for")

@@ -1,0 +1,1 @@
+"""Tests that install, run subprocesses or follow the documentation."""

@@ -1,0 +1,327 @@
+"""The ``faithcheck`` command: help, lists, ``check`` and completion; other commands are tested with their pages."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from faithcheck.axioms import AXIOMS, Check, check_explainer
+from faithcheck.explainers import builtin_explainers
+from faithcheck.models.pair import registered_pairs
+from faithcheck.reports import results
+from faithcheck.reports.commands import listing
+from faithcheck.reports.commands.main import SHELLS, main, parser
+from faithcheck.reports.pages import terminal
+from faithcheck.tests.integration.test_plugin import run
+
+COMMANDS = ("check", "explain", "align", "report", "compare", "pairs", "explainers", "axioms")
+HEAVY = ("torch", "transformers", "matplotlib", "scipy")
+LIGHT = f"""
+import sys
+from faithcheck.reports.commands.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    assert not end.code, end.code
+found = [name for name in {HEAVY!r} if name in sys.modules]
+assert not found, found
+"""
+
+THEIRS = """
+import time
+from faithcheck.explainers.protocol import input_gradient
+
+class Mine:
+    name = "mine"
+    claims = {"invariance"}
+    def attribute(self, model, case):
+        gradient = input_gradient(model, case).abs()
+        return gradient.flatten(2).sum(2) if gradient.dim() > 2 else gradient
+
+class Random(Mine):
+    name = "random"
+    calls = 0
+    def attribute(self, model, case):
+        Random.calls += 1
+        return super().attribute(model, case) * Random.calls
+
+def slow(model, inputs, target):
+    time.sleep(60)
+
+raises = "no explainer"
+"""
+PAIR = "product.x1x2x3"
+SUBJECTS = ["--pairs", PAIR, "--pairs", "control.*"]
+
+
+@pytest.fixture
+def theirs(tmp_path, monkeypatch):
+    """The current folder is a stranger's, with their explainers in ``their_cli_module``."""
+    (tmp_path / "their_cli_module.py").write_text(THEIRS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("their_cli_module", None)
+
+
+def exit_code(*arguments):
+    """The exit code, also where argparse ends."""
+    try:
+        return main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return end.code
+
+
+# --- help ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command, capsys):
+    assert exit_code(command, "--help") == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: faithcheck {command}")
+    assert re.search(rf"examples?:\n  .*faithcheck {command}", said) or re.search(
+        rf"examples?:\n.*\n  faithcheck {command}", said
+    )
+
+
+def test_the_commands_are_these(capsys):
+    assert exit_code("--help") == 0
+    said = capsys.readouterr().out
+    assert all(re.search(rf"^    {command}\b", said, re.MULTILINE) for command in COMMANDS)
+    assert set(parser().parse_args(["axioms"]).__dict__) >= {"command", "run"}
+
+
+def test_help_and_version_come_without_torch(tmp_path):
+    for arguments in (
+        [],
+        ["--version"],
+        ["--help"],
+        *([command, "--help"] for command in COMMANDS if command != "align"),
+    ):
+        given = arguments or ["--help"]
+        assert run(tmp_path, "-c", LIGHT, *given).returncode == 0, given
+
+
+def test_report_and_compare_need_no_torch_either(tmp_path):
+    from faithcheck.tests.unit.test_reports import document, record
+
+    results.save(document([record("holds")], figures=[]), tmp_path / "a.json")
+    for given in (["report", "a.json"], ["compare", "a.json", "a.json"]):
+        assert run(tmp_path, "-c", LIGHT, *given).returncode == 0, given
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [("pairs", registered_pairs), ("explainers", builtin_explainers), ("axioms", lambda: AXIOMS)],
+    ids=["pairs", "explainers", "axioms"],
+)
+def test_a_list_has_a_line_for_each_with_the_name_first(what, names, capsys):
+    assert exit_code(what) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    found = [row[0] for row in rows]
+    assert [name for name in found if name in names()] == list(names())
+    assert len(found) == len(set(found))
+    assert {len(row) for row in rows} == {len(rows[0])}
+    assert all(cell.strip() for row in rows for cell in row)
+
+
+def test_a_glob_chooses_and_one_that_matches_nothing_is_refused(capsys):
+    assert exit_code("pairs", "linear_attention.*") == 0
+    assert all(line.startswith("linear_attention.") for line in capsys.readouterr().out.splitlines())
+    assert exit_code("pairs", "linear_attention") == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert "'linear_attention' matches none of the" in said.err
+    assert "linear_attention.*" in said.err
+
+
+@pytest.mark.parametrize("width", [50, 80, 200])
+def test_a_terminal_gets_a_table_that_cuts_no_name(width):
+    columns, rows = ("pair", "why"), listing.pairs()
+    lines = listing.shown(columns, rows, width, tty=True).splitlines()
+    assert max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in lines) <= width
+    assert all(any(name in line for line in lines) for name, _ in rows)
+    assert len(lines) <= len(rows) + 4, "one line each"
+
+
+def distribution(folder, name, version, entry_points):
+    """What pip leaves of an installed package."""
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(entry_points)
+
+
+def test_entry_points_are_listed_and_not_imported(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    offered = (
+        "[faithcheck.explainers]\ntheir_ig = not_there.at_all:IG\n[faithcheck.pairs]\ntheir_pairs = not_there.pairs\n"
+    )
+    distribution(tmp_path, "their-package", "1.2", offered)
+    assert exit_code("explainers", "their*") == 0
+    assert capsys.readouterr().out == "their_ig\ttheir-package 1.2\tnot_there.at_all:IG\n"
+    assert exit_code("pairs", "their*") == 0
+    assert capsys.readouterr().out.startswith("their_pairs\toffered by their-package 1.2")
+    distribution(tmp_path, "other-package", "3", offered.replace("at_all", "elsewhere"))
+    assert exit_code("explainers") == 2
+    assert "both offer a 'their_ig'" in capsys.readouterr().err
+
+
+def test_whoever_stops_reading_gets_no_traceback(tmp_path):
+    command = [
+        sys.executable,
+        "-c",
+        "from faithcheck.reports.commands.main import main; raise SystemExit(main())",
+        "axioms",
+    ]
+    listed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    listed.stdout.close()
+    assert listed.stderr.read() == ""
+    assert listed.wait(timeout=120) == 0
+    listed.stderr.close()
+
+
+# --- check -----------------------------------------------------------------------------------------------------------
+
+
+def test_check_gives_what_check_explainer_gives_and_the_terminals_report(theirs, capsys):
+    assert exit_code("check", "their_cli_module:Mine", *SUBJECTS, "--json", "a.json", "--md", "--html") == 0
+    said = capsys.readouterr()
+    document = results.load(theirs / "a.json")
+    from their_cli_module import Mine
+
+    # What JSON can carry, and in the order of the document.
+    expected = [results.plain(one.to_json()) for one in check_explainer(Mine(), subjects=SUBJECTS[1::2])]
+    assert document["records"] == sorted(expected, key=lambda one: one["id"])
+    assert {one["axiom"] for one in expected} >= {"invariance", "completeness", "trace"}
+    assert said.out.startswith(terminal.render(document))
+    assert said.out.endswith("written: a.json\nwritten: a.md\nwritten: a.html\n")
+    assert said.err == "", "no progress bar where nobody looks"
+    counts = document["counts"]
+    assert counts["planned"] == len(expected) == counts["ran"] + counts["skipped"]
+    assert document["settings"]["explainers"] == ["mine"]
+    assert document["settings"]["origins"] == {"mine": "their_cli_module:Mine"}
+    assert document["settings"]["arguments"][:3] == ["faithcheck", "check", "their_cli_module:Mine"]
+    assert exit_code("compare", "a.json", "a.json") == 0
+    assert "mine" in (theirs / "a.html").read_text()
+
+
+def test_check_chooses_axioms_pairs_and_seed(theirs):
+    given = ["--axiom", "loo", "--axiom", "dummy", "--pairs", "linear_attention.assoc", "--pairs", "probe.*"]
+    assert exit_code("check", "loo", *given, "--seed", "3", "--json", "a.json") == 0
+    document = results.load(theirs / "a.json")
+    assert {one["axiom"] for one in document["records"]} == {"loo", "dummy"}
+    assert {one["subject"].split(".")[0] for one in document["records"]} == {"linear_attention", "probe"}
+    assert {one["seed"] for one in document["records"]} == {3}
+
+
+def test_a_red_check_is_exit_code_1_and_a_skip_is_none(theirs, capsys):
+    assert exit_code("check", "their_cli_module:Random", "--axiom", "invariance", "--pairs", PAIR) == 1
+    assert "✗ broken claim: invariance: random on product.x1x2x3" in capsys.readouterr().out
+    assert exit_code("check", "attention_rollout", "--axiom", "invariance", "--pairs", PAIR, "--json", "a.json") == 0
+    document = results.load(theirs / "a.json")
+    assert document["counts"] | {"planned": 1, "ran": 0, "skipped": 1} == document["counts"]
+    (skip,) = document["skips"]
+    assert skip["reason"].startswith("attention_rollout: ")
+
+
+def test_expectations_and_the_time_limit_reach_the_checks(theirs, capsys):
+    (theirs / "known.toml").write_text(
+        f'[[expectation]]\naxiom = "invariance"\nexplainer = "random"\nsubject = "{PAIR}"\nverdict = "VIOLATES"\n'
+        'floor = 0.01\nreason = "it counts its calls"\n'
+    )
+    given = ["--axiom", "invariance", "--pairs", PAIR]
+    assert (
+        exit_code("check", "their_cli_module:Random", *given, "--expectations", "known.toml", "--json", "a.json") == 1
+    )
+    (one,) = results.load(theirs / "a.json")["records"]
+    # Its violation is as large as expected, but a model and its copy differ too: that is another matter.
+    assert (one["expected"], one["why"]) == ("VIOLATES", "it counts its calls")
+    assert exit_code("check", "their_cli_module:Random", *given, "--expectations", "none.toml") == 2
+    assert "--expectations" in capsys.readouterr().err
+    assert exit_code("check", "their_cli_module:slow", *given, "--explainer-timeout", "0.2") == 1
+    assert "still running after 0.2 s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nope"], "--explainer=nope: unknown explainer 'nope'"),
+        (["their_cli_module:raises"], "is no explainer"),
+        (["loo", "--axiom", "invarience"], "--axiom=invarience: unknown axiom 'invarience': did you mean invariance"),
+        (["loo", "--pairs", "nope.*"], "matches no pair"),
+        (["loo", "--axiom", "symbolic", "--pairs", "control.mlp"], "nothing to check: symbolic"),
+        (["loo", "--device", "nope"], "--device=nope cannot be used"),
+        (["loo", "--json", "none/a.json"], "the folder none does not exist"),
+        (["loo", "--md"], "--md needs a path where there is no --json"),
+        (["loo", "--json", "a.md", "--md"], "would overwrite another file"),
+        (["loo", "--md", "a", "--html", "./a"], "would overwrite another file"),
+        (["loo", "--seed", "-1"], "must lie in 0"),
+        (["loo", "--explainer-timeout", "0"], "must be above 0"),
+    ],
+)
+def test_check_refuses_what_it_cannot_do(theirs, arguments, said, capsys):
+    assert exit_code("check", *arguments) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert not printed.out
+    assert "Traceback" not in printed.err
+
+
+def test_an_interrupted_check_reports_what_ran(theirs, monkeypatch, capsys):
+    before, calls = Check.run, []
+
+    def interrupted(self, settings):
+        calls.append(self.id)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return before(self, settings)
+
+    monkeypatch.setattr(Check, "run", interrupted)
+    assert exit_code("check", "loo", "--axiom", "invariance", "--pairs", "product.*", "--json", "a.json") == 130
+    document = results.load(theirs / "a.json")
+    assert len(document["records"]) == 1
+    assert results.not_run(document) == document["counts"]["planned"] - 1 > 0
+    said = capsys.readouterr()
+    assert "interrupted" in said.err
+    assert "not run" in said.out
+
+
+# --- completion ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_knows_every_command_and_option(shell, capsys):
+    assert exit_code("--print-completion", shell) == 0
+    script = capsys.readouterr().out
+    options = ["print-completion", "max-tokens", "removal", "explainer-timeout", "threshold", "axiom", "target"]
+    assert all(re.search(rf"\b{word}\b", script) for word in [*COMMANDS, *options])
+    assert exit_code("--print-completion", "ksh") == 2
+
+
+def completed(script, *typed):
+    """What bash offers for the last of these words."""
+    count = len(typed) - 1
+    asked = f"source {script}; COMP_WORDS=({' '.join(typed)}); COMP_CWORD={count}; _shtab_faithcheck; "
+    done = subprocess.run(
+        ["bash", "-c", f"compopt() {{ :; }}; {asked} printf '%s\\n' \"${{COMPREPLY[@]}}\""],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_bash_completes(tmp_path, capsys):
+    assert exit_code("--print-completion", "bash") == 0
+    script = tmp_path / "completion.bash"
+    script.write_text(capsys.readouterr().out)
+    assert completed(script, "faithcheck", "co") == ["compare"]
+    assert sorted(completed(script, "faithcheck", "explain", "--t")) == ["--target"]
+    assert completed(script, "faithcheck", "align", "--removal", "attention") == ["attention_mask"]

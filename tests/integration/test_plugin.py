@@ -1,0 +1,288 @@
+"""The pytest plugin, mostly from outside: a folder of a stranger, with packages that have our folders' names."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from faithcheck.reports import plugin, selection
+
+THEIRS = """
+import models
+import torch
+
+THING = 7
+
+class Good:
+    name = "good"
+    def attribute(self, model, case):
+        return models.scale * case.inputs
+
+class Raises:
+    name = "raises"
+    def attribute(self, model, case):
+        raise RuntimeError("their own bug")
+
+class Wrong:
+    name = "wrong"
+    claims = {"invariance"}
+    def attribute(self, model, case):
+        return case.inputs[:, :1]
+"""
+
+SUITE = """
+import pytest
+
+@pytest.mark.axiom("invariance")
+def test_invariance(check, settings, report):
+    report(check.run(settings))
+
+@pytest.mark.invariance
+def test_table(table):
+    table({"title": "T", "note": "", "columns": ["a"], "rows": [[float("nan")]]})
+
+@pytest.mark.invariance
+def test_figure(figure):
+    line = {"label": "a", "x": (1, 2), "y": [float("nan"), 0.5]}
+    figure({"title": "F", "note": "", "panels": [{"title": "p", "x": "k", "y": "r", "lines": [line]}]})
+    with pytest.raises(ValueError, match="has no panel"):
+        figure({"title": "empty", "note": "", "panels": []})
+
+@pytest.fixture
+def broken():
+    raise RuntimeError("setup broke")
+
+@pytest.mark.invariance
+def test_setup(broken):
+    pass
+
+@pytest.mark.skip(reason="not today")
+@pytest.mark.invariance
+def test_skipped():
+    pass
+
+def test_other():
+    pass
+"""
+
+STALE = """
+[[expectation]]
+axiom = "invariance"
+explainer = "attnlrp"
+subject = "product.x1x2x9"
+verdict = "HOLDS"
+reason = "a typo"
+"""
+
+FOREIGN = """
+import sys
+import models
+import pytest
+
+@pytest.mark.invariance
+def test_theirs():
+    assert models.scale == 2.0
+    assert not [name for name in sys.modules if name.startswith("models.")]
+"""
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stranger")
+    files = {
+        "their.py": THEIRS,
+        "broken_module.py": "import os\n\nvalue = 1 / 0\n",
+        "models/__init__.py": "scale = 2.0\n",
+        "tests/__init__.py": "",
+        "tests/test_theirs.py": FOREIGN,
+        "test_suite.py": SUITE,
+        "stale.toml": STALE,
+        "test_syntax.py": "def (:\n",
+        "test_stop.py": "def test_a(): pass\ndef test_b(): raise KeyboardInterrupt\ndef test_c(): pass\n",
+        "pytest.ini": "[pytest]\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    print(done.stdout, done.stderr)
+    return done
+
+
+ARGUMENTS = ["-p", "faithcheck.reports.plugin", "-m", "invariance", "--continue-on-collection-errors"]
+ARGUMENTS += [
+    "--explainer",
+    "their:Good",
+    "--explainer",
+    "their:Raises",
+    "--explainer",
+    "their:Wrong",
+    "--explainer",
+    "attnlrp",
+]
+ARGUMENTS += ["--pairs", "product.x1x2x3", "test_suite.py", "test_syntax.py", "tests"]
+
+
+@pytest.fixture(scope="module")
+def finished(stranger):
+    done = run(stranger, "-m", "pytest", *ARGUMENTS, "--axioms-json=out.json")
+    return done, json.loads((stranger / "out.json").read_text())
+
+
+def test_one_bad_explainer_is_red_and_the_others_run(finished):
+    done, document = finished
+    statuses = {record["explainer"]: record["status"] for record in document["records"]}
+    assert statuses == {"good": "recorded", "raises": "error", "wrong": "error", "attnlrp": "predicted violation"}
+    assert done.returncode == 1
+    assert "their own bug" in next(r for r in document["records"] if r["explainer"] == "raises")["traceback"]
+    assert "expected shape (batch, features)" in done.stdout
+    assert "results written to" in done.stdout
+
+
+def test_everything_is_counted(finished):
+    _, document = finished
+    counts = document["counts"]
+    # Green: good, attnlrp, test_table, test_figure, test_theirs. Red: raises, wrong, test_setup, test_syntax.py.
+    assert counts == {"planned": 10, "ran": 9, "passed": 5, "failed": 4, "skipped": 1, "deselected": 1}
+    assert [failure["id"] for failure in document["failures"]] == ["test_suite.py::test_setup", "test_syntax.py"]
+    assert "setup broke" in document["failures"][0]["message"]
+    assert "SyntaxError" in document["failures"][1]["message"]
+    assert document["skips"] == [{"reason": "not today", "count": 1, "ids": ["test_suite.py::test_skipped"]}]
+    assert document["tables"] == [{"title": "T", "note": "", "columns": ["a"], "rows": [["nan"]]}]
+    line = {"label": "a", "x": [1, 2], "y": ["nan", 0.5]}
+    panel = {"title": "p", "x": "k", "y": "r", "lines": [line]}
+    assert document["figures"] == [{"title": "F", "note": "", "panels": [panel]}]
+    assert document["settings"]["arguments"] == [*ARGUMENTS, "--axioms-json=out.json"]
+    assert document["environment"]["torch"]
+
+
+def test_workers_leave_the_same_report(stranger, finished):
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    run(stranger, "-m", "pytest", *ARGUMENTS, "-n", "2", "--axioms-json=workers.json")
+    document = json.loads((stranger / "workers.json").read_text())
+    assert all(document[key] == finished[1][key] for key in ("counts", "skips", "tables", "figures"))
+    assert [failure["id"] for failure in document["failures"]] == [failure["id"] for failure in finished[1]["failures"]]
+    assert [record["status"] for record in document["records"]] == [
+        record["status"] for record in finished[1]["records"]
+    ]
+
+
+BAD = [
+    (["--explainer=atnlrp"], "unknown explainer 'atnlrp': did you mean attnlrp"),
+    (["--explainer=their:Goof"], "unknown object in their 'Goof': did you mean Good"),
+    (["--explainer=broken_module:X"], "value = 1 / 0"),
+    (["--explainer=no_such_module:X"], "No module named 'no_such_module'"),
+    (["--explainer=their:THING"], "their:THING is no explainer: expected `attribute(model, case)`"),
+    (["--expectations=nowhere.toml"], "nowhere.toml cannot be read"),
+    (["--expectations=their.py"], "their.py is no TOML"),
+    (["--expectations=stale.toml"], "unknown subject 'product.x1x2x9': did you mean product.x1x2x3"),
+    (["--max-skips=-1"], "--max-skips=-1: a number of skips is 0 or more"),
+    (["--explainer-timeout=0"], "--explainer-timeout: the seconds are above 0 and finite, got 0"),
+    (["--pairs=product.x1x2x9"], "unknown pair 'product.x1x2x9': did you mean product.x1x2x3"),
+    (["--pairs=nothing.*"], "--pairs=nothing.* matches no pair"),
+    (["--pairs=their"], "the module registers no pair"),
+    (["-m", "invariense"], "unknown marker 'invariense': did you mean invariance"),
+    (["--axioms-json=no/such/out.json"], "does not exist"),
+    (["--axioms-json=models"], "is a folder"),
+    (["--data-dir=nowhere"], "nowhere: give a folder that holds mnist/train.npz"),
+    (["--device=cuda:99"], "--device=cuda:99 cannot be used"),
+    (["--device=gpu"], "--device=gpu cannot be used"),
+]
+# One process for all of them: importing torch takes longer than refusing.
+DRIVER = """
+import json, sys, pytest
+for arguments in json.loads(sys.argv[1]):
+    print("\\n=== next")
+    code = pytest.main(["-p", "faithcheck.reports.plugin", "-p", "no:cacheprovider", *arguments])
+    print(f"\\nexit code {int(code)}", flush=True)
+    print("=== error", file=sys.stderr, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def driven(stranger):
+    stop = ["test_stop.py", "--axioms-json=stopped.json"]
+    done = run(stranger, "-c", DRIVER, json.dumps([[*bad, "test_stop.py"] for bad, _ in BAD] + [stop]))
+    outputs, errors = done.stdout.split("=== next")[1:], done.stderr.split("=== error")
+    return [output + error for output, error in zip(outputs, errors, strict=False)]
+
+
+@pytest.mark.parametrize("index", range(len(BAD)), ids=[" ".join(bad) for bad, _ in BAD])
+def test_bad_input_is_refused_before_the_run(index, driven):
+    output = driven[index]
+    assert BAD[index][1] in output
+    assert "exit code 4" in output
+    assert "collected" not in output
+
+
+def test_a_module_that_does_not_import_shows_its_own_traceback_once(driven):
+    output = driven[[bad for bad, _ in BAD].index(["--explainer=broken_module:X"])]
+    assert output.count("ZeroDivisionError") == 1
+    assert output.count("value = 1 / 0") == 1
+    assert output.count("File ") == 1
+
+
+def test_an_interrupted_run_leaves_its_report(stranger, driven):
+    assert "exit code 2" in driven[-1]
+    counts = json.loads((stranger / "stopped.json").read_text())["counts"]
+    assert counts == {"planned": 3, "ran": 1, "passed": 1, "failed": 0, "skipped": 0, "deselected": 0}
+
+
+@pytest.mark.parametrize(("allowed", "code"), [(0, 1), (1, 0)])
+def test_a_suite_cannot_shrink_unseen(stranger, allowed, code):
+    skips = ["-m", "invariance", "--explainer=deeplift_rescale", "--pairs=product.x1x2x3", f"--max-skips={allowed}"]
+    done = run(stranger, "-m", "pytest", "-p", "faithcheck.reports.plugin", *skips, "test_suite.py::test_invariance")
+    assert done.returncode == code
+    assert ("1 skipped, where --max-skips allows 0" in done.stdout) == bool(code)
+
+
+def test_our_tests_have_their_real_names_and_rewritten_assertions():
+    assert __name__ == "faithcheck.tests.integration.test_plugin"
+    assert not {"tests", "models", "axioms", "reports", "explainers"} & sys.modules.keys()
+    with pytest.raises(AssertionError, match="At index 0 diff"):
+        assert [1] == [2]
+
+
+@pytest.mark.parametrize(
+    ("expression", "argument", "runs"),
+    [
+        ("", "tests", False),
+        ("invariance", "tests", False),
+        ("slow", "tests", True),
+        ("bench", "tests", False),
+        ("not slow", "tests", True),
+        ("", __file__, True),
+        ("", f"{__file__}::test_x", True),
+    ],
+)
+def test_slow_tests_run_on_demand_only(expression, argument, runs):
+    slow = SimpleNamespace(path=Path(__file__), iter_markers=lambda: iter([pytest.mark.slow.mark]))
+    other = SimpleNamespace(path=Path(__file__), iter_markers=lambda: iter([]))
+    theirs = SimpleNamespace(path=Path("/elsewhere/test_x.py"), iter_markers=lambda: iter([pytest.mark.slow.mark]))
+    left: list[object] = []
+    config = SimpleNamespace(
+        option=SimpleNamespace(markexpr=expression, pyargs=False),
+        args=[argument],
+        invocation_params=SimpleNamespace(dir=Path.cwd()),
+        hook=SimpleNamespace(pytest_deselected=lambda items: left.extend(items)),
+    )
+    items = [slow, other, theirs]
+    plugin.pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
+    assert items == ([slow, other, theirs] if runs else [other, theirs])
+    assert left == ([] if runs else [slow])
+
+
+def test_marker_names_leave_arguments_out():
+    assert selection.marker_names("invariance and not (slow or bench)") == ["invariance", "slow", "bench"]
+    assert selection.marker_names("device(serial='abc')") == ["device"]

@@ -1,0 +1,43 @@
+"""The script that trains a small decoder: what it reads, what it learns, and that it gives the same weights twice."""
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from faithcheck.models.data.texts import load_texts
+from faithcheck.models.pretrained.text import SENTIMENT, load
+from faithcheck.models.training import decoder
+from faithcheck.tests.unit.test_sentiment import labelled, write_data
+
+KINDS = pytest.mark.parametrize("kind", ["gpt2", "llama"])
+
+
+@KINDS
+def test_what_follows_the_last_token_is_read_past_no_padding(kind):
+    tokenizer = AutoTokenizer.from_pretrained(SENTIMENT)
+    torch.manual_seed(0)
+    model = decoder.new_decoder(kind, tokenizer).eval()
+    ids = tokenizer(["a film", "a long and moving film"])["input_ids"]
+    with torch.no_grad():
+        together = decoder.next_token(model, ids)
+        alone = torch.stack([model(input_ids=torch.tensor([row])).logits[0, -1] for row in ids])
+    torch.testing.assert_close(together, alone)
+
+
+@KINDS
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step:UserWarning")
+def test_it_learns_to_say_one_of_the_two_words_and_loads(kind, tmp_path, monkeypatch, capsys):
+    """40 sentences, one step an epoch: it learns what words come, not yet which. Twice, the same weights."""
+    own = labelled(load_texts("own"))
+    write_data(tmp_path / "data", own)
+    monkeypatch.setattr(decoder, "EPOCHS", 8)
+    for name in ("a", "b"):
+        decoder.main([kind, str(tmp_path / name), "--data", str(tmp_path / "data")])
+    assert "epoch 8: loss " in capsys.readouterr().out
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b"))
+    assert first == second
+
+    embedding_model = load(tmp_path / "a")
+    case = embedding_model.case(embedding_model.encode([text for text, _ in own[60:]]))
+    words = AutoTokenizer.from_pretrained(tmp_path / "a").convert_tokens_to_ids(list(decoder.WORDS))
+    assert set(case.target.tolist()) <= set(words)

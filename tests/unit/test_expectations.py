@@ -1,0 +1,210 @@
+"""Expectations from a file: what they change, when they are stale, and what is no file of them."""
+
+import sys
+import time
+
+import pytest
+import torch
+
+from faithcheck.axioms import Settings, check_explainer, plan
+from faithcheck.explainers import AttnLRP, GradientTimesInput
+from faithcheck.models import registered_pairs
+from faithcheck.reports import selection
+from faithcheck.reports.expectations_file import ExpectationsError, load
+from faithcheck.reports.pages import wording
+
+CONTROL, PRODUCT = (registered_pairs()[name] for name in ("control.mlp", "product.x1x2x3"))
+
+ENTRY = {
+    "axiom": "invariance",
+    "explainer": "mine",
+    "subject": "product.*",
+    "verdict": "VIOLATES",
+    "floor": 0.1,
+    "reason": "known",
+}
+
+
+def toml(path, *entries):
+    lines = []
+    for entry in entries:
+        lines += ["[[expectation]]", *(f"{key} = {value!r}" for key, value in entry.items())]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def entry(**changes):
+    return {key: value for key, value in {**ENTRY, **changes}.items() if value is not None}
+
+
+class Raises:
+    name = "raises"
+
+    def attribute(self, model, case):
+        raise RuntimeError("a tensor of three axes, not two")
+
+
+class Mended:
+    """Breaks nothing and raises nothing."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def attribute(self, model, case):
+        return GradientTimesInput().attribute(model, case)
+
+
+def run(explainer, given, axiom="invariance", pair=PRODUCT):
+    (record,) = plan(axiom, [explainer], [pair], given)[:1]
+    return record.run(Settings())
+
+
+class Halved:
+    """AttnLRP's rule for products under another name: it breaks its claim on x₁x₂x₃."""
+
+    name = "mine"
+    claims = frozenset({"invariance"})
+
+    def attribute(self, model, case):
+        return AttnLRP().attribute(model, case)
+
+
+def test_a_known_failure_is_as_expected(tmp_path):
+    assert run(Halved(), []).status == "broken claim"
+    record = run(Halved(), load(toml(tmp_path / "e.toml", entry(cite="Eq. 3"))))
+    assert (record.status, record.why, record.cite, record.floor) == ("predicted violation", "known", "Eq. 3", 0.1)
+    assert run(Halved(), load(toml(tmp_path / "e.toml", entry(floor=1.5)))).status == "inconclusive"
+
+
+def test_a_failure_that_is_gone_is_red(tmp_path):
+    record = run(Mended("mine"), load(toml(tmp_path / "e.toml", entry())))
+    assert record.status == "violation vanished"
+    assert not record.passed
+
+
+def test_what_claims_nothing_can_be_held_to_an_axiom(tmp_path):
+    class Silent(Halved):
+        claims = frozenset()
+
+    assert run(Silent(), []).status == "recorded"
+    held = load(toml(tmp_path / "e.toml", entry(verdict="HOLDS", floor=None)))
+    assert run(Silent(), held).status == "broken claim"
+
+
+def test_an_expected_error_is_as_expected_and_red_when_it_is_gone_or_another(tmp_path):
+    def given(error):
+        changed = entry(explainer="rais*", verdict="ERROR", floor=None, error=error)
+        return load(toml(tmp_path / "e.toml", changed))
+
+    assert run(Raises(), []).status == "error"
+    assert run(Raises(), given("RuntimeError: a tensor of three axes")).status == "expected error"
+    assert run(Raises(), given("out of memory")).status == "error"
+
+    record = run(Mended("raises"), given("three axes"))
+    assert record.status == "violation vanished"
+    assert "an error is expected and there was none" in wording.sentence(record.to_json())
+
+
+def test_the_file_goes_before_pair_and_explainer_and_stays_at_its_subject(tmp_path):
+    given = load(toml(tmp_path / "e.toml", entry(explainer="attnlrp", verdict="HOLDS", floor=None)))
+    assert run(AttnLRP(), []).status == "predicted violation"
+    assert run(AttnLRP(), given).status == "broken claim"
+    assert run(AttnLRP(), given, pair=CONTROL).status == "holds"
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([], "expected tables"),
+        ([entry(reason=None)], "expectation 1: needs a text for reason"),
+        ([entry(reason=" ")], "needs a text for reason"),
+        ([entry(), entry(axiom=7)], "expectation 2: needs a text for axiom"),
+        ([entry(verdict="UNCLAIMED")], "verdict is one of HOLDS, VIOLATES, ERROR, got 'UNCLAIMED'"),
+        ([entry(floor=None)], "VIOLATES needs a floor"),
+        ([entry(floor=-1.0)], "above 0 and finite"),
+        ([entry(floor="much")], "floor cannot be 'much'"),
+        ([entry(verdict="HOLDS")], "other verdicts neither"),
+        ([entry(verdict="ERROR", floor=None)], "ERROR takes error="),
+        ([entry(flor=0.1)], "unknown flor; known: axiom"),
+    ],
+)
+def test_what_is_no_file_of_expectations_is_refused(tmp_path, entries, message):
+    with pytest.raises(ExpectationsError, match=message):
+        load(toml(tmp_path / "e.toml", *entries))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"axiom": "invarianse"}, "unknown axiom 'invarianse': did you mean invariance"),
+        ({"explainer": "mime"}, "unknown explainer 'mime'"),
+        ({"subject": "prodct.*"}, "unknown subject 'prodct"),
+        ({"subject": "product.x1x2x3.f"}, "unknown subject"),
+    ],
+)
+def test_a_stale_entry_is_refused_before_the_run(tmp_path, change, message):
+    with pytest.raises(selection.SelectionError, match=message):
+        selection.refuse_stale([Halved()], [PRODUCT], load(toml(tmp_path / "e.toml", entry(**change))))
+
+
+class Hangs:
+    name = "hangs"
+
+    def attribute(self, model, case):
+        for swallowed in range(2):
+            try:
+                while True:
+                    time.sleep(0.01)
+            except:  # noqa: E722
+                if swallowed:
+                    raise
+
+
+class Leaves:
+    name = "leaves"
+
+    def attribute(self, model, case):
+        sys.exit(0)
+
+
+def test_an_explainer_that_exits_is_an_error_and_no_exit():
+    (record,) = check_explainer(Leaves(), ["invariance"], [PRODUCT])
+    assert (record.status, record.detail["error"]) == ("error", "SystemExit: 0")
+
+
+def test_two_entries_of_one_check_are_refused(tmp_path):
+    given = load(toml(tmp_path / "e.toml", entry(), entry(subject="product.x1x2x3", verdict="HOLDS", floor=None)))
+    with pytest.raises(ValueError, match=r"two expectations of mine-product.x1x2x3 are given \(mine on product.\* and"):
+        plan("invariance", [Halved()], [PRODUCT], given)
+
+
+def test_an_explainer_that_hangs_is_stopped():
+    (record,) = check_explainer(Hangs(), ["invariance"], [PRODUCT], Settings(timeout=0.1))
+    assert record.status == "error"
+    assert "TimedOut: still running after 0.1 s" in record.detail["error"]
+    assert "time.sleep(0.01)" in record.traceback
+    (next_one,) = check_explainer(GradientTimesInput(), ["invariance"], [PRODUCT], Settings(timeout=60))
+    assert next_one.status == "holds"
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_limit_that_is_none_is_refused(seconds):
+    with pytest.raises(selection.SelectionError, match="--explainer-timeout: the seconds are above 0 and finite"):
+        selection.choose_timeout(seconds)
+
+
+class NeedsAGPU:
+    name = "needs_a_gpu"
+
+    def attribute(self, model, case):
+        return GradientTimesInput().attribute(model.cuda(), case)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_an_explainer_that_needs_a_gpu_is_told_so():
+    (record,) = check_explainer(NeedsAGPU(), ["invariance"], [CONTROL])
+    assert record.status == "error"
+    assert record.detail["error"].startswith(
+        "it needs a GPU and there is none here (AssertionError: Torch not compiled"
+    )
+    assert "--device=cuda" in record.detail["error"]

@@ -1,0 +1,281 @@
+"""``faithcheck explain``: the map is the explainer's, the colours follow from it, and what is asked for is checked."""
+
+import io
+import json
+import re
+
+import pytest
+import torch
+from rich.console import Console
+
+from faithcheck.explainers import IntegratedGradients, LeaveOneOut, Unsupported
+from faithcheck.explainers.loo.removal import AttentionMask
+from faithcheck.explainers.protocol import attribution_of
+from faithcheck.models.case import output_difference
+from faithcheck.models.pretrained.text import NextToken, load
+from faithcheck.reports.commands import explain
+from faithcheck.reports.commands.explain import ExplainError
+from faithcheck.reports.commands.main import main
+from faithcheck.tests.helpers import small_models
+
+TEXT = "the quick brown fox jumps"
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta", "gpt2", "llama"])
+def model(request, tmp_path_factory):
+    return load(small_models.save(request.param, tmp_path_factory.mktemp(request.param)))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return small_models.save("bert", tmp_path_factory.mktemp("bert"))
+
+
+class Given:
+    """An explainer that gives these numbers."""
+
+    name = "given"
+
+    def __init__(self, *values):
+        self.values = values
+
+    def attribute(self, model, case):
+        return torch.tensor([self.values], dtype=case.inputs.dtype)
+
+
+def viewed(model, explainer, text=TEXT, target=None):
+    return {**explain.explain(model, text, explainer, target), "model": "small"}
+
+
+def plain(view, width=100):
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    explain.print_to(console, view)
+    return console.file.getvalue()
+
+
+def coloured(view):
+    console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="truecolor", highlight=False)
+    console.print(explain.coloured(view["tokens"]))
+    return console.file.getvalue()
+
+
+def test_the_map_is_the_explainers_and_the_sums_are_said(model):
+    explainer = LeaveOneOut(AttentionMask())
+    view = viewed(model, explainer)
+    case = model.case(model.encode([TEXT]))
+    expected = attribution_of(explainer, model, case)[0]
+    assert [token["value"] for token in view["tokens"]] == expected.tolist()
+    assert view["sum"] == pytest.approx(float(expected.sum()), abs=1e-6)
+    assert view["change"] == pytest.approx(float(output_difference(model, case)))
+    assert [token["special"] for token in view["tokens"]] == case.special_tokens_mask[0].tolist()
+    (explained,) = (one for one in view["classes"] if one["explained"])
+    assert explained["logit"] == pytest.approx(max(case.run(model)[0].tolist()))
+    assert view["decoder"] == isinstance(model, NextToken)
+    json.dumps(view, allow_nan=False)
+
+
+def test_another_output_is_explained_where_one_is_named(bert):
+    model = load(bert)
+    model.model.config.id2label, model.model.config.label2id = {0: "bad", 1: "good"}, {"bad": 0, "good": 1}
+    logits = model.case(model.encode([TEXT])).run(model)[0].tolist()
+    for target, number in {"0": 0, "1": 1, "bad": 0, "GOOD": 1}.items():
+        view = viewed(model, LeaveOneOut(AttentionMask()), target=target)
+        (one,) = (one for one in view["classes"] if one["explained"])
+        assert (one["number"], one["logit"]) == (number, pytest.approx(logits[number]))
+        assert view["explained"] == ("bad", "good")[number]
+    zero, one = (viewed(model, LeaveOneOut(AttentionMask()), target=target) for target in "01")
+    assert zero["tokens"] != one["tokens"]
+    for target, said in {
+        str(len(logits)): f"0 to {len(logits) - 1}",
+        "goood": "did you mean good",
+        "-1": "known: bad, good",
+    }.items():
+        with pytest.raises(ExplainError, match=said):
+            viewed(model, Given(), target=target)
+
+
+def test_a_decoder_names_tokens_and_shows_the_explained_one_among_the_most_likely(tmp_path):
+    model = load(small_models.save("gpt2", tmp_path))
+    logits = model.case(model.encode([TEXT])).run(model)[0]
+    least = int(logits.argmin())
+    word = small_models.WORDS[least]
+    view = viewed(model, LeaveOneOut(AttentionMask()), target=word)
+    assert view["explained"] == repr(word)
+    assert [one["number"] for one in view["classes"]] == [*logits.topk(5).indices.tolist(), least]
+    with pytest.raises(ExplainError, match="unknown token; or give its number"):
+        viewed(model, Given(), target="zzzzzz")
+
+
+def test_strengths_are_shares_of_the_largest_that_is_not_special(bert):
+    view = viewed(load(bert), Given(9, 1, -2, 0, 0.5, 0.25, -9))
+    assert view["largest"] == 2
+    assert [token["strength"] for token in view["tokens"]] == [1.0, 0.5, -1.0, 0.0, 0.25, 0.125, -1.0]
+    assert "full at ±2, the largest of the tokens that are not special" in " ".join(plain(view).split())
+    nothing = viewed(load(bert), Given(5, 0, 0, 0, 0, 0, 5))
+    assert [token["strength"] for token in nothing["tokens"]] == [0.0] * 7
+    assert "every token that is not special has relevance 0" in explain.colours(nothing)
+
+
+def test_red_speaks_for_and_blue_against(bert):
+    view = viewed(load(bert), Given(0, 1, -1, 0, 0.5, -0.5, 0))
+    text = coloured(view)
+    full_red, full_blue = (f"48;2;{';'.join(map(str, rgb))}m" for rgb in (explain.POSITIVE, explain.NEGATIVE))
+    assert re.search(rf"{full_red}the\b", text)
+    assert re.search(rf"{full_blue}quick\b", text)
+    assert re.search(r"(?<!m)brown", text), "no colour for 0"
+    page = explain.to_html(view)
+    found = dict(re.findall(r'<span style="([^"]*)"[^>]*>(\w+)</span>', page))
+    found = {token: style for style, token in found.items()}
+    red, blue = (" ".join(map(str, rgb)) for rgb in (explain.POSITIVE, explain.NEGATIVE))
+    assert f"rgb({red} / 1.000)" in found["the"]
+    assert f"rgb({blue} / 1.000)" in found["quick"]
+    assert f"rgb({red} / 0.500)" in found["fox"]
+    assert f"rgb({blue} / 0.500)" in found["jumps"]
+
+
+def test_special_tokens_are_marked_and_every_number_is_there(bert):
+    view = viewed(load(bert), Given(7, 1.125, -2.5, 0, 0.5, 0.25, -9))
+    printed = plain(view)
+    lines = [line.split() for line in printed.splitlines()]
+    assert ["0", "[CLS]", "7", "special"] in lines
+    assert ["1", "the", "1.12"] in lines
+    assert ["6", "[SEP]", "-9", "special"] in lines
+    assert ["2", "quick", "-2.5"] in lines
+    page = explain.to_html(view)
+    assert page.count('class="special"') == 2
+    assert all(f"<td>{number}</td>" in page for number in ("7", "1.125", "-2.5", "0.25", "-9"))
+    assert "\x1b" not in printed
+
+
+def test_the_page_loads_nothing_and_escapes(bert):
+    view = viewed(load(bert), Given(0, 1, -1, 0, 0.5, -0.5, 0))
+    view["tokens"][1]["text"], view["notes"] = "<script>", ["a < b"]
+    page = explain.to_html(view)
+    assert page.startswith("<!doctype html>")
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "a &lt; b" in page
+    assert not re.search(r"\bsrc=|href=|@import|url\(|http", page)
+
+
+def test_a_text_that_is_cut_or_unknown_says_so(bert):
+    model = load(bert, max_length=6)
+    view = viewed(model, LeaveOneOut(AttentionMask()), "a quick brown fox jumps over the dog")
+    assert [token["text"] for token in view["tokens"]] == ["[CLS]", "a", "quick", "brown", "fox", "[SEP]"]
+    (note,) = view["notes"]
+    assert "cut to 6 tokens" in note
+    assert note in " ".join(plain(view).split())
+    assert note in explain.to_html(view)
+    assert viewed(model, LeaveOneOut(AttentionMask()), "a quick fox")["notes"] == []
+    (note,) = viewed(model, LeaveOneOut(AttentionMask()), "a zebra fox")["notes"]
+    assert note == "1 of 5 tokens stand for what the tokenizer does not know."
+
+
+def test_what_the_explainer_warns_of_is_said(bert):
+    (note,) = viewed(load(bert), IntegratedGradients(1))["notes"]
+    assert note.startswith("integrated_gradients warned: Integrated Gradients with 1 steps misses completeness")
+
+
+def test_a_long_table_is_cut_to_the_largest_and_says_so(bert):
+    view = viewed(load(bert), Given(0, 1, -1, 0, 0.5, -0.5, 0))
+    view["tokens"] = [{**view["tokens"][1], "value": float(i), "text": f"t{i}"} for i in range(90)]
+    printed = plain(view)
+    rows = [int(found) for found in re.findall(r"^ *(\d+) +t\d+ ", printed, re.MULTILINE)]
+    assert rows == list(range(50, 90))
+    assert "the 40 largest of 90 tokens" in printed
+    assert explain.to_html(view).count("<td") >= 3 * 90
+
+
+@pytest.mark.parametrize(
+    ("names", "read"),
+    [
+        (["[CLS]", "un", "##fl", "##inching", "film", "[SEP]"], "[CLS] unflinching film [SEP]"),
+        (["A", "Ġfilm", "s", "Ġ,", "."], "A films ,."),
+        (["▁A", "▁film", "s"], "A films"),
+    ],
+)
+def test_pieces_of_words_are_put_together(bert, names, read):
+    model = load(bert)
+    model.tokenizer = type("Tokenizer", (), {"all_special_tokens": ["[CLS]", "[SEP]"]})()
+    model.tokenizer.convert_tokens_to_string = lambda tokens: tokens[0].replace("Ġ", " ").replace("▁", " ")
+    tokens = [{**piece, "special": False, "value": 0.0, "strength": 0.0} for piece in explain._pieces(model, names)]
+    assert explain.coloured(tokens).plain == read
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+class Refuses(Given):
+    def attribute(self, model, case):
+        raise Unsupported("no rule for conv")
+
+
+class Raises(Given):
+    def attribute(self, model, case):
+        raise RuntimeError("their own bug")
+
+
+@pytest.mark.parametrize(
+    ("explainer", "said"),
+    [
+        (Refuses(), "given cannot explain this model: no rule for conv"),
+        (Given(1, 2), "given cannot explain this model: expected shape"),
+        (Given(*[float("nan")] * 7), "values are NaN or infinite"),
+        (Raises(), "given raised:\nTraceback"),
+    ],
+)
+def test_an_explainer_that_gives_no_map_is_refused(bert, explainer, said):
+    with pytest.raises(ExplainError, match=said):
+        viewed(load(bert), explainer)
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_an_empty_text_is_refused(bert, text, capsys):
+    assert main(["explain", text, "--model", str(bert)]) == 2
+    assert "the text is empty: give one with at least one word" in capsys.readouterr().err
+
+
+def test_a_decoder_refuses_a_text_of_one_token(tmp_path):
+    model = load(small_models.save("gpt2", tmp_path))
+    with pytest.raises(ExplainError, match="a decoder is read at its last token, so give at least two"):
+        viewed(model, Given(), "fox")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--explainer", "nope"], "unknown explainer 'nope'"),
+        (["--target", "nope"], "--target=nope: unknown output 'nope'"),
+        (["--html", "none/page.html"], "the folder none does not exist"),
+        (["--explainer", "epsilon_lrp"], "epsilon_lrp cannot explain this model: "),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_do(bert, arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["explain", TEXT, "--model", str(bert), *arguments]) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert not printed.out
+
+
+def test_models_that_are_none_of_text_are_refused(tmp_path, capsys):
+    assert main(["explain", TEXT, "--model", str(tmp_path / "none")]) == 2
+    assert "neither a local folder nor a model" in capsys.readouterr().err
+    vit = small_models.save("vit", tmp_path)
+    assert main(["explain", TEXT, "--model", str(vit)]) == 2
+    assert "takes images: faithcheck explain takes a model of text" in capsys.readouterr().err
+
+
+def test_the_command_prints_the_map_and_writes_the_page(bert, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    page = tmp_path / "map.html"
+    assert main(["explain", TEXT, "--model", str(bert), "--explainer", "loo", "--html", str(page)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("[CLS] the quick brown fox jumps [SEP]\n")
+    assert "loo: removed: attention mask 0, as in the paper" in said
+    assert said.endswith(f"written: {page}\n")
+    assert "attention mask 0" in page.read_text(encoding="utf-8")
+    for label in ("sum of the map", "f(x) − f(baseline)", "difference", "colours", "explained", "model"):
+        assert label in said
+        assert label in page.read_text(encoding="utf-8")

@@ -1,0 +1,275 @@
+"""The explainers on functions whose attributions are known, and what they leave behind: nothing."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from faithcheck.explainers import (
+    CPLRP,
+    AttentionRollout,
+    AttnLRP,
+    EpsilonLRP,
+    IntegratedGradients,
+    LeaveOneOut,
+    Unsupported,
+    builtin_explainers,
+    load_explainer,
+)
+from faithcheck.explainers.gradients import CompletenessWarning
+from faithcheck.explainers.protocol import InvalidAttribution, checked_attribution
+from faithcheck.models import Case, select_target
+from faithcheck.models.pairs import control
+from faithcheck.models.pairs.product import Leaf, Product, ScalarProduct, depths, left_comb, parenthesisations
+
+CPU = torch.device("cpu")
+LEFT, RIGHT = left_comb(3), Product(Leaf(0), Product(Leaf(1), Leaf(2)))
+
+
+def at(*point: float) -> Case:
+    inputs = torch.tensor([point], dtype=torch.float64)
+    return Case(inputs, torch.zeros(1, dtype=torch.int64), torch.zeros_like(inputs))
+
+
+@pytest.mark.parametrize(
+    ("name", "tree", "expected"),
+    [
+        ("attnlrp", LEFT, [6, 6, 12]),
+        ("attnlrp", RIGHT, [12, 6, 6]),
+        ("cplrp", LEFT, [6, 6, 12]),
+        ("gradient_x_input", RIGHT, [24, 24, 24]),
+        ("loo", LEFT, [24, 24, 24]),
+    ],
+)
+def test_x1x2x3_at_2_3_4_is_exact(name, tree, expected):
+    attribution = builtin_explainers()[name].attribute(ScalarProduct(tree), at(2, 3, 4))
+    assert attribution.tolist() == [expected]
+
+
+def test_integrated_gradients_of_x1x2x3():
+    attribution, error = IntegratedGradients().attribute_with_error(ScalarProduct(LEFT), at(2, 3, 4))
+    torch.testing.assert_close(attribution, torch.full((1, 3), 8.0, dtype=torch.float64), rtol=1e-14, atol=0)
+    assert abs(float(error)) < 1e-13
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-2])
+def test_explicit_epsilon_on_a_product(epsilon):
+    """Eqs. 3–4 by hand on (x₁x₂)x₃ at (2, 3, 4): each product keeps z/(2z + ε) of its relevance a side."""
+    attribution = AttnLRP(epsilon=epsilon).attribute(ScalarProduct(LEFT), at(2, 3, 4))
+    outer, inner = 24 / (48 + epsilon), 6 / (12 + epsilon)
+    expected = torch.tensor([[24 * outer * inner, 24 * outer * inner, 24 * outer]], dtype=torch.float64)
+    torch.testing.assert_close(attribution, expected, rtol=1e-14, atol=0)
+
+
+def test_there_are_catalan_many_parenthesisations():
+    counts = [len(parenthesisations(0, n - 1)) for n in range(1, 8)]
+    assert counts == [1, 1, 2, 5, 14, 42, 132]
+    trees = {tuple(depths(tree)) for tree in parenthesisations(0, 4)}
+    assert len(trees) == 14, "the depths tell every tree apart"
+
+
+def test_loo_does_not_depend_on_its_batch():
+    model, _ = control.bert(0, torch.float64, CPU)
+    case = control.sentences(0, torch.float64, CPU)
+    reference = LeaveOneOut().attribute(model, case)
+    for max_tokens in (1, 35, 196):
+        torch.testing.assert_close(
+            LeaveOneOut(max_tokens=max_tokens).attribute(model, case), reference, rtol=1e-12, atol=1e-12
+        )
+    inputs = case.inputs.clone()
+    inputs[:, 3] = 0
+    with torch.no_grad():
+        removed = select_target(model(case.inputs), case.target) - select_target(model(inputs), case.target)
+    torch.testing.assert_close(reference[:, 3], removed, rtol=1e-12, atol=1e-12)
+
+
+def test_integrated_gradients_says_when_it_is_too_coarse():
+    class Spike(nn.Module):
+        def forward(self, x):
+            return torch.sigmoid(200 * (x - 0.7)).sum(1, keepdim=True)
+
+    with pytest.warns(CompletenessWarning, match=r"with 3 steps misses completeness by up to .*%"):
+        IntegratedGradients(steps=3).attribute(Spike(), at(1.0, 1.0))
+
+
+class OneHead(nn.Module):
+    """Softmax attention with identity maps: its weights are softmax(XXᵀ)."""
+
+    def forward(self, x):
+        return (torch.softmax(x @ x.transpose(1, 2), -1) @ x).mean(1)
+
+
+def test_rollout_of_one_layer_is_its_attention_row():
+    x = torch.randn(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    case = Case(x, torch.zeros(2, dtype=torch.int64), torch.zeros_like(x))
+    weights = torch.softmax(x @ x.transpose(1, 2), -1)
+    torch.testing.assert_close(AttentionRollout(residual=False, row=1).attribute(OneHead(), case), weights[:, 1])
+    mixed = (weights + torch.eye(4, dtype=torch.float64)) / 2
+    torch.testing.assert_close(AttentionRollout().attribute(OneHead(), case), mixed[:, 0])
+    two = nn.Sequential(TwoLayers())
+    torch.testing.assert_close(AttentionRollout(residual=False).attribute(two, case), (weights @ weights)[:, 0])
+
+
+class TwoLayers(nn.Module):
+    """The same weights twice."""
+
+    def forward(self, x):
+        for _ in range(2):
+            weights = torch.softmax(x @ x.transpose(1, 2), -1)
+        return (weights @ x).mean(1)
+
+
+def test_rollout_refuses_what_hides_its_weights():
+    case = Case(torch.randn(2, 4, 3), torch.zeros(2, dtype=torch.int64), torch.zeros(2, 4, 3))
+
+    class Fused(nn.Module):
+        def forward(self, x):
+            return nn.functional.scaled_dot_product_attention(x, x, x).mean(1)
+
+    with pytest.raises(Unsupported, match="eager"):
+        AttentionRollout().attribute(Fused(), case)
+    with pytest.raises(Unsupported, match="no softmax attention"):
+        AttentionRollout().attribute(nn.Flatten(), case)
+
+
+@pytest.mark.parametrize("method", [AttnLRP, CPLRP])
+def test_sdpa_bert_is_eager_bert(method):
+    eager, _ = control.bert(0, torch.float64, CPU)
+    fused = copy.deepcopy(eager)
+    fused.model.set_attn_implementation("sdpa")
+    case = control.sentences(0, torch.float64, CPU)
+    for epsilon in (0.0, 1e-6):
+        explainer = method(epsilon=epsilon)
+        torch.testing.assert_close(
+            explainer.attribute(fused, case), explainer.attribute(eager, case), rtol=1e-9, atol=1e-12
+        )
+
+
+def test_lrp_batch_is_single():
+    model, _ = control.bert(0, torch.float64, CPU)
+    case = control.sentences(0, torch.float64, CPU)
+    together = AttnLRP().attribute(model, case)
+    for i in range(len(together)):
+        one = Case(case.inputs[i : i + 1], case.target[i : i + 1], case.baseline[i : i + 1])
+        torch.testing.assert_close(AttnLRP().attribute(model, one)[0], together[i], rtol=1e-9, atol=1e-12)
+
+
+def state_of(model: nn.Module) -> dict[str, object]:
+    """Everything that an explainer could leave a trace in."""
+    hooks = {
+        f"{name}.{slot}": len(vars(module)[slot])
+        for name, module in model.named_modules()
+        for slot in vars(module)
+        if slot.endswith("_hooks")
+    }
+    globally = {
+        k: len(v) for k, v in vars(nn.modules.module).items() if k.startswith("_global") and isinstance(v, dict)
+    }
+    return {
+        "weights": {
+            name: (id(p), p._version, p.detach().clone(), p.requires_grad) for name, p in model.named_parameters()
+        },
+        "grads": [name for name, p in model.named_parameters() if p.grad is not None],
+        "attributes": {name: sorted(vars(module)) for name, module in model.named_modules()},
+        "hooks": hooks | globally,
+        "modes": {name: module.training for name, module in model.named_modules()},
+        "forwards": [type(module).forward for module in model.modules()],
+        "random": torch.get_rng_state(),
+        "grad enabled": torch.is_grad_enabled(),
+        "function modes": torch._C._len_torch_function_stack(),
+    }
+
+
+def assert_same(before: dict[str, object], after: dict[str, object]) -> None:
+    for name, value in before.items():
+        if name == "weights":
+            for key, (identity, version, weight, requires_grad) in value.items():
+                assert (identity, version, requires_grad) == (
+                    after[name][key][0],
+                    after[name][key][1],
+                    after[name][key][3],
+                )
+                assert torch.equal(weight, after[name][key][2])
+        elif isinstance(value, torch.Tensor):
+            assert torch.equal(value, after[name]), name
+        else:
+            assert value == after[name], name
+
+
+EVERY_EXPLAINER = [*builtin_explainers().values(), AttnLRP(), CPLRP(), EpsilonLRP()]
+
+
+@pytest.mark.parametrize("explainer", EVERY_EXPLAINER, ids=lambda e: f"{e.name}-{getattr(e, 'epsilon', '')}")
+@pytest.mark.parametrize("failing", [False, True], ids=["success", "failure"])
+def test_nothing_is_left_on_the_model(explainer, failing):
+    model, _ = control.bert(0, torch.float64, CPU)
+    case = control.sentences(0, torch.float64, CPU)
+    inputs = case.inputs.clone()
+    if failing:
+        model.model.classifier = nn.Linear(3, 2, dtype=torch.float64)  # the wrong width: the last layer raises
+    before = state_of(model)
+    try:
+        explainer.attribute(model, case)
+        raised = False
+    except (RuntimeError, Unsupported):
+        raised = True
+    assert raised is (failing or explainer.name in ("epsilon_lrp", "deeplift_rescale"))
+    assert_same(before, state_of(model))
+    assert torch.equal(inputs, case.inputs)
+    assert not case.inputs.requires_grad
+
+
+def test_parameters_may_require_grad_or_not():
+    model, frozen = control.bert(0, torch.float64, CPU)
+    frozen.requires_grad_(False)
+    case = control.sentences(0, torch.float64, CPU)
+    assert torch.equal(AttnLRP().attribute(model, case), AttnLRP().attribute(frozen, case))
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (torch.zeros(1, 2), r"expected shape \(batch, features\) = \(1, 3\), got float32 \(1, 2\)"),
+        (torch.zeros(1, 3, dtype=torch.int64), "expected floating point, got int64"),
+        (torch.tensor([[0.0, float("nan"), float("inf")]]), "2 of 3 values are NaN or infinite"),
+        (torch.zeros(1, 3, device="meta"), "expected a tensor on cpu, got .* on meta"),
+        (torch.zeros(1, 3), "expected the inputs' torch.float64, got float32"),
+        ([0.0, 0.0, 0.0], "expected a tensor, got list"),
+        (None, "expected a tensor, got NoneType"),
+    ],
+    ids=["shape", "integers", "nan", "device", "dtype", "list", "none"],
+)
+def test_what_is_no_attribution_is_refused(returned, message):
+    with pytest.raises(InvalidAttribution, match=message):
+        checked_attribution(returned, at(1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("atnlrp", "did you mean attnlrp"),
+        ("collections:Ordereddict", "did you mean OrderedDict"),
+        ("collections:OrderedDict", "is no explainer: expected .*attribute.*name"),
+        ("faithcheck.explainers.loo.leave_one_out:LeaveOneOut", "built-in explainer's name"),
+    ],
+)
+def test_what_is_no_explainer_is_refused(spec, message):
+    with pytest.raises(ValueError, match=message):
+        load_explainer(spec)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inputs": torch.zeros(3)}, "inputs must be floating point"),
+        ({"inputs": torch.zeros(1, 3, dtype=torch.int64)}, "inputs must be floating point"),
+        ({"baseline": torch.zeros(1, 2)}, "baseline must be shaped like inputs"),
+        ({"target": torch.zeros(1)}, "target must be int64"),
+        ({"special_tokens_mask": torch.zeros(1, 3)}, "special_tokens_mask must be bool"),
+    ],
+)
+def test_a_case_that_does_not_fit_is_refused(change, message):
+    whole = {"inputs": torch.zeros(1, 3), "baseline": torch.zeros(1, 3), "target": torch.zeros(1, dtype=torch.int64)}
+    with pytest.raises(ValueError, match=message):
+        Case(**whole | change)

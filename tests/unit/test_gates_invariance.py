@@ -1,0 +1,400 @@
+"""Implementation invariance of gates in the attention, on every pair whose models have one.
+
+No case of the suite asks for gates in the attention but `probe.padded`, so they are asked for here. Which pairs are
+refused, by whom and in what words is a list: what silently becomes unsupported is red.
+
+A gate is made of the attention weights A, the gradients at them, and which rows are read. So it is the same for two
+models with the same softmaxes, in any order and whatever they are computed from, if what follows is one function of A.
+It is no function of the outputs alone. Of two models that are equal, and equal under every attention mask, it may say
+
+* twice as much of the one that takes a softmax of a softmax's logarithm: the gate enters twice, and m² has the
+  derivative 2 at 1, while 0² is 0. The grouped gate goes half way in each of the two, which is no half way;
+* less of the row that is read, where the last layer's attention has no effect: the last layer shows which row is read;
+* more or less of the two ways to the row that is read, by the readout gate, where layers of no effect are put in: the
+  direct way is exact in the upper layers, and how many these are depends on how many there are;
+* nothing, where a softmax is taken in parts, or is not to be seen: that is refused where nothing else is seen.
+
+No more than Leave-One-Out by the attention mask is it the same for two models that are one function by unlike
+attention: what can be masked is part of the question.
+"""
+
+from copy import deepcopy
+from fnmatch import fnmatchcase
+
+import pytest
+import torch
+from torch import nn
+
+from faithcheck.axioms.dummy import dummy
+from faithcheck.axioms.engine.verdicts import relative_gap
+from faithcheck.axioms.invariance import invariance
+from faithcheck.axioms.symmetry import symmetry
+from faithcheck.explainers import attention_observer
+from faithcheck.explainers.attention_observer import output_without
+from faithcheck.explainers.gates import mask_gates, readout_gate
+from faithcheck.explainers.gates.mask_gates import FiniteMaskGate, GroupedMaskGate, MaskGate
+from faithcheck.explainers.gates.readout_gate import ReadoutGate
+from faithcheck.explainers.protocol import Unsupported
+from faithcheck.models.architectures.base_models import KeepFloat64, layers
+from faithcheck.models.case import Case, select_target
+from faithcheck.models.pair import Pair, registered_pairs
+from faithcheck.models.pairs import probes
+from faithcheck.tests.helpers.fixtures import double  # noqa: F401
+
+pytestmark = pytest.mark.meta
+WHERE = 0, torch.float64, torch.device("cpu")
+
+
+class MaskedOut:
+    """Leave-One-Out by the attention mask, in models that take one or not."""
+
+    name = "loo"
+
+    @torch.no_grad()
+    def attribute(self, model: nn.Module, case: Case) -> torch.Tensor:
+        batch, n = case.shape
+        rows = case.select(torch.arange(batch).repeat_interleave(n))
+        without = output_without(model, rows, torch.eye(n, dtype=torch.bool).repeat(batch, 1)).view(batch, n)
+        return (select_target(case.run(model), case.target).unsqueeze(1) - without) * case.unpadded
+
+
+LOO, MASK, FINITE = MaskedOut(), MaskGate("attention_mask"), FiniteMaskGate("attention_mask")
+READOUT, GROUPED = ReadoutGate("attention_mask"), GroupedMaskGate(removal="attention_mask")
+EVERYONE = LOO, MASK, FINITE, GROUPED, READOUT
+GATES = EVERYONE[1:]
+
+# Transforms move round-off alone, and a gate divides by no less than 1 − A: 1e-14 here. 1e-9, the suite's own tolerance,
+# leaves room for other machines, and the least violation on the broken pairs below is 0.037.
+TOLERANCE = 1e-9
+
+NO_ATTENTION = """
+    activation.* batch_norm.* gated.* generated.* halves.* linear_attention.* maximum.* norm.* product.* relu.*
+    control.linear_attention control.mlp control.product softmax.mixture
+    probe.constants probe.perceptron probe.products probe.saturated probe.sigmoids probe.softmax
+"""
+EVERY = "loo mask_gate finite_mask_gate grouped_mask_gate readout_gate"
+REFUSED = [  # who refuses which pairs, and with what words
+    (NO_ATTENTION, "loo mask_gate finite_mask_gate grouped_mask_gate", "no softmax attention over the features"),
+    (NO_ATTENTION, "readout_gate", "no softmax attention over the features|no nn.ModuleList of layers"),
+    ("batching.padded_*", EVERY, "features that no row attends to"),
+    ("batching.single_*", EVERY, r"attention of 1 rows for \d+"),
+    ("softmax.exp_divide softmax.stable* probe.attention probe.tokens", "readout_gate", "no nn.ModuleList of layers"),
+]
+
+
+def refusal(pair: str, explainer: str) -> str | None:
+    """The words with which a pair is refused, if it is to be."""
+    for globs, who, words in REFUSED:
+        if explainer in who.split() and any(fnmatchcase(pair, glob) for glob in globs.split()):
+            return words
+    return None
+
+
+def check(explainer, pair: Pair, models=None) -> None:
+    """One attribution on both models, or a refusal that is listed."""
+    f, g = models or pair.build(*WHERE)
+    case, words = pair.case(*WHERE), refusal(pair.name, explainer.name)
+    with KeepFloat64():  # what runs a layer of its own computes in float64 too
+        if words:
+            with pytest.raises(Unsupported, match=words):
+                invariance(explainer, f, g, case)
+        else:
+            measured = invariance(explainer, f, g, case)
+            assert measured.gap <= TOLERANCE, f"{explainer.name} on {pair.name}: {measured.gap:.1e}"
+            assert measured.scale.abs().amax(1).min() > 1e-6, "a map of nothing is the same as any other"
+
+
+def named(name: str):
+    """A pair's name as a parameter; the trained BERT takes most of the time, and its transforms are the small one's."""
+    return pytest.param(name, marks=pytest.mark.slow if name.endswith("_trained") else ())
+
+
+@pytest.mark.parametrize("name", [named(name) for name in registered_pairs()])
+def test_gates_in_the_attention_are_invariant(name):
+    pair = registered_pairs()[name]
+    models = pair.build(*WHERE)
+    for explainer in EVERYONE:
+        check(explainer, pair, models)
+
+
+@pytest.mark.parametrize("name", [named(name) for name in registered_pairs() if "bert" in name])
+def test_the_readout_gate_of_long_texts_is_invariant(name, monkeypatch):
+    monkeypatch.setattr(mask_gates, "LONG", 1)  # the registry's are short
+    monkeypatch.setattr(readout_gate, "SHARE", 1.0)
+    check(READOUT, registered_pairs()[name])
+
+
+def test_every_refusal_that_is_listed_is_of_a_pair():
+    names = {explainer.name for explainer in EVERYONE}
+    for globs, who, _ in REFUSED:
+        assert set(who.split()) <= names
+        for glob in globs.split():
+            assert any(fnmatchcase(pair, glob) for pair in registered_pairs()), glob
+
+
+# --- what breaks is red ----------------------------------------------------------------------------------------------
+
+BROKEN = ["bert", "roberta", "gpt2", "llama", "vit"]
+
+
+@pytest.mark.parametrize("explainer", EVERYONE, ids=lambda explainer: explainer.name)
+@pytest.mark.parametrize("base_model", BROKEN)
+def test_a_pair_with_one_heads_logits_scaled_is_red(base_model, explainer):
+    pair = registered_pairs()[f"basis.query_key_{base_model}"]
+    f, g = pair.build(*WHERE)
+    last = list(layers(g))[-1]
+    with torch.no_grad():
+        size = len(last.query.weight) // last.heads
+        last.query.weight[:size] *= 1.5
+    with pytest.raises(AssertionError, match=rf"{explainer.name} on basis"):
+        check(explainer, pair, (f, g))
+
+
+def test_a_gate_that_sees_one_head_is_red(monkeypatch):
+    monkeypatch.setattr(attention_observer, "over_heads", lambda values: values[..., 0, :, :])
+    pairs = registered_pairs()
+    check(FINITE, pairs["basis.value_output_bert"])
+    with pytest.raises(AssertionError, match=r"finite_mask_gate on permutation\.heads"):
+        check(FINITE, pairs["permutation.heads_bert"])
+
+
+def test_a_pair_that_becomes_unsupported_is_red():
+    pair = registered_pairs()["attention.sdpa_bert"]
+    f, g = pair.build(*WHERE)
+
+    class Hidden(nn.Module):
+        def forward(self, inputs):
+            nn.functional.log_softmax(inputs @ inputs.mT, -1)
+            return g(inputs)
+
+    with pytest.raises(Unsupported, match="hides its attention weights"):
+        check(MASK, pair, (f, Hidden()))
+
+
+# --- equal functions of other attention ------------------------------------------------------------------------------
+
+
+class Heads(nn.Module):
+    """Layers of attention with a residual, each of so many heads, read at the first token."""
+
+    def __init__(self, width=6, depth=1, heads=1):
+        super().__init__()
+        self.heads = heads
+        self.layers = nn.ModuleList(nn.ModuleList(nn.Linear(width, width) for _ in range(4)) for _ in range(depth))
+        self.head = nn.Linear(width, 2)
+
+    def softmax(self, logits):
+        return torch.softmax(logits, -1)
+
+    def attend(self, layer, tokens):
+        query, key, value = (part(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in layer[:3])
+        return layer[3]((self.softmax(query @ key.transpose(-1, -2)) @ value).transpose(1, 2).flatten(2))
+
+    def read(self, tokens):
+        return tokens[:, 0]
+
+    def forward(self, tokens):
+        for layer in self.layers:
+            tokens = tokens + self.attend(layer, tokens)
+        return self.head(self.read(tokens))
+
+
+class Merged(Heads):
+    """Of heads with equal logits, one for all values."""
+
+    def attend(self, layer, tokens):
+        query, key = (part(tokens)[..., : len(part.weight) // self.heads] for part in layer[:2])
+        return layer[3](self.softmax(query @ key.transpose(-1, -2)) @ layer[2](tokens))
+
+
+class Chained(Heads):
+    """Two attentions in a row, B(AV) or (BA)V."""
+
+    values_first = True
+
+    def forward(self, tokens):
+        a, b = (self.softmax(layer[0](tokens) @ layer[1](tokens).transpose(-1, -2)) for layer in self.layers)
+        values = self.layers[0][2](tokens)
+        return self.head(self.read(b @ (a @ values) if self.values_first else (b @ a) @ values))
+
+
+class Associated(Chained):
+    values_first = False
+
+
+class Rotated(Heads):
+    """Read at the first token once all were rotated into one another, and back."""
+
+    def read(self, tokens):
+        turn = torch.linalg.qr(
+            torch.randn(tokens.shape[1], tokens.shape[1], generator=torch.Generator().manual_seed(0))
+        )[0]
+        return (turn.T @ (turn @ tokens))[:, 0]
+
+
+class Twice(Heads):
+    def softmax(self, logits):
+        return torch.softmax(torch.softmax(logits, -1).log(), -1)
+
+
+class Parted(Heads):
+    """The first two keys and the others, each with a softmax of its own, weighted by their shares."""
+
+    def softmax(self, logits):
+        parts = logits[..., :2], logits[..., 2:]
+        shares = torch.softmax(torch.stack([part.logsumexp(-1) for part in parts], -1), -1)
+        return torch.cat([torch.softmax(part, -1) * shares[..., i : i + 1] for i, part in enumerate(parts)], -1)
+
+
+class ByLogarithm(Heads):
+    def softmax(self, logits):
+        return (logits - logits.logsumexp(-1, keepdim=True)).exp()
+
+
+def alike(kind, of=Heads, **sizes):
+    """A model, and one of another kind with its weights."""
+    f, g = of(**sizes), kind(**sizes)
+    if kind is Merged:
+        for layer in f.layers:
+            for part in layer[:2]:
+                first, *others = part.weight.data.chunk(f.heads)
+                part.bias.data.zero_()
+                for other in others:
+                    other.copy_(first)
+    g.load_state_dict(f.state_dict())
+    return f.eval(), g.eval()
+
+
+def tokens(n=5, width=6):
+    inputs = torch.randn(3, n, width)
+    return Case(inputs, torch.tensor([0, 1, 0]), torch.zeros_like(inputs))
+
+
+def maps(explainer, f, g, case):
+    """Both attributions, of two models that are one function."""
+    with torch.no_grad():
+        outputs = f(case.inputs)
+        assert relative_gap(outputs - g(case.inputs), outputs) < TOLERANCE
+    return [explainer.attribute(model, case) for model in (f, g)]
+
+
+def gap(explainer, f, g, case):
+    a, b = maps(explainer, f, g, case)
+    return relative_gap(a - b, a, b)
+
+
+SEEN = LOO, MASK, FINITE, GROUPED  # these models have no layers that can be run on their own
+
+
+@pytest.mark.parametrize("explainer", SEEN, ids=lambda explainer: explainer.name)
+@pytest.mark.parametrize(
+    ("kind", "of", "sizes"),
+    [(Merged, Heads, {"heads": 2}), (Associated, Chained, {"depth": 2}), (Rotated, Heads, {"depth": 2})],
+    ids=["merged", "associated", "rotated"],
+)
+def test_the_same_softmaxes_have_the_same_gates(kind, of, sizes, explainer):
+    assert gap(explainer, *alike(kind, of, **sizes), tokens()) < TOLERANCE
+
+
+def test_a_softmax_of_a_softmax_counts_twice():
+    (f, g), case = alike(Twice), tokens()
+    assert gap(LOO, f, g, case) < TOLERANCE
+    for explainer in (MASK, FINITE):
+        once, twice = maps(explainer, f, g, case)
+        assert relative_gap(twice - 2 * once, twice) < TOLERANCE
+    assert gap(GROUPED, f, g, case) > 0.1
+
+
+def test_a_last_layer_of_no_output_hides_which_row_is_read():
+    """Its attention has a gradient of 0: the row that is read loses what its own token gives it, and nothing else."""
+    f, g = Heads(depth=1), Heads(depth=2)
+    nn.init.zeros_(g.layers[1][3].weight)
+    nn.init.zeros_(g.layers[1][3].bias)
+    g.load_state_dict(f.state_dict(), strict=False)
+    case = tokens()
+    assert max(gap(LOO, f, g, case), gap(MASK, f, g, case)) < TOLERANCE
+    a, b = maps(FINITE, f, g, case)
+    assert relative_gap((a - b)[:, 1:], a) < TOLERANCE < relative_gap((a - b)[:, :1], a)
+    assert torch.equal(b[:, 0], torch.zeros(3))
+
+
+def test_layers_of_no_output_below_move_no_gate():
+    """The direct way is exact in every layer here; had it been so in a share of them, idle ones would count."""
+    pair = registered_pairs()["basis.query_key_gpt2"]
+    f, case = pair.build(*WHERE)[0], pair.case(*WHERE)
+    g = deepcopy(f)
+    idle = deepcopy(g.model.transformer.h[0])
+    for part in (idle.attn.c_proj, idle.mlp.c_proj):
+        for weight in part.parameters():
+            nn.init.zeros_(weight)
+    for _ in range(2):
+        g.model.transformer.h.insert(0, deepcopy(idle))
+    assert max(gap(explainer, f, g, case) for explainer in (*SEEN, READOUT)) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [(Parted, "no softmax attention over the features"), (ByLogarithm, "exponentials over the features")],
+    ids=["parted", "by_logarithm"],
+)
+def test_a_softmax_that_is_not_seen_is_refused(kind, words):
+    for explainer in SEEN:
+        with pytest.raises(Unsupported, match=words):
+            explainer.attribute(alike(kind)[1], tokens())
+
+
+def test_padding_on_the_right_that_the_case_knows_nothing_of_is_refused():
+    pair = registered_pairs()["batching.padded_bert"]
+    f, g = pair.build(*WHERE)
+    check(MASK, pair, (f, g))
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        check(MASK, pair, (f, f))
+
+
+# --- claims that are those of the baseline alone ---------------------------------------------------------------------
+
+
+def test_in_the_attention_a_feature_of_no_value_takes_weight_from_the_others():
+    """Without it f is f/(1 − A₁₄): Leave-One-Out by the mask is −A₁₄/(1 − A₁₄)·f, the derivative at 1 is −A₁₄·f."""
+    pair = registered_pairs()["probe.attention"]
+    model, case = pair.build(*WHERE)[0], pair.case(*WHERE)
+    with torch.no_grad():
+        output, weight = select_target(model(case.inputs), case.target), model.weights(1)[0, 0, 3]
+    lost = -weight / (1 - weight) * output
+    for explainer in (LOO, FINITE, GROUPED):
+        torch.testing.assert_close(dummy(explainer, model, case).values[:, 3], lost)
+    torch.testing.assert_close(dummy(MASK, model, case).values[:, 3], -weight * output)
+    assert dummy(FiniteMaskGate(), model, case).gap == 0
+
+
+def test_in_the_attention_tokens_that_swap_may_have_unlike_weights():
+    """With A₁v₁ = A₂v₂ the function lets 1 and 2 swap. Without i it is (f − A_i v_i x)/(1 − A_i)."""
+    model, case = probes.PositionalAttention().eval(), probes.points(4)(*WHERE)
+    weights = model.weights(1)[0, 0].detach()
+    model.values.data[1] = model.values[0].data * weights[0] / weights[1]
+    with torch.no_grad():
+        inputs = case.inputs[:, [0, 0, 2, 3]]
+        output, share = select_target(model(inputs), case.target), weights[0] * (model.values[0] * inputs[:, :1])
+    share = share.gather(1, case.target.unsqueeze(1)).squeeze(1).detach()
+    first, second = (share - weights[i] * output for i in (0, 1))
+    expected = second / (1 - weights[1]) - first / (1 - weights[0])
+    for explainer in (LOO, FINITE, GROUPED):
+        torch.testing.assert_close(symmetry(explainer, model, case).values[:, 1], expected)
+    torch.testing.assert_close(symmetry(MASK, model, case).values[:, 1], second - first)
+    assert symmetry(FiniteMaskGate(), model, case).gap < TOLERANCE
+
+
+def test_a_row_that_attends_to_one_key_alone_leaves_no_nan():
+    """A causal model's first row, its first token being no special one."""
+    pair = registered_pairs()["sharing.embeddings_gpt2"]
+    for explainer in EVERYONE:
+        assert explainer.attribute(pair.build(*WHERE)[0], pair.case(*WHERE)).isfinite().all()
+
+
+def test_features_that_share_a_group_are_not_those_alone_in_one():
+    """x₁x₂x₃ at equal values, groups {1, 3} and {2}: half way y/2 for 1 and 3, y for 2; before y/2 and y/4."""
+    model, case = registered_pairs()["control.product"].build(*WHERE)[0], probes.points(3)(*WHERE)
+    measured = symmetry(GroupedMaskGate(groups=2), model, case)
+    y = case.inputs[:, 0] ** 3
+    torch.testing.assert_close(measured.values, torch.stack([0 * y, (7 / 10 - 1 / 2) * y, 0 * y], 1))
+    assert measured.gap == pytest.approx(2 / 7)

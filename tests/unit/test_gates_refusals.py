@@ -1,0 +1,157 @@
+"""What gates cannot see, they refuse: a wrong map without a word is the worst that an explainer can give."""
+
+import pytest
+import torch
+from torch import nn
+
+from faithcheck.explainers import LeaveOneOut, Unsupported
+from faithcheck.explainers.attention_observer import output_without
+from faithcheck.explainers.gates.mask_gates import FiniteMaskGate, GroupedMaskGate, MaskGate
+from faithcheck.explainers.gates.readout_gate import ReadoutGate
+from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
+from faithcheck.explainers.loo.removal import AttentionMask
+from faithcheck.tests.unit.test_gates import OneLayer, case_of, embedding_model, tokens
+
+GATES = [MaskGate(), FiniteMaskGate(), GroupedMaskGate(2), ReadoutGate()]
+every_gate = pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
+
+
+class Pooled(OneLayer):
+    """Attention, and then attention pooling of its values: the pool's softmax has no gate."""
+
+    def forward(self, inputs, attention_mask=None):
+        weights, values = self.attention(inputs, attention_mask)
+        states = (weights @ values).transpose(1, 2).flatten(2)
+        share = torch.softmax(states.sum(-1), -1)
+        return (share.unsqueeze(1) @ states).squeeze(1) @ self.head
+
+
+class ByKeyword(OneLayer):
+    """The same operations by keyword."""
+
+    def attention(self, x, attention_mask=None):
+        q, k, v = (torch.matmul(x.unsqueeze(1), other=weight) for weight in (self.query, self.key, self.value))
+        return torch.softmax(input=q @ k.transpose(-1, -2), dim=-1), v
+
+
+class Layer(nn.Module):
+    """A layer of attention with a residual, which makes its causal mask, or its positions, itself."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.query, self.key, self.value = (nn.Linear(6, 6, dtype=torch.float64) for _ in range(3))
+
+    def forward(self, x):
+        rows = x.shape[1]
+        if self.kind == "positions":
+            x = x + torch.linspace(0, 1, rows, dtype=x.dtype).unsqueeze(-1)
+        logits = self.query(x) @ self.key(x).transpose(-1, -2)
+        if self.kind == "causal":
+            mask = torch.ones(8, 8, dtype=torch.bool).tril()[:rows, : logits.shape[-1]]
+            logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
+        return x + torch.softmax(logits, -1) @ self.value(x)
+
+
+class Stack(nn.Module):
+    """Two such layers, read at the last token."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(kind) for _ in range(2))
+        self.norm = nn.Identity() if kind != "mixing" else Mixing()
+        self.head = nn.Linear(6, 2, dtype=torch.float64)
+
+    def forward(self, inputs, attention_mask=None):
+        for layer in self.layers:
+            inputs = layer(inputs)
+        return self.head(self.norm(inputs)[:, -1])
+
+
+class Mixing(nn.Module):
+    """Keeps the shape of the states and mixes positions."""
+
+    def forward(self, x):
+        return x - x.mean(1, keepdim=True)
+
+
+@pytest.mark.parametrize("gate", GATES[:3], ids=lambda gate: gate.name)
+def test_a_softmax_beside_the_attention_has_no_gate(gate):
+    with pytest.raises(Unsupported, match="pooling"):
+        gate.attribute(Pooled(), tokens())
+
+
+def test_and_cannot_be_removed_by():
+    case = tokens()
+    with pytest.raises(Unsupported, match="pooling"):
+        output_without(Pooled(), case, torch.zeros_like(case.unpadded))
+
+
+@pytest.mark.parametrize("gate", GATES[:3], ids=lambda gate: gate.name)
+def test_operations_by_keyword_are_seen(gate):
+    torch.testing.assert_close(gate.attribute(ByKeyword(), tokens()), gate.attribute(OneLayer(), tokens()))
+
+
+@every_gate
+def test_dropout_in_train_mode_is_refused_and_draws_nothing(gate):
+    model, case = embedding_model("bert"), case_of("bert")
+    model.train()
+    try:
+        state = torch.get_rng_state()
+        with pytest.raises(Unsupported, match=r"call model\.eval"):
+            gate.attribute(model, case)
+        assert torch.equal(state, torch.get_rng_state())
+    finally:
+        model.eval()
+
+
+@pytest.mark.parametrize("kind", ["causal", "positions", "mixing"])
+def test_the_readout_row_must_be_the_same_by_itself(kind):
+    torch.manual_seed(0)
+    with pytest.raises(Unsupported, match=r"run by itself|5 positions"):
+        ReadoutGate().attribute(Stack(kind), tokens())
+
+
+def test_and_is_in_a_stack_that_makes_nothing_inside():
+    torch.manual_seed(0)
+    model, case = Stack("plain"), tokens()
+    assert torch.isfinite(ReadoutGate().attribute(model, case)).all()
+
+
+def test_a_model_read_at_all_positions_is_refused_in_bfloat16_too():
+    class Mean(Stack):
+        def forward(self, inputs, attention_mask=None):
+            for layer in self.layers:
+                inputs = layer(inputs)
+            return self.head(inputs.mean(1))
+
+    torch.manual_seed(0)
+    model, case = Mean("plain").bfloat16(), tokens()
+    low = case.__class__(case.inputs.bfloat16(), case.target, case.baseline.bfloat16(), context=case.forward_arguments)
+    with pytest.raises(Unsupported, match="5 positions"):
+        ReadoutGate().attribute(model, low)
+
+
+@pytest.mark.parametrize("arguments", [{"groups": 2.5}, {"groups": 1}, {"groups": "4"}, {"max_tokens": 0}])
+def test_a_grouped_gate_that_is_none(arguments):
+    with pytest.raises(ValueError, match=r"groups|max_tokens"):
+        GroupedMaskGate(**arguments)
+
+
+def test_a_removal_is_an_object():
+    with pytest.raises(ValueError, match=r"AttentionMask\(\)"):
+        BudgetedLeaveOneOut(removal="attention_mask")
+
+
+@pytest.mark.parametrize("target", [{"error": 0.0}, {"correlation": 0.999999999}])
+def test_a_full_budget_is_exact_with_a_target_too(target):
+    model, case = embedding_model("bert"), case_of("bert")
+    found, report = BudgetedLeaveOneOut(1.0, **target).attribute_with_report(model, case)
+    torch.testing.assert_close(found, LeaveOneOut(AttentionMask()).attribute(model, case), rtol=0, atol=1e-12)
+    assert report.exact.equal(case.unpadded)
+    assert (report.rows == case.unpadded.sum(1) + 2).all()
+
+
+def test_an_error_in_units_of_the_output_is_not_the_same_at_any_scale():
+    assert "scale" in BudgetedLeaveOneOut(correlation=0.9).claims
+    assert "scale" not in BudgetedLeaveOneOut(error=0.1).claims

@@ -1,0 +1,533 @@
+"""The suite's own logic: how measurements settle, what runs, and that breaking a rule turns it red."""
+
+import json
+import math
+import re
+import warnings
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+import torch
+from torch import nn
+
+from faithcheck.axioms import AXIOMS, Check, Measurement, Settings, check_explainer, plan, settle
+from faithcheck.axioms.engine.verdicts import relative_gap, tolerance
+from faithcheck.axioms.loo_correlation import agreement, correlations
+from faithcheck.axioms.symbolic import DERIVATIONS
+from faithcheck.explainers import LRP, LeaveOneOut, builtin_explainers
+from faithcheck.explainers.lrp.rules import ATTNLRP, gradient_rule, stabilised
+from faithcheck.models import Case, Expectation, Pair, register, registered_pairs
+from faithcheck.models.pairs import product
+
+DERIVED = {name: who for name, who in builtin_explainers().items() if name in DERIVATIONS}
+X1X2X3 = registered_pairs()["product.x1x2x3"]
+
+
+def zero(*args):
+    return torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "gap", "status"),
+    [
+        ("HOLDS", 0.0, "holds"),
+        ("HOLDS", 1e-9, "holds"),
+        ("HOLDS", 1e-3, "broken claim"),
+        ("VIOLATES", 0.0, "violation vanished"),
+        ("VIOLATES", 0.1, "inconclusive"),
+        ("VIOLATES", 0.2, "predicted violation"),
+        ("VIOLATES", 0.9, "predicted violation"),
+        ("UNCLAIMED", 0.0, "recorded"),
+        ("UNCLAIMED", 0.9, "recorded"),
+        ("HOLDS", None, "unsupported"),
+    ],
+)
+def test_settling_by_floor(verdict, gap, status):
+    expectation = Expectation(verdict, "because", floor=0.2 if verdict == "VIOLATES" else None)
+    assert settle(Measurement(gap, 1e-9, torch.zeros(1, 1)), expectation, None) == (status, None)
+
+
+@pytest.mark.parametrize(
+    ("scale", "status"), [(1.0, "predicted violation"), (1.001, "inconclusive"), (-1.0, "inconclusive")]
+)
+def test_settling_by_prediction(scale, status):
+    values = torch.tensor([[1.0, -2.0], [0.5, 0.0]], dtype=torch.float64)
+    expectation = Expectation("VIOLATES", "because", predict=zero)
+    settled, error = settle(Measurement(0.5, 1e-9, values), expectation, scale * values)
+    assert settled == status
+    assert error == pytest.approx(abs(1 - scale) / max(1, abs(scale)))
+
+
+def test_a_predicted_violation_that_vanished_is_red_even_if_nothing_was_predicted():
+    expectation = Expectation("VIOLATES", "because", predict=zero)
+    assert settle(Measurement(0.0, 1e-9, zero()), expectation, zero())[0] == "violation vanished"
+
+
+def test_relative_gaps_are_by_example():
+    difference = torch.tensor([[1e-3, 0.0], [0.0, 0.0]])
+    scale = torch.tensor([[1e-3, 0.0], [1e6, 1e6]])
+    assert relative_gap(difference, scale) == pytest.approx(1)
+    assert relative_gap(torch.zeros(2, 2), torch.zeros(2, 2)) == 0
+
+
+def test_tolerance_follows_the_dtype():
+    assert tolerance(torch.zeros(1, dtype=torch.float64)) == 1e-9
+    assert tolerance(torch.zeros(1)) == 1e-4
+    with pytest.raises(ValueError, match=r"not in torch\.float16"):
+        tolerance(torch.zeros(1, dtype=torch.float16))
+
+
+def test_an_expectation_needs_its_parts():
+    for arguments in ({"why": ""}, {"why": "x", "floor": 0.1}, {"why": "x", "predict": zero}):
+        with pytest.raises(ValueError, match=r"needs a reason|takes one of"):
+            Expectation("HOLDS", **arguments)
+    for arguments in ({}, {"floor": 0.1, "predict": zero}):
+        with pytest.raises(ValueError, match="takes one of"):
+            Expectation("VIOLATES", "x", **arguments)
+
+
+def lrp(**rules):
+    return LRP("attnlrp", {**ATTNLRP, **rules}, epsilon=0)
+
+
+def check(explainer, axiom="invariance", pair=X1X2X3):
+    return Check(axiom, explainer, pair).run(Settings())
+
+
+def test_breaking_a_rule_turns_the_run_red():
+    assert check(lrp()).status == "predicted violation"
+    no_halving = check(lrp(mul=gradient_rule))
+    assert no_halving.status == "violation vanished"
+    assert not no_halving.passed
+    thirds = check(lrp(mul=lambda call: stabilised(call.value(), 0, parts=3)))
+    assert thirds.status == "inconclusive"
+    assert not thirds.passed
+    assert check(lrp(mul=gradient_rule), "symbolic").status == "broken claim"
+
+
+@pytest.mark.parametrize("broken", [1 + 1e-6, 0.5, -1.0])
+def test_breaking_loo_turns_the_run_red(broken):
+    class Off:
+        name = "loo"
+
+        def attribute(self, model, case):
+            left_first = model.tree == product.left_comb(3)
+            return builtin_explainers()["loo"].attribute(model, case) * (broken if left_first else 1)
+
+    assert check(Off()).status == "broken claim"
+
+
+def test_a_violation_without_a_quiet_control_proves_nothing():
+    class Noisy:
+        name = "noisy"
+        expected = MappingProxyType({("invariance", "product.*"): Expectation("VIOLATES", "it is random", floor=0.1)})
+
+        def attribute(self, model, case):
+            return torch.randn(case.shape, dtype=torch.float64)
+
+    record = check(Noisy())
+    assert record.status == "inconclusive"
+    assert record.detail["control gap"] > 0.1
+
+
+def test_claims_and_known_violations_are_read():
+    class Mine:
+        name = "mine"
+        claims = frozenset({"invariance"})
+        expected = MappingProxyType(
+            {("completeness", "product.x1x2x3.?"): Expectation("VIOLATES", "sums to 3y", floor=0.5)}
+        )
+
+        def attribute(self, model, case):
+            return builtin_explainers()["gradient_x_input"].attribute(model, case)
+
+    records = check_explainer(Mine(), ["invariance", "completeness"], [X1X2X3])
+    assert [(r.subject, r.status) for r in records] == [
+        ("product.x1x2x3", "holds"),
+        ("product.x1x2x3.f", "predicted violation"),
+        ("product.x1x2x3.g", "predicted violation"),
+    ]
+
+    class Silent(Mine):
+        claims = ()
+        expected = MappingProxyType({})
+
+    assert {r.status for r in check_explainer(Silent(), ["invariance"], [X1X2X3])} == {"recorded"}
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (("invarience", "product.*"), "did you mean invariance"),
+        (("invariance", "product.x1x2x4"), "did you mean product.x1x2x3"),
+    ],
+)
+def test_an_expectation_that_matches_nothing_is_an_error(key, message):
+    class Stale:
+        name = "stale"
+        expected = MappingProxyType({key: Expectation("HOLDS", "x")})
+
+        def attribute(self, model, case):
+            return case.inputs
+
+    with pytest.raises(ValueError, match=message):
+        plan("invariance", [Stale()], [X1X2X3])
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [(("invariance", "atnlrp"), "did you mean attnlrp"), (("loo", "attnlrp"), "unknown axiom 'loo'")],
+)
+def test_a_pair_that_expects_nothing_there_is_an_error(key, message):
+    pair = replace(X1X2X3, expected={key: Expectation("HOLDS", "x")})
+    with pytest.raises(ValueError, match=message):
+        plan("invariance", builtin_explainers().values(), [pair])
+
+
+def test_unknown_axiom():
+    with pytest.raises(ValueError, match="did you mean completeness"):
+        plan("completenes", [], [])
+
+
+def test_a_name_is_registered_once():
+    with pytest.raises(ValueError, match="already registered"):
+        register(X1X2X3)
+
+
+def returning(value):
+    class Bad:
+        name = "bad"
+        claims = frozenset({"invariance"})
+
+        def attribute(self, model, case):
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+    return Bad()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.zeros(8, 2), "InvalidAttribution: expected shape"),
+        (torch.zeros(8, 3), "InvalidAttribution: expected the inputs' torch.float64, got float32"),
+        (torch.full((8, 3), float("nan")), "InvalidAttribution: 24 of 24 values are NaN"),
+        (torch.zeros(8, 3, dtype=torch.int64), "InvalidAttribution: expected floating point"),
+        (torch.zeros(8, 3, device="meta"), "InvalidAttribution: expected a tensor on cpu"),
+        (ZeroDivisionError("theirs"), "ZeroDivisionError: theirs"),
+    ],
+    ids=["shape", "dtype", "nan", "integers", "device", "raises"],
+)
+@pytest.mark.parametrize("axiom", ["invariance", "completeness"])
+def test_a_bad_explainer_is_a_red_record_not_a_crash(value, message, axiom):
+    side = "" if AXIOMS[axiom].of_pairs else "f"
+    record = Check(axiom, returning(value), X1X2X3, side).run(Settings())
+    assert record.status == "error"
+    assert not record.passed
+    assert str(record.detail["error"]).startswith(message)
+    assert "Traceback" in record.traceback
+
+
+def test_a_coarse_quadrature_is_said_and_other_warnings_are_passed_on():
+    coarse = replace(builtin_explainers()["integrated_gradients"], steps=1, name="coarse")
+    mlp = registered_pairs()["control.mlp"]
+    record = Check("invariance", coarse, mlp).run(Settings())
+    assert record.status == "holds"
+    assert "with 1 steps misses completeness by up to" in record.detail["warning"]
+
+    class Warns(LeaveOneOut):
+        def attribute(self, model, case):
+            warnings.warn("something else", DeprecationWarning, stacklevel=1)
+            return super().attribute(model, case)
+
+    with pytest.warns(DeprecationWarning, match="something else"):
+        Check("invariance", Warns(), mlp).run(Settings())
+
+
+def test_random_numbers_of_a_check_are_its_own():
+    before = torch.get_rng_state()
+
+    class Draws:
+        name = "draws"
+
+        def attribute(self, model, case):
+            torch.manual_seed(3)
+            return torch.rand(case.shape)
+
+    check(Draws())
+    assert torch.equal(before, torch.get_rng_state())
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x):
+        return (x * self.scale).sum(1, keepdim=True)
+
+
+class Masked(nn.Module):
+    """Σx with a pole where the first feature is above 1.5, which the case below never visits."""
+
+    def forward(self, x):
+        return x.sum(1, keepdim=True) + 5 * torch.relu(x[:, :1] - 1.5)
+
+
+def pair_of(f, g):
+    inputs = torch.tensor([[0.5, -1.0, 1.0]], dtype=torch.float64)
+    case = Case(inputs, torch.zeros(1, dtype=torch.int64), torch.zeros_like(inputs))
+    return Pair("test.pair", lambda *_: (f.eval(), g.eval()), lambda *_: case, "they are not equal")
+
+
+def test_models_that_differ_are_no_pair():
+    record = Check("equivalence", None, pair_of(Scaled(1.0), Scaled(1.0 + 1e-6))).run(Settings())
+    assert record.status == "broken claim"
+
+
+def test_models_that_differ_off_their_case_are_told_apart_by_a_shrunk_input():
+    record = Check("equivalence", None, pair_of(Scaled(1.0), Masked())).run(Settings())
+    assert record.status == "broken claim"
+    first, *rest = json.loads(record.detail["told apart by"])
+    assert first > 1.5
+    assert rest == [0, 0]
+
+
+def test_models_whose_gradients_alone_differ_are_no_pair():
+    class Detached(nn.Module):
+        def forward(self, x):
+            return (0.5 * x + 0.5 * x.detach()).sum(1, keepdim=True)
+
+    record = Check("equivalence", None, pair_of(Scaled(1.0), Detached())).run(Settings())
+    assert record.status == "broken claim"
+
+
+class Linear(nn.Module):
+    """x·w, with weights that its forward pass may change."""
+
+    def __init__(self, *weights, decay=1.0):
+        super().__init__()
+        self.weights, self.decay = nn.Parameter(torch.tensor(weights, dtype=torch.float64)), decay
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += self.decay != 1
+        return (x @ self.weights).unsqueeze(1)
+
+
+class Doubled(Linear):
+    """The same function, of half the weights."""
+
+    def forward(self, x):
+        return (x @ (2 * self.weights)).unsqueeze(1)
+
+
+def function(f):
+    """A module that computes f."""
+    module = nn.Module()
+    module.forward = f
+    return module
+
+
+ONE, WEIGHTS = Scaled(1.0), (1.0, 2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("f", "g", "message"),
+    [
+        (ONE, ONE, "f and g are one object"),
+        (Linear(*WEIGHTS), Doubled(0.5, 1.0, 1.5), "f and g share no weights: make g from f's"),
+        (Linear(*WEIGHTS), function(lambda x: (x @ x.new_tensor(WEIGHTS)).unsqueeze(1)), "f and g share no weights"),
+        (Linear(*WEIGHTS), Linear(*WEIGHTS, decay=0.9), "the forward pass of g changes calls"),
+        (ONE, function(lambda x: x.data.mul_(2).sum(1, keepdim=True) / 2), "g fails on|of g changes its inputs"),
+        (ONE, function(lambda x: (x * torch.randn(1).to(x)).sum(1, keepdim=True)), "g gives other outputs when it is"),
+        (
+            ONE,
+            function(lambda x: x.sum(1)),
+            r"g gives float64 \(1,\) on cpu for float64 \(1, 3\) on cpu: expected \(batch",
+        ),
+        (ONE, function(lambda x: x), r"f gives float64 \(1, 1\) on cpu and g float64 \(1, 3\)"),
+        (ONE, function(lambda x: x.float().sum(1, keepdim=True)), r"g gives float32 \(1, 1\)"),
+        (
+            ONE,
+            function(lambda x: x @ x.new_ones(2, 1)),
+            r"g fails on float64 \(1, 3\) on cpu: RuntimeError: mat1 and mat2",
+        ),
+        (function(lambda x: x.detach().sum(1, keepdim=True)), ONE, "f fails on .* does not require grad"),
+        (ONE, function(lambda x: x.sum(1, keepdim=True) + (len(x) > 1)), "but on none of its examples alone"),
+    ],
+)
+def test_what_is_no_pair_at_all_is_refused(f, g, message):
+    record = Check("equivalence", None, pair_of(f, g)).run(Settings())
+    assert record.status == "error"
+    assert record.traceback is None
+    assert re.search(message, record.detail["error"]), record.detail["error"]
+
+
+@pytest.mark.parametrize(
+    ("g", "point"),
+    [
+        (lambda x: 1.01 * x.sum(1, keepdim=True), None),  # whatever is drawn
+        (lambda x: x.sum(1, keepdim=True) + 5 * torch.relu(x[:, :1] - 1.9), None),
+        (lambda x: x.sum(1, keepdim=True) + torch.relu(x[:, :1] - 2.5), None),  # beyond ±2
+        (lambda x: x.sum(1, keepdim=True) + (x[:, 2:] == -0.123), "[0.0, 0.0, -0.123]"),  # the case's own, shrunk
+    ],
+)
+def test_models_that_differ_are_told_apart_by_an_input(g, point):
+    case = Case(
+        *(torch.tensor([[0.5, 2.0, -0.123]], dtype=torch.float64), torch.zeros(1, dtype=torch.int64)),
+        torch.zeros(1, 3).double(),
+    )
+    pair = replace(pair_of(ONE, function(g)), case=lambda *_: case)
+    record = Check("equivalence", None, pair).run(Settings())
+    assert record.status == "broken claim"
+    assert record.detail["told apart by"] == (point or record.detail["told apart by"])
+
+
+@pytest.mark.parametrize("floor", [0.0, -1.0, math.nan, math.inf])
+def test_a_floor_that_every_gap_or_none_reaches_is_refused(floor):
+    with pytest.raises(ValueError, match="above 0 and finite"):
+        Expectation("VIOLATES", "why", floor=floor)
+
+
+def test_a_model_in_train_mode_is_no_pair():
+    training = replace(pair_of(Scaled(1.0), Scaled(1.0)), build=lambda *_: (Scaled(1.0).eval(), Scaled(1.0).train()))
+    record = Check("equivalence", None, training).run(Settings())
+    assert "g is in train mode (itself)" in record.detail["error"]
+
+
+def test_weights_in_another_order_are_shared():
+    class Reversed(Linear):
+        def forward(self, x):
+            return (x.flip(1) @ self.weights).unsqueeze(1)
+
+    assert Check("equivalence", None, pair_of(Linear(1.0, 2.0, 3.0), Reversed(3.0, 2.0, 1.0))).run(Settings()).passed
+
+
+def test_undefined_correlations_are_counted_not_averaged():
+    loo = torch.tensor([[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]])
+    attribution = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
+    pearson, means = agreement(attribution, loo)
+    assert pearson == pytest.approx([-1])
+    assert (means["examples"], means["undefined"]) == (2, 1)
+    assert means["pearson"] == pytest.approx(-1)
+    only = agreement(attribution[1:], loo[1:])
+    assert only == (
+        [],
+        dict.fromkeys(("pearson", "pearson_sum_to_one", "spearman", "kendall")) | {"examples": 1, "undefined": 1},
+    )
+    assert agreement(attribution[:1, :1], loo[:1, :1])[1]["undefined"] == 1
+
+
+def test_sum_to_one_flips_the_sign_where_a_map_sums_to_a_negative_number():
+    a, b = torch.tensor([1.0, 2.0, 4.0]).numpy(), torch.tensor([-1.0, 0.0, -3.0]).numpy()
+    both = correlations(a, b)
+    direct = torch.corrcoef(torch.stack([torch.tensor(a / a.sum()), torch.tensor(b / b.sum())]))[0, 1]
+    assert both["pearson_sum_to_one"] == pytest.approx(float(direct))
+    assert both["pearson_sum_to_one"] == pytest.approx(-both["pearson"])
+
+
+def test_loo_that_is_undefined_everywhere_is_not_a_pass():
+    pair = replace(X1X2X3, axioms=frozenset({"loo"}), expected={})
+    record = Check("loo", builtin_explainers()["loo"], pair, "f").run(Settings())
+    assert record.status == "unsupported"
+    assert "undefined on every example" in record.detail["reason"]
+
+
+def test_the_symbolic_gap_of_x1x2x3_is_a_quarter():
+    gaps = {name: check(explainer, "symbolic").detail["symbolic gap"] for name, explainer in DERIVED.items()}
+    assert gaps == dict.fromkeys(DERIVED, "0") | dict.fromkeys(("attnlrp", "cplrp"), "x1*x2*x3 · (-1/4, 0, 1/4)")
+
+
+class Root(nn.Module):
+    """Σ√x, NaN below zero."""
+
+    def forward(self, x):
+        return x.sqrt().sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("axiom", ["equivalence", "loo"])
+def test_models_that_give_nan_are_red(axiom):
+    inputs = torch.ones(1, 3, dtype=torch.float64)
+    target = torch.zeros(1, dtype=torch.int64)
+    positive = Pair(
+        "test.root", lambda *_: (Root().eval(), Root().eval()), lambda *_: Case(inputs, target, -inputs), "the same"
+    )
+    side, explainer = ("", None) if axiom == "equivalence" else ("f", builtin_explainers()["gradient_x_input"])
+    record = Check(axiom, explainer, positive, side).run(Settings())
+    assert record.status == "error"
+    assert "NaN" in str(record.detail["error"])
+
+
+def test_a_rule_that_is_missing_is_red_where_an_expectation_is_stated():
+    without = {name: rule for name, rule in ATTNLRP.items() if name != "mul"}
+    for axiom in ("invariance", "symbolic"):
+        record = check(LRP("attnlrp", without, epsilon=0), axiom)
+        assert record.status == "error"
+        assert "no rule" in str(record.detail["error"])
+
+
+class Writes:
+    """Returns one buffer again and again, and zeroes its inputs."""
+
+    name = "writes"
+    claims = frozenset({"invariance"})
+
+    def __init__(self, zeroes):
+        self.zeroes, self.buffer = zeroes, torch.zeros(8, 3, dtype=torch.float64)
+
+    def attribute(self, model, case):
+        self.buffer.copy_(builtin_explainers()["attnlrp"].attribute(model, case))
+        if self.zeroes:
+            case.inputs.zero_()
+        return self.buffer
+
+
+def test_two_attributions_in_one_buffer_are_two():
+    record = check(Writes(zeroes=False))
+    assert record.status == "broken claim"
+    assert record.gap == pytest.approx(0.5)
+
+
+def test_an_explainer_that_writes_to_its_case_is_red_and_spoils_nothing():
+    linear = registered_pairs()["linear_attention.assoc"]
+    images = linear.case(0, torch.float64, torch.device("cpu")).inputs.clone()
+    record = check(Writes(zeroes=True))
+    assert "changed case.inputs in place" in str(record.detail["error"])
+    linear.case(0, torch.float64, torch.device("cpu")).inputs.zero_()
+    assert torch.equal(linear.case(0, torch.float64, torch.device("cpu")).inputs, images)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "message"),
+    [
+        ("claims", {"invarience"}, "claims an unknown axiom.*did you mean invariance"),
+        ("claims", "invariance", "is a collection of axioms"),
+        ("claims", None, "is a collection of axioms"),
+        ("expected", [], "is a mapping"),
+        ("expected", {("invariance", "*"): "VIOLATES"}, "is a mapping"),
+        ("name", "", "printable"),
+        ("name", "two\nlines", "printable"),
+    ],
+)
+def test_a_malformed_explainer_is_refused(attribute, value, message):
+    explainer = returning(torch.zeros(8, 3))
+    setattr(explainer, attribute, value)
+    with pytest.raises(ValueError, match=message):
+        plan("invariance", [explainer], [X1X2X3])
+
+
+def test_a_constant_map_does_not_agree_with_loo():
+    class Constant:
+        name = "constant"
+        claims = frozenset({"loo"})
+
+        def attribute(self, model, case):
+            return torch.ones(case.shape, dtype=torch.float64)
+
+    mlp = registered_pairs()["control.mlp"]
+    record = Check("loo", Constant(), mlp, "f").run(Settings())
+    assert record.status == "broken claim"
+    assert (record.gap, record.detail["undefined"]) == (1.0, 6)

@@ -1,0 +1,203 @@
+"""The texts: every source gives what it holds, in its order, and every way to be wrong has a clear error."""
+
+import gzip
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from faithcheck.models.data import texts
+from faithcheck.models.data.handwritten_digits import DataError
+from faithcheck.models.data.texts import HUB, load_texts
+
+ROWS = [("a fine film", 1), ("dull . <br />", 0), ("", 1), ("a tab\tinside, a\u2028separator and a\x85third", 0)]
+
+
+def write_tsv(file, rows=ROWS):
+    file.write_bytes("".join(f"{text}\t{label}\n" for text, label in rows).encode())
+    return file
+
+
+def json_lines(rows):
+    return "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows).encode()
+
+
+def rows_of(loaded):
+    return list(zip(loaded.texts, loaded.labels, strict=True))
+
+
+def test_own_sentences_are_enough_balanced_and_distinct():
+    own = load_texts()
+    assert own.name == "own"
+    assert len(own.texts) >= 64
+    assert sum(own.labels) * 2 == len(own.labels)
+    assert len(set(own.texts)) == len(own.texts)
+    assert all(text.strip() == text != "" for text in own.texts)
+
+
+def test_tsv(tmp_path):
+    loaded = load_texts(str(write_tsv(tmp_path / "some.tsv")))
+    assert rows_of(loaded) == ROWS
+    assert loaded.name == str(tmp_path / "some.tsv")
+
+
+def test_windows_line_ends_are_no_part_of_a_label(tmp_path):
+    (tmp_path / "some.tsv").write_bytes(b"good\t1\r\nbad\t0\r\n")
+    assert rows_of(load_texts(str(tmp_path / "some.tsv"))) == [("good", 1), ("bad", 0)]
+
+
+@pytest.mark.parametrize(("name", "pack"), [("some.jsonl", bytes), ("some.jsonl.gz", gzip.compress)])
+def test_json_lines(tmp_path, name, pack):
+    (tmp_path / name).write_bytes(pack(json_lines(ROWS)))
+    assert rows_of(load_texts(str(tmp_path / name))) == ROWS
+
+
+def test_json_lines_without_labels(tmp_path):
+    (tmp_path / "some.jsonl").write_text('{"text": "a"}\n{"text": "b", "label": null}\n')
+    loaded = load_texts(str(tmp_path / "some.jsonl"))
+    assert loaded.texts == ["a", "b"]
+    assert loaded.labels is None
+
+
+@pytest.mark.parametrize("name", texts.DEV)
+def test_a_folder_is_read_from_its_dev_file(tmp_path, name):
+    content = json_lines(ROWS) if "jsonl" in name else write_tsv(tmp_path / "rows").read_bytes()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    assert rows_of(load_texts(str(tmp_path))) == ROWS
+
+
+@pytest.mark.parametrize("files", [(), ("train.tsv",), ("dev.tsv", "dev.jsonl.gz")])
+def test_a_folder_without_exactly_one_dev_file_is_refused(tmp_path, files):
+    for name in files:
+        write_tsv(tmp_path / name)
+    with pytest.raises(DataError, match=r"expected exactly one of .*name the file itself"):
+        load_texts(str(tmp_path))
+
+
+def test_limit_takes_the_first(tmp_path):
+    file = str(write_tsv(tmp_path / "some.tsv"))
+    assert rows_of(load_texts(file, 2)) == ROWS[:2]
+    assert rows_of(load_texts(file, 99)) == ROWS
+    for limit in (0, -1):
+        with pytest.raises(ValueError, match=f"at least 1, got {limit}"):
+            load_texts(file, limit)
+
+
+def test_fingerprint_follows_texts_labels_and_order(tmp_path):
+    same = [load_texts(str(write_tsv(tmp_path / name))).fingerprint for name in ("a.tsv", "b.tsv")]
+    (tmp_path / "a.jsonl").write_bytes(json_lines(ROWS))
+    same.append(load_texts(str(tmp_path / "a.jsonl")).fingerprint)
+    assert len(set(same)) == 1
+    others = [ROWS[:3], ROWS[::-1], [(text, 1 - label) for text, label in ROWS], [("A fine film", 1), *ROWS[1:]]]
+    prints = {load_texts(str(write_tsv(tmp_path / "c.tsv", rows))).fingerprint for rows in others}
+    assert len(prints | set(same)) == 5
+
+
+DAMAGED_TSV = [b"no label", b"", b"text\tone", b"text\t-1", b"text\t", "text\t²".encode(), b"\xff\t1"]
+DAMAGED_JSON = ["", "{", "[]", "3", '{"label": 1}', '{"text": 3}', '{"text": "a", "label": "1"}']
+DAMAGED_JSON += [f'{{"text": "a", "label": {label}}}' for label in ("true", "-1", "0.5")]
+
+
+@pytest.mark.parametrize("line", DAMAGED_TSV)
+def test_a_damaged_tsv_line_is_named(tmp_path, line):
+    (tmp_path / "some.tsv").write_bytes(b"good\t1\n" + line + b"\nbad\t0\n")
+    with pytest.raises(DataError, match=r"some\.tsv, line 2: "):
+        load_texts(str(tmp_path / "some.tsv"))
+
+
+@pytest.mark.parametrize("line", [*DAMAGED_JSON, pytest.param("[" * 100_000, id="deep")])
+def test_a_damaged_json_line_is_named(tmp_path, line):
+    (tmp_path / "some.jsonl").write_text('{"text": "good", "label": 1}\n' + line + "\n")
+    with pytest.raises(DataError, match=r"some\.jsonl, line 2: "):
+        load_texts(str(tmp_path / "some.jsonl"))
+
+
+def test_a_text_without_a_label_among_others_is_refused(tmp_path):
+    (tmp_path / "some.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "b"}\n')
+    with pytest.raises(DataError, match="1 of 2 texts have a label"):
+        load_texts(str(tmp_path / "some.jsonl"))
+
+
+def test_a_damaged_archive_is_named(tmp_path):
+    file = tmp_path / "some.jsonl.gz"
+    whole = gzip.compress(json_lines(ROWS * 1000))
+    for content in (b"not an archive", whole[: len(whole) // 2], whole[:40] + b"\0\0\0\0" + whole[44:]):
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=r"some\.jsonl\.gz"):
+            load_texts(str(file))
+
+
+@pytest.mark.parametrize("name", ["some.csv", "some.gz", "some"])
+def test_an_unknown_type_is_refused(tmp_path, name):
+    with pytest.raises(DataError, match=r"expected a file of type \.tsv, \.jsonl, \.jsonl\.gz"):
+        load_texts(str(write_tsv(tmp_path / name)))
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(DataError, match=r"no texts at .*'own', 'sst2', 'imdb'"):
+        load_texts(str(tmp_path / "absent.tsv"))
+    with pytest.raises(DataError, match="holds no texts"):
+        load_texts(str(write_tsv(tmp_path / "empty.tsv", [])))
+
+
+class Table:
+    """What load_dataset gives: columns by name, rows by select."""
+
+    def __init__(self, **columns):
+        self.columns = columns
+
+    def __len__(self):
+        return len(self.columns["label"])
+
+    def __getitem__(self, name):
+        return self.columns[name]
+
+    def select(self, rows):
+        return Table(**{name: [column[row] for row in rows] for name, column in self.columns.items()})
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_a_data_set_of_the_hub(monkeypatch, name):
+    path, split, column = HUB[name]
+    asked = []
+
+    def load_dataset(*args, **options):
+        asked.append((args, options))
+        return Table(**{column: [text for text, _ in ROWS], "label": [label for _, label in ROWS]})
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    assert rows_of(load_texts(name)) == ROWS
+    assert rows_of(load_texts(name, 3)) == ROWS[:3]
+    assert asked == [((path,), {"split": split})] * 2
+    assert load_texts(name).name == name
+
+
+def test_without_the_library_the_message_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)  # what makes an import fail
+    with pytest.raises(DataError, match=r'pip install "faithcheck\[datasets\]", or give a local file'):
+        load_texts("sst2")
+
+
+def test_without_network_the_message_says_what_else_to_give(monkeypatch):
+    def load_dataset(*_, **__):
+        raise ConnectionError("Couldn't reach 'stanfordnlp/imdb' on the Hub")
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    with pytest.raises(DataError, match=r"imdb: stanfordnlp/imdb cannot be loaded \(Couldn't reach .* local file"):
+        load_texts("imdb", 3)
+
+
+def test_the_real_library_on_a_local_data_set(monkeypatch, tmp_path):
+    """The stand-in above could differ from the library: the same code on the library itself, offline."""
+    datasets = pytest.importorskip("datasets", reason="the optional datasets library is not installed")
+    folder = tmp_path / "sst2"
+    folder.mkdir()
+    columns = {"idx": [0, 1], "sentence": ["a fine film", "dull ."], "label": [1, 0]}
+    (folder / "validation.jsonl").write_text(
+        "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in zip(*columns.values(), strict=True))
+    )
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setitem(HUB, "sst2", (str(folder), "validation", "sentence"))
+    assert rows_of(load_texts("sst2")) == [("a fine film", 1), ("dull .", 0)]
+    assert rows_of(load_texts("sst2", 1)) == [("a fine film", 1)]

@@ -1,0 +1,485 @@
+"""Transforms change the weights that they say and nothing else; another change is told apart; a stabiliser sees them."""
+
+import re
+import subprocess
+import sys
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from faithcheck.axioms import Check, Settings
+from faithcheck.explainers import CPLRP, AttnLRP
+from faithcheck.models import pair
+from faithcheck.models.architectures import base_models
+from faithcheck.models.architectures.base_models import (
+    BASE_MODELS,
+    SMALL,
+    SPECIAL,
+    BaseModel,
+    layers,
+    random_features,
+    random_weights,
+)
+from faithcheck.models.pairs import basis, folding, permutation, rescaling
+from faithcheck.models.pretrained.text import ModelError
+from faithcheck.models.transform import (
+    architecture,
+    function_preserving_transform,
+    register_checkpoint,
+    registered_transforms,
+)
+from faithcheck.reports.selection import SelectionError, choose_checkpoint, describe_checkpoint
+from faithcheck.tests.helpers.small_models import save, tokenizer
+
+TRANSFORMS = registered_transforms()
+CPU = torch.device("cpu")
+CHANGES = {
+    "basis.query_key": {"query", "key"},
+    "basis.value_output": {"value", "output"},
+    "permutation.heads": {"query", "key", "value", "output"},
+    "permutation.neurons": {"up", "down"},
+    "rescaling.relu_neurons": {"up", "down"},
+    "rescaling.gated_neurons": {"up", "down"},
+    "rescaling.logits": {"query", "scaling"},
+    "rescaling.key_bias": {"key"},
+    "folding.norm": {"norms", "query", "key", "value", "up"},
+    "folding.value_bias": {"value", "output"},
+}
+ON_BASE_MODELS = [(name, base_model) for name in CHANGES for base_model in TRANSFORMS[name].base_models]
+SMALL_BASE_MODELS = [(name, base_model) for name, base_model in ON_BASE_MODELS if base_model != "bert_trained"]
+
+
+def built(name, base_model, seed=0):
+    return TRANSFORMS[name].on(BASE_MODELS[base_model]).build(seed, torch.float64, CPU)
+
+
+def tensors(layer):
+    """The weights of a layer's parts, by the part's name."""
+    found = {part: [getattr(layer, part)] for part in ("query", "key", "value", "output", "down")}
+    found = {part: [x for m in maps for x in (m.weight, m.bias)] for part, maps in {**found, "up": layer.up}.items()}
+    found["norms"] = [x for norm, _ in layer.norms for x in norm.parameters()]
+    found["scaling"] = [torch.tensor(layer.attention.scaling)]
+    return {part: [x for x in values if x is not None] for part, values in found.items()}
+
+
+def far(left, right):
+    return any(float((x - y).detach().abs().max()) > 1e-3 for x, y in zip(left, right, strict=True))
+
+
+# --- the change ------------------------------------------------------------------------------------------------------
+
+
+POST_NORM = ("bert", "bert_trained", "roberta")
+
+
+@pytest.mark.parametrize("base_model", POST_NORM)
+def test_behind_a_residual_only_the_last_norm_is_folded(base_model):
+    f, g = built("folding.norm", base_model)
+    named = zip(f.named_parameters(), g.parameters(), strict=True)
+    changed = {name.removesuffix(".weight").removesuffix(".bias") for (name, x), y in named if not torch.equal(x, y)}
+    norm, head = sorted(changed, key=len, reverse=True)
+    assert norm.endswith(f".layer.{len(list(layers(f))) - 1}.output.LayerNorm")
+    assert head in ("model.bert.pooler.dense", "model.classifier.dense")
+
+
+@pytest.mark.parametrize(
+    ("name", "base_model"), [on for on in ON_BASE_MODELS if on[0] != "folding.norm" or on[1] not in POST_NORM]
+)
+def test_it_changes_in_every_layer_what_it_says(name, base_model):
+    f, g = built(name, base_model)
+    for old, new in zip(layers(f), layers(g), strict=True):
+        before, after = tensors(old), tensors(new)
+        changed = {part for part in before if far(before[part], after[part])}
+        assert changed == CHANGES[name]
+        assert all(
+            torch.equal(x, y) for p in before if p not in changed for x, y in zip(before[p], after[p], strict=True)
+        )
+    inside = {id(x) for model in (f, g) for layer in layers(model) for x in layer.module.parameters()}
+    outside = [(x, y) for x, y in zip(f.parameters(), g.parameters(), strict=True) if id(x) not in inside]
+    assert outside
+    assert all(torch.equal(x, y) for x, y in outside)
+
+
+@pytest.mark.parametrize("base_model", TRANSFORMS["folding.product"].base_models)
+def test_two_maps_are_two(base_model):
+    f, g = built("folding.product", base_model)
+    pairs = [m for m in g.modules() if isinstance(m, nn.Sequential) and [type(x) for x in m] == [nn.Linear] * 2]
+    for layer, (first, second) in zip(layers(f), pairs, strict=True):
+        assert first.bias is None
+        assert torch.allclose(second.weight @ first.weight, layer.up[0].weight)
+        assert far([first.weight], [torch.eye(len(first.weight))])
+
+
+def test_nothing_keeps_its_place():
+    for size in (2, 3, 24):
+        assert (permutation.cycle(size) != torch.arange(size)).all()
+        assert sorted(permutation.cycle(size).tolist()) == list(range(size))
+
+
+def test_bases_are_well_conditioned():
+    for draw in (basis.well_conditioned, basis.commuting_with_rotations):
+        singular = torch.linalg.svdvals(draw(16))
+        assert 0.5 <= singular.min() < 0.9 < 1.1 < singular.max() <= 2
+
+
+@pytest.mark.parametrize("base_model", BASE_MODELS)
+def test_nothing_is_left_on_the_host(base_model):
+    def state(model):
+        return [*model.parameters(), *(torch.tensor(layer.attention.scaling) for layer in layers(model))]
+
+    fresh = state(BASE_MODELS[base_model].model(0, torch.float64, CPU))
+    for name in ("folding.product", *CHANGES):
+        if base_model in TRANSFORMS[name].base_models:
+            f, _ = built(name, base_model)
+            for model in (f, BASE_MODELS[base_model].model(0, torch.float64, CPU)):
+                assert all(torch.equal(x, y) for x, y in zip(fresh, state(model), strict=True))
+
+
+def test_the_seed_draws_the_change_and_leaves_no_trace_on_random_numbers():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    one, same, other = (built("basis.query_key", "bert_trained", seed)[1] for seed in (0, 0, 1))
+    assert torch.rand(1) == expected
+    assert all(torch.equal(x, y) for x, y in zip(one.parameters(), same.parameters(), strict=True))
+    assert not all(torch.equal(x, y) for x, y in zip(one.parameters(), other.parameters(), strict=True))
+
+
+# --- a wrong change is told apart ------------------------------------------------------------------------------------
+
+
+def refused(change, base_model):
+    """Whether the models of a pair are told apart when this change makes g."""
+    record = Check("equivalence", None, replace(TRANSFORMS["basis.query_key"], change=change).on(base_model)).run(
+        Settings()
+    )
+    assert record.status in ("holds", "broken claim"), record.detail
+    return record.status == "broken claim"
+
+
+def not_inverted(embedding_model):
+    """W_Q → M W_Q and W_K → M W_K."""
+    for layer in layers(embedding_model):
+        matrices = torch.stack([basis.well_conditioned(4) for _ in range(layer.heads)])
+        basis.multiply(matrices, layer.query)
+        basis.multiply(matrices, layer.key)
+    return embedding_model
+
+
+def not_commuting(embedding_model):
+    """Any M, as if there were no rotary positions."""
+    for layer in layers(embedding_model):
+        matrices = torch.stack([basis.well_conditioned(4) for _ in range(layer.key_value_heads)])
+        basis.multiply(matrices.repeat_interleave(2, 0), layer.query)
+        basis.multiply(matrices.inverse().mT, layer.key)
+    return embedding_model
+
+
+def wrong_pairs(embedding_model):
+    """An M that commutes with rotations of coordinates 2i and 2i + 1, not of i and i + size/2."""
+    for layer in layers(embedding_model):
+        order = torch.tensor([0, 2, 1, 3])
+        matrices = torch.stack([basis.commuting_with_rotations(4)[order][:, order] for _ in range(2)])
+        basis.multiply(matrices.repeat_interleave(2, 0), layer.query)
+        basis.multiply(matrices.inverse().mT, layer.key)
+    return embedding_model
+
+
+def heads_without_groups(embedding_model):
+    """All heads of queries moved by one, past the keys that they share."""
+    for layer in layers(embedding_model):
+        order = torch.arange(layer.heads).roll(1)
+        permutation.reorder(layer.query, order)
+        permutation.reorder_inputs(layer.output, order)
+    return embedding_model
+
+
+def values_stay(embedding_model):
+    for layer in layers(embedding_model):
+        order = permutation.cycle(layer.heads)
+        for linear in (layer.query, layer.key):
+            permutation.reorder(linear, order)
+        permutation.reorder_inputs(layer.output, order)
+    return embedding_model
+
+
+def gate_stays(embedding_model):
+    for layer in layers(embedding_model):
+        order = permutation.cycle(len(layer.up[0].weight))
+        permutation.reorder(layer.up[1], order)
+        permutation.reorder_inputs(layer.down, order)
+    return embedding_model
+
+
+def negative(embedding_model):
+    """ReLU neurons times −1."""
+    for layer in layers(embedding_model):
+        rescaling.multiply(layer.up[0], -1.0)
+        layer.down.weight.neg_()
+    return embedding_model
+
+
+def without_resetting(embedding_model):
+    for layer in layers(embedding_model):
+        rescaling.multiply(layer.query, layer.attention.scaling)
+    return embedding_model
+
+
+def without_query_bias(embedding_model):
+    for layer in layers(embedding_model):
+        layer.query.bias.zero_()
+    return embedding_model
+
+
+def dropped_value_bias(embedding_model):
+    for layer in layers(embedding_model):
+        layer.value.bias.zero_()
+    return embedding_model
+
+
+def dropped_beta(embedding_model):
+    for layer in layers(embedding_model):
+        for norm, _ in layer.norms:
+            norm.bias.zero_()
+    return folding.norm(embedding_model)
+
+
+def key_bias_under_rotary_positions(embedding_model):
+    for layer in layers(embedding_model):
+        layer.key.bias.zero_()
+    return embedding_model
+
+
+def biased_llama():
+    sizes = {**SMALL, **SPECIAL, "num_key_value_heads": 2, "intermediate_size": 24, "max_position_embeddings": 32}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, use_cache=False, attention_bias=True))
+
+
+BIASED = BaseModel("llama_biased", random_weights(biased_llama), random_features())
+
+
+@pytest.mark.parametrize(
+    ("change", "base_model"),
+    [
+        (not_inverted, BASE_MODELS["bert"]),
+        (not_commuting, BASE_MODELS["llama"]),
+        (wrong_pairs, BASE_MODELS["llama"]),
+        (heads_without_groups, BASE_MODELS["llama"]),
+        (values_stay, BASE_MODELS["gpt2"]),
+        (gate_stays, BASE_MODELS["llama"]),
+        (negative, BASE_MODELS["bert_relu"]),
+        (rescaling.relu_neurons, BASE_MODELS["bert"]),  # whose neurons are GELUs
+        (without_resetting, BASE_MODELS["vit"]),
+        (without_query_bias, BASE_MODELS["bert"]),
+        (dropped_value_bias, BASE_MODELS["roberta"]),
+        (dropped_beta, BASE_MODELS["gpt2"]),
+        (key_bias_under_rotary_positions, BIASED),
+    ],
+    ids=lambda argument: getattr(argument, "name", getattr(argument, "__name__", "")),
+)
+def test_another_change_is_told_apart(change, base_model):
+    assert refused(change, base_model)
+
+
+@pytest.mark.parametrize("name", [name for name in CHANGES if "llama" in TRANSFORMS[name].base_models])
+def test_biases_change_too(name):
+    assert not refused(TRANSFORMS[name].change, BIASED)
+
+
+# --- a stabiliser sees it --------------------------------------------------------------------------------------------
+
+SEES_ALL = {"basis.query_key", "rescaling.logits", "rescaling.key_bias"}  # of these CP-LRP has no relevance
+
+
+@pytest.mark.parametrize(("name", "base_model"), SMALL_BASE_MODELS)
+def test_epsilon_moves_what_the_limit_does_not(name, base_model):
+    """Permutations alone are as invariant under a stabiliser; CP-LRP sees nothing before the softmax."""
+    changed = TRANSFORMS[name].on(BASE_MODELS[base_model])
+
+    def gap(explainer):
+        return Check("invariance", explainer, changed).run(Settings()).gap
+
+    for lrp, blind in ((AttnLRP, set()), (CPLRP, SEES_ALL)):
+        assert gap(lrp()) < 1e-12
+        if name.startswith("permutation") or name in blind:
+            assert gap(lrp(1e-2)) < 1e-12
+        else:
+            assert gap(lrp(1e-2)) > 5e-4
+
+
+# --- float64 throughout ----------------------------------------------------------------------------------------------
+
+
+class Dtypes(TorchFunctionMode):
+    """The dtypes of all that depends on the inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.requires_grad:
+            self.seen.add(result.dtype)
+        return result
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("base_model", BASE_MODELS)
+def test_a_host_computes_in_its_own_dtype(base_model, dtype):
+    model = BASE_MODELS[base_model].model(0, dtype, CPU)
+    with Dtypes() as dtypes:
+        case = BASE_MODELS[base_model].case(0, dtype, CPU)
+        replace(case, inputs=case.inputs.requires_grad_()).run(model)
+    assert dtypes.seen == {dtype}
+
+
+@pytest.mark.parametrize("base_model", ["llama", "vit"])
+def test_without_that_it_would_not(base_model, monkeypatch):
+    monkeypatch.setattr(
+        base_models.KeepFloat64, "__torch_function__", lambda self, f, t, a=(), k=None: f(*a, **k or {})
+    )
+    with pytest.raises(AssertionError):
+        test_a_host_computes_in_its_own_dtype(base_model, torch.float64)
+
+
+# --- registration ----------------------------------------------------------------------------------------------------
+
+
+def test_a_host_is_named_after_its_architecture():
+    for name, base_model in BASE_MODELS.items():
+        assert name == base_model.name
+        assert base_model.model(0, torch.float64, CPU).model.config.model_type == architecture(name)
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_gauge_applies_where_it_is_registered(name):
+    pairs = pair.registered_pairs()
+    for base_model in TRANSFORMS[name].base_models:
+        assert f"{name}_{base_model}" in pairs
+        assert TRANSFORMS[name].where(BASE_MODELS[base_model].model(0, torch.float64, CPU))
+
+
+def test_a_host_that_is_not_there_is_refused():
+    with pytest.raises(KeyError, match="brt"):
+        function_preserving_transform("basis.typo", why="why", lrp="why", base_models=("bert", "brt"))(deepcopy)
+    assert "basis.typo" not in registered_transforms()
+    assert "basis.typo_bert" not in pair.registered_pairs()
+
+
+# --- a checkpoint ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """A registry of the test's own."""
+    pair.registered_pairs()
+    monkeypatch.setattr(pair, "_registry", dict(pair._registry))
+    return pair._registry
+
+
+def save_short(name, folder, limit):
+    """A checkpoint that takes so many tokens; RoBERTa counts its positions from 2 on."""
+    sizes = {"n_positions": limit} if name == "gpt2" else {"max_position_embeddings": limit + 2 * (name == "roberta")}
+    getattr(base_models, name)(**SPECIAL | sizes).save_pretrained(folder)
+    tokenizer(special=name != "gpt2").save_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama", "vit"])
+def test_a_checkpoint_gets_all_that_fit(name, tmp_path, registry):
+    pairs = register_checkpoint(str(save(name, tmp_path)))
+    given = {p.name.removesuffix("_checkpoint") for p in pairs}
+    assert given == {transform for transform, g in TRANSFORMS.items() if name in g.base_models}
+    assert all(p.name in registry for p in pairs)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "vit"])
+def test_a_checkpoint_holds_too(name, tmp_path, registry):
+    pairs = {p.name: p for p in register_checkpoint(str(save(name, tmp_path)))}
+    for changed in ("basis.query_key_checkpoint", "folding.norm_checkpoint"):
+        assert Check("equivalence", None, pairs[changed]).run(Settings()).status == "holds"
+        assert Check("invariance", AttnLRP(), pairs[changed]).run(Settings()).status == "holds"
+
+
+def test_relu_neurons_fit_where_they_are_relus(tmp_path, registry):
+    base_models.bert(hidden_act="relu").save_pretrained(tmp_path)
+    tokenizer(special=True).save_pretrained(tmp_path)
+    given = [p.name for p in register_checkpoint(str(tmp_path))]
+    assert "rescaling.relu_neurons_checkpoint" in given
+
+
+def test_an_architecture_without_gauges_says_so(tmp_path, registry):
+    config = transformers.DistilBertConfig(vocab_size=16, dim=8, n_layers=1, n_heads=2, hidden_dim=8)
+    transformers.DistilBertForSequenceClassification(config).save_pretrained(tmp_path)
+    tokenizer(special=True).save_pretrained(tmp_path)
+    with pytest.raises(
+        ModelError, match=r"no transform is known for the architecture 'distilbert'; .*: bert, gpt2, llama, "
+    ):
+        register_checkpoint(str(tmp_path))
+
+
+def test_a_checkpoint_that_is_not_there_is_one_line_before_the_run(tmp_path):
+    command = [sys.executable, "-m", "pytest", "-p", "faithcheck.reports.plugin", f"--checkpoint={tmp_path}/nowhere"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"ERROR: --checkpoint: {tmp_path}/nowhere: neither a local folder nor" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_checkpoint_that_computes_in_float32_is_refused(tmp_path, registry):
+    base_models.gpt2(reorder_and_upcast_attn=True).save_pretrained(tmp_path)
+    tokenizer(special=False).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="cannot be run in float64, which pairs are proved in: "):
+        register_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2"])
+def test_a_checkpoint_of_few_positions_has_room_for_padding(name, tmp_path, registry):
+    """Of 9 positions padding takes 3: without them it would end in an IndexError, and the sentences fill the others."""
+    save_short(name, tmp_path, 9)
+    pairs = {p.name: p for p in register_checkpoint(str(tmp_path))}
+    padded = [p for p in pairs.values() if "padded" in p.name]
+    assert len(padded) == 1 + (name == "gpt2")
+    for changed in padded:
+        assert changed.case(0, torch.float64, CPU).shape[1] == 6
+        assert Check("equivalence", None, changed).run(Settings()).status == "holds"
+        assert Check("invariance", AttnLRP(), changed).run(Settings()).status == "holds"
+
+
+def test_a_checkpoint_too_short_for_padding_says_so(tmp_path, registry):
+    save_short("bert", tmp_path, 5)
+    told = f"--checkpoint: {tmp_path}: takes 5 tokens at most, and its pairs need 6, 3 of them for padding: give a"
+    with pytest.raises(SelectionError, match=re.escape(told)):
+        choose_checkpoint([str(tmp_path)])
+
+
+def test_an_error_of_a_checkpoint_names_no_option_that_pytest_has_not(tmp_path, registry):
+    weights = load_file(save("bert", tmp_path) / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    with pytest.raises(SelectionError, match="saved anew, by save_pretrained, or given to `faithcheck align --allow-"):
+        choose_checkpoint([str(tmp_path)])
+    pickled = transformers.BertForSequenceClassification.from_pretrained(tmp_path, use_safetensors=False)
+    pickled.save_pretrained(tmp_path)
+    assert choose_checkpoint([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("paths", "got"), [([""], "got none"), (["here", "there"], "got here and there")], ids=["empty", "two"]
+)
+def test_one_checkpoint_at_a_time(paths, got):
+    with pytest.raises(SelectionError, match=f"--checkpoint takes one path.*; {got}"):
+        choose_checkpoint(paths)
+
+
+def test_what_a_checkpoint_has_got_is_said(tmp_path, registry):
+    said = describe_checkpoint(choose_checkpoint([str(save("vit", tmp_path))]))
+    fit = [name for name, g in TRANSFORMS.items() if "vit" in g.base_models]
+    assert said.startswith(f"checkpoint: {len(fit)} pairs; these do not apply to it: ")
+    assert set(said.split(": ")[2].split(", ")) == TRANSFORMS.keys() - set(fit)

@@ -1,0 +1,283 @@
+"""The pairs that run the same weights in another way can fail.
+
+On a change that is wrong, and on an explainer that sees how the weights are run. One section a family: attention,
+batching, sharing.
+"""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from faithcheck.axioms import Check, Settings
+from faithcheck.explainers import LRP, AttentionRollout, AttnLRP, GradientTimesInput
+from faithcheck.explainers.lrp.rules import ATTNLRP, attention_rule, gradient_rule, modified, stabilised
+from faithcheck.explainers.protocol import input_gradient, per_feature
+from faithcheck.models.architectures.base_models import BASE_MODELS, layers
+from faithcheck.models.case import select_target
+from faithcheck.models.pair import registered_pairs
+from faithcheck.models.pairs import attention, batching, sharing
+
+PAIRS = registered_pairs()
+
+
+def check(explainer, pair):
+    return Check("invariance", explainer, PAIRS[pair]).run(Settings())
+
+
+def refused(pair, base_model, change):
+    """Whether a pair's models are told apart when this change has made g."""
+
+    def build(seed, dtype, device):
+        f = BASE_MODELS[base_model].model(seed, dtype, device)
+        with torch.no_grad():
+            return f, change(deepcopy(f)).eval()
+
+    record = Check("equivalence", None, replace(PAIRS[pair], build=build)).run(Settings())
+    assert record.status in ("holds", "broken claim"), record.detail
+    return record.status == "broken claim"
+
+
+def lrp(**rules):
+    """AttnLRP with other rules, which claims invariance all the same."""
+    return LRP("attnlrp", {**ATTNLRP, **rules})
+
+
+def divided(parts):
+    return lambda call: stabilised(call.value(), 0, parts=parts)
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base_model", ["bert", "roberta", "gpt2", "llama", "vit"])
+def test_a_plain_rule_for_sdpa_breaks_eager_against_sdpa(base_model):
+    assert check(AttnLRP(), f"attention.sdpa_{base_model}").status == "holds"
+    broken = check(lrp(scaled_dot_product_attention=gradient_rule), f"attention.sdpa_{base_model}")
+    assert broken.status == "broken claim"
+    assert broken.gap > 0.01  # no halving of QKᵀ or of AV
+
+
+@pytest.mark.parametrize("base_model", ["gpt2", "llama"])
+def test_a_rule_for_sdpa_that_forgets_the_causal_flag_breaks_flag_against_mask(base_model):
+    def forgetful(call):
+        return attention_rule(replace(call, kwargs={**call.kwargs, "is_causal": False}))
+
+    assert (
+        check(lrp(scaled_dot_product_attention=forgetful), f"attention.causal_flag_{base_model}").status
+        == "broken claim"
+    )
+
+
+def test_a_rule_for_sdpa_that_shares_out_among_repeated_heads_breaks_grouped_against_expanded():
+    def by_group(call):
+        groups = 2 if call.kwargs.get("enable_gqa") else 1
+        return lambda: stabilised(attention_rule(call)(), 0, parts=groups)
+
+    assert check(AttnLRP(), "attention.expanded_sdpa_llama").status == "holds"
+    assert check(lrp(scaled_dot_product_attention=by_group), "attention.expanded_sdpa_llama").status == "broken claim"
+
+
+def test_rules_that_share_relevance_out_among_parts_break_one_map_against_three():
+    assert check(lrp(cat=divided(3)), "attention.separate_gpt2").status == "broken claim"
+    assert check(lrp(narrow=divided(3)), "attention.fused_bert").status == "broken claim"
+    assert check(lrp(expand=divided(2)), "attention.expanded_llama").status == "broken claim"
+
+
+def swapped(embedding_model):
+    for layer in layers(embedding_model):
+        layer.attention.c_attn = attention.Concatenated((layer.query, layer.value, layer.key))
+    return embedding_model
+
+
+def interleaved(embedding_model):
+    """Heads repeated as a b a b, not as a a b b."""
+    attention.expanded(embedding_model)
+    for layer in layers(embedding_model):
+        for weight in (layer.key.weight, layer.value.weight):
+            weight.copy_(weight.unflatten(0, (2, 2, -1)).transpose(0, 1).flatten(0, 2))
+    return embedding_model
+
+
+def rescaled(embedding_model):
+    attention.sdpa(embedding_model)
+    for layer in layers(embedding_model):
+        layer.attention.scaling *= 1.001
+    return embedding_model
+
+
+def test_another_attention_is_refused():
+    assert not refused("attention.separate_gpt2", "gpt2", attention.separate)
+    assert refused("attention.separate_gpt2", "gpt2", swapped)
+    assert not refused("attention.expanded_llama", "llama", attention.expanded)
+    assert refused("attention.expanded_llama", "llama", interleaved)
+    assert refused("attention.sdpa_bert", "bert", rescaled)
+
+
+# --- batching --------------------------------------------------------------------------------------------------------
+
+
+def averaged(dimension):
+    """The identity rule of an activation, its factor averaged over a dimension."""
+
+    def rule(call):
+        (x,) = call.operands_with_relevance()
+        value = call.value()
+        ratio = (value / x).detach().mean(dimension, keepdim=True)
+        return modified(x, value, lambda gradient: gradient * ratio)
+
+    return rule
+
+
+def test_a_rule_that_averages_over_positions_breaks_padded_against_unpadded():
+    over_positions = lrp(GELUActivation=averaged(1))
+    assert check(over_positions, "batching.padded_bert").status == "broken claim"
+    assert check(over_positions, "batching.single_bert").status == "holds"
+
+
+def test_a_rule_that_averages_over_the_batch_breaks_batched_against_single():
+    over_the_batch = lrp(GELUActivation=averaged(0))
+    assert check(over_the_batch, "batching.single_bert").status == "broken claim"
+    assert check(over_the_batch, "batching.padded_bert").status == "holds"
+
+
+def unmasked(embedding_model):
+    """The same model, which takes no notice of a mask."""
+    forward = embedding_model.model.forward
+
+    def unmasked_forward(attention_mask, **inputs):
+        # Of ones: without any, transformers takes positions that begin anew for several texts, and parts them.
+        return forward(attention_mask=torch.ones_like(attention_mask), **inputs)
+
+    embedding_model.model.forward = unmasked_forward
+    return embedding_model
+
+
+@pytest.mark.parametrize("base_model", ["bert", "roberta"])
+def test_padding_that_is_not_masked_is_refused(base_model):
+    assert not refused(f"batching.padded_{base_model}", base_model, batching.padded)
+    assert refused(
+        f"batching.padded_{base_model}", base_model, lambda embedding_model: batching.padded(unmasked(embedding_model))
+    )
+
+
+@pytest.mark.parametrize("base_model", ["gpt2", "llama"])
+def test_padding_before_a_decoder_is_refused_where_it_is_not_masked_and_after_it_never_seen(base_model):
+    assert refused(
+        f"batching.left_padded_{base_model}",
+        base_model,
+        lambda embedding_model: batching.left_padded(unmasked(embedding_model)),
+    )
+    assert not refused(
+        f"batching.padded_{base_model}", base_model, lambda embedding_model: batching.padded(unmasked(embedding_model))
+    )
+
+
+class Centred(nn.Module):
+    """Less the mean over the batch."""
+
+    def __init__(self, embedding_model):
+        super().__init__()
+        self.embedding_model = embedding_model
+
+    def forward(self, inputs):
+        return self.embedding_model(inputs - inputs.mean(0))
+
+
+def test_a_model_that_mixes_examples_is_no_pair_with_itself_one_by_one():
+    assert not refused("batching.single_bert", "bert", batching.single)
+    assert refused("batching.single_bert", "bert", lambda embedding_model: batching.single(Centred(embedding_model)))
+
+
+def test_what_rollout_reads_on_a_padded_model_is_predicted_and_not_only_that_it_differs():
+    pair = PAIRS["batching.padded_bert"]
+    assert check(AttentionRollout(), pair.name).status == "predicted violation"
+    key = ("invariance", "attention_rollout")
+
+    def unshifted(f, g, case):
+        return 1.01 * batching.shifted_rollout(f, g, case)
+
+    other = replace(pair, expected={**pair.expected, key: replace(pair.expected[key], predict=unshifted)})
+    assert Check("invariance", AttentionRollout(), other).run(Settings()).status == "inconclusive"
+
+
+# --- sharing ---------------------------------------------------------------------------------------------------------
+
+
+class ByModule:
+    """The identity rule at activations by hooks that keep the last factor f(x)/x of each module."""
+
+    name = "by_module"
+    claims = frozenset({"invariance"})
+
+    def attribute(self, model, case):
+        last, handles = {}, []
+
+        def enter(module, args, output):
+            last[module] = (output / args[0]).detach()
+
+        def leave(module, gradients, at_output):
+            return (at_output[0] * last[module],)
+
+        for module in model.modules():
+            if type(module).__name__ == "GELUActivation":
+                handles += [module.register_forward_hook(enter), module.register_full_backward_hook(leave)]
+        try:
+            return per_feature(case.inputs * input_gradient(model, case))
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+@pytest.mark.parametrize("pair", ["sharing.activations_bert", "sharing.layers_roberta", "sharing.layers_vit"])
+def test_state_by_module_breaks_shared_against_separate_modules(pair):
+    assert check(ByModule(), pair).status == "broken claim"
+
+
+def test_state_by_module_holds_where_no_module_is_shared():
+    assert check(ByModule(), "attention.fused_bert").status == "holds"
+
+
+class EmbeddingSaliency:
+    """Weight × gradient of each token's row of the embedding, which tied weights get from the output too."""
+
+    name = "embedding_saliency"
+    claims = frozenset({"invariance"})
+
+    def attribute(self, model, case):
+        weight = model.embedding_model.model.get_input_embeddings().weight
+        outputs = select_target(case.run(model), case.target)
+        gradients = [torch.autograd.grad(output, weight, retain_graph=True)[0] for output in outputs]
+        by_token = torch.stack([(weight * gradient).sum(1) for gradient in gradients]).detach()
+        return (case.inputs * by_token.unsqueeze(1)).sum(2)
+
+
+@pytest.mark.parametrize("base_model", ["gpt2", "llama"])
+def test_gradients_by_weight_break_tied_against_untied_embeddings(base_model):
+    assert check(GradientTimesInput(), f"sharing.embeddings_{base_model}").status == "holds"
+    assert check(EmbeddingSaliency(), f"sharing.embeddings_{base_model}").status == "broken claim"
+
+
+def test_the_models_share_what_their_names_say():
+    for name, pair in PAIRS.items():
+        if name.startswith("sharing."):
+            counts = [objects(model) for model in pair.build(0, torch.float64, torch.device("cpu"))]
+            assert counts[0] > counts[1] if name.startswith("sharing.activations") else counts[0] < counts[1], name
+
+
+def objects(model):
+    """How many modules and weights a model has, each object counted once."""
+    return len(list(model.modules())) + len(list(model.parameters()))
+
+
+def test_a_copy_that_is_not_equal_is_refused():
+    def differing(embedding_model):
+        stack = sharing.stack(embedding_model)
+        stack[1] = deepcopy(stack[1])
+        next(stack[1].parameters()).mul_(1.001)
+        return embedding_model
+
+    assert not refused("sharing.layers_bert", "bert", lambda embedding_model: embedding_model)
+    assert refused("sharing.layers_bert", "bert", differing)
