@@ -1,0 +1,35 @@
+"""Writing a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Write to a temporary file in the same folder and rename it: readers never see half a file.
+
+    If writing fails, the file stays as it was. Text is written as UTF-8, with the permissions that the process gives to
+    new files.
+
+    Raises:
+        OSError: the folder is missing or cannot be written.
+    """
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _umask() -> int:
+    """The process's file mode creation mask, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
