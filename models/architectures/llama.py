@@ -13,7 +13,7 @@ from faithcheck.models.architectures.transformer_layer import TransformerLayer, 
 
 
 def llama(**options: Any) -> PreTrainedModel:
-    """A small `LlamaForCausalLM` with four query heads and two key-value heads; ``options`` override its configuration."""
+    """A small `LlamaForCausalLM`, two query heads on each key-value head; ``options`` override its configuration."""
     sizes: dict[str, Any] = {**SMALL_SIZES, "num_key_value_heads": 2, "intermediate_size": 24}
     config: dict[str, Any] = {**SPECIAL_TOKENS, "max_position_embeddings": 32, "use_cache": False}
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**sizes, **config, **options}))
