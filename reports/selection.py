@@ -134,11 +134,12 @@ def choose_checkpoint(paths: Sequence[str]) -> list[str]:
 
 
 def describe_checkpoint(made: Sequence[str]) -> str:
-    """How many pairs a checkpoint has got, and which transforms do not apply to it."""
+    """The number of a checkpoint's pairs, and the transforms that do not apply to it, each with what it needs."""
     from faithcheck.models import transform
 
-    left_out = [name for name in transform.registered_transforms() if f"{name}_checkpoint" not in made]
-    return f"checkpoint: {len(made)} pairs; these do not apply to it: {', '.join(left_out) or 'none'}"
+    transforms = [t for t in transform.registered_transforms().values() if f"{t.name}_checkpoint" not in made]
+    needs = [f"\n  {t.name} needs {' and '.join(each.description for each in t.requires)}" for t in transforms]
+    return f"checkpoint: {len(made)} pairs; {len(transforms)} transforms do not apply to it:{''.join(needs)}"
 
 
 def choose_expectations(path: str | None) -> list[SuppliedExpectation]:

@@ -146,7 +146,7 @@ def check(explainer, pair: Pair, models=None) -> str | None:
 
 
 def parameter(name: str):
-    """A pair's name as a parameter. The trained BERT takes most of the time, and has the transforms of the small one."""
+    """A pair's name as a parameter; pairs of the trained BERT are slow, and those of the small one have its transforms."""
     return pytest.param(name, marks=pytest.mark.slow if name.endswith("_trained") else ())
 
 
@@ -400,10 +400,12 @@ def test_a_softmax_that_is_not_seen_is_refused(kind, words):
             explainer.attribute(alike(kind)[1], tokens())
 
 
-def test_padding_on_the_right_that_the_case_knows_nothing_of_is_refused():
+def test_padding_on_the_right_without_a_mask_in_the_case_is_refused(monkeypatch):
     pair = registered_pairs()["batching.padded_bert"]
     f, g = pair.build(*WHERE)
-    check(MASK, pair, (f, g))
+    assert check(MASK, pair, (f, g)) == UNATTENDED
+    assert check(MASK, pair, (f, f)) is None
+    monkeypatch.setitem(globals(), "expected_refusal", lambda *of_pair: UNATTENDED)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         check(MASK, pair, (f, f))
 
