@@ -16,7 +16,7 @@ from torch import nn
 
 from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODELS, BaseModel, trained
 from faithcheck.models.pair import INVARIANT_BY_DEFINITION, Expectations, Pair, expect_lrp, register, registered_pairs
-from faithcheck.models.pretrained.text import ModelError
+from faithcheck.models.pretrained.errors import ModelError
 
 Change: TypeAlias = Callable[[Any], nn.Module]
 
@@ -115,7 +115,7 @@ def register_checkpoint(path: str) -> list[Pair]:
     """Register every transform that applies on a trained model, as pairs named ``family.member_checkpoint``.
 
     Args:
-        path: a folder or hub name, as `faithcheck.models.pretrained.text.load` takes it.
+        path: a folder or hub name, as `faithcheck.models.pretrained.loading.load` takes it.
 
     Raises:
         ModelError: it cannot be loaded, no transform is known for its architecture, or it cannot be run in float64.

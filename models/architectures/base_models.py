@@ -24,8 +24,13 @@ from faithcheck.models.case import Case
 from faithcheck.models.data.images import load_images
 from faithcheck.models.data.texts import load_texts
 from faithcheck.models.pair import MakeCase
-from faithcheck.models.pretrained.images import ImageClassifier, Preparation
-from faithcheck.models.pretrained.text import SENTIMENT, Example, ModelError, TextModel, load
+from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.image_classifier import ImageClassifier
+from faithcheck.models.pretrained.image_preparation import Preparation
+from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.text_model import TextModel
 
 Build = Callable[[int, torch.dtype, torch.device], nn.Module]
 TOKENS, WIDTH, HEADS, CLASSES = 6, 16, 4, 3
@@ -166,7 +171,7 @@ def _reader(path: str) -> TextModel | ImageClassifier:
 
 
 def trained(name: str, path: str) -> BaseModel:
-    """A trained model as a base model, given as `faithcheck.models.pretrained.text.load` takes it.
+    """A trained model as a base model, given as `faithcheck.models.pretrained.loading.load` takes it.
 
     Its case is three of the project's own sentences, the first that are equally long, the shortest such length, so that
     there is no padding (which is a pair of its own), cut where the model would have no positions left for padding; for

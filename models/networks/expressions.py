@@ -226,7 +226,7 @@ def _identities() -> tuple[Identity, ...]:
 
 
 IDENTITIES = _identities()
-"""What equivalent expressions are made with; each is proved in SymPy by ``tests/meta/test_generated.py``."""
+"""What equivalent expressions are made with; each is proved in SymPy by ``tests/unit/test_generated.py``."""
 
 
 def substitute(term: Term, meaning: Mapping[Input, Term]) -> Term:

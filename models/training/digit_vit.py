@@ -1,6 +1,6 @@
 """A small Vision Transformer trained on handwritten digits: ``python -m faithcheck.models.training.digit_vit FOLDER`` saves it.
 
-The folder is one that `faithcheck.models.pretrained.text.load` takes, like any image classifier of `transformers`.
+The folder is one that `faithcheck.models.pretrained.loading.load` takes, like any image classifier of `transformers`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from transformers import ViTConfig, ViTForImageClassification
 from transformers.utils import logging
 
 from faithcheck.models.data.handwritten_digits import Digits, load_digits
-from faithcheck.models.training.digit_classifier import Recipe, Trained, trained
+from faithcheck.models.training.digit_classifier import Recipe, Trained
+from faithcheck.models.training.weights_cache import trained
 
 RECIPE = Recipe(epochs=20, learning_rate=2e-3, batch_size=32)  # dev accuracy 0.953 in ten seconds
 SEED = 0

@@ -33,9 +33,10 @@ from transformers import (
     get_cosine_schedule_with_warmup,
 )
 
+from faithcheck.models.cache_folder import cache_folder
 from faithcheck.models.data.texts import load_texts
-from faithcheck.models.pretrained.text import SENTIMENT
-from faithcheck.models.training.digit_classifier import cache_folder, one_thread
+from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.training.one_thread import one_thread
 
 SEED = 0
 VOCABULARY = 8000

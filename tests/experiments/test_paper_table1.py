@@ -18,7 +18,9 @@ from faithcheck.explainers.lrp.engine import CPLRP, AttnLRP
 from faithcheck.models import Case
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.networks.linear_attention import LinearAttention, read_at
-from faithcheck.models.training.digit_classifier import Recipe, one_thread, trained
+from faithcheck.models.training.digit_classifier import Recipe
+from faithcheck.models.training.one_thread import one_thread
+from faithcheck.models.training.weights_cache import trained
 
 pytestmark = [pytest.mark.paper]
 

@@ -29,8 +29,11 @@ from faithcheck.explainers.lrp.rules import ATTNLRP
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.data.images import load_images
-from faithcheck.models.pretrained.images import ImageClassifier
-from faithcheck.models.pretrained.text import Classifier, ModelError, NextToken, load
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.image_classifier import ImageClassifier
+from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.text_classifier import TextClassifier
 from faithcheck.tests.helpers.small_models import ARCHITECTURES, DECODERS, TEXTS, WORDS, save, tokenizer
 
 TEXT = tuple(name for name in ARCHITECTURES if name != "vit")
@@ -66,10 +69,10 @@ def same(left, right, tolerance):
 
 def test_each_is_read_as_what_it_is(embedding_models):
     assert {name: type(embedding_model) for name, embedding_model in embedding_models.items()} == {
-        "bert": Classifier,
-        "roberta": Classifier,
-        "gpt2": NextToken,
-        "llama": NextToken,
+        "bert": TextClassifier,
+        "roberta": TextClassifier,
+        "gpt2": NextTokenModel,
+        "llama": NextTokenModel,
         "vit": ImageClassifier,
     }
 
@@ -399,7 +402,7 @@ def test_roberta_read_at_its_embeddings_is_roberta(embedding_models):
 
 def test_roberta_takes_two_tokens_less_than_it_has_positions(embedding_models):
     long = ARCHITECTURES["roberta"](max_position_embeddings=514).eval()
-    assert Classifier(long, tokenizer(special=True)).max_length == 512
+    assert TextClassifier(long, tokenizer(special=True)).max_length == 512
     embedding_model = embedding_models["roberta"]
     assert embedding_model.max_length == 32
     whole, longer = embedding_model.encode(["dog " * 30, "dog " * 31])

@@ -5,7 +5,8 @@ import torch
 from transformers import AutoTokenizer
 
 from faithcheck.models.data.texts import load_texts
-from faithcheck.models.pretrained.text import SENTIMENT, load
+from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.pretrained.loading import load
 from faithcheck.models.training import decoder
 from faithcheck.tests.unit.test_sentiment import labelled, write_data
 

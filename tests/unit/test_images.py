@@ -10,8 +10,9 @@ import torch
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.data.handwritten_digits import DataError, load_digits
 from faithcheck.models.data.images import load_images
-from faithcheck.models.pretrained.images import Preparation, read_preparation
-from faithcheck.models.pretrained.text import ModelError, load
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.image_preparation import Preparation, read_preparation
+from faithcheck.models.pretrained.loading import load
 from faithcheck.models.training import digit_vit
 
 RANDOM = np.random.default_rng(0)

@@ -11,12 +11,14 @@ from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.lrp.engine import CPLRP, AttnLRP
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models import registered_pairs, select_target
+from faithcheck.models.cache_folder import cache_folder
 from faithcheck.models.case import Case
 from faithcheck.models.data.handwritten_digits import load_digits
+from faithcheck.models.networks import linear_attention_closed_forms as closed_forms
 from faithcheck.models.networks.linear_attention import LinearAttention, path_gradients, read_at
-from faithcheck.models.pairs import linear_attention as module
 from faithcheck.models.training import digit_classifier
-from faithcheck.models.training.digit_classifier import Recipe, cache_folder, train, trained
+from faithcheck.models.training.digit_classifier import Recipe, train
+from faithcheck.models.training.weights_cache import trained
 
 CPU = torch.device("cpu")
 SEED = 0
@@ -101,30 +103,30 @@ def test_attnlrp_by_hand_has_the_closed_form(pair, seed):
     f, g = pair.build(seed, torch.float64, CPU)
     case = pair.case(seed, torch.float64, CPU)
     left, right = attnlrp_by_hand(f, case), attnlrp_by_hand(g, case)
-    assert relative(module.propagated(module.ATTNLRP, f, case), left) < 1e-12
-    assert relative(module.propagated(module.ATTNLRP, g, case), right) < 1e-12
+    assert relative(closed_forms.propagated(closed_forms.ATTNLRP, f, case), left) < 1e-12
+    assert relative(closed_forms.propagated(closed_forms.ATTNLRP, g, case), right) < 1e-12
 
     g_q, _, g_v = path_gradients(f, case)
     quarter = case.inputs * (g_v - g_q) / 4
     gap = left - right
     assert gap.abs().max() > 1e-3 * left.abs().max()
     assert relative(quarter, gap) < 1e-9
-    assert relative(module.attnlrp_gap(f, g, case), gap) < 1e-9
-    assert relative(module.attnlrp_gap(g, f, case), -gap) < 1e-9
+    assert relative(closed_forms.attnlrp_gap(f, g, case), gap) < 1e-9
+    assert relative(closed_forms.attnlrp_gap(g, f, case), -gap) < 1e-9
 
 
 @pytest.mark.parametrize(
     ("explainer", "shares"),
     [
-        (AttnLRP(epsilon=0), module.ATTNLRP),
-        (CPLRP(epsilon=0), module.CPLRP),
-        (GradientTimesInput(), module.GRADIENT),
+        (AttnLRP(epsilon=0), closed_forms.ATTNLRP),
+        (CPLRP(epsilon=0), closed_forms.CPLRP),
+        (GradientTimesInput(), closed_forms.GRADIENT),
     ],
     ids=["attnlrp", "cplrp", "gradient_x_input"],
 )
 def test_the_running_explainers_have_their_closed_forms(models, case, explainer, shares):
     for model in models:
-        assert relative(explainer.attribute(model, case), module.propagated(shares, model, case)) < 1e-9
+        assert relative(explainer.attribute(model, case), closed_forms.propagated(shares, model, case)) < 1e-9
 
 
 def test_integrated_gradients_are_exact_with_two_nodes(models, case):

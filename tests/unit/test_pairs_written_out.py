@@ -15,8 +15,10 @@ from faithcheck.explainers.lrp.rules import bilinear_rule, gradient_rule, modifi
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.case import output_difference
+from faithcheck.models.networks.hidden_layer import HiddenLayer
 from faithcheck.models.networks.linear_attention import LinearAttention, LinearAttentionBlock
-from faithcheck.models.pairs import activation, gated, linear_attention, norm, softmax
+from faithcheck.models.networks.linear_attention_closed_forms import association_gap, loo_excess
+from faithcheck.models.pairs import gated, norm, softmax
 from faithcheck.tests.helpers import oracles
 
 CPU = torch.device("cpu")
@@ -174,7 +176,7 @@ def test_what_an_added_constant_absorbs(name, written_out):
 
 def test_a_quarter_of_a_gelu_at_a_point():
     """W = 1, b = 0, V = 4 at x = 2: GELU by its formula gives 4·(2Φ(2) − ½), that is 2 less than GELU itself."""
-    f = activation.HiddenLayer(nn.functional.gelu).double()
+    f = HiddenLayer(nn.functional.gelu).double()
     with torch.no_grad():
         for parameter in f.parameters():
             parameter.zero_()
@@ -190,12 +192,12 @@ def test_a_gated_unit_at_a_point():
     head = nn.Linear(4, 3).double()
     with torch.no_grad():
         head.weight.fill_(1.0)
-    f = gated.GatedUnit(gated.gate_last, head)
+    f = gated.GatedUnit(gated.sigmoid_with_input_first, head)
     x = torch.tensor([[math.log(3), 0, 0, 0, 4, 1, 1, 1]], dtype=torch.float64)
     case = Case(x, torch.tensor([2]), torch.zeros_like(x))
     quarter = 3 * math.log(3) / 4
     wanted = torch.tensor([[quarter, 0, 0, 0, -quarter, 0, 0, 0]], dtype=torch.float64)
-    close(gated.quarter_to_gates(f, f, case), wanted)
+    close(gated.gap_at_gates_and_inputs(f, f, case), wanted)
     attribution = AttnLRP().attribute(f, case)
     assert attribution[0, [0, 4]].tolist() == pytest.approx([3 * quarter, quarter])
 
@@ -290,7 +292,7 @@ def gradients_step_by_step(z, at_weights, shift):
 
 @pytest.mark.parametrize(
     ("form", "shift"),
-    [(softmax.exp_divide, "none"), (softmax.stable, "detached"), (softmax.stable_attached, "carried")],
+    [(softmax.exp_divide, "none"), (softmax.stable_detached, "detached"), (softmax.stable_attached, "carried")],
 )
 def test_the_softmax_step_by_step(form, shift):
     z, at_weights = torch.randn(2, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED))
@@ -298,13 +300,13 @@ def test_the_softmax_step_by_step(form, shift):
     eq5 = weights * (at_weights - (weights * at_weights).sum(1, keepdim=True))
     rows = zip(z.tolist(), at_weights.tolist(), strict=True)
     written_out = torch.tensor([gradients_step_by_step(*row, shift) for row in rows], dtype=torch.float64)
-    close(softmax.moved(form, z, at_weights), eq5 - written_out)
+    close(softmax.gradient_gap(form, z, at_weights), eq5 - written_out)
 
 
 def test_two_equal_logits_at_a_point():
     """z = (2, 2) and G = (4, 0): Eq. 5 gives (1, −1), that is z·(1, −1) = (2, −2); written out (¾, ¼), z·… = 2 = Ḡ."""
     z, at_weights = torch.tensor([[2.0, 2.0]]), torch.tensor([[4.0, 0.0]])
-    assert softmax.moved(softmax.exp_divide, z, at_weights).tolist() == [[1 - 0.75, -1 - 0.25]]
+    assert softmax.gradient_gap(softmax.exp_divide, z, at_weights).tolist() == [[1 - 0.75, -1 - 0.25]]
     assert softmax_written_out(z[0], torch.tensor([2.0, 0.0])).tolist() == pytest.approx([1.5, 0.5])
 
 
@@ -378,7 +380,7 @@ def test_it_is_sigma_as_data_that_breaks_a_norm():
     """With its σ detached, the norm by hand gets the map of nn.LayerNorm; but then its gradient is another's."""
     f, g, case = built("norm.layer_norm")
     by_hand = norm.LayerNormByHand(f.middle, lambda z: norm.centred_variance(z).detach())
-    held = activation.HiddenLayer(by_hand).double()
+    held = HiddenLayer(by_hand).double()
     held.hidden, held.head = f.hidden, f.head
     for method in (AttnLRP(), CPLRP()):
         close(method.attribute(held, case), method.attribute(f, case))
@@ -420,7 +422,7 @@ def test_a_block_of_two_heads_in_relevance():
             to_k[:, h] = to_transposed.T
         parts = ((left.query, to_q), (left.key, to_k), (left.value, to_v))
         maps.append(sum(into_tokens(layer, x, part.flatten(1)) for layer, part in parts))
-    close(linear_attention.block_gap(left, right, case)[0], maps[0] - maps[1], 1e-10)
+    close(association_gap(left, right, case)[0], maps[0] - maps[1], 1e-10)
     with pytest.raises(ValueError, match="'up'"):
         LinearAttentionBlock("up")
 
@@ -445,7 +447,7 @@ def test_what_leave_one_out_counts_too_often_in_linear_attention():
     inputs = torch.rand(3, 5).double()
     case = Case(inputs, torch.tensor([0, 4, 9]), torch.zeros_like(inputs))
     wanted = LeaveOneOut().attribute(model, case).sum(1) - output_difference(model, case)
-    close(linear_attention.loo_surplus(model, case), wanted)
+    close(loo_excess(model, case), wanted)
 
 
 def test_what_leave_one_out_counts_too_often_at_a_point():
@@ -458,7 +460,7 @@ def test_what_leave_one_out_counts_too_often_at_a_point():
     x = torch.tensor([[1.0, 2.0]]).double()
     case = Case(x, torch.tensor([3]), torch.zeros_like(x))
     assert model(x)[0, 3].item() == 15 / 4
-    assert linear_attention.loo_surplus(model, case).tolist() == [6 / 4]
+    assert loo_excess(model, case).tolist() == [6 / 4]
 
 
 @pytest.mark.parametrize("other", [{"pooling": "flatten"}, {"position": False}, {"std": 2.0}])
@@ -466,6 +468,6 @@ def test_the_closed_form_of_leave_one_out_is_of_one_model(other):
     model = LinearAttention(pixels=2, **other).double().eval()
     x = torch.ones(1, 2).double()
     with pytest.raises(ValueError, match="closed form"):
-        linear_attention.loo_surplus(model, Case(x, torch.tensor([0]), torch.zeros_like(x)))
+        loo_excess(model, Case(x, torch.tensor([0]), torch.zeros_like(x)))
     with pytest.raises(TypeError, match="Linear"):
-        linear_attention.loo_surplus(nn.Linear(2, 1), Case(x, torch.tensor([0]), torch.zeros_like(x)))
+        loo_excess(nn.Linear(2, 1), Case(x, torch.tensor([0]), torch.zeros_like(x)))

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
 
 from faithcheck.models.data.texts import load_texts
-from faithcheck.models.pretrained.text import SENTIMENT
+from faithcheck.models.pretrained import SENTIMENT
 from faithcheck.models.training import sentiment
 
 MOST_BYTES = 4_000_000

@@ -26,7 +26,7 @@ from faithcheck.axioms.symbolic import (
 from faithcheck.explainers import LRP, builtin_explainers
 from faithcheck.explainers.lrp.rules import ATTNLRP, CP_LRP, gradient_rule
 from faithcheck.models import Case, registered_pairs
-from faithcheck.models.pairs.product import ScalarProduct, depths, parenthesisations
+from faithcheck.models.networks.scalar_product import ScalarProduct, depths, parenthesisations
 from faithcheck.models.pairs.small_attention import LEFT, RIGHT, SmallAttention, rational
 
 PAIR = registered_pairs()["linear_attention.symbolic"]

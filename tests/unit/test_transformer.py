@@ -8,8 +8,12 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from faithcheck.models.pretrained.images import ImageClassifier, Preparation
-from faithcheck.models.pretrained.text import Classifier, ModelError, NextToken, load
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.image_classifier import ImageClassifier
+from faithcheck.models.pretrained.image_preparation import Preparation
+from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.text_classifier import TextClassifier
 from faithcheck.tests.helpers.small_models import ARCHITECTURES, SMALL, TEXTS, TOKENS, WORDS, bert, save, tokenizer
 
 HEADS = "…ForCausalLM, …LMHeadModel, …ForSequenceClassification, …ForImageClassification"
@@ -39,7 +43,7 @@ def test_the_weights_are_float32_eager_and_in_eval_mode_unless_asked(folder):
     half = transformers.AutoModelForSequenceClassification.from_pretrained(folder).half()
     half.save_pretrained(folder)
     embedding_model = load(folder)
-    assert isinstance(embedding_model, Classifier)
+    assert isinstance(embedding_model, TextClassifier)
     assert {weight.dtype for weight in embedding_model.parameters()} == {torch.float32}
     assert embedding_model.model.config._attn_implementation == "eager"
     assert not any(part.training for part in embedding_model.modules())
@@ -207,7 +211,7 @@ def test_references_are_the_tokens_that_there_are(tmp_path):
     assert torch.equal(references["mask"], table[4])
     assert torch.equal(references["mean"], table.mean(0))
     without = load(save("gpt2", tmp_path / "gpt2"))
-    assert isinstance(without, NextToken)
+    assert isinstance(without, NextTokenModel)
     assert set(without.replacements()) == {"zero", "mean"}
 
 

@@ -27,7 +27,7 @@ from faithcheck.models.architectures.base_models import (
     random_weights,
 )
 from faithcheck.models.pairs import basis, folding, permutation, rescaling
-from faithcheck.models.pretrained.text import ModelError
+from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.transform import (
     architecture,
     function_preserving_transform,
