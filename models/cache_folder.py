@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/faithcheck``, or ``~/.cache/faithcheck`` where the variable is not set; it may not exist yet."""
+    """``$XDG_CACHE_HOME/faithcheck``, or ``~/.cache/faithcheck`` if the variable is not set. It may not exist yet."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "faithcheck"

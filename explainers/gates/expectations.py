@@ -3,9 +3,9 @@
 Keys are (axiom, subject): a pair, one of its models (``name.f``), or a pattern of these. The closed forms stand beside
 their models in `faithcheck.models.networks`, those of every model in `faithcheck.models.closed_forms`.
 
-1. All but one of the suite's cases remove a feature by its baseline. There the gates are gradients of the function at x:
-   the tangent (x − x′) ⊙ ∇f(x). The grouped gate takes gradients at points where one of four groups of features is half
-   way to the baseline.
+1. All but one of the suite's cases remove a feature by its baseline. There the gates are gradients of the function at
+   x: the tangent (x − x′) ⊙ ∇f(x). The grouped gate takes gradients at points where one of four groups of features is
+   half way to the baseline.
 2. They depend on the function alone, so its dummies get 0 and its symmetries are kept. The grouped gate keeps
    symmetries where no two features share a group.
 3. With removal by the attention mask neither holds. A token without value to the function still takes weight from the
@@ -41,8 +41,8 @@ GROUPS = 4
 def grouped_gate(model: nn.Module, case: Case) -> Tensor:
     """The grouped gate by its definition, feature by feature, ``(batch, features)``.
 
-    1. Features that are not special are dealt to four groups in turn. At point g the features of group g are half way to
-       the baseline; the slope of feature i there is (x_i − x′_i) · ∂f/∂x_i.
+    1. Features that are not special are dealt to four groups in turn. At point g the features of group g are half way
+       to the baseline; the slope of feature i there is (x_i − x′_i) · ∂f/∂x_i.
     2. A feature gets ⅗ of its slope at its own group's point and ⅖ of its mean slope at the three other points.
     3. A special feature gets the mean output at the four points plus the features' slopes back to x, minus the output
        without the special feature.

@@ -15,9 +15,9 @@ With LRP at ε → 0 as input × modified gradient:
    ½(A + I)₁ⱼ, at feature 4 too.
 6. `TokenAttention`, without positions, averaged over tokens: swapping two tokens swaps everything computed from them.
    Rollout reads one row of ½(A + I). Where all n tokens are equal, A is 1/n, and the row's own token gets ½ more.
-7. `self_attention`, f = Σᵢ Aᵢxᵢ with A = softmax x. The product gives Aᵢ the gradient xᵢ/2, so the softmax receives f/2.
-   Eq. 5 (arXiv 2510.18810) passes on Σ xᵢAᵢ(xᵢ − f)/2, half of the variance of x under A. CP-LRP holds A constant, so
-   x gets f.
+7. `self_attention`, f = Σᵢ Aᵢxᵢ with A = softmax x. The product gives Aᵢ the gradient xᵢ/2, so the softmax receives
+   f/2. Eq. 5 (arXiv 2510.18810) passes on Σ xᵢAᵢ(xᵢ − f)/2, half of the variance of x under A. CP-LRP holds A
+   constant, so x gets f.
 8. `WithConstants`, f = w·(x + p) + b. Relevance starts as f; b stays at the linear map, and w·p at the sum.
 """
 

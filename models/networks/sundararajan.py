@@ -11,8 +11,8 @@ r = ReLU(x₂) and the baseline 0:
    networks. Its sum is 1[y > 0] (y + 1): the bias −1 keeps its share.
 2. DeepLIFT's rescale rule (arXiv 1704.02685) on f: the outer ReLU goes from −1 to y, slope y/(y + 1), so f gets
    y/(y + 1) · (x₁, −r). On g: the inner ReLU goes from 0 to x₁ − 1 over x₁, and the outer ReLU from 0 to y, slope 1, so
-   g gets (x₁ − 1, −r). With y = x₁ − 1 − r the difference is r/(y + 1) · (−1, 1). At (3, 1) it is (1.5, −0.5) − (2, −1).
-   Both sum to y. Where y = 0, both are 0.
+   g gets (x₁ − 1, −r). With y = x₁ − 1 − r the difference is r/(y + 1) · (−1, 1). At (3, 1) it is
+   (1.5, −0.5) − (2, −1). Both sum to y. Where y = 0, both are 0.
 3. LOO: without x₁ the output is 0, without x₂ it is ReLU(x₁ − 1). The sum of LOO exceeds f(x) by y − ReLU(x₁ − 1).
 """
 

@@ -45,6 +45,11 @@ def expect_lost_quarter(why: str) -> Expectations:
     }
 
 
+def gelu_by_erf(z: Tensor) -> Tensor:
+    """GELU by its definition, ½z(1 + erf(z/√2))."""
+    return 0.5 * z * (1 + torch.erf(z / math.sqrt(2)))
+
+
 def gelu_new(z: Tensor) -> Tensor:
     """The tanh form of GELU, as `transformers.activations.NewGELUActivation` computes it."""
     return 0.5 * z * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (z + 0.044715 * torch.pow(z, 3.0))))
@@ -70,15 +75,13 @@ def gelu_ndtr(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.M
     case=points,
     why="GELU(z) = z·Φ(z), and Φ(z) = ½(1 + erf(z/√2))",
     expected=expect_lost_quarter(
-        "½·½(1 + erf) + ½·½z·erf/z = Φ − ¼: the constant 1 absorbs a quarter of the linear network"
+        "½·½(1 + erf) + ½·½z·erf/z = Φ − ¼: the constant 1 keeps a quarter of the linear network"
     ),
     axioms=("invariance",),
 )
 def gelu_erf(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """GELU against its formula."""
-    return two_hidden_layers(
-        seed, dtype, device, functional.gelu, lambda z: 0.5 * z * (1 + torch.erf(z / math.sqrt(2)))
-    )
+    return two_hidden_layers(seed, dtype, device, functional.gelu, gelu_by_erf)
 
 
 @equivalent_pair(
@@ -86,7 +89,7 @@ def gelu_erf(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Mo
     case=points,
     why="the tanh form of GELU and its formula",
     cite="Hendrycks & Gimpel 2016, arXiv 1606.08415",
-    expected=expect_lost_quarter("½·½(1 + tanh) + ½·½z·tanh/z: as with erf, the constant 1 absorbs a quarter"),
+    expected=expect_lost_quarter("½·½(1 + tanh) + ½·½z·tanh/z: as with erf, the constant 1 keeps a quarter"),
     axioms=("invariance",),
 )
 def gelu_tanh(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:

@@ -21,9 +21,9 @@ from faithcheck.models.case import Case
 from faithcheck.models.pair import (
     ALL_LRP,
     INVARIANT_BY_DEFINITION,
-    Expectation,
     Expectations,
     equivalent_pair,
+    expect,
     expect_lrp,
 )
 
@@ -31,7 +31,7 @@ SIDE, CLASSES = 6, 3
 EXPECTED: Expectations = {
     **INVARIANT_BY_DEFINITION,
     **expect_lrp("two affine maps have the gradient of the folded one; biases keep their share", of=ALL_LRP),
-    ("invariance", "deeplift_rescale"): Expectation("HOLDS", "affine maps pass gradients on; ReLU has equal values"),
+    **expect("invariance", "deeplift_rescale", "affine maps pass gradients on; ReLU has equal values"),
 }
 WHY = "in eval mode BatchNorm is affine, and so is its composition with an affine map"
 

@@ -94,7 +94,7 @@ def silu(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module
 
 
 class SwiGLU(nn.Module):
-    """A Llama's gated feed-forward layer, the same weights, with the unit written out: ``(batch, 8)`` to ``(batch, 8)``."""
+    """A Llama's gated feed-forward layer with the unit written out: ``(batch, 8)`` to ``(batch, 8)``."""
 
     def __init__(self, layer: Any, unit: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()

@@ -2,8 +2,8 @@
 
 1. LRP with ε → 0 is gradient × input with the gradient modified at products of data, activations and norms (see
    `faithcheck.explainers.lrp.rules`). A sum and a multiple by a constant keep the plain gradient.
-2. Both terms together pass on ½ + ½ = 1 times the gradient, or W′ + W″ = W, and the activations after them have the same
-   values. So the maps are equal, exactly.
+2. Both terms together pass on ½ + ½ = 1 times the gradient, or W′ + W″ = W, and the activations after them have the
+   same values. So the maps are equal, exactly.
 3. With the stabiliser ε > 0 the sum is one more denominator, and the maps differ in the first order of ε
    (docs/epsilon.md).
 4. DeepLIFT's rescale rule takes plain gradients through sums too, and its slopes are computed from the same values.
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from faithcheck.models.pair import (
     ALL_LRP,
     INVARIANT_BY_DEFINITION,
-    Expectation,
     Expectations,
     equivalent_pair,
+    expect,
     expect_lrp,
     random_points,
 )
@@ -33,9 +33,7 @@ EXPECTED: Expectations = {
         "the gradients of the two terms add up to the gradient of the whole, and sums are not modified where ε → 0",
         of=ALL_LRP,
     ),
-    ("invariance", "deeplift_rescale"): Expectation(
-        "HOLDS", "activations have the same values; sums pass gradients on"
-    ),
+    **expect("invariance", "deeplift_rescale", "activations have the same values; sums pass gradients on"),
 }
 points = random_points(6, FEATURES, classes=CLASSES)
 

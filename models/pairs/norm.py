@@ -2,13 +2,14 @@
 
 Let c be what the norm scales (x − mean x, or x), n its size, σ² = mean c² + eps, and G the gradient at c/σ.
 
-1. As one operation (or as a class that is treated as one) a norm is linear with its 1/σ held constant: G/σ arrives at c.
+1. As one operation (or as a class that is treated as one) a norm is linear with its 1/σ held constant: G/σ arrives
+   at c.
 2. Written out, 1/σ is data. The product of c and 1/σ halves: G/2σ at c and ½ΣGc at 1/σ.
 3. From 1/σ on, every step has the identity rule: 1/σ² · ½ΣGc at σ, 1/σ³ · ½ΣGc at σ², where eps keeps its share, and
    c/n of that at c.
 4. Together ½(G/σ + c ΣGc/(nσ³)). The difference to step 1 is ½(G/σ − c ΣGc/(nσ³)).
-5. This is half of the plain gradient of c/σ: the reciprocal's rule lacks its minus sign, and the ½ of the root and the 2
-   of the square cancel.
+5. This is half of the plain gradient of c/σ: the reciprocal's rule lacks its minus sign, and the ½ of the root and the
+   2 of the square cancel.
 6. All other operations are linear, so a_f − a_g = ½ x ⊙ ∇f(x), exactly, for any eps, γ, β and biases.
 
 Two ways to write a variance agree: mean (x − mean x)² and mean x² − (mean x)² both have the modified gradient c/n, by
@@ -153,9 +154,7 @@ def float32_points(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     "norm.llama_rms_norm",
     case=float32_points,
     why="the same code in LlamaRMSNorm and in a class of another name",
-    expected=expect_half_lost(
-        "the class is treated as one operation, its 1/rms constant; the same code elsewhere gives half to 1/rms"
-    ),
+    expected=expect_half_lost("the class has a constant 1/rms; the same code elsewhere gives half to 1/rms"),
     axioms=("invariance",),
 )
 def llama_rms_norm(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:

@@ -1,7 +1,7 @@
 """Linear attention small enough for SymPy: two tokens of two coordinates, rational weights, both associations.
 
-QKᵀV is a product of three factors, so its order is one of the trees of `faithcheck.models.networks.scalar_product`. With
-g_q, g_k, g_v the output's gradients through the three paths:
+QKᵀV is a product of three factors, so its order is one of the trees of `faithcheck.models.networks.scalar_product`.
+With g_q, g_k, g_v the output's gradients through the three paths:
 
 1. AttnLRP halves at each product of data: x ⊙ (¼g_q + ¼g_k + ½g_v) for (QKᵀ)V, x ⊙ (½g_q + ¼g_k + ¼g_v) for Q(KᵀV).
    Gap ¼ x ⊙ (g_v − g_q).

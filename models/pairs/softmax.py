@@ -12,10 +12,10 @@ Let A = softmax(z) over the last axis, G the modified gradient at A, and Ḡ = �
 6. The stable form has t = z − max z. If the maximum is detached, it keeps its share, and the gradient at z equals the
    gradient at t. If not, the largest z_k also loses the sum over k of the gradients at t.
 
-In an attention head A @ V halves once more, which G includes, and V gets the same in both forms. CP-LRP holds A constant
-in A @ V, however A was computed: relevance goes through V alone. It recognises attention weights by their softmax and
-their matrix product. In a mixture of experts, an element-wise product, it holds a softmax constant and gives all
-relevance to the experts; a softmax written out is data and takes half.
+In an attention head A @ V halves once more, which G includes, and V gets the same in both forms. CP-LRP holds A
+constant in A @ V, however A was computed: relevance goes through V alone. It recognises attention weights by their
+softmax and their matrix product. In a mixture of experts, an element-wise product, it holds a softmax constant and
+gives all relevance to the experts; a softmax written out is data and takes half.
 
 ε-LRP refuses all of these. Attention Rollout refuses a model without a softmax operation.
 """
@@ -115,7 +115,7 @@ class Head(nn.Module):
 
 @torch.enable_grad()
 def head_gap(f: Head, g: Head, case: Case) -> Tensor:
-    """AttnLRP's gap a_f − a_g, ``(batch, tokens)``: x ⊙ the gradient of ½ Σ z ⊙ `gradient_gap`, summed over a token's axes.
+    """AttnLRP's a_f − a_g, ``(batch, tokens)``: x ⊙ the gradient of ½ Σ z ⊙ `gradient_gap`, summed over coordinates.
 
     ½ is that of QKᵀ; G is half of the plain gradient at A, which A @ V halves. Values get the same in f and g.
     """

@@ -56,7 +56,7 @@ class ImageClassifier(nn.Module):
         rows, columns = self.grid
         if patches.shape[1] != rows * columns:
             raise ModelError(
-                f"{type(self.model).__name__} takes {rows} × {columns} patches, got {patches.shape[1]}: patches cannot be "
+                f"{type(self.model).__name__} takes {rows} × {columns} patches, got {patches.shape[1]}: they cannot be "
                 "deleted; remove them by a replacement such as 'zero'"
             )
         grid = patches.reshape(-1, rows, columns, self.channels, *self.patch)

@@ -1,8 +1,8 @@
 """Text models read at their word embeddings: tokenising texts into examples, and making cases of examples.
 
-A `TextModel` is a module from word embeddings ``(batch, tokens, width)`` and an attention mask to logits, so an explainer
-can differentiate it and remove tokens from it. An attribution does not include the relevance of position and type
-embeddings.
+A `TextModel` is a module from word embeddings ``(batch, tokens, width)`` and an attention mask to logits, so an
+explainer can differentiate it and remove tokens from it. An attribution does not include the relevance of position and
+type embeddings.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class TextModel(nn.Module):
         ids = cut["input_ids"]
         if max(ids, default=0) >= (known := vocabulary_size(self.model)):
             raise ModelError(
-                f"the tokenizer gives id {max(ids)}, but the model embeds only {known} tokens: use the model's own tokenizer"
+                f"the tokenizer gives id {max(ids)}, but the model embeds only {known} tokens: "
+                "use the model's own tokenizer"
             )
         return Example(
             torch.tensor(ids, dtype=torch.int64),

@@ -1,10 +1,10 @@
 """Training of a small decoder, to explain a model of another architecture than the ones that ship.
 
-``python -m faithcheck.models.training.decoder gpt2 FOLDER``, or llama: four minutes of one core.
+``python -m faithcheck.models.training.decoder gpt2 FOLDER``, or llama: four minutes on one core.
 
 From random weights it learns to continue ``[CLS] text [SEP]`` by "bad" or "good", on the labelled sentences that
-`faithcheck.models.training.sentiment` reads, in the shipped model's vocabulary. `faithcheck align --model FOLDER` explains
-the logit of the most likely next token. No dev label is read before the one evaluation at the end.
+`faithcheck.models.training.sentiment` reads, in the shipped model's vocabulary. `faithcheck align --model FOLDER`
+explains the logit of the most likely next token. No dev label is read before the one evaluation at the end.
 """
 
 from __future__ import annotations

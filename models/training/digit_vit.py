@@ -1,6 +1,8 @@
-"""A small Vision Transformer trained on handwritten digits: ``python -m faithcheck.models.training.digit_vit FOLDER`` saves it.
+"""A small Vision Transformer trained on handwritten digits.
 
-The folder is one that `faithcheck.models.pretrained.loading.load` takes, like any image classifier of `transformers`.
+``python -m faithcheck.models.training.digit_vit FOLDER`` trains and saves it.
+
+`faithcheck.models.pretrained.loading.load` loads the folder, as it loads any image classifier of `transformers`.
 """
 
 from __future__ import annotations
