@@ -26,7 +26,7 @@ SEED = 0
 
 
 class DigitViT(nn.Module):
-    """``ViTForImageClassification``, unmodified, on square images of one channel, given flat.
+    """``ViTForImageClassification``, unmodified, on square images of one channel, flattened.
 
     Three layers, 48 wide, 4 heads; patches of 2 × 2 pixels.
 
@@ -65,7 +65,7 @@ def options(digits: Digits) -> dict[str, float]:
 
 
 def save(folder: Path) -> Trained:
-    """Save the model, trained at first use (ten seconds) and kept in the cache, with how it wants its images."""
+    """Save the model and its preprocessor of images; it is trained at first use (ten seconds) and cached."""
     digits = load_digits()
     settings = options(digits)
     result = trained(DigitViT, settings, digits, SEED, RECIPE)
@@ -89,7 +89,7 @@ def save(folder: Path) -> Trained:
 def main(arguments: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m faithcheck.models.training.digit_vit", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where to save the model; made where it is not there")
+    parser.add_argument("folder", type=Path, help="where to save the model; created if missing")
     folder = parser.parse_args(arguments).folder
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     result = save(folder)

@@ -73,7 +73,7 @@ class Correlation(NamedTuple):
 
 
 class RunOfOneSeed(NamedTuple):
-    """One trained model: accuracy, the three correlations of each explainer, the numbers of maps with a negative sum."""
+    """One trained model: accuracy, the three correlations of each explainer, and maps with a negative sum."""
 
     accuracy: float
     correlations: dict[str, tuple[Correlation, Correlation, Correlation]]
@@ -87,7 +87,7 @@ def correlation(a, b):
 
 
 @one_thread()
-def run(variation, seed, images):
+def train_and_correlate(variation, seed, images):
     digits = handwritten_digits.load_digits()
     options = {"pixels": digits.pixels, **variation.options}
     if variation.standardised:
@@ -155,7 +155,7 @@ def check_theory(runs):
 
 
 def test_table_1(mnist, seeds, table):
-    runs = [run(SWEEP[0], seed, IMAGES) for seed in seeds]
+    runs = [train_and_correlate(SWEEP[0], seed, IMAGES) for seed in seeds]
 
     recipe = Recipe()
     how = (
@@ -181,10 +181,10 @@ def test_table_1(mnist, seeds, table):
             "rows": [
                 [
                     str(seed),
-                    f"{result.accuracy:.3f}",
-                    *("{} / {}".format(*result.negative[name]) for name in EXPLAINERS),
+                    f"{run.accuracy:.3f}",
+                    *("{} / {}".format(*run.negative[name]) for name in EXPLAINERS),
                 ]
-                for seed, result in zip(seeds, runs, strict=True)
+                for seed, run in zip(seeds, runs, strict=True)
             ],
         }
     )
@@ -194,7 +194,8 @@ def test_table_1(mnist, seeds, table):
 
 def test_sweep_of_choices_that_the_paper_leaves_open(mnist, seeds, table):
     swept = {
-        variation.choice: [run(variation, seed, SWEEP_IMAGES) for seed in seeds[:SWEEP_SEEDS]] for variation in SWEEP
+        variation.choice: [train_and_correlate(variation, seed, SWEEP_IMAGES) for seed in seeds[:SWEEP_SEEDS]]
+        for variation in SWEEP
     }
 
     def cell(runs, name, column):

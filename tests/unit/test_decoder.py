@@ -28,7 +28,7 @@ def test_the_next_token_does_not_depend_on_padding(kind):
 @KINDS
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler.step:UserWarning")
 def test_the_decoder_learns_to_predict_one_of_the_two_words_and_can_be_loaded(kind, tmp_path, monkeypatch, capsys):
-    """With 40 sentences and one step an epoch it learns which two words are possible. Two runs give the same weights."""
+    """With 40 sentences and one step an epoch it learns the two words. Two runs give the same weights."""
     own = labelled(load_texts("own"))
     write_training_data(tmp_path / "data", own)
     monkeypatch.setattr(decoder, "EPOCHS", 8)

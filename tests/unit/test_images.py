@@ -133,7 +133,7 @@ def test_images_are_resized_as_pillow_does(resampling, size):
     resized = Preparation(**{**NONE, "resize": size, "resampling": resampling})(
         torch.from_numpy(original).permute(2, 0, 1).float() / 255
     )
-    # Pillow rounds to whole levels after each of its two steps: by ½, and ½ times the second step's weights, Σ|w| ≤ 5/4.
+    # Pillow rounds to whole levels after each of its two steps: by ½, and ½ times the second's weights, Σ|w| ≤ 5/4.
     assert (resized.permute(1, 2, 0) * 255 - torch.from_numpy(np.array(expected))).abs().max() <= 1.13
 
 

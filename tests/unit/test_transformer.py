@@ -28,7 +28,7 @@ def edit(file, **changes):
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
-def assert_refused(name, *parts, **options):
+def refusal(name, *parts, **options):
     with pytest.raises(ModelError) as error:
         load(name, **options)
     message = str(error.value)
@@ -52,19 +52,17 @@ def test_the_weights_are_float32_eager_and_in_eval_mode_unless_asked(folder):
     assert load(folder, dtype=torch.bfloat16).model.dtype == torch.bfloat16
 
 
-# --- missing models and files -----------------------------------------------------------------------------------------------
+# --- missing models and files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["no-one/no-such-model", "bert-no-such-model", "/no/such/folder"])
 def test_a_hub_name_without_network_is_refused(monkeypatch, name):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert_refused(
-        name, "neither a local folder nor a model that can be downloaded here", "Without network, give the path of"
-    )
+    refusal(name, "neither a local folder nor a model that can be downloaded here", "Without network, give the path of")
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    assert_refused(tmp_path, "cannot be loaded", "Expected config.json, model.safetensors and tokenizer.json")
+    refusal(tmp_path, "cannot be loaded", "Expected config.json, model.safetensors and tokenizer.json")
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt2"])
@@ -72,21 +70,19 @@ def test_a_missing_tokenizer_is_refused(tmp_path, name):
     save(name, tmp_path)
     for file in tmp_path.glob("tokenizer*"):
         file.unlink()
-    assert_refused(tmp_path, "there is no tokenizer, or its vocabulary is empty")
+    refusal(tmp_path, "there is no tokenizer, or its vocabulary is empty")
 
 
 def test_missing_weights_are_refused(folder):
     (folder / "model.safetensors").unlink()
-    assert_refused(folder, "model.safetensors")
+    refusal(folder, "model.safetensors")
 
 
 def test_pickle_is_refused_and_loaded_on_request(folder):
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
-    assert_refused(
-        folder, "model.safetensors", "save them again by save_pretrained, or use `faithcheck align --allow-pickle`"
-    )
+    refusal(folder, "model.safetensors", "save them again by save_pretrained, or use `faithcheck align --allow-pickle`")
     text_model = load(folder, dtype=torch.float64, allow_pickle=True)
     assert all(torch.equal(text_model.model.state_dict()[name], weight) for name, weight in weights.items())
 
@@ -102,44 +98,44 @@ class Bomb:
 def test_pickle_runs_no_code_even_on_request(folder):
     (folder / "model.safetensors").unlink()
     torch.save({"weight": Bomb(folder / "run")}, folder / "pytorch_model.bin")
-    assert_refused(folder, "cannot be loaded", allow_pickle=True)
+    refusal(folder, "cannot be loaded", allow_pickle=True)
     assert not (folder / "run").exists()
 
 
 def test_a_missing_preprocessor_of_images_is_refused(tmp_path):
     save("vit", tmp_path)
     (tmp_path / "preprocessor_config.json").unlink()
-    assert_refused(tmp_path, "preprocessor_config.json")
+    refusal(tmp_path, "preprocessor_config.json")
 
 
-# --- damaged and unsuitable models -------------------------------------------------------------------------------
+# --- damaged and unsuitable models -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keep", [0, 100, 2000])
 def test_damaged_weights_are_refused(folder, keep):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:keep])
-    assert_refused(folder, "cannot be loaded")
+    refusal(folder, "cannot be loaded")
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
 def test_damaged_json_is_refused(folder, file):
     (folder / file).write_text("{")
-    assert_refused(folder, "cannot be loaded")
+    refusal(folder, "cannot be loaded")
 
 
 def test_a_model_without_a_head_is_refused(folder):
     transformers.BertModel(bert().config).save_pretrained(folder)
-    assert assert_refused(folder).endswith(f"expected one of {HEADS}, got BertModel")
+    assert refusal(folder).endswith(f"expected one of {HEADS}, got BertModel")
     edit(folder / "config.json", architectures=["BertForSequenceClassification"])
-    assert_refused(
+    refusal(
         folder, "no weights, or none of the right shape, for classifier.bias, classifier.weight: not a trained Bert"
     )
 
 
 def test_weights_of_another_shape_are_refused(folder):
     edit(folder / "config.json", intermediate_size=32)
-    assert_refused(
+    refusal(
         folder, "no weights, or none of the right shape, for bert.encoder.layer.0.intermediate.dense.bias", "2 more"
     )
 
@@ -148,14 +144,14 @@ def test_remote_code_is_not_run(folder):
     (folder / "theirs.py").write_text(f"open({str(folder / 'run')!r}, 'w')\nclass Config: ...\nclass Model: ...\n")
     auto = {"AutoConfig": "theirs.Config", "AutoModelForSequenceClassification": "theirs.Model"}
     edit(folder / "config.json", auto_map=auto, model_type="theirs")
-    assert_refused(folder, "contains custom code")
+    refusal(folder, "contains custom code")
     assert not (folder / "run").exists()
 
 
 def test_a_model_whose_output_depends_on_padding_is_refused(tmp_path):
     transformers.GPT2ForSequenceClassification(ARCHITECTURES["gpt2"]().config).save_pretrained(tmp_path)
     tokenizer(special=False).save_pretrained(tmp_path)
-    assert_refused(tmp_path, "padding changes its output by", "its maps depend on the batch")
+    refusal(tmp_path, "padding changes its output by", "its maps depend on the batch")
 
 
 def test_a_model_without_inputs_embeds_is_refused(tmp_path):
@@ -165,9 +161,7 @@ def test_a_model_without_inputs_embeds_is_refused(tmp_path):
     config = transformers.BartConfig(d_model=16, vocab_size=16, max_position_embeddings=32, **sizes, **TOKENS)
     transformers.BartForSequenceClassification(config).save_pretrained(tmp_path)
     tokenizer(special=True).save_pretrained(tmp_path)
-    assert_refused(
-        tmp_path, "cannot be read at its word embeddings: Passing input embeddings is currently not supported"
-    )
+    refusal(tmp_path, "cannot be read at its word embeddings: Passing input embeddings is currently not supported")
 
 
 def test_the_tokenizer_of_another_model_is_refused_at_an_unknown_id(tmp_path):
@@ -263,7 +257,7 @@ UNSUPPORTED = {
 def test_an_unsupported_preparation_of_images_is_refused(tmp_path, case):
     changes, message = UNSUPPORTED[case]
     edit(save("vit", tmp_path) / "preprocessor_config.json", **changes)
-    assert_refused(tmp_path, message)
+    refusal(tmp_path, message)
 
 
 @pytest.mark.parametrize(

@@ -463,7 +463,7 @@ def test_an_error_of_a_checkpoint_names_no_option_that_pytest_has_not(tmp_path, 
     weights = load_file(save("bert", tmp_path) / "model.safetensors")
     (tmp_path / "model.safetensors").unlink()
     torch.save(weights, tmp_path / "pytorch_model.bin")
-    with pytest.raises(SelectionError, match="saved anew, by save_pretrained, or given to `faithcheck align --allow-"):
+    with pytest.raises(SelectionError, match="save them again by save_pretrained, or use `faithcheck align --allow-"):
         choose_checkpoint([str(tmp_path)])
     pickled = transformers.BertForSequenceClassification.from_pretrained(tmp_path, use_safetensors=False)
     pickled.save_pretrained(tmp_path)
