@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
-from faithcheck.models.networks.derived import MIXTURE, WeightedOutputs
+from faithcheck.models.networks.derived import OUTPUT_WEIGHTS, WeightedOutputs
 
 
 def linearity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
@@ -34,7 +34,7 @@ def linearity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement
     def of(model: nn.Module, output: int) -> Tensor:
         return attribution_of(explainer, model, replace(case, target=torch.full_like(case.target, output))).double()
 
-    alpha, beta = MIXTURE
+    alpha, beta = OUTPUT_WEIGHTS
     first, second, mixed = alpha * of(model, 0), beta * of(model, 1), of(WeightedOutputs(model), 0)
     values, scale = mixed - first - second, torch.cat([mixed, first, second], 1)
     return Measurement(relative_gap(values, scale), tolerance(case.inputs), values, scale)

@@ -12,7 +12,7 @@ from torch import nn
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
-from faithcheck.models.networks.derived import GAIN, UNIT, Rescaled, moved
+from faithcheck.models.networks.derived import GAIN, UNIT, Rescaled, affine_case
 
 
 def scale(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
@@ -27,6 +27,6 @@ def scale(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
         Unsupported, InvalidAttribution: from the explainer.
     """
     here = GAIN * attribution_of(explainer, model, case).double()
-    there = attribution_of(explainer, Rescaled(model), moved(case, times=UNIT)).double()
+    there = attribution_of(explainer, Rescaled(model), affine_case(case, factor=UNIT)).double()
     values, size = there - here, torch.cat([there, here], 1)
     return Measurement(relative_gap(values, size), tolerance(case.inputs), values, size)

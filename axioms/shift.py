@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
-from faithcheck.models.networks.derived import SHIFT, Shifted, moved
+from faithcheck.models.networks.derived import SHIFT, Shifted, affine_case
 
 
 def shift(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
@@ -30,7 +30,7 @@ def shift(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    here, there = attribution_of(explainer, model, case).double(), moved(case, plus=SHIFT)
+    here, there = attribution_of(explainer, model, case).double(), affine_case(case, offset=SHIFT)
 
     def compared(shifted: Case) -> tuple[Tensor, Tensor]:
         attribution = attribution_of(explainer, Shifted(model), shifted).double()

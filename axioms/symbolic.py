@@ -23,7 +23,7 @@ from torch import nn
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of
 from faithcheck.models.case import Case
-from faithcheck.models.pairs.product import Leaf, ScalarProduct, Tree, depths, evaluate
+from faithcheck.models.networks.scalar_product import Leaf, ScalarProduct, Tree, depths, evaluate
 from faithcheck.models.pairs.small_attention import SmallAttention
 
 # The explainers do a handful of multiplications: 1e-12 is thousands of rounding errors.

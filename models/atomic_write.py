@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all."""
+"""Writing a file completely or not at all."""
 
 from __future__ import annotations
 

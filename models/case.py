@@ -1,4 +1,4 @@
-"""What an explainer is given besides the model: inputs, a baseline and the output to explain."""
+"""A case: the inputs, the baseline and the target that an explainer gets besides the model."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Case:
         inputs: floating-point tensor ``(batch, features, …)``.
         target: ``(batch,)`` int64, the output explained in each example.
         baseline: shaped like ``inputs``: the value that a removed feature takes.
-        special: optional ``(batch, features)`` bool, true at special positions such as [CLS] and [SEP].
-        context: what else the model is called with, by keyword; tensors with a row per example. Where it has an
-            ``attention_mask`` ``(batch, features)``, features with a 0 there are padding.
-        references: named values that a removed feature can take ("zero", "[MASK]", …), each shaped like one feature.
+        special_tokens_mask: optional ``(batch, features)`` bool, true at special tokens such as [CLS] and [SEP].
+        forward_arguments: further keyword arguments of the model, tensors with a row per example. If they include an
+            ``attention_mask`` ``(batch, features)``, features with a 0 in it are padding.
+        replacements: baselines of one feature by name ("zero", "mask", …), each shaped like one feature.
 
     Raises:
         ValueError: the shapes, dtypes or devices do not fit together.
@@ -60,9 +60,9 @@ class Case:
                 raise ValueError(
                     f"replacements[{name!r}] must be shaped like one feature, got {describe_tensor(value)}"
                 )
-        others = [self.target, self.baseline, *self.forward_arguments.values(), *self.replacements.values()]
-        others += [] if self.special_tokens_mask is None else [self.special_tokens_mask]
-        if any(t.device != self.inputs.device for t in others):
+        tensors = [self.target, self.baseline, *self.forward_arguments.values(), *self.replacements.values()]
+        tensors += [] if self.special_tokens_mask is None else [self.special_tokens_mask]
+        if any(t.device != self.inputs.device for t in tensors):
             raise ValueError(f"all tensors of a case must lie on one device, inputs are on {self.inputs.device}")
 
     @property
@@ -72,29 +72,29 @@ class Case:
 
     @property
     def unpadded(self) -> Tensor:
-        """Which features are there: ``(batch, features)`` bool, false at padding."""
+        """Which features are not padding: ``(batch, features)`` bool."""
         mask = self.forward_arguments.get("attention_mask")
         return torch.ones(self.shape, dtype=torch.bool, device=self.inputs.device) if mask is None else mask != 0
 
     @property
     def non_special(self) -> Tensor:
-        """Which features are there and not special: ``(batch, features)`` bool."""
+        """Which features are neither padding nor special: ``(batch, features)`` bool."""
         return self.unpadded if self.special_tokens_mask is None else self.unpadded & ~self.special_tokens_mask
 
     def run(self, model: nn.Module) -> Tensor:
-        """What the model makes of the inputs in their context: ``(batch, outputs)``."""
+        """The model's outputs on the inputs and the forward arguments: ``(batch, outputs)``."""
         output: Tensor = model(self.inputs, **self.forward_arguments)
         return output
 
     def select(self, index: Tensor) -> Case:
-        """A copy of the case with these examples, in this order; an example may come more than once."""
-        return self._of(lambda tensor: tensor.index_select(0, index))
+        """A copy of the case with the examples of these indices, in this order; an index may occur more than once."""
+        return self._with_rows(lambda tensor: tensor.index_select(0, index))
 
     def repeat(self, times: int) -> Case:
-        """The case with its one example so often, in memory that the rows share: to be read, not written to."""
-        return self._of(lambda tensor: tensor.expand(times, *tensor.shape[1:]))
+        """The case of one example repeated so many times; the rows share memory, so do not write to them."""
+        return self._with_rows(lambda tensor: tensor.expand(times, *tensor.shape[1:]))
 
-    def _of(self, rows: Callable[[Tensor], Tensor]) -> Case:
+    def _with_rows(self, rows: Callable[[Tensor], Tensor]) -> Case:
         return replace(
             self,
             inputs=rows(self.inputs),
@@ -120,9 +120,9 @@ def input_gradient(model: nn.Module, case: Case) -> Tensor:
 
 @torch.no_grad()
 def output_difference(model: nn.Module, case: Case) -> Tensor:
-    """f(x) − f(x′), what the features add to each example's explained output over the baseline: ``(batch,)``."""
-    without = replace(case, inputs=case.baseline)
-    return select_target(case.run(model), case.target) - select_target(without.run(model), case.target)
+    """f(x) − f(x′), the explained output of each example minus that of its baseline: ``(batch,)``."""
+    at_baseline = replace(case, inputs=case.baseline)
+    return select_target(case.run(model), case.target) - select_target(at_baseline.run(model), case.target)
 
 
 def describe_tensor(tensor: Tensor) -> str:

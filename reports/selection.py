@@ -125,11 +125,11 @@ def choose_checkpoint(paths: Sequence[str]) -> list[str]:
         given = " and ".join(paths) or "none"
         raise SelectionError(f"--checkpoint takes one path, that of a folder, or one hub name; got {given}")
     from faithcheck.models import transform  # when used: transformers takes seconds to import
-    from faithcheck.models.pretrained import text  # when used: transformers takes seconds to import
+    from faithcheck.models.pretrained.errors import ModelError
 
     try:
         return [pair.name for pair in transform.register_checkpoint(paths[0])]
-    except text.ModelError as error:
+    except ModelError as error:
         raise SelectionError(f"--checkpoint: {error}") from error
 
 

@@ -46,7 +46,7 @@ class AlignmentError(ValueError):
 
 
 class Example(Protocol):
-    """One example as its features: `faithcheck.models.pretrained.text.Example`."""
+    """One example as its features: `faithcheck.models.pretrained.example.Example`."""
 
     @property
     def features(self) -> Tensor:
@@ -65,7 +65,7 @@ class Example(Protocol):
 
 
 class Reader(Protocol):
-    """A module that makes its own cases: `faithcheck.models.pretrained.text.TextModel`."""
+    """A module that makes its own cases: `faithcheck.models.pretrained.text_model.TextModel`."""
 
     def case(self, examples: Sequence[Any]) -> Case:
         """The case of these examples, the predicted output explained."""

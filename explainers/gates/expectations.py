@@ -1,178 +1,136 @@
-"""What theory expects of the mask gates in the cells of the suite, beyond what they claim of every model.
+"""What theory expects of the mask gates on the suite's subjects, beyond their claims.
 
-All but one of the suite's cases remove by the baseline. There the gates are gradients of the function at x, the tangent
-(x − x′) ⊙ ∇f(x), and the grouped gate takes them at points where one group of features in four is half way to the
-baseline. They are what they are of the function alone, so that its dummies get 0 and its symmetries are kept; the
-grouped gate keeps them where no two features share a group. In the attention neither is so: a token of no value to the
-function still takes weight from the others, and tokens that the function lets swap may have unlike weights. Leave-One-
-Out by the attention mask is no better there (tests/meta/test_gates_invariance.py has both in closed form).
+Keys are (axiom, subject): a pair, one of its models (``name.f``), or a pattern of these. The closed forms stand beside
+their models in `faithcheck.models.networks`, those of every model in `faithcheck.models.closed_forms`.
 
-A gradient is no difference: a product counts once for each of its factors, and beyond a kink nothing is seen of it.
+1. All but one of the suite's cases remove a feature by its baseline. There the gates are gradients of the function at
+   x: the tangent (x − x′) ⊙ ∇f(x). The grouped gate takes gradients at points where one of four groups of features is
+   half way to the baseline.
+2. They depend on the function alone, so its dummies get 0 and its symmetries are kept. The grouped gate keeps
+   symmetries where no two features share a group.
+3. With removal by the attention mask neither holds. A token without value to the function still takes weight from the
+   other tokens, and tokens that the function lets swap may have different weights. The same is true of Leave-One-Out by
+   the attention mask (tests/unit/test_gates_invariance.py has both in closed form).
+4. A gradient is not a difference: a product counts once for each of its factors, and a gradient does not see beyond a
+   kink.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.case import Case, input_gradient, output_difference, select_target
-from faithcheck.models.pair import Expectation, Predict
+from faithcheck.models.case import Case, input_gradient
+from faithcheck.models.closed_forms import (
+    ClosedForm,
+    completeness_error,
+    explained_output,
+    gradient_times_input,
+    leave_one_out_of,
+    loo_disagreement,
+)
+from faithcheck.models.networks import scalar_product, sundararajan
+from faithcheck.models.networks.probes import missed_change
+from faithcheck.models.pair import Expectations, expect
 
 GROUPS = 4
 
 
-def tangent(model: nn.Module, case: Case) -> Tensor:
-    """(x − x′) ⊙ ∇f(x), ``(batch, features)``."""
-    share = (case.inputs - case.baseline) * input_gradient(model, case)
-    return share.reshape(*case.shape, -1).sum(2)
-
-
-def alone(model: nn.Module, case: Case, feature: int) -> Tensor:
-    """f(x) − f(x without the feature), ``(batch,)``."""
-    without = case.inputs.clone()
-    without[:, feature] = case.baseline[:, feature]
-    return output_difference(model, replace(case, baseline=without))
-
-
-def halfway(model: nn.Module, case: Case) -> Tensor:
+def grouped_gate(model: nn.Module, case: Case) -> Tensor:
     """The grouped gate by its definition, feature by feature, ``(batch, features)``.
 
-    A special feature gets f(x) as the four points have it, less f without the feature.
+    1. Features that are not special are dealt to four groups in turn. At point g the features of group g are half way
+       to the baseline; the slope of feature i there is (x_i − x′_i) · ∂f/∂x_i.
+    2. A feature gets ⅗ of its slope at its own group's point and ⅖ of its mean slope at the three other points.
+    3. A special feature gets the mean output at the four points plus the features' slopes back to x, minus the output
+       without the special feature.
     """
     special = [] if case.special_tokens_mask is None else case.special_tokens_mask.any(0).nonzero().flatten().tolist()
     dealt = [i for i in range(case.shape[1]) if i not in special]
-    away = (case.inputs - case.baseline) / 2
+    half = (case.inputs - case.baseline) / 2
     points = []
     for group in range(GROUPS):
         inputs = case.inputs.clone()
-        inputs[:, dealt[group::GROUPS]] -= away[:, dealt[group::GROUPS]]
+        inputs[:, dealt[group::GROUPS]] -= half[:, dealt[group::GROUPS]]
         points.append(replace(case, inputs=inputs))
-    slopes = [(2 * away * input_gradient(model, point)).reshape(*case.shape, -1).sum(2) for point in points]
-    result, whole = torch.zeros(case.shape).to(away), outputs(model, points[0]) * 0
+    slopes = [(2 * half * input_gradient(model, point)).reshape(*case.shape, -1).sum(2) for point in points]
+    result = torch.zeros(case.shape).to(half)
+    estimate = torch.stack([explained_output(model, point) for point in points]).mean(0)
     for turn, i in enumerate(dealt):
         own, *others = (slopes[(turn + k) % GROUPS][:, i] for k in range(GROUPS))
-        before = torch.stack(others).mean(0)
-        result[:, i] = 3 / 5 * own + 2 / 5 * before
-        whole += (own + before) / 4 / GROUPS
-    whole += torch.stack([outputs(model, point) for point in points]).mean(0)
+        elsewhere = torch.stack(others).mean(0)
+        result[:, i] = 3 / 5 * own + 2 / 5 * elsewhere
+        estimate += (own + elsewhere) / 4 / GROUPS
     for i in special:
-        result[:, i] = whole - (outputs(model, case) - alone(model, case, i))
+        without = explained_output(model, case) - leave_one_out_of(model, case, i)
+        result[:, i] = estimate - without
     return result
 
 
-@torch.no_grad()
-def outputs(model: nn.Module, case: Case) -> Tensor:
-    """The explained outputs, ``(batch,)``."""
-    return select_target(case.run(model), case.target)
-
-
-def surplus(gate: Callable[[nn.Module, Case], Tensor]) -> Predict:
-    """Σ of the gate − (f(x) − f(x′)), ``(batch,)``."""
-    return lambda model, case: gate(model, case).sum(1) - output_difference(model, case)
-
-
-def disagreement(gate: Callable[[nn.Module, Case], Tensor]) -> Predict:
-    """1 − Pearson's r of the gate with what the output loses without each feature, ``(batch,)``."""
-
-    def predict(model: nn.Module, case: Case) -> Tensor:
-        lost = torch.stack([alone(model, case, i) for i in range(case.shape[1])], 1)
-        a, b = (nn.functional.normalize(values - values.mean(1, keepdim=True)) for values in (gate(model, case), lost))
-        return 1 - (a * b).sum(1)
-
-    return predict
-
-
-def product_surplus(model: nn.Module, case: Case) -> Tensor:
-    """(n − 1)·y, ``(batch,)``: every factor gets y."""
-    return (case.shape[1] - 1) * case.inputs.prod(1)
-
-
-def halved_product_surplus(model: nn.Module, case: Case) -> Tensor:
-    """Where a group of c factors is halved, a share is y·2^(1 − c) in it and y·2^−c elsewhere: ``(batch,)``."""
-    sizes = [len(range(group, case.shape[1], GROUPS)) for group in range(GROUPS)]
-    share = 0.0
-    for i in range(case.shape[1]):
-        others = [2.0**-size for group, size in enumerate(sizes) if group != i % GROUPS]
-        share += 3 / 5 * 2.0 ** (1 - sizes[i % GROUPS]) + 2 / 5 * sum(others) / len(others)
-    return (share - 1) * case.inputs.prod(1)
-
-
-def relu_bias(model: nn.Module, case: Case) -> Tensor:
-    """1 where y > 0, ``(batch,)``: the bias −1 has no share, and the sum is y + 1."""
-    return (outputs(model, case) > 0).to(case.inputs)
-
-
-def halved_relu_surplus(model: nn.Module, case: Case) -> Tensor:
-    """ReLU(x₁ − 1 − r), r = ReLU(x₂): on or off at half of x₁, at half of x₂ and, twice, at x: ``(batch,)``."""
-    first, r = case.inputs[:, 0], case.inputs[:, 1].relu()
-    y = first - 1 - r
-    half_first, half_second, there = ((z > 0).to(y) for z in (first / 2 - 1 - r, first - 1 - r / 2, y))
-    shares = (
-        first * (3 / 5 * half_first + 2 / 5 * (half_second + 2 * there) / 3),
-        -r * (3 / 5 * half_second + 2 / 5 * (half_first + 2 * there) / 3),
-    )
-    return shares[0] + shares[1] - y.relu()
-
-
-def unnoticed(least: float) -> Predict:
-    """f(x) − f(0) = 1 from this x on, ``(batch, 1)``."""
-    return lambda model, case: (case.inputs >= least).to(case.inputs)
-
-
-def holds(why: str) -> Expectation:
-    """What holds beyond the explainer's claims."""
-    return Expectation("HOLDS", why)
-
-
-def violates(why: str, predict: Predict) -> Expectation:
-    """A violation in closed form."""
-    return Expectation("VIOLATES", why, predict)
-
-
-def curved(gate: Callable[[nn.Module, Case], Tensor], why: str) -> Mapping[tuple[str, str], Expectation]:
-    """The violations of models that are no straight line to the baseline."""
-    complete, alike = violates(why, surplus(gate)), violates(why, disagreement(gate))
+def expect_curved(gate: ClosedForm, why: str) -> Expectations:
+    """The violations on models that are not a straight line to the baseline."""
     return {
-        ("completeness", "control.mlp.f"): complete,
-        ("completeness", "linear_attention.*"): complete,
-        ("loo", "control.mlp.f"): alike,
-        ("loo", "control.bert.f"): alike,
-        ("loo", "linear_attention.*"): alike,
+        **expect("completeness", "control.mlp.f linear_attention.*", why, predict=completeness_error(gate)),
+        **expect("loo", "control.mlp.f control.bert.f linear_attention.*", why, predict=loo_disagreement(gate)),
     }
 
 
-EVERY: Mapping[tuple[str, str], Expectation] = {
-    ("linearity", "*"): holds("removed by the baseline: derivatives are linear in the function"),
-    ("symbolic", "*"): holds("the same derivatives, once in SymPy and once in torch"),
-    ("sensitivity", "control.*"): holds("analytic gradients are 0 on a set of measure 0 only"),
-    ("dummy", "probe.*"): holds("removed by the baseline: the function's own derivatives in a dummy are 0"),
-    ("randomisation", "control.*"): holds("random mixtures of the maps of many units: ρ² is one over their number"),
-    ("precision", "control.*"): holds("no difference of numbers much larger than itself"),
+EVERY_GATE: Expectations = {
+    **expect("linearity", "*", "removed by the baseline: derivatives are linear in the function"),
+    **expect("symbolic", "*", "the same derivatives, once in SymPy and once in torch"),
+    **expect("sensitivity", "control.*", "analytic gradients are 0 on a set of measure 0 only"),
+    **expect("dummy", "probe.*", "removed by the baseline: the function's own derivatives in a dummy are 0"),
+    **expect("randomisation", "control.*", "random mixtures of the maps of many units: ρ² is 1 over their number"),
+    **expect("precision", "control.*", "no difference of numbers much larger than itself"),
 }
-SWAPPED = "derivatives of the function at a point that it lets swap"
-TANGENT: Mapping[tuple[str, str], Expectation] = {
-    **EVERY,
-    **curved(tangent, "the tangent at x is not the chord to where a feature, or all of them, are gone"),
-    ("symmetry", "control.product.f"): holds(SWAPPED),
-    ("symmetry", "probe.*"): holds(SWAPPED),
-    ("completeness", "product.*"): violates("every factor gets all of y: the sum is n·y", product_surplus),
-    ("completeness", "relu.*"): violates("the bias −1 has no share where y > 0: the sum is y + 1", relu_bias),
-    ("sensitivity", "probe.saturated.f"): violates("the gradient is 0 above 1", unnoticed(1)),
+SWAPPED = "derivatives of the function at a point where it lets the features swap"
+TANGENT: Expectations = {
+    **EVERY_GATE,
+    **expect_curved(gradient_times_input, "the tangent at x is not the chord to the point with features removed"),
+    **expect("symmetry", "control.product.f probe.*", SWAPPED),
+    **expect(
+        "completeness",
+        "product.*",
+        "every factor gets all of y: the sum is n·y",
+        predict=scalar_product.excess_of_full_products,
+    ),
+    **expect(
+        "completeness",
+        "relu.*",
+        "the bias −1 has no share where y > 0: the sum is y + 1",
+        predict=sundararajan.share_of_bias,
+    ),
+    **expect("sensitivity", "probe.saturated.f", "the gradient is 0 above 1", predict=missed_change(1)),
 }
-"""`MaskGate`, `FiniteMaskGate` and `ReadoutGate`, which by the baseline are one."""
+"""`MaskGate`, `FiniteMaskGate` and `ReadoutGate`, which are equal where features are removed by the baseline."""
 
-EACH_ITS_OWN = f"{SWAPPED}: no more features than groups, so that each has its own"
-HALVED = "where one of four groups is halved, of c factors: ⅗ of y·2^(1 − c) in it, ⅖ of the mean of y·2^−c elsewhere"
-GROUPED: Mapping[tuple[str, str], Expectation] = {
-    **EVERY,
-    **curved(halfway, "slopes half way are not the chord to where a feature, or all of them, are gone"),
-    ("symmetry", "control.product.f"): holds(EACH_ITS_OWN),
-    ("symmetry", "probe.*"): holds(EACH_ITS_OWN),
-    ("completeness", "product.*"): violates(HALVED, halved_product_surplus),
-    ("completeness", "relu.*"): violates("the ReLU is on or off at four points", halved_relu_surplus),
-    ("sensitivity", "probe.saturated.f"): violates("the gradient is 0 at 2, and half way at the kink", unnoticed(2)),
+GROUPED: Expectations = {
+    **EVERY_GATE,
+    **expect_curved(grouped_gate, "slopes half way are not the chord to the point with features removed"),
+    **expect(
+        "symmetry",
+        "control.product.f probe.*",
+        f"{SWAPPED}: no more features than groups, so each feature has its own group",
+    ),
+    **expect(
+        "completeness",
+        "product.*",
+        "where one of four groups is halved, of c factors: ⅗ of y·2^(1 − c) in it, ⅖ of the mean of y·2^−c elsewhere",
+        predict=scalar_product.grouped_gate_excess(GROUPS),
+    ),
+    **expect(
+        "completeness",
+        "relu.*",
+        "the ReLU is on or off at four points",
+        predict=sundararajan.grouped_gate_excess,
+    ),
+    **expect(
+        "sensitivity",
+        "probe.saturated.f",
+        "the gradient is 0 at 2, and half way at the kink",
+        predict=missed_change(2),
+    ),
 }
 """`GroupedMaskGate` with four groups."""

@@ -25,7 +25,7 @@ from faithcheck.models.architectures.transformer_layer import (
     linear_view,
     transformer_layer,
 )
-from faithcheck.models.pretrained.text import SENTIMENT
+from faithcheck.models.pretrained import SENTIMENT
 
 
 def bert(**options: Any) -> PreTrainedModel:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from faithcheck.models.pretrained.images import ImageClassifier
+from faithcheck.models.pretrained.image_classifier import ImageClassifier
 
 
 class KeepFloat64(TorchFunctionMode):

@@ -1,4 +1,4 @@
-"""Images of handwritten digits: scikit-learn's bundled 8×8 set by default, MNIST where a folder of it is given."""
+"""Images of handwritten digits: scikit-learn's bundled 8×8 set by default, or MNIST from a folder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from sklearn import datasets
 from torch import Tensor
 
 Array = NDArray[Any]
-DEV_IMAGES = 360  # of scikit-learn's 1797 digits, drawn with the seed below
+DEV_IMAGES = 360  # of scikit-learn's 1797 digits, chosen by the seed below
 SPLIT_SEED = 0
 
 _folder: Path | None = None
 
 
 class DataError(ValueError):
-    """A data folder or a file in it is missing or damaged. The message names it and says what is expected."""
+    """A data folder or a file in it is missing or damaged. The message names the path and says what is expected."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Digits:
         train_labels: int64 ``(n,)``, 0 to 9.
         dev_images: float64 ``(m, pixels)``.
         dev_labels: int64 ``(m,)``.
-        fingerprint: SHA-256 of all four, which names the data in the cache of trained weights.
+        fingerprint: SHA-256 of all four, the identity of the data in the cache of trained weights.
     """
 
     train_images: Tensor
@@ -47,14 +47,14 @@ class Digits:
 
     @property
     def pixels(self) -> int:
-        """Pixels of one image."""
+        """The number of pixels of one image."""
         return self.train_images.shape[1]
 
 
 def use_folder(path: str | Path | None) -> None:
-    """Choose where this process takes its digits from: a folder that holds ``mnist/``, or None for the bundled set.
+    """Choose the source of digits in this process: a folder that holds ``mnist/``, or None for the bundled set.
 
-    The folder is read at once, so that a damaged one is known before the run.
+    The folder is read at once, so a damaged folder is reported before the run.
 
     Raises:
         DataError: the folder or a file is missing, damaged, or not MNIST as `read_mnist` describes it.
@@ -67,7 +67,7 @@ def use_folder(path: str | Path | None) -> None:
 
 
 def source() -> str:
-    """Where this process takes its digits from, in words."""
+    """The source of digits in this process, in words."""
     if _folder is None:
         return "scikit-learn digits, 8×8 = 64 pixels"
     return f"MNIST in {_folder / 'mnist'}, 28×28 mean-pooled to 14×14 = 196 pixels"
@@ -104,12 +104,12 @@ def read_arrays(file: Path) -> tuple[Array, Array]:
     """Read an ``.npz`` file's ``images`` (n, …) and integer ``labels`` (n,), n ≥ 1.
 
     Raises:
-        DataError: the file is missing or damaged, a key is missing, it is empty, or the labels are not as above.
+        DataError: the file is missing or damaged, a key is missing, it is empty, or the labels differ from the above.
     """
     if not file.is_file():
         raise DataError(f"no file {file}: expected an .npz with 'images' and 'labels'")
     try:
-        # numpy leaves a file that it opened itself and cannot read open.
+        # Opened here, as numpy does not close a file that it opened itself and cannot read.
         with file.open("rb") as stream, numpy.load(stream, allow_pickle=False) as archive:
             missing = {"images", "labels"} - set(archive.files)
             arrays = {} if missing else {key: archive[key] for key in ("images", "labels")}
@@ -133,7 +133,7 @@ def read_mnist(file: Path) -> tuple[Array, Array]:
     """Read and check one file of MNIST: an ``.npz`` with uint8 ``images`` (n, 28, 28) and integer ``labels`` (n,), 0–9.
 
     Raises:
-        DataError: see `read_arrays`; or a shape, dtype or label is not as above.
+        DataError: see `read_arrays`; or a shape, dtype or label differs from the above.
     """
     images, labels = read_arrays(file)
     if images.dtype != numpy.uint8 or images.ndim != 3 or images.shape[1:] != (28, 28):
@@ -156,5 +156,5 @@ def _digits(train: Array, train_labels: Array, dev: Array, dev_labels: Array) ->
     for array in arrays:
         fingerprint.update(f"{array.dtype} {array.shape}".encode())
         fingerprint.update(numpy.ascontiguousarray(array).tobytes())
-    images, labels, dev_images, held_out = (torch.from_numpy(numpy.ascontiguousarray(a)) for a in arrays)
-    return Digits(images, labels, dev_images, held_out, fingerprint.hexdigest())
+    images, labels, dev_images, dev_label_tensor = (torch.from_numpy(numpy.ascontiguousarray(a)) for a in arrays)
+    return Digits(images, labels, dev_images, dev_label_tensor, fingerprint.hexdigest())

@@ -21,10 +21,10 @@ class Images:
     """Images in the order of their source.
 
     Attributes:
-        name: where they come from: "digits", or the file or folder.
+        name: the source: "digits", or the file or folder.
         images: one tensor per example, float32 ``(channels, height, width)`` in [0, 1]; 1 channel or 3 (RGB).
-        labels: the class of each, from 0 up; None where the source has none.
-        fingerprint: SHA-256 of images and labels, which names the data in caches and reports.
+        labels: the class of each image, from 0 up; None if the source has no labels.
+        fingerprint: SHA-256 of images and labels, the identity of the data in caches and reports.
     """
 
     name: str
@@ -34,17 +34,18 @@ class Images:
 
 
 def load_images(source: str = "digits", limit: int | None = None) -> Images:
-    """Load the first ``limit`` images of a source, all of them without a limit, fewer where it has fewer.
+    """Load the first ``limit`` images of a source, or all of them without a limit.
 
     Args:
-        source: "digits" (the held-out ones of `load_digits`); or a path: a file ``.npz`` with uint8 ``images``
+        source: "digits" (the dev images of `load_digits`); or a path: a file ``.npz`` with uint8 ``images``
             (n, h, w) or (n, h, w, 3) and integer ``labels`` (n,); or a folder of image files, read through the optional
-            `datasets` library, its subfolders, if it has any, the classes. A folder called digits is ``./digits``.
+            `datasets` library, its subfolders, if it has any, are the classes. A folder called digits is
+            given as ``./digits``.
         limit: at least 1.
 
     Raises:
         ValueError: the limit is below 1.
-        DataError: there is no such file or folder; it is damaged, empty or not as above; `datasets` is not installed.
+        DataError: the file or folder is missing, damaged, empty or differs from the above; `datasets` is not installed.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
@@ -97,7 +98,7 @@ def _from_folder(folder: Path, limit: int | None) -> list[Row]:
             (_tensor(numpy.asarray(image.convert("RGB"))), label)
             for image, label in zip(rows["image"], labels, strict=True)
         ]
-    except Exception as error:  # of datasets or of a file format: its words are kept
+    except Exception as error:  # raised by datasets or by a file format: its message is kept
         raise DataError(f"{folder}: cannot be read as a folder of images: {error}") from error
 
 

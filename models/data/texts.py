@@ -1,4 +1,4 @@
-"""Texts to explain: the project's own sentences, SST-2 and IMDB through the `datasets` library, or a local file."""
+"""Texts to explain: the project's own sentences, SST-2 or IMDB through the `datasets` library, or a local file."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from itertools import islice
 from pathlib import Path
 
 from faithcheck.models.data.handwritten_digits import DataError
+from faithcheck.models.pretrained import SENTIMENT
 
-OWN = Path(__file__).parents[1] / "pretrained" / "sentiment" / "sentences.tsv"
-HUB = {  # name: the data set on the Hugging Face hub, its labelled split that is not for training, the column of texts
+OWN = SENTIMENT / "sentences.tsv"
+HUB = {  # name: data set on the Hugging Face hub, labelled split that is not for training, column of texts
     "sst2": ("stanfordnlp/sst2", "validation", "sentence"),
     "imdb": ("stanfordnlp/imdb", "test", "text"),
 }
-DEV = ("dev.tsv", "dev.jsonl", "dev.jsonl.gz")  # the file that a folder is read from
+DEV = ("dev.tsv", "dev.jsonl", "dev.jsonl.gz")  # a folder holds exactly one of these
 Row = tuple[str, int | None]
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts in the order of their source, as they stand there: nothing is cleaned, empty ones are kept.
+    """Texts in the order of their source, unchanged: nothing is cleaned, empty texts are kept.
 
     Attributes:
-        name: where they come from: "own", "sst2", "imdb" or the file.
+        name: the source: "own", "sst2", "imdb" or the file.
         texts: one string per example.
-        labels: the class of each, from 0 up (1 = positive in all sources named here); None where the source has none.
-        fingerprint: SHA-256 of texts and labels, which names the data in caches and reports.
+        labels: the class of each text, from 0 up (1 = positive in all sources named here); None if the
+            source has no labels.
+        fingerprint: SHA-256 of texts and labels, the identity of the data in caches and reports.
     """
 
     name: str
@@ -41,7 +43,7 @@ class Texts:
 
 
 def load_texts(source: str = "own", limit: int | None = None) -> Texts:
-    """Load the first ``limit`` texts of a source, all of them without a limit, fewer where it has fewer.
+    """Load the first ``limit`` texts of a source, or all of them without a limit.
 
     Args:
         source: "own" (sentences written for this project, balanced); "sst2" (validation split) or "imdb" (test split;
@@ -52,8 +54,8 @@ def load_texts(source: str = "own", limit: int | None = None) -> Texts:
 
     Raises:
         ValueError: the limit is below 1.
-        DataError: `datasets` is not installed or cannot get the data; there is no such file; a line is damaged (the
-            message names file and line); the source holds no texts; some texts have a label and others none.
+        DataError: `datasets` is not installed or cannot get the data; the file is missing; a line is damaged (the
+            message names file and line); the source holds no texts; some texts have a label and some do not.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
@@ -75,7 +77,7 @@ def _texts(name: str, rows: list[Row]) -> Texts:
 
 
 def _from_hub(name: str, limit: int | None) -> list[Row]:
-    """The rows of a data set on the hub, from its cache where `datasets` has it."""
+    """The rows of a data set on the hub, or in the cache of `datasets`."""
     local = "or give a local file (.tsv, .jsonl, .jsonl.gz) or a folder with a dev file in it instead of the name"
     try:
         import datasets
@@ -84,7 +86,7 @@ def _from_hub(name: str, limit: int | None) -> list[Row]:
     path, split, column = HUB[name]
     try:
         table = datasets.load_dataset(path, split=split)
-    except Exception as error:  # of datasets, its HTTP client or a file format: its words are kept
+    except Exception as error:  # raised by datasets, its HTTP client or a file format: its message is kept
         raise DataError(f"{name}: {path} cannot be loaded ({error}): connect to the network, {local}") from error
     if limit is not None:
         table = table.select(range(min(limit, len(table))))
@@ -92,19 +94,19 @@ def _from_hub(name: str, limit: int | None) -> list[Row]:
 
 
 def _file(path: Path) -> Path:
-    """The file that a path means: itself, or the one dev file of a folder."""
+    """The path itself if it is a file, the one dev file if it is a folder."""
     if not path.is_dir():
         if not path.is_file():
             raise DataError(f"no texts at {path}: give one of {['own', *HUB]}, a file, or a folder with one of {DEV}")
         return path
-    found = [path / name for name in DEV if (path / name).is_file()]
-    if len(found) != 1:
-        raise DataError(f"{path} holds {[f.name for f in found]}, expected exactly one of {DEV}: name the file itself")
-    return found[0]
+    files = [path / name for name in DEV if (path / name).is_file()]
+    if len(files) != 1:
+        raise DataError(f"{path} holds {[f.name for f in files]}, expected exactly one of {DEV}: name the file itself")
+    return files[0]
 
 
 def _rows(file: Path) -> Iterator[Row]:
-    """Text and label of each line."""
+    """Text and label of each line of a file."""
     parse = {".tsv": _from_tsv, ".jsonl": _from_json, ".jsonl.gz": _from_json}
     kind = next((suffix for suffix in parse if file.name.endswith(suffix)), None)
     if kind is None:
@@ -121,7 +123,7 @@ def _rows(file: Path) -> Iterator[Row]:
 
 
 def _open(file: Path) -> io.BufferedIOBase:
-    """In bytes, so that a line ends at a line feed only, not at the rarer separators that texts contain."""
+    """Opened in bytes: a line ends at a line feed only, not at the rarer separators that texts contain."""
     return gzip.open(file) if file.suffix == ".gz" else file.open("rb")
 
 

@@ -1,5 +1,6 @@
-"""Small networks written for this project: linear attention, symbolic expressions, a softmax row, derived models.
+"""Small networks written for this project, each with the closed forms of explainers on it.
 
-What belongs here: modules that pairs, axioms and experiments build on, with their closed forms. Not here: models of
+What belongs here: modules that pairs, axioms, explainers' expectations and experiments refer to. Closed forms that hold
+for every model are in `faithcheck.models.closed_forms`. Not here: models of
 `transformers` (`faithcheck.models.architectures`) and training (`faithcheck.models.training`).
 """

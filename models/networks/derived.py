@@ -1,4 +1,4 @@
-"""Models made from a model, in whose attributions an axiom says what must be the same, or changed in a known way."""
+"""Models derived from a model: an axiom states how their attributions relate to those of the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from faithcheck.models.case import Case
 
-MIXTURE = (2.0, -3.0)
+OUTPUT_WEIGHTS = (2.0, -3.0)
 """α and β, the weights of a model's first two outputs in `WeightedOutputs`."""
 
 SHIFT = 1.0
@@ -21,7 +21,7 @@ UNIT, GAIN = 2.0, 3.0
 
 
 class Derived(nn.Module):
-    """A module around a model, called as the model is."""
+    """A module around a model, called like the model."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -31,37 +31,37 @@ class Derived(nn.Module):
 class WeightedOutputs(Derived):
     """αf₀ + βf₁ as the model's only output, by a linear head on its outputs: ``(batch, 1)``."""
 
-    def forward(self, inputs: Tensor, **context: Tensor) -> Tensor:
-        """Mix the first two outputs."""
-        outputs = self.model(inputs, **context)
+    def forward(self, inputs: Tensor, **forward_arguments: Tensor) -> Tensor:
+        """The weighted sum of the first two outputs."""
+        outputs = self.model(inputs, **forward_arguments)
         weights = torch.zeros(1, outputs.shape[1]).to(outputs)
-        weights[0, :2] = torch.tensor(MIXTURE)
+        weights[0, :2] = torch.tensor(OUTPUT_WEIGHTS)
         return functional.linear(outputs, weights)
 
 
 class Shifted(Derived):
     """f(x − c), c = `SHIFT`."""
 
-    def forward(self, inputs: Tensor, **context: Tensor) -> Tensor:
-        """Take the shift back, then run the model."""
-        outputs: Tensor = self.model(inputs - SHIFT, **context)
+    def forward(self, inputs: Tensor, **forward_arguments: Tensor) -> Tensor:
+        """Subtract the shift, then run the model."""
+        outputs: Tensor = self.model(inputs - SHIFT, **forward_arguments)
         return outputs
 
 
 class Rescaled(Derived):
     """s·f(x/c), s = `GAIN` and c = `UNIT`."""
 
-    def forward(self, inputs: Tensor, **context: Tensor) -> Tensor:
-        """Back to the model's own unit, then its outputs in another."""
-        outputs: Tensor = self.model(inputs / UNIT, **context) * GAIN
+    def forward(self, inputs: Tensor, **forward_arguments: Tensor) -> Tensor:
+        """Run the model on the inputs divided by c, and multiply its outputs by s."""
+        outputs: Tensor = self.model(inputs / UNIT, **forward_arguments) * GAIN
         return outputs
 
 
-def moved(case: Case, *, times: float = 1.0, plus: float = 0.0) -> Case:
-    """The case in other coordinates, x → times·x + plus: inputs, baseline and references."""
+def affine_case(case: Case, *, factor: float = 1.0, offset: float = 0.0) -> Case:
+    """The case in other coordinates, x → factor·x + offset: inputs, baseline and replacements."""
     return replace(
         case,
-        inputs=case.inputs * times + plus,
-        baseline=case.baseline * times + plus,
-        replacements={name: value * times + plus for name, value in case.replacements.items()},
+        inputs=case.inputs * factor + offset,
+        baseline=case.baseline * factor + offset,
+        replacements={name: value * factor + offset for name, value in case.replacements.items()},
     )

@@ -1,10 +1,10 @@
-"""Scalar expressions as data, and the identities that rewrite them: the material of generated pairs.
+"""Scalar expressions as data, and the identities that rewrite them; generated pairs are made of these.
 
 A term is an input, a constant, or an operation on terms; terms are immutable, and compare and hash by value. One term
 is a torch model (`Expression`), a readable text (``(x1*x2)*x3``) and a JSON value (``["*", ["*", "x1", "x2"], "x3"]``).
 
-An identity is two terms that are equal whatever its inputs stand for. So a rewrite is: find what the inputs of one side
-stand for (`match`), and put it into the other side (`substitute`).
+An identity is two terms that are equal for all values of their inputs. A rewrite has two steps: find the terms that the
+inputs of one side stand for (`match`), and put them into the other side (`substitute`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNARY = ("tanh", "sigmoid", "silu", "exp", "relu", "abs")
 
 
 class Arithmetic:
-    """``+``, ``-`` and ``*`` between terms and numbers make terms."""
+    """The operators ``+``, ``-`` and ``*`` between terms and numbers, which give terms."""
 
     def __add__(self, other: Term | float) -> Apply:
         return apply("+", self, other)
@@ -92,7 +92,7 @@ Term: TypeAlias = Input | Constant | Apply
 
 
 def brackets(operand: Term, operation: str) -> bool:
-    """Whether an operand of ``+``, ``-`` or ``*`` is written in parentheses: all but a product in a sum."""
+    """Whether an operand of ``+``, ``-`` or ``*`` is written in parentheses: sums always, products in products."""
     inside = operand.operation if isinstance(operand, Apply) else ""
     return inside in ("+", "-") or (inside == "*" and operation == "*")
 
@@ -111,7 +111,7 @@ def apply(operation: str, *operands: Any) -> Apply:
 
 
 def subterms(term: Term) -> Iterator[Term]:
-    """The term and all its parts, the outermost first; one that occurs twice comes twice."""
+    """The term and all its parts, the outermost first; a part that occurs twice is given twice."""
     yield term
     if isinstance(term, Apply):
         for operand in term.operands:
@@ -119,12 +119,12 @@ def subterms(term: Term) -> Iterator[Term]:
 
 
 def operations(term: Term) -> int:
-    """How many operations a term has: its size."""
+    """The number of operations of a term: its size."""
     return sum(isinstance(part, Apply) for part in subterms(term))
 
 
 def features(term: Term) -> int:
-    """How many features a model of this term reads: one more than the largest index, 0 for a constant."""
+    """The number of features of a model of this term: 1 + the largest index, 0 for a constant."""
     return max((part.index + 1 for part in subterms(term) if isinstance(part, Input)), default=0)
 
 
@@ -139,7 +139,7 @@ def from_json(value: Any) -> Term:
     """The inverse of `to_json`.
 
     Raises:
-        ValueError: not the JSON of a term; names the part.
+        ValueError: the value is not the JSON of a term; the message names the part.
     """
     if isinstance(value, str) and value[:1] == "x" and value[1:].isdecimal() and int(value[1:]) > 0:
         return Input(int(value[1:]) - 1)
@@ -147,14 +147,14 @@ def from_json(value: Any) -> Term:
         return Constant(float(value))
     if isinstance(value, list) and value and isinstance(value[0], str):
         return apply(value[0], *map(from_json, value[1:]))
-    raise ValueError(f"no term: {value!r:.80}")
+    raise ValueError(f"not a term: {value!r:.80}")
 
 
 def intermediates(term: Term, inputs: Tensor) -> dict[Term, Tensor]:
     """The value of every part of a term, each ``(batch,)`` or, of a constant, ``()``; the term itself comes last.
 
     Args:
-        term: what to compute; equal parts are computed once.
+        term: the term to compute; equal parts are computed once.
         inputs: ``(batch, features)``.
     """
     columns = inputs.unbind(1)
@@ -182,13 +182,13 @@ class Expression(nn.Module):
         self.term = term
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute the term, one torch operation for each of its own."""
+        """Compute the term, one torch operation for each operation of the term."""
         return intermediates(self.term, inputs)[self.term].expand(len(inputs)).unsqueeze(1)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Two terms that are equal whatever their inputs stand for; both sides have the same inputs."""
+    """Two terms that are equal for all values of their inputs; both sides have the same inputs."""
 
     name: str
     left: Term
@@ -226,42 +226,48 @@ def _identities() -> tuple[Identity, ...]:
 
 
 IDENTITIES = _identities()
-"""What equivalent expressions are made with; each is proved in SymPy by ``tests/meta/test_generated.py``."""
+"""The identities by which equivalent expressions are made; ``tests/unit/test_generated.py`` proves each in SymPy."""
 
 
 def substitute(term: Term, meaning: Mapping[Input, Term]) -> Term:
-    """The term with each input replaced by what it stands for."""
+    """The term with each input replaced by the term that it stands for."""
     if isinstance(term, Apply):
         return Apply(term.operation, tuple(substitute(operand, meaning) for operand in term.operands))
     return meaning[term] if isinstance(term, Input) else term
 
 
 def match(pattern: Term, term: Term, meaning: Mapping[Input, Term] | None = None) -> dict[Input, Term] | None:
-    """What the pattern's inputs must stand for so that it is the term, given what some stand for; None if nothing."""
-    found = dict(meaning or {})
+    """The terms that the pattern's inputs must stand for so that the pattern is the term; None if there are none.
+
+    Args:
+        pattern: one side of an identity.
+        term: the term to match.
+        meaning: the terms that some inputs stand for already.
+    """
+    matches = dict(meaning or {})
     if isinstance(pattern, Input):
-        return found if found.setdefault(pattern, term) == term else None
+        return matches if matches.setdefault(pattern, term) == term else None
     if isinstance(pattern, Constant) or isinstance(term, Input | Constant):
-        return found if pattern == term else None
+        return matches if pattern == term else None
     if pattern.operation != term.operation:
         return None
     for part, operand in zip(pattern.operands, term.operands, strict=True):
-        step = match(part, operand, found)
-        if step is None:
+        extended = match(part, operand, matches)
+        if extended is None:
             return None
-        found = step
-    return found
+        matches = extended
+    return matches
 
 
 def rewritten(term: Term, identity: Identity) -> list[Term]:
-    """Every term that the identity makes of this one, used once, in either direction, at any place."""
-    found: list[Term] = []
-    for here, there in ((identity.left, identity.right), (identity.right, identity.left)):
-        meaning = match(here, term)
+    """Every term that one use of the identity makes of this term, in either direction, at any place."""
+    results: list[Term] = []
+    for source, target in ((identity.left, identity.right), (identity.right, identity.left)):
+        meaning = match(source, term)
         if meaning is not None:
-            found.append(substitute(there, meaning))
+            results.append(substitute(target, meaning))
     if isinstance(term, Apply):
         for i, operand in enumerate(term.operands):
             for new in rewritten(operand, identity):
-                found.append(Apply(term.operation, (*term.operands[:i], new, *term.operands[i + 1 :])))
-    return found
+                results.append(Apply(term.operation, (*term.operands[:i], new, *term.operands[i + 1 :])))
+    return results

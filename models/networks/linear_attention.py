@@ -1,13 +1,14 @@
 """The linear-attention classifier of You et al. 2025 (arXiv 2510.18810, §4.1): one token a pixel, no softmax.
 
-Without biases its output is a sum of products of a query, a key and a value, so everything that a propagation rule does
-to it has a closed form in the gradients through these three paths (`path_gradients`).
+Without biases its output is a sum of products of a query, a key and a value. So every propagation rule has a closed
+form on it, in the gradients through these three paths (`path_gradients`); see
+`faithcheck.models.networks.linear_attention_closed_forms`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -67,8 +68,8 @@ class LinearAttention(nn.Module):
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width, bias=False)
         self.head = nn.Linear(width * (pixels if pooling == "flatten" else 1), CLASSES, bias=False)
-        # Xavier keeps the product of three maps of order 1 at the start; with torch's default, a sixth of the size,
-        # five epochs left two seeds of four below 60 % on 8×8 digits.
+        # Xavier keeps the product of three maps of order 1 at the start. With torch's default, a sixth of the size,
+        # two of four seeds stayed below 60 % on 8×8 digits after five epochs.
         for layer in (self.query, self.key, self.value, self.head):
             nn.init.xavier_normal_(layer.weight)
 
@@ -77,7 +78,7 @@ class LinearAttention(nn.Module):
         return self.classify(self.embed(self.scale(pixels)))
 
     def scale(self, pixels: Tensor) -> Tensor:
-        """Standardise; without standardisation no operation at all."""
+        """Standardise; return the pixels themselves where mean is 0 and std is 1."""
         return pixels if (self.mean, self.std) == (0.0, 1.0) else (pixels - self.mean) / self.std
 
     def embed(self, pixels: Tensor) -> Tensor:
@@ -97,7 +98,7 @@ class LinearAttention(nn.Module):
         return self.head(output.mean(1) if self.pooling == "mean" else output.flatten(1))  # type: ignore[no-any-return]
 
     def forward_paths(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
-        """The output with pixels of their own for each path, each ``(batch, pixels)``, to ``(batch, 10)``.
+        """The output with separate pixels for each path, each ``(batch, pixels)``, to ``(batch, 10)``.
 
         ``forward_paths(x, x, x)`` equals ``forward(x)``.
         """
@@ -129,7 +130,7 @@ class LinearAttentionBlock(nn.Module):
         return logits
 
     def attend(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
-        """What is added to the residual, from the tokens of each path; all ``(batch, tokens, 768)``."""
+        """The term added to the residual, from the tokens of each path; all ``(batch, tokens, 768)``."""
         q, k, v = (
             layer(tokens).unflatten(2, (self.heads, -1)).transpose(1, 2)
             for layer, tokens in ((self.query, for_query), (self.key, for_key), (self.value, for_value))
@@ -139,16 +140,24 @@ class LinearAttentionBlock(nn.Module):
         return attended
 
     def forward_paths(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
-        """The output but for the residual, with tokens of their own for each path, to ``(batch, 2)``."""
+        """The output without the residual, with separate tokens for each path, to ``(batch, 2)``."""
         logits: Tensor = self.head(self.attend(for_query, for_key, for_value).mean(1))
         return logits
 
 
-def path_gradients(model: LinearAttention | LinearAttentionBlock, case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """The oracle: the explained output's gradient at the inputs through query, key and value alone.
+class HasPaths(Protocol):
+    """A model whose output can be computed from separate inputs for query, key and value."""
 
-    Three tensors (g_q, g_k, g_v) shaped like the inputs that sum to the gradient of ``model``, less that through a
-    block's residual; by autograd on ``forward_paths``, so no rule of propagation has a part in it.
+    def forward_paths(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
+        """The outputs ``(batch, outputs)``; each argument is shaped like the model's inputs."""
+        ...
+
+
+def path_gradients(model: HasPaths, case: Case) -> tuple[Tensor, Tensor, Tensor]:
+    """The explained output's gradient at the inputs through query, key and value alone.
+
+    Three tensors (g_q, g_k, g_v) shaped like the inputs. They sum to the gradient of ``model``, except the part through
+    a block's residual. Computed by autograd on ``forward_paths``, without any propagation rule.
     """
     with torch.enable_grad():
         q, k, v = (case.inputs.detach().clone().requires_grad_() for _ in range(3))
@@ -156,8 +165,8 @@ def path_gradients(model: LinearAttention | LinearAttentionBlock, case: Case) ->
     return gradients[0], gradients[1], gradients[2]
 
 
-class Rest(nn.Module):
-    """What follows a point inside a `LinearAttention`: the model that a case read there is explained on."""
+class UpperPart(nn.Module):
+    """The part of a `LinearAttention` above a point inside it, on inputs read at that point."""
 
     def __init__(self, model: LinearAttention, embedded: bool) -> None:
         super().__init__()
@@ -169,9 +178,9 @@ class Rest(nn.Module):
 
 
 def read_at(where: ReadAt, model: LinearAttention, case: Case) -> tuple[nn.Module, Case]:
-    """The same explanation, read elsewhere: a model and a case that begin at that point.
+    """The same explanation, with relevance read at another point: a model and a case that begin at that point.
 
-    * ``pixel``: as given; a removed pixel is black.
+    * ``pixel``: the model and the case unchanged; a removed pixel is black.
     * ``scaled pixel``: after standardisation, and a removed pixel is 0 there, the mean grey.
     * ``embedding``: at the tokens; a removed pixel is the token of a black one, which keeps its position embedding.
     * ``embedding from zero``: at the tokens; a removed token is 0, its position embedding included.
@@ -189,4 +198,4 @@ def read_at(where: ReadAt, model: LinearAttention, case: Case) -> tuple[nn.Modul
             inputs, baseline = model.embed(inputs), model.embed(baseline)
         if where != "embedding":
             baseline = torch.zeros_like(inputs)
-    return Rest(model, embedded=where != "scaled pixel").eval(), replace(case, inputs=inputs, baseline=baseline)
+    return UpperPart(model, embedded=where != "scaled pixel").eval(), replace(case, inputs=inputs, baseline=baseline)

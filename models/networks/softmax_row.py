@@ -6,7 +6,7 @@ structural bias and by a linearisation error. Here both have closed forms. With 
 * removing key i changes the output by exactly A_i (V_i − O) / (1 − A_i);
 * Eq. 5 gives its logit Z_i A_i (V_i − O);
 
-so through one softmax a key's relevance is its LOO times Z_i (1 − A_i).
+so through one softmax a key's relevance is Z_i (1 − A_i) times its LOO.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from faithcheck.models.case import Case
 class SoftmaxRow(nn.Module):
     """f = Σ_h Σ_i A_ih V_ih, A = softmax(Z) over the keys i: one attention row for each head h, and their sum.
 
-    Without parameters: logits Z and values V come from outside, see `row_case`.
+    The module has no parameters: logits Z and values V are its inputs, see `row_case`.
     """
 
     def forward(self, inputs: Tensor, attention_mask: Tensor, values: Tensor | None = None) -> Tensor:
-        """``(batch, keys, heads, 2)``, logits and values, to ``(batch, 1)``; a key whose mask is 0 is not there.
+        """``(batch, keys, heads, 2)``, logits and values, to ``(batch, 1)``; a key whose mask is 0 is removed.
 
         Args:
             inputs: ``(batch, keys, heads, 2)``, or with ``values`` the logits alone, ``(batch, keys, heads)``.
@@ -34,10 +34,10 @@ class SoftmaxRow(nn.Module):
             values: ``(batch, keys, heads)``, where they are constants.
 
         Raises:
-            ValueError: an example has no key left.
+            ValueError: the mask removes every key of an example.
         """
         if not (attention_mask != 0).any(1).all():
-            raise ValueError("a softmax over no key at all is undefined: keep at least one of each example's keys")
+            raise ValueError("a softmax over no key is undefined: keep at least one key of each example")
         logits, values = inputs.unbind(-1) if values is None else (inputs, values)
         weights = logits.masked_fill((attention_mask == 0).unsqueeze(-1), -math.inf).softmax(1)
         return torch.einsum("bih,bih->bh", weights, values).sum(1, keepdim=True)
@@ -49,12 +49,13 @@ def row_case(logits: Tensor, values: Tensor, *, explain_values: bool) -> Case:
     Args:
         logits: ``(batch, keys, heads)``.
         values: ``(batch, keys, heads)``.
-        explain_values: false: values are constants, and relevance is what comes through the softmax.
+        explain_values: if false, values are constants, and all relevance comes through the softmax.
     """
     mask = torch.ones(logits.shape[:2], dtype=torch.int64, device=logits.device)
-    inputs, context = (torch.stack([logits, values], -1), {}) if explain_values else (logits, {"values": values})
+    inputs = torch.stack([logits, values], -1) if explain_values else logits
+    arguments = {"attention_mask": mask} if explain_values else {"attention_mask": mask, "values": values}
     target = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-    return Case(inputs, target, torch.zeros_like(inputs), forward_arguments={"attention_mask": mask, **context})
+    return Case(inputs, target, torch.zeros_like(inputs), forward_arguments=arguments)
 
 
 def contrast(logits: Tensor, values: Tensor) -> Tensor:
@@ -69,9 +70,9 @@ def contrast(logits: Tensor, values: Tensor) -> Tensor:
 def exact_loo(logits: Tensor, values: Tensor) -> Tensor:
     """Leave-One-Out of each key, Σ_h A_i (V_i − O) / (1 − A_i): two ``(batch, keys, heads)`` to ``(batch, keys)``."""
     keys = logits.shape[1]
-    others = 1 - torch.eye(keys, dtype=logits.dtype, device=logits.device).unsqueeze(-1)
-    rest = (logits.softmax(1).unsqueeze(1) * others).sum(2)  # 1 − A_i, also where A_i is nearly 1
-    return (contrast(logits, values) / rest).sum(2)
+    without_own = 1 - torch.eye(keys, dtype=logits.dtype, device=logits.device).unsqueeze(-1)
+    rest_of_weight = (logits.softmax(1).unsqueeze(1) * without_own).sum(2)  # 1 − A_i, also where A_i is nearly 1
+    return (contrast(logits, values) / rest_of_weight).sum(2)
 
 
 def exact_through_softmax(logits: Tensor, values: Tensor) -> Tensor:

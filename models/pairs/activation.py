@@ -1,90 +1,53 @@
-"""Activations written out: one function whose formula holds an added constant, or none.
+"""Activations written out: one function whose formula has an added constant, or none.
 
-The pairs are networks x → z = Wx + b → f(z) → V f(z) + c. AttnLRP, CP-LRP and ε-LRP pass relevance through an operation
-f of one operand unchanged, so its modified gradient is f(z)/z. Written out in several operations, with m(z) as the
-modified gradient of the whole formula, the attribution of output t moves by
+The pairs are networks x → z = Wx + b → f(z) → V f(z) + c.
 
-    a_f − a_g = x ⊙ Wᵀ((f(z)/z − m(z)) ⊙ V_t).
+1. AttnLRP, CP-LRP and ε-LRP pass relevance through an operation f of one operand unchanged, so its modified gradient is
+   f(z)/z.
+2. Written out in several operations, let m(z) be the modified gradient of the whole formula. The attributions of output
+   t differ by a_f − a_g = x ⊙ Wᵀ((f(z)/z − m(z)) ⊙ V_t).
+3. Without an added constant every step conserves, a product halves into operands that both lead back to z, and m(z) is
+   f(z)/z again.
+4. An added constant keeps its share of the relevance, so m(z) is smaller than f(z)/z:
 
-Without an added constant every step conserves, a product halves into operands that both lead back to z, and m(z) is
-f(z)/z again. An added constant keeps its share of the relevance, and m(z) falls short by
+   * GELU, 0.5·z·(1 + erf(z/√2)): z gets ½·½(1 + erf), erf gets ½·½z·erf/z; m = Φ − ¼, where Φ = ½(1 + erf). In short,
+     the quarter is the constant 1's half of ½z.
+   * The tanh form of GELU (`gelu_new`): the same, as z + 0.044715 z³ conserves; m = GELU(z)/z − ¼.
+   * σ(z) = ½ + ½tanh(z/2): the constant ½ keeps ½, so f/z − m = ½/z.
+   * softplus log(1 + eᶻ): 1 keeps its share 1/(1 + eᶻ) = σ(−z), so f/z − m = softplus(z)·σ(−z)/z.
 
-* GELU, 0.5·z·(1 + erf(z/√2)): z gets ½·½(1 + erf), erf gets ½·½z·erf/z; m = Φ − ¼, where Φ = ½(1 + erf). In short,
-  the quarter is the constant 1's half of ½z;
-* the tanh form of GELU (`gelu_new`): the same, as z + 0.044715 z³ conserves: m = GELU(z)/z − ¼;
-* σ(z) = ½ + ½tanh(z/2): the constant ½ keeps ½, so that f/z − m = ½/z;
-* softplus log(1 + eᶻ): 1 keeps its share 1/(1 + eᶻ) = σ(−z), so that f/z − m = softplus(z)·σ(−z)/z.
-
-The first two have products of data, which ε-LRP refuses; the last two it runs on, with the same rules. DeepLIFT's
-rescale rule multiplies Δoutput/Δinput along a chain of operations that all are of z alone, and these give Δf/Δz.
+GELU's formulas have products of data, which ε-LRP refuses; it runs on the other two, with the same rules. DeepLIFT's
+rescale rule multiplies Δoutput/Δinput along a chain of operations. All are functions of z alone, so it gives Δf/Δz.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers.activations import NewGELUActivation
 
-from faithcheck.models.case import Case
-from faithcheck.models.pair import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, Predict, equivalent_pair, expect_lrp
-from faithcheck.models.pairs.control import points
+from faithcheck.models.networks.hidden_layer import missing_slope, two_hidden_layers
+from faithcheck.models.pair import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, equivalent_pair, expect_lrp
+from faithcheck.models.pairs.cases import points
 
-RESCALED = expect_lrp("Δ/Δ of a chain of operations on z alone multiply to Δf/Δz", of="deeplift_rescale")
+SLOPE_OF_A_CHAIN = expect_lrp("Δ/Δ of a chain of operations on z alone multiply to Δf/Δz", of="deeplift_rescale")
 CITE = "Achtibat et al. 2024 (arXiv 2402.05602), the identity rule; added constants: Eq. 1 of arXiv 2510.18810"
 
 
-class HiddenLayer(nn.Module):
-    """Linear map, middle, linear map, both with bias: ``(batch, 8)`` to ``(batch, 3)``."""
-
-    def __init__(self, middle: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.hidden, self.middle, self.head = nn.Linear(8, 6), middle, nn.Linear(6, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
-        outputs: Tensor = self.head(self.middle(self.hidden(inputs)))
-        return outputs
-
-    def through_hidden(self, slope: Tensor, case: Case) -> Tensor:
-        """x ⊙ Wᵀ(slope ⊙ V_t) from the middle's modified gradient ``(batch, 6)``: ``(batch, 8)``, no autograd."""
-        return case.inputs * ((slope * self.head.weight[case.target]) @ self.hidden.weight)
-
-
-def networks(
-    seed: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    f: Callable[[Tensor], Tensor],
-    g: Callable[[Tensor], Tensor],
-) -> tuple[HiddenLayer, HiddenLayer]:
-    """Two networks of the same random weights, with f and with g in the middle, in eval mode."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        first, second = HiddenLayer(f), HiddenLayer(deepcopy(g))
-    second.hidden, second.head = deepcopy(first.hidden), deepcopy(first.head)
-    return first.to(device, dtype).eval(), second.to(device, dtype).eval()
-
-
-def missing(slope: Callable[[Tensor], Tensor]) -> Predict:
-    """The closed form of a_f − a_g where g's modified gradient at z falls short of f's by ``slope(z)``."""
-
-    def predict(f: HiddenLayer, g: HiddenLayer, case: Case) -> Tensor:
-        return f.through_hidden(slope(f.hidden(case.inputs)), case).detach()
-
-    return predict
-
-
-def quarter(why: str) -> Expectations:
-    """What is expected where the constant 1 of ½z(1 + …) takes half of ½z: x ⊙ ¼WᵀV_t is lost."""
+def expect_lost_quarter(why: str) -> Expectations:
+    """The expectations where the constant 1 of ½z(1 + …) takes half of ½z: x ⊙ ¼WᵀV_t is lost."""
     return {
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp(why, predict=missing(lambda z: torch.full_like(z, 0.25)), cite=CITE),
+        **expect_lrp(why, predict=missing_slope(lambda z: torch.full_like(z, 0.25)), cite=CITE),
     }
+
+
+def gelu_by_erf(z: Tensor) -> Tensor:
+    """GELU by its definition, ½z(1 + erf(z/√2))."""
+    return 0.5 * z * (1 + torch.erf(z / math.sqrt(2)))
 
 
 def gelu_new(z: Tensor) -> Tensor:
@@ -98,25 +61,27 @@ def gelu_new(z: Tensor) -> Tensor:
     why="GELU(z) = z·Φ(z)",
     expected={
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp("½Φ + ½z·Φ/z = Φ: the product halves into operands that both are of z alone"),
+        **expect_lrp("½Φ + ½z·Φ/z = Φ: the product halves, and both operands are functions of z alone"),
     },
     axioms=("invariance",),
 )
 def gelu_ndtr(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """GELU against z·Φ(z), Φ in one operation."""
-    return networks(seed, dtype, device, functional.gelu, lambda z: z * torch.special.ndtr(z))
+    return two_hidden_layers(seed, dtype, device, functional.gelu, lambda z: z * torch.special.ndtr(z))
 
 
 @equivalent_pair(
     "activation.gelu_erf",
     case=points,
     why="GELU(z) = z·Φ(z), and Φ(z) = ½(1 + erf(z/√2))",
-    expected=quarter("½·½(1 + erf) + ½·½z·erf/z = Φ − ¼: the constant 1 absorbs a quarter of the linear network"),
+    expected=expect_lost_quarter(
+        "½·½(1 + erf) + ½·½z·erf/z = Φ − ¼: the constant 1 keeps a quarter of the linear network"
+    ),
     axioms=("invariance",),
 )
 def gelu_erf(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """GELU against its formula."""
-    return networks(seed, dtype, device, functional.gelu, lambda z: 0.5 * z * (1 + torch.erf(z / math.sqrt(2))))
+    return two_hidden_layers(seed, dtype, device, functional.gelu, gelu_by_erf)
 
 
 @equivalent_pair(
@@ -124,12 +89,12 @@ def gelu_erf(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Mo
     case=points,
     why="the tanh form of GELU and its formula",
     cite="Hendrycks & Gimpel 2016, arXiv 1606.08415",
-    expected=quarter("½·½(1 + tanh) + ½·½z·tanh/z: as with erf, the constant 1 absorbs a quarter"),
+    expected=expect_lost_quarter("½·½(1 + tanh) + ½·½z·tanh/z: as with erf, the constant 1 keeps a quarter"),
     axioms=("invariance",),
 )
 def gelu_tanh(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """F.gelu(approximate="tanh") against the formula, which GPT-2 has."""
-    return networks(seed, dtype, device, lambda z: functional.gelu(z, approximate="tanh"), gelu_new)
+    """F.gelu(approximate="tanh") against the formula that GPT-2 uses."""
+    return two_hidden_layers(seed, dtype, device, lambda z: functional.gelu(z, approximate="tanh"), gelu_new)
 
 
 @equivalent_pair(
@@ -138,26 +103,28 @@ def gelu_tanh(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.M
     why="NewGELUActivation is the formula of the tanh form of GELU",
     expected={
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the class is one atom with the identity rule, as F.gelu is", of=ALL_LRP),
-        **RESCALED,
+        **expect_lrp("the class is treated as one operation with the identity rule, like F.gelu", of=ALL_LRP),
+        **SLOPE_OF_A_CHAIN,
     },
     axioms=("invariance",),
 )
 def gelu_new_class(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """F.gelu(approximate="tanh") against the class of `transformers` that writes it out."""
-    return networks(seed, dtype, device, lambda z: functional.gelu(z, approximate="tanh"), NewGELUActivation())
+    return two_hidden_layers(seed, dtype, device, lambda z: functional.gelu(z, approximate="tanh"), NewGELUActivation())
 
 
 @equivalent_pair(
     "activation.gelu_new_name",
     case=points,
     why="the same code inside NewGELUActivation and outside it",
-    expected=quarter("the class is one atom; the same code outside it loses a quarter to the constant 1"),
+    expected=expect_lost_quarter(
+        "the class is treated as one operation; the same code outside it loses a quarter to the constant 1"
+    ),
     axioms=("invariance",),
 )
 def gelu_new_name(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """The class of `transformers` against its own code."""
-    return networks(seed, dtype, device, NewGELUActivation(), gelu_new)
+    return two_hidden_layers(seed, dtype, device, NewGELUActivation(), gelu_new)
 
 
 @equivalent_pair(
@@ -166,14 +133,14 @@ def gelu_new_name(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[
     why="σ(z) = ½ + ½tanh(z/2)",
     expected={
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the constant ½ keeps ½ of the output", predict=missing(lambda z: 0.5 / z), of=ALL_LRP),
-        **RESCALED,
+        **expect_lrp("the constant ½ keeps ½ of the output", predict=missing_slope(lambda z: 0.5 / z), of=ALL_LRP),
+        **SLOPE_OF_A_CHAIN,
     },
     axioms=("invariance",),
 )
 def sigmoid_tanh(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """The sigmoid against the tanh that it is."""
-    return networks(seed, dtype, device, torch.sigmoid, lambda z: 0.5 + 0.5 * torch.tanh(z / 2))
+    """The sigmoid against its form with tanh."""
+    return two_hidden_layers(seed, dtype, device, torch.sigmoid, lambda z: 0.5 + 0.5 * torch.tanh(z / 2))
 
 
 @equivalent_pair(
@@ -184,13 +151,13 @@ def sigmoid_tanh(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[n
         **INVARIANT_BY_DEFINITION,
         **expect_lrp(
             "in 1 + eᶻ the constant 1 keeps its share σ(−z)",
-            predict=missing(lambda z: functional.softplus(z) * torch.sigmoid(-z) / z),
+            predict=missing_slope(lambda z: functional.softplus(z) * torch.sigmoid(-z) / z),
             of=ALL_LRP,
         ),
-        **RESCALED,
+        **SLOPE_OF_A_CHAIN,
     },
     axioms=("invariance",),
 )
 def softplus_log_exp(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Softplus against log(1 + eᶻ)."""
-    return networks(seed, dtype, device, functional.softplus, lambda z: torch.log(1 + torch.exp(z)))
+    return two_hidden_layers(seed, dtype, device, functional.softplus, lambda z: torch.log(1 + torch.exp(z)))

@@ -1,13 +1,12 @@
 """BatchNorm before and after it is folded into the layer before it.
 
-In eval mode BatchNorm is the affine map y ↦ γ (y − μ)/σ + β of each channel, with the running μ and σ; after Wx + b
-that is one affine map, of weights γW/σ and bias γ(b − μ)/σ + β (`torch.nn.utils.fusion`).
-
-LRP with ε → 0 takes the plain gradient through both affine maps, so γ/σ times that through W, which is the gradient
-through the folded one; every bias keeps its share, before and after. The ReLU behind sees the same values. So ε → 0
-LRP and DeepLIFT's rescale rule give the same maps. An LRP that hands relevance through BatchNorm unchanged, as an
-element-wise identity, shares μ and β out among the features, and the folded model's bias keeps them: it breaks
-(`tests/meta/test_pairs_affine.py` shows it).
+1. In eval mode BatchNorm is the affine map y ↦ γ (y − μ)/σ + β of each channel, with the running μ and σ. After Wx + b
+   the two are one affine map with weights γW/σ and bias γ(b − μ)/σ + β (`torch.nn.utils.fusion`).
+2. LRP with ε → 0 takes the plain gradient through both affine maps: γ/σ times the gradient through W, which is the
+   gradient through the folded map. Every bias keeps its share, before and after folding.
+3. The ReLU after them has the same values. So ε → 0 LRP and DeepLIFT's rescale rule give the same maps.
+4. An LRP that passes relevance through BatchNorm unchanged, as an element-wise identity, distributes the shares of μ
+   and β among the features, while the folded model's bias keeps them: it breaks (`tests/unit/test_pairs_affine.py`).
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from faithcheck.models.case import Case
 from faithcheck.models.pair import (
     ALL_LRP,
     INVARIANT_BY_DEFINITION,
-    Expectation,
     Expectations,
     equivalent_pair,
+    expect,
     expect_lrp,
 )
 
@@ -32,26 +31,26 @@ SIDE, CLASSES = 6, 3
 EXPECTED: Expectations = {
     **INVARIANT_BY_DEFINITION,
     **expect_lrp("two affine maps have the gradient of the folded one; biases keep their share", of=ALL_LRP),
-    ("invariance", "deeplift_rescale"): Expectation("HOLDS", "affine maps pass gradients on; ReLU sees equal values"),
+    **expect("invariance", "deeplift_rescale", "affine maps pass gradients on; ReLU has equal values"),
 }
-WHY = "in eval mode BatchNorm is affine, and so is it after an affine map"
+WHY = "in eval mode BatchNorm is affine, and so is its composition with an affine map"
 
 
-def drawn(seed: int, rows: int) -> Tensor:
+def random_points_of_mean_one(seed: int, rows: int) -> Tensor:
     """Random points ``(rows, 36)`` of mean 1, float64."""
     return torch.randn(rows, SIDE * SIDE, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) + 1
 
 
 def points(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
-    """Six random points, or images in rows of pixels, baseline 0."""
-    inputs = drawn(seed, 6).to(device, dtype)
+    """Six random points, or images flattened row by row, baseline 0."""
+    inputs = random_points_of_mean_one(seed, 6).to(device, dtype)
     return Case(inputs, torch.arange(6, device=device) % CLASSES, torch.zeros_like(inputs))
 
 
-def normalising(seed: int, *layers: nn.Module) -> nn.Sequential:
-    """The layers in eval mode and float64, after BatchNorm has met 64 points and its γ and β have been drawn.
+def with_statistics(seed: int, *layers: nn.Module) -> nn.Sequential:
+    """The layers in eval mode and float64, with random γ and β and the running statistics of 64 random points.
 
-    With ``momentum=None`` its running statistics are the mean of all batches met: of this one.
+    With ``momentum=None`` BatchNorm's running statistics are the mean over all batches, which is this one batch.
     """
     model = nn.Sequential(*layers).double().train()
     for norm in model:
@@ -59,7 +58,7 @@ def normalising(seed: int, *layers: nn.Module) -> nn.Sequential:
             nn.init.uniform_(norm.weight, 0.5, 2)
             nn.init.normal_(norm.bias)
     with torch.no_grad():
-        model(drawn(seed + 1, 64))
+        model(random_points_of_mean_one(seed + 1, 64))
     return model.eval()
 
 
@@ -69,7 +68,7 @@ def linear(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Modu
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layer, norm, head = nn.Linear(SIDE * SIDE, 12), nn.BatchNorm1d(12, momentum=None), nn.Linear(12, CLASSES)
-        f = normalising(seed, layer, norm, nn.ReLU(), head)
+        f = with_statistics(seed, layer, norm, nn.ReLU(), head)
     g = nn.Sequential(fuse_linear_bn_eval(layer, norm), nn.ReLU(), deepcopy(head))
     return f.to(device, dtype), g.to(device, dtype).eval()
 
@@ -81,6 +80,6 @@ def conv(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module
         torch.manual_seed(seed)
         image, layer, norm = nn.Unflatten(1, (1, SIDE, SIDE)), nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3, momentum=None)
         head = nn.Linear(3 * (SIDE - 2) ** 2, CLASSES)
-        f = normalising(seed, image, layer, norm, nn.ReLU(), nn.Flatten(), head)
+        f = with_statistics(seed, image, layer, norm, nn.ReLU(), nn.Flatten(), head)
     g = nn.Sequential(image, fuse_conv_bn_eval(layer, norm), nn.ReLU(), nn.Flatten(), deepcopy(head))
     return f.to(device, dtype), g.to(device, dtype).eval()

@@ -1,13 +1,13 @@
-"""Gated units: a gate g, σ(g) and an input u, three factors of which two are of g.
+"""Gated units: the product of a gate g, of σ(g) and of an input u, in either order.
 
-AttnLRP gives each operand of a product half, and CP-LRP, which speaks of attention only, the same to an element-wise
-one; the sigmoid passes relevance on unchanged (modified gradient σ(g)/g). So of y = g·σ(g)·u
+AttnLRP gives each operand of a product half. CP-LRP's own rule is for attention only, so an element-wise product gets
+the same halves. The sigmoid passes relevance on unchanged (modified gradient σ(g)/g). So of y = g·σ(g)·u
 
-* (g·σ(g))·u gives ½ to u and ¼ + ¼ to g;
-* silu(g)·u gives ½ to u and ½ to g: the identity rule of silu is the ½ + ½ of g·σ(g);
-* g·(σ(g)·u) gives ½ to g, ¼ to σ(g), so ¾ to g, and ¼ to u.
+1. (g·σ(g))·u gives ½ to u and ¼ + ¼ to g;
+2. silu(g)·u gives ½ to u and ½ to g: the identity rule of silu equals the ½ + ½ of g·σ(g);
+3. g·(σ(g)·u) gives ½ to g and ¼ to σ(g), together ¾ to g, and ¼ to u.
 
-Products of data: ε-LRP refuses all of these.
+ε-LRP refuses all of these, as they are products of data.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from faithcheck.models.case import Case
+from faithcheck.models.networks.hidden_layer import two_hidden_layers
 from faithcheck.models.pair import INVARIANT_BY_DEFINITION, equivalent_pair, expect_lrp
-from faithcheck.models.pairs.activation import networks
-from faithcheck.models.pairs.control import points
+from faithcheck.models.pairs.cases import points
 
 CITE = "bilinear and identity rules: arXiv 2510.18810, Eqs. 3–4; Achtibat et al. 2024, arXiv 2402.05602"
 
 
-def gate_first(g: Tensor, u: Tensor) -> Tensor:
+def gate_with_sigmoid_first(g: Tensor, u: Tensor) -> Tensor:
     """(g·σ(g))·u."""
     return (g * torch.sigmoid(g)) * u
 
 
-def gate_last(g: Tensor, u: Tensor) -> Tensor:
+def sigmoid_with_input_first(g: Tensor, u: Tensor) -> Tensor:
     """g·(σ(g)·u)."""
     return g * (torch.sigmoid(g) * u)
 
@@ -53,8 +53,8 @@ class GatedUnit(nn.Module):
         return outputs
 
 
-def quarter_to_gates(f: GatedUnit, g: GatedUnit, case: Case) -> Tensor:
-    """The gap a_f − a_g, ``(batch, 8)``: y_j/4 at a gate and −y_j/4 at an input, y_j unit j's part of the output."""
+def gap_at_gates_and_inputs(f: GatedUnit, g: GatedUnit, case: Case) -> Tensor:
+    """The gap a_f − a_g, ``(batch, 8)``: y_j/4 at gate j and −y_j/4 at input j, y_j unit j's part of the output."""
     gates, inputs = case.inputs.chunk(2, 1)
     quarter = functional.silu(gates) * inputs * f.head.weight[case.target] / 4
     return torch.cat([quarter, -quarter], 1).detach()
@@ -66,7 +66,7 @@ def quarter_to_gates(f: GatedUnit, g: GatedUnit, case: Case) -> Tensor:
     why="multiplication is associative",
     expected={
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp("g gets ¾ against ½, u ¼ against ½", predict=quarter_to_gates, cite=CITE),
+        **expect_lrp("g gets ¾ in f and ½ in g, u ¼ and ½", predict=gap_at_gates_and_inputs, cite=CITE),
     },
     axioms=("invariance",),
 )
@@ -75,7 +75,7 @@ def unit(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head = nn.Linear(4, 3).to(device, dtype)
-    return GatedUnit(gate_last, head).eval(), GatedUnit(gate_first, deepcopy(head)).eval()
+    return GatedUnit(sigmoid_with_input_first, head).eval(), GatedUnit(gate_with_sigmoid_first, deepcopy(head)).eval()
 
 
 @equivalent_pair(
@@ -84,17 +84,17 @@ def unit(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module
     why="SiLU(z) = z·σ(z)",
     expected={
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp("½σ + ½z·σ/z = σ: z·σ(z) gets the identity rule of SiLU", cite=CITE),
+        **expect_lrp("½σ + ½z·σ/z = σ: z·σ(z) propagates as by the identity rule of SiLU", cite=CITE),
     },
     axioms=("invariance",),
 )
 def silu(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """SiLU against z·σ(z) after a hidden layer."""
-    return networks(seed, dtype, device, functional.silu, lambda z: z * torch.sigmoid(z))
+    return two_hidden_layers(seed, dtype, device, functional.silu, lambda z: z * torch.sigmoid(z))
 
 
 class SwiGLU(nn.Module):
-    """The weights of a Llama's gated layer with the unit written out: ``(batch, 8)`` to ``(batch, 8)``."""
+    """A Llama's gated feed-forward layer with the unit written out: ``(batch, 8)`` to ``(batch, 8)``."""
 
     def __init__(self, layer: Any, unit: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -122,21 +122,22 @@ def llama(seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:
     why="SiLU(g) = g·σ(g)",
     expected={
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp("g gets ¼ + ¼ from g·σ(g), as much as SiLU's ½; u gets ½ twice", cite=CITE),
+        **expect_lrp("g gets ¼ + ¼ from g·σ(g), as much as SiLU's ½; u gets ½ in both", cite=CITE),
     },
     axioms=("invariance",),
 )
 def swiglu(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """LlamaMLP against (g·σ(g))·u."""
     layer = llama(seed, dtype, device)
-    return layer, SwiGLU(deepcopy(layer), gate_first).eval()
+    return layer, SwiGLU(deepcopy(layer), gate_with_sigmoid_first).eval()
 
 
-def quarter_between_paths(f: Any, g: nn.Module, case: Case) -> Tensor:
-    """¼ x ⊙ (g_u − g_g), ``(batch, 8)``, with the gradients through the up path and, σ(g) held constant, the gate path.
+def gap_between_paths(f: Any, g: nn.Module, case: Case) -> Tensor:
+    """The gap a_f − a_g = ¼ x ⊙ (g_u − g_g), ``(batch, 8)``.
 
-    With g_u = W_uᵀ(SiLU(g) ⊙ w) and g_g = W_gᵀ(σ(g) ⊙ u ⊙ w), w the output's row of W_d: x ⊙ (½g_g + ½g_u) for f and
-    x ⊙ (¾g_g + ¼g_u) for g.
+    1. With w the output's row of W_d, g_u = W_uᵀ(SiLU(g) ⊙ w) is the gradient through the up path, and
+       g_g = W_gᵀ(σ(g) ⊙ u ⊙ w) the gradient through the gate path, σ(g) held constant.
+    2. The map on f is x ⊙ (½g_g + ½g_u), that on g x ⊙ (¾g_g + ¼g_u).
     """
     gate, up = f.gate_proj(case.inputs), f.up_proj(case.inputs)
     row = f.down_proj.weight[case.target]
@@ -151,11 +152,11 @@ def quarter_between_paths(f: Any, g: nn.Module, case: Case) -> Tensor:
     why="SiLU(g)·u = g·(σ(g)·u)",
     expected={
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the gate path gets ½ and ¾, the up path ½ and ¼", predict=quarter_between_paths, cite=CITE),
+        **expect_lrp("the gate path gets ½ and ¾, the up path ½ and ¼", predict=gap_between_paths, cite=CITE),
     },
     axioms=("invariance",),
 )
 def swiglu_reassociated(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """LlamaMLP against g·(σ(g)·u)."""
     layer = llama(seed, dtype, device)
-    return layer, SwiGLU(deepcopy(layer), gate_last).eval()
+    return layer, SwiGLU(deepcopy(layer), sigmoid_with_input_first).eval()

@@ -1,10 +1,12 @@
 """One term written as two: x = ½x + ½x, and Wx + b = (W′x + b′) + (W″x + b″).
 
-LRP with ε → 0 is gradient × input with the gradient modified at products of data, activations and norms (see
-`faithcheck.explainers.lrp.rules`). A sum and a multiple by a constant are none of these: through both terms together comes
-½ + ½ = 1 times the gradient, or W′ + W″ = W, and the activations behind them see the same values. So every map is the
-same, exactly. With the stabiliser ε > 0 the sum is one more denominator, and the maps differ in the first order of ε:
-docs/epsilon.md. DeepLIFT's rescale rule, too, takes plain gradients through sums, and its slopes see the same values.
+1. LRP with ε → 0 is gradient × input with the gradient modified at products of data, activations and norms (see
+   `faithcheck.explainers.lrp.rules`). A sum and a multiple by a constant keep the plain gradient.
+2. Both terms together pass on ½ + ½ = 1 times the gradient, or W′ + W″ = W, and the activations after them have the
+   same values. So the maps are equal, exactly.
+3. With the stabiliser ε > 0 the sum is one more denominator, and the maps differ in the first order of ε
+   (docs/epsilon.md).
+4. DeepLIFT's rescale rule takes plain gradients through sums too, and its slopes are computed from the same values.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from torch import Tensor, nn
 from faithcheck.models.pair import (
     ALL_LRP,
     INVARIANT_BY_DEFINITION,
-    Expectation,
     Expectations,
     equivalent_pair,
+    expect,
     expect_lrp,
     random_points,
 )
@@ -28,10 +30,10 @@ FEATURES, HIDDEN, CLASSES = 6, 10, 3
 EXPECTED: Expectations = {
     **INVARIANT_BY_DEFINITION,
     **expect_lrp(
-        "the two terms' gradients add up to that of the one, and sums are not modified where ε → 0",
+        "the gradients of the two terms add up to the gradient of the whole, and sums are not modified where ε → 0",
         of=ALL_LRP,
     ),
-    ("invariance", "deeplift_rescale"): Expectation("HOLDS", "activations see the same values; sums pass gradients on"),
+    **expect("invariance", "deeplift_rescale", "activations have the same values; sums pass gradients on"),
 }
 points = random_points(6, FEATURES, classes=CLASSES)
 
@@ -46,24 +48,24 @@ class Residual(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """``(batch, features)`` to the same."""
-        kept = inputs / 2 + inputs / 2 if self.halves else inputs
-        outputs: Tensor = kept + self.branch(inputs)
+        skip = inputs / 2 + inputs / 2 if self.halves else inputs
+        outputs: Tensor = skip + self.branch(inputs)
         return outputs
 
 
-class InTwo(nn.Module):
-    """A linear layer as the sum of two, the first with drawn weights and the second with what is missing."""
+class SplitLinear(nn.Module):
+    """A linear layer as the sum of two: the first has random weights, the second the difference to the whole."""
 
     def __init__(self, whole: nn.Linear) -> None:
         super().__init__()
         self.first, self.second = deepcopy(whole), deepcopy(whole)
         with torch.no_grad():
-            for one, other in zip(self.first.parameters(), self.second.parameters(), strict=True):
-                one.copy_(torch.randn_like(one))
-                other.sub_(one)
+            for random, rest in zip(self.first.parameters(), self.second.parameters(), strict=True):
+                random.copy_(torch.randn_like(random))
+                rest.sub_(random)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """As the layer: ``(batch, features)`` to ``(batch, outputs)``."""
+        """The outputs: ``(batch, features)`` to ``(batch, outputs)``."""
         total: Tensor = self.first(inputs) + self.second(inputs)
         return total
 
@@ -88,5 +90,5 @@ def linear(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Modu
         torch.manual_seed(seed)
         whole, head = nn.Linear(FEATURES, HIDDEN).double(), nn.Linear(HIDDEN, CLASSES).double()
         f = nn.Sequential(whole, nn.Tanh(), head)
-        g = nn.Sequential(InTwo(whole), nn.Tanh(), deepcopy(head))
+        g = nn.Sequential(SplitLinear(whole), nn.Tanh(), deepcopy(head))
     return f.to(device, dtype).eval(), g.to(device, dtype).eval()

@@ -1,9 +1,11 @@
 """max(a, b) against (a + b + |a − b|)/2, in a maxout network.
 
-max selects: relevance goes with the gradient, 1 to the larger. In (a + b + |a − b|)/2 sums and multiples pass the
-gradient on, and |·| only changes a sign, so its gradient is ±1, also where relevance is kept as a ratio, |z|/z. So a
-gets ½(1 + sign(a − b)): 1 where it is the larger, 0 else, ½ at a tie, as torch's max has it too. DeepLIFT's rescale
-rule says nothing of max, and refuses it.
+1. max selects: relevance follows the gradient, which is 1 for the larger operand.
+2. In (a + b + |a − b|)/2, sums and multiples pass the gradient on. |·| only changes a sign: its gradient ±1 equals its
+   identity rule |z|/z.
+3. So a gets ½(1 + sign(a − b)): 1 where it is the larger, 0 where it is the smaller, ½ at a tie, as torch's max does.
+
+DeepLIFT's rescale rule is not defined for max, and refuses it.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ class Maxout(nn.Module):
     def __init__(self, written_out: bool) -> None:
         super().__init__()
         self.written_out = written_out
-        self.one, self.other = (nn.Linear(5, 8, bias=False) for _ in range(2))
+        self.first, self.second = (nn.Linear(5, 8, bias=False) for _ in range(2))
         self.head = nn.Linear(8, 3, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The outputs."""
-        a, b = self.one(inputs), self.other(inputs)
+        a, b = self.first(inputs), self.second(inputs)
         larger = (a + b + (a - b).abs()) / 2 if self.written_out else torch.maximum(a, b)
         outputs: Tensor = self.head(larger)
         return outputs
@@ -34,15 +36,15 @@ class Maxout(nn.Module):
 @equivalent_pair(
     "maximum.absolute",
     case=random_points(6, 5, classes=3),
-    why="|a − b| is the larger less the smaller, a + b their sum",
+    why="|a − b| is the larger minus the smaller, a + b their sum",
     expected={
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp("½(1 + sign(a − b)) is 1 for the larger and 0 for the other", of=ALL_LRP),
+        **expect_lrp("½(1 + sign(a − b)) is 1 for the larger and 0 for the smaller", of=ALL_LRP),
     },
     axioms=("invariance",),
 )
 def absolute(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Shared weights."""
+    """A maxout network of random weights, its maximum in one operation and written out."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         f = Maxout(written_out=False)

@@ -1,19 +1,19 @@
 """LayerNorm and RMSNorm in one operation and written out, between two linear maps.
 
-As one operation (or as a class that is one atom) a norm is linear with its 1/σ held constant. Let c be what it scales
-(x − mean x, or x), n its size, σ² = mean c² + eps, and G the gradient at c/σ. Then G/σ arrives at c.
+Let c be what the norm scales (x − mean x, or x), n its size, σ² = mean c² + eps, and G the gradient at c/σ.
 
-Written out, 1/σ is data. The product of c and 1/σ halves: G/2σ at c and ½ΣGc at 1/σ. From there every step has the
-identity rule: 1/σ² · ½ΣGc at σ, 1/σ³ · ½ΣGc at σ², where eps keeps its share, and c/n of that at c. Together
-½(G/σ + c ΣGc/(nσ³)). The difference is ½(G/σ − c ΣGc/(nσ³)), half of the plain gradient of c/σ: the reciprocal's rule
-lacks its minus sign, and the ½ of the root and the 2 of the square cancel. As all else is linear,
-
-    a_f − a_g = ½ x ⊙ ∇f(x),
-
-exactly, for any eps, γ, β and biases.
+1. As one operation (or as a class that is treated as one) a norm is linear with its 1/σ held constant: G/σ arrives
+   at c.
+2. Written out, 1/σ is data. The product of c and 1/σ halves: G/2σ at c and ½ΣGc at 1/σ.
+3. From 1/σ on, every step has the identity rule: 1/σ² · ½ΣGc at σ, 1/σ³ · ½ΣGc at σ², where eps keeps its share, and
+   c/n of that at c.
+4. Together ½(G/σ + c ΣGc/(nσ³)). The difference to step 1 is ½(G/σ − c ΣGc/(nσ³)).
+5. This is half of the plain gradient of c/σ: the reciprocal's rule lacks its minus sign, and the ½ of the root and the
+   2 of the square cancel.
+6. All other operations are linear, so a_f − a_g = ½ x ⊙ ∇f(x), exactly, for any eps, γ, β and biases.
 
 Two ways to write a variance agree: mean (x − mean x)² and mean x² − (mean x)² both have the modified gradient c/n, by
-the identity rule of the square. ε-LRP refuses a norm written out: it has a product of data.
+the identity rule of the square. ε-LRP refuses a norm written out, as it has a product of data.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from faithcheck.models.case import Case, input_gradient
+from faithcheck.models.case import Case
+from faithcheck.models.closed_forms import gradient_times_input
+from faithcheck.models.networks.hidden_layer import two_hidden_layers
 from faithcheck.models.pair import INVARIANT_BY_DEFINITION, Expectations, equivalent_pair, expect_lrp
-from faithcheck.models.pairs.activation import networks
-from faithcheck.models.pairs.control import points
+from faithcheck.models.pairs.cases import points
 
 
 def centred_variance(z: Tensor) -> Tensor:
@@ -55,10 +56,10 @@ class LayerNormByHand(nn.Module):
         return (z - z.mean(-1, keepdim=True)) / sigma * self.weight + self.bias
 
 
-class RootMeanSquare(nn.Module):
-    """The parameters of a `LlamaRMSNorm` and its code, under a name of no norm; ``(batch, width)`` to the same.
+class RMSNormOfAnotherName(nn.Module):
+    """The parameters and the code of a `LlamaRMSNorm`, in a class that no rule names; ``(batch, width)`` to the same.
 
-    As there, what is between is float32.
+    Like `LlamaRMSNorm` it computes in float32.
     """
 
     def __init__(self, norm: Any) -> None:
@@ -74,12 +75,12 @@ class RootMeanSquare(nn.Module):
 
 
 def half_the_gradient(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
-    """½ x ⊙ ∇f(x), ``(batch, 8)``."""
-    return case.inputs * input_gradient(f, case) / 2
+    """½ x ⊙ ∇f(x), ``(batch, 8)``: what the pair loses where 1/σ takes half."""
+    return gradient_times_input(f, case) / 2
 
 
-def as_data(why: str) -> Expectations:
-    """What is expected where g treats 1/σ as data."""
+def expect_half_lost(why: str) -> Expectations:
+    """The expectations where g treats 1/σ as data."""
     return {
         **INVARIANT_BY_DEFINITION,
         **expect_lrp(why, predict=half_the_gradient, cite="1/σ constant: Ali et al. 2022"),
@@ -89,12 +90,12 @@ def as_data(why: str) -> Expectations:
 def layer_norm(seed: int, dtype: torch.dtype, device: torch.device) -> nn.LayerNorm:
     """LayerNorm over six numbers, γ and β random."""
     norm = nn.LayerNorm(6)
-    spread(norm, seed)
+    randomise_affine(norm, seed)
     return norm.to(device, dtype)
 
 
-def spread(norm: nn.Module, seed: int) -> None:
-    """Make γ and β random; as they are made, they are 1 and 0."""
+def randomise_affine(norm: nn.Module, seed: int) -> None:
+    """Replace γ and β, which are 1 and 0 at first, by random numbers."""
     for parameter in norm.parameters():
         nn.init.normal_(parameter, 1, 0.5, generator=torch.Generator().manual_seed(seed))
 
@@ -103,39 +104,39 @@ def spread(norm: nn.Module, seed: int) -> None:
     "norm.layer_norm",
     case=points,
     why="LayerNorm is (z − mean z)/σ ⊙ γ + β",
-    expected=as_data("1/σ is constant in F.layer_norm and takes half by hand: the gap is ½ gradient × input"),
+    expected=expect_half_lost("1/σ is constant in F.layer_norm and takes half by hand: the gap is ½ gradient × input"),
     axioms=("invariance",),
 )
 def layer_norm_by_hand(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """LayerNorm against mean, variance, root and quotient."""
     norm = layer_norm(seed, dtype, device)
-    return networks(seed, dtype, device, norm, LayerNormByHand(norm))
+    return two_hidden_layers(seed, dtype, device, norm, LayerNormByHand(norm))
 
 
 @equivalent_pair(
     "norm.two_variances",
     case=points,
     why="mean (z − mean z)² = mean z² − (mean z)²",
-    expected={**INVARIANT_BY_DEFINITION, **expect_lrp("either variance has the modified gradient (z − mean z)/n")},
+    expected={**INVARIANT_BY_DEFINITION, **expect_lrp("both variances have the modified gradient (z − mean z)/n")},
     axioms=("invariance",),
 )
 def two_variances(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """LayerNorm by hand, with one and with another formula of the variance."""
     norm = layer_norm(seed, dtype, device)
-    return networks(seed, dtype, device, LayerNormByHand(norm), LayerNormByHand(norm, variance_from_moments))
+    return two_hidden_layers(seed, dtype, device, LayerNormByHand(norm), LayerNormByHand(norm, variance_from_moments))
 
 
 @equivalent_pair(
     "norm.rms_norm",
     case=points,
     why="RMSNorm is z/√(mean z² + eps) ⊙ γ",
-    expected=as_data("1/rms is constant in F.rms_norm and takes half by hand: the gap is ½ gradient × input"),
+    expected=expect_half_lost("1/rms is constant in F.rms_norm and takes half by hand: the gap is ½ gradient × input"),
     axioms=("invariance",),
 )
 def rms_norm_by_hand(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """F.rms_norm against square, mean, root and quotient."""
     weight = layer_norm(seed, dtype, device).weight.detach()
-    return networks(
+    return two_hidden_layers(
         seed,
         dtype,
         device,
@@ -144,20 +145,20 @@ def rms_norm_by_hand(seed: int, dtype: torch.dtype, device: torch.device) -> tup
     )
 
 
-def single_precision(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
-    """The points in float32, whatever is asked: `LlamaRMSNorm` computes in it, so no closed form is closer."""
+def float32_points(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
+    """The points in float32 whatever the dtype: `LlamaRMSNorm` computes in float32, so no closed form is closer."""
     return points(seed, torch.float32, device)
 
 
 @equivalent_pair(
     "norm.llama_rms_norm",
-    case=single_precision,
+    case=float32_points,
     why="the same code in LlamaRMSNorm and in a class of another name",
-    expected=as_data("the class is one atom, its 1/rms constant; the same code elsewhere gives half to 1/rms"),
+    expected=expect_half_lost("the class has a constant 1/rms; the same code elsewhere gives half to 1/rms"),
     axioms=("invariance",),
 )
 def llama_rms_norm(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """LlamaRMSNorm against its own code, in float32."""
     norm = LlamaRMSNorm(6)
-    spread(norm, seed)
-    return networks(seed, torch.float32, device, norm, RootMeanSquare(norm))
+    randomise_affine(norm, seed)
+    return two_hidden_layers(seed, torch.float32, device, norm, RMSNormOfAnotherName(norm))

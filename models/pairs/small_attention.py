@@ -1,35 +1,30 @@
-"""Linear attention small enough for SymPy: two tokens of two dimensions, rational weights, both associations.
+"""Linear attention small enough for SymPy: two tokens of two coordinates, rational weights, both associations.
 
-QKᵀV is a product of three factors, so its order is one of the trees of `product`. The closed forms (FACTS §2), for
-g_q, g_k, g_v the output's gradients through the three paths:
+QKᵀV is a product of three factors, so its order is one of the trees of `faithcheck.models.networks.scalar_product`.
+With g_q, g_k, g_v the output's gradients through the three paths:
 
-* AttnLRP halves at each product of data: x ⊙ (¼g_q + ¼g_k + ½g_v) for (QKᵀ)V, x ⊙ (½g_q + ¼g_k + ¼g_v) for Q(KᵀV).
-  Gap ¼ x ⊙ (g_v − g_q).
-* CP-LRP holds the first factor of a product constant: x ⊙ g_v for both.
+1. AttnLRP halves at each product of data: x ⊙ (¼g_q + ¼g_k + ½g_v) for (QKᵀ)V, x ⊙ (½g_q + ¼g_k + ¼g_v) for Q(KᵀV).
+   Gap ¼ x ⊙ (g_v − g_q).
+2. CP-LRP holds the first factor of a product constant: x ⊙ g_v for both.
 
-The axiom ``symbolic`` derives both from Eqs. 1, 3 and 4 alone.
+The axiom ``symbolic`` derives both from Eqs. 1, 3 and 4 (arXiv 2510.18810) alone.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.case import Case
+from faithcheck.models.networks.linear_attention_closed_forms import association_gap
+from faithcheck.models.networks.scalar_product import Leaf, ProductNode, Tree, evaluate, left_comb
 from faithcheck.models.pair import INVARIANT_BY_DEFINITION, equivalent_pair, expect_lrp, random_points
-from faithcheck.models.pairs.product import PAPER, SYMBOLIC, Leaf, Product, Tree, left_comb
+from faithcheck.models.pairs.product import BILINEAR_RULE, SYMBOLIC
 
 TOKENS, WIDTH = 2, 2
-LEFT, RIGHT = left_comb(3), Product(Leaf(0), Product(Leaf(1), Leaf(2)))
-
-
-def chained(tree: Tree, factors: Sequence[Tensor]) -> Tensor:
-    """The matrix product of the factors, each ``(batch, …, …)``, in the tree's order."""
-    if isinstance(tree, Leaf):
-        return factors[tree.index]
-    return chained(tree.left, factors) @ chained(tree.right, factors)
+LEFT, RIGHT = left_comb(3), ProductNode(Leaf(0), ProductNode(Leaf(1), Leaf(2)))
 
 
 class SmallAttention(nn.Module):
@@ -49,25 +44,18 @@ class SmallAttention(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The output at these coordinates."""
-        return self.attend(inputs, inputs, inputs)
+        return self.forward_paths(inputs, inputs, inputs)
 
-    def attend(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
-        """The output from coordinates of their own for each path, each ``(batch, tokens·width)``, to ``(batch, 1)``."""
+    def forward_paths(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
+        """The output from separate coordinates for each path, each ``(batch, tokens·width)``, to ``(batch, 1)``."""
         q, k, v = (x.view(len(x), *self.head.shape) for x in (for_query, for_key, for_value))
         factors = q @ self.query, (k @ self.key).transpose(1, 2), v @ self.value
-        return (chained(self.tree, factors) * self.head).sum((1, 2)).unsqueeze(1)
-
-
-def quarter(f: SmallAttention, g: SmallAttention, case: Case) -> Tensor:
-    """¼ x ⊙ (g_v − g_q), ``(batch, features)``, by autograd through each path alone; f is (QKᵀ)V."""
-    with torch.enable_grad():
-        q, k, v = (case.inputs.detach().clone().requires_grad_() for _ in range(3))
-        g_q, g_v = torch.autograd.grad(f.attend(q, k, v).sum(), (q, v))
-    return case.inputs * (g_v - g_q) / 4
+        attended: Tensor = evaluate(self.tree, factors, operator.matmul)
+        return (attended * self.head).sum((1, 2)).unsqueeze(1)
 
 
 def rational(seed: int, *shape: int) -> Tensor:
-    """Numbers k/4 with 1 ≤ |k| ≤ 4: float64 computes with a few of them exactly."""
+    """Random numbers k/4 with 1 ≤ |k| ≤ 4: float64 computes exactly with a few of them."""
     generator = torch.Generator().manual_seed(seed)
     sign = 2 * torch.randint(0, 2, shape, generator=generator) - 1
     return sign * torch.randint(1, 5, shape, generator=generator).double() / 4
@@ -77,10 +65,15 @@ def rational(seed: int, *shape: int) -> Tensor:
     "linear_attention.symbolic",
     case=random_points(8, TOKENS * WIDTH),
     why="matrix multiplication is associative: (QKᵀ)V = Q(KᵀV), the same weights",
-    cite=PAPER,
+    cite=BILINEAR_RULE,
     expected={
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp("each product halves: the gap is ¼ x ⊙ (g_v − g_q)", predict=quarter, cite=PAPER, of="attnlrp"),
+        **expect_lrp(
+            "each product halves: the gap is ¼ x ⊙ (g_v − g_q)",
+            predict=association_gap,
+            cite=BILINEAR_RULE,
+            of="attnlrp",
+        ),
         **expect_lrp("all relevance goes through the value path: both orders give x ⊙ g_v", of="cplrp"),
         **SYMBOLIC,
     },

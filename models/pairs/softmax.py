@@ -2,66 +2,77 @@
 
 Let A = softmax(z) over the last axis, G the modified gradient at A, and Ḡ = Σ_j A_j G_j.
 
-* In one operation AttnLRP passes the plain gradient (arXiv 2510.18810, Eq. 5): A_k (G_k − Ḡ) at z_k.
-* Written out, A = e · (1/s) with e_k = exp(t_k), s = Σ e, t = z up to a shift. The product halves: G_k/2s at e_k and
-  ½ Σ_j G_j e_j at 1/s; the reciprocal's identity rule makes that Ḡ/2s at s and at every e_k. exp has the identity rule
-  e_k/t_k. So ½A_k (G_k + Ḡ)/t_k arrives at t_k, the sign of Ḡ turned. At t_k = 0 the rule's gradient is the slope of
-  exp, 1, in place of 1/t_k. Unlike Eq. 5 this conserves: Σ t_k · … = Ḡ = Σ A_k G_k, but for a t_k of exactly 0.
-* The stable form has t = z − max z. If the maximum is detached, it keeps its share, and the gradient at z is that at t.
-  If not, the largest z_k also loses the sum over k of what arrives at t.
+1. In one operation AttnLRP passes the plain gradient (arXiv 2510.18810, Eq. 5): A_k (G_k − Ḡ) at z_k.
+2. Written out, A = e · (1/s) with e_k = exp(t_k), s = Σ e, and t = z up to a shift. The product halves: G_k/2s at e_k
+   and ½ Σ_j G_j e_j at 1/s.
+3. The reciprocal's identity rule makes the latter Ḡ/2s at s, and so at every e_k.
+4. exp has the identity rule e_k/t_k. So ½A_k (G_k + Ḡ)/t_k arrives at t_k: the sign of Ḡ is the opposite of Eq. 5's. At
+   t_k = 0 the rule's gradient is the slope of exp, 1, in place of 1/t_k.
+5. Unlike Eq. 5 this conserves: Σ t_k · … = Ḡ = Σ A_k G_k, unless a t_k is exactly 0.
+6. The stable form has t = z − max z. If the maximum is detached, it keeps its share, and the gradient at z equals the
+   gradient at t. If not, the largest z_k also loses the sum over k of the gradients at t.
 
-In an attention head A @ V halves once more, which G has, and V gets the same either way. CP-LRP holds A constant in
-A @ V, whatever A is made of: relevance goes through V alone. But it knows attention weights by their softmax and their
-matrix product. Where a mixture multiplies element by element, it holds a softmax constant and gives all to the experts;
-the softmax written out is data like any other and takes half.
+In an attention head A @ V halves once more, which G includes, and V gets the same in both forms. CP-LRP holds A
+constant in A @ V, however A was computed: relevance goes through V alone. It recognises attention weights by their
+softmax and their matrix product. In a mixture of experts, an element-wise product, it holds a softmax constant and
+gives all relevance to the experts; a softmax written out is data and takes half.
 
-ε-LRP refuses all of these, and so does Attention Rollout where there is no softmax to see.
+ε-LRP refuses all of these. Attention Rollout refuses a model without a softmax operation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case, select_target
-from faithcheck.models.pair import INVARIANT_BY_DEFINITION, Expectations, Predict, equivalent_pair, expect_lrp
-from faithcheck.models.pairs.control import WIDTH, points, sentences
+from faithcheck.models.pair import (
+    INVARIANT_BY_DEFINITION,
+    Expectations,
+    Pair,
+    Predict,
+    equivalent_pair,
+    expect_lrp,
+    register,
+)
+from faithcheck.models.pairs.cases import WIDTH, points, sentences
 
 Softmax: TypeAlias = Callable[[Tensor], Tensor]
 CITE = "arXiv 2510.18810, Eqs. 3–5"
 
 
-def in_one(z: Tensor) -> Tensor:
+def one_operation(z: Tensor) -> Tensor:
     """The softmax over the last axis, one operation."""
     return torch.softmax(z, -1)
 
 
-def divided(exponentials: Tensor) -> Tensor:
-    """Exponentials over their sum."""
+def normalised(exponentials: Tensor) -> Tensor:
+    """Exponentials divided by their sum."""
     return exponentials / exponentials.sum(-1, keepdim=True)
 
 
 def exp_divide(z: Tensor) -> Tensor:
     """The softmax from its definition."""
-    return divided(torch.exp(z))
+    return normalised(torch.exp(z))
 
 
-def stable(z: Tensor) -> Tensor:
-    """The softmax as numerical code has it: the largest logit, a constant, is subtracted first."""
-    return divided(torch.exp(z - z.detach().amax(-1, keepdim=True)))
+def stable_detached(z: Tensor) -> Tensor:
+    """The numerically stable softmax: the largest logit, detached, is subtracted first."""
+    return normalised(torch.exp(z - z.detach().amax(-1, keepdim=True)))
 
 
 def stable_attached(z: Tensor) -> Tensor:
-    """The same with a maximum that carries relevance."""
-    return divided(torch.exp(z - z.amax(-1, keepdim=True)))
+    """The numerically stable softmax with a maximum that gets relevance."""
+    return normalised(torch.exp(z - z.amax(-1, keepdim=True)))
 
 
-def moved(softmax: Softmax, z: Tensor, at_weights: Tensor) -> Tensor:
-    """What Eq. 5 gives to z less what the written-out softmax gives, as gradients, shaped like z.
+def gradient_gap(softmax: Softmax, z: Tensor, at_weights: Tensor) -> Tensor:
+    """The modified gradient at z by Eq. 5 minus that of the written-out softmax, shaped like z.
 
     Args:
         softmax: the written-out form.
@@ -104,7 +115,7 @@ class Head(nn.Module):
 
 @torch.enable_grad()
 def head_gap(f: Head, g: Head, case: Case) -> Tensor:
-    """AttnLRP's gap a_f − a_g, ``(batch, tokens)``: x ⊙ the gradient of ½ Σ z ⊙ `moved`, summed over a token's axes.
+    """AttnLRP's a_f − a_g, ``(batch, tokens)``: x ⊙ the gradient of ½ Σ z ⊙ `gradient_gap`, summed over coordinates.
 
     ½ is that of QKᵀ; G is half of the plain gradient at A, which A @ V halves. Values get the same in f and g.
     """
@@ -113,7 +124,7 @@ def head_gap(f: Head, g: Head, case: Case) -> Tensor:
     weights = torch.softmax(z, -1).detach().requires_grad_()
     output = select_target(f.read(weights, f.value(case.inputs)), case.target)
     (at_weights,) = torch.autograd.grad(output.sum(), weights)
-    through_logits = (z * moved(g.softmax, z.detach(), at_weights / 2)).sum() / 2
+    through_logits = (z * gradient_gap(g.softmax, z.detach(), at_weights / 2)).sum() / 2
     (gradient,) = torch.autograd.grad(through_logits, point)
     return (case.inputs * gradient).sum(2)
 
@@ -122,58 +133,54 @@ def heads(seed: int, dtype: torch.dtype, device: torch.device, softmax: Softmax)
     """A head with the softmax in one operation, and the same with another form of it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        f = Head(in_one).to(device, dtype).eval()
+        f = Head(one_operation).to(device, dtype).eval()
     g = deepcopy(f)
     g.softmax = softmax
     return f, g
 
 
-def of_heads(why: str) -> Expectations:
-    """What is expected of a head with its softmax written out."""
-    return {
+def register_head(name: str, softmax: Softmax, why: str, gap: str) -> None:
+    """Register the pair of heads with the softmax in one operation and in this form.
+
+    Args:
+        name: of the pair.
+        softmax: the written-out form.
+        why: the reason for which both are one function.
+        gap: the reason for which AttnLRP's maps differ.
+    """
+
+    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+        return heads(seed, dtype, device, softmax)
+
+    expected: Expectations = {
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp(why, predict=head_gap, cite=CITE, of="attnlrp"),
-        **expect_lrp("the weights are constant in A @ V, whatever made them: only V carries relevance", of="cplrp"),
+        **expect_lrp(gap, predict=head_gap, cite=CITE, of="attnlrp"),
+        **expect_lrp("the weights are constant in A @ V, however computed: only V gets relevance", of="cplrp"),
     }
+    register(Pair(name, build, sentences, why, expected=expected, axioms=frozenset({"invariance"})))
 
 
-@equivalent_pair(
+register_head(
     "softmax.exp_divide",
-    case=sentences,
+    exp_divide,
     why="softmax(z) = exp(z) / Σ exp(z)",
-    expected=of_heads("A(G − Ḡ) by Eq. 5, ½A(G + Ḡ)/z through exp, sum and quotient"),
-    axioms=("invariance",),
+    gap="A(G − Ḡ) by Eq. 5, ½A(G + Ḡ)/z through exp, sum and quotient",
 )
-def definition(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """The softmax against its definition."""
-    return heads(seed, dtype, device, exp_divide)
-
-
-@equivalent_pair(
+register_head(
     "softmax.stable",
-    case=sentences,
+    stable_detached,
     why="softmax(z) = softmax(z − c) with c = max z",
-    expected=of_heads("A(G − Ḡ) by Eq. 5, ½A(G + Ḡ)/(z − max z) written out, 1 for 1/0 at the maximum"),
-    axioms=("invariance",),
+    gap="A(G − Ḡ) by Eq. 5, ½A(G + Ḡ)/(z − max z) written out, 1 for 1/0 at the maximum",
 )
-def constant_maximum(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """The softmax against its stable form, the maximum detached."""
-    return heads(seed, dtype, device, stable)
-
-
-@equivalent_pair(
+register_head(
     "softmax.stable_attached",
-    case=sentences,
-    why="softmax(z) = softmax(z − max z), and no gradient goes through the maximum: the slope along a shift is 0",
-    expected=of_heads("as with a detached maximum, but the largest logit loses what all exponents get"),
-    axioms=("invariance",),
+    stable_attached,
+    why="softmax(z) = softmax(z − max z); the maximum has no plain gradient, as the slope along a shift is 0",
+    gap="as with a detached maximum, but the largest logit loses the sum of what all exponents get",
 )
-def carried_maximum(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """The softmax against its stable form, the maximum in sight."""
-    return heads(seed, dtype, device, stable_attached)
 
 
-class Mixture(nn.Module):
+class MixtureOfExperts(nn.Module):
     """Σ_e A_e(x) E_e(x), A the softmax of four linear gates, E linear experts: ``(batch, 8)`` to ``(batch, 3)``."""
 
     def __init__(self, softmax: Softmax) -> None:
@@ -187,26 +194,29 @@ class Mixture(nn.Module):
         return outputs
 
 
-def mixture_gap(experts: float, of: Callable[[Tensor, Tensor], Tensor]) -> Predict:
-    """The closed form of a_f − a_g on mixtures, ``(batch, 8)``; no autograd.
+def mixture_gap(more_to_experts: float, gap_at_logits: Callable[[Tensor, Tensor], Tensor]) -> Predict:
+    """The closed form of a_f − a_g on mixtures of experts, ``(batch, 8)``; no autograd.
 
     Args:
-        experts: what the experts get more of their gradient in f.
-        of: the difference of gradients at the gate's logits, from these and from G = ½E, both ``(batch, 4)``.
+        more_to_experts: the share of their gradient that the experts get in f, minus the share in g.
+        gap_at_logits: the difference of the modified gradients at the gate's logits, called with the logits and with
+            G = ½E, both ``(batch, 4)``.
     """
 
-    def predict(f: Mixture, g: Mixture, case: Case) -> Tensor:
+    def predict(f: MixtureOfExperts, g: MixtureOfExperts, case: Case) -> Tensor:
         z, example = f.gate(case.inputs), torch.arange(len(case.inputs), device=case.inputs.device)
         outputs = f.experts(case.inputs).view(-1, 4, 3)[example, :, case.target]
         rows = f.experts.weight.view(4, 3, -1)[:, case.target]  # (4, batch, 8)
         through_experts = torch.einsum("be,ebi->bi", torch.softmax(z, -1), rows)
-        return (case.inputs * (experts * through_experts + of(z, outputs / 2) @ f.gate.weight)).detach()
+        return (
+            case.inputs * (more_to_experts * through_experts + gap_at_logits(z, outputs / 2) @ f.gate.weight)
+        ).detach()
 
     return predict
 
 
-def softmax_constant(z: Tensor, at_weights: Tensor) -> Tensor:
-    """CP-LRP: nothing from the softmax, less what the written-out one gives."""
+def gradient_gap_of_cplrp(z: Tensor, at_weights: Tensor) -> Tensor:
+    """CP-LRP: 0 from the softmax in one operation, minus the modified gradient of the written-out softmax."""
     weights = torch.softmax(z, -1)
     return -weights * (at_weights + (weights * at_weights).sum(-1, keepdim=True)) / (2 * z)
 
@@ -218,14 +228,14 @@ def softmax_constant(z: Tensor, at_weights: Tensor) -> Tensor:
     expected={
         **INVARIANT_BY_DEFINITION,
         **expect_lrp(
-            "A(G − Ḡ) by Eq. 5, ½A(G + Ḡ)/z written out; the experts get ½ twice",
-            predict=mixture_gap(0, lambda z, at_weights: moved(exp_divide, z, at_weights)),
+            "A(G − Ḡ) by Eq. 5, ½A(G + Ḡ)/z written out; the experts get ½ in both",
+            predict=mixture_gap(0, partial(gradient_gap, exp_divide)),
             cite=CITE,
             of="attnlrp",
         ),
         **expect_lrp(
             "the softmax is constant and the experts get all; written out, the weights get half of the product",
-            predict=mixture_gap(1 / 2, softmax_constant),
+            predict=mixture_gap(1 / 2, gradient_gap_of_cplrp),
             cite="Ali et al. 2022, arXiv 2202.07304",
             of="cplrp",
         ),
@@ -233,10 +243,10 @@ def softmax_constant(z: Tensor, at_weights: Tensor) -> Tensor:
     axioms=("invariance",),
 )
 def mixture(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A mixture of experts, its gate's softmax in one operation and from its definition."""
+    """A mixture of experts, its gate's softmax in one operation and by its definition."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        f = Mixture(in_one).to(device, dtype).eval()
+        f = MixtureOfExperts(one_operation).to(device, dtype).eval()
     g = deepcopy(f)
     g.softmax = exp_divide
     return f, g

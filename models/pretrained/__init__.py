@@ -1,5 +1,10 @@
-"""Trained `transformers` models from a folder or a hub: loading, tokenising, and making cases of texts and images.
+"""Trained `transformers` models of text and images: `faithcheck.models.pretrained.loading.load` loads each of them.
 
-What belongs here: whatever turns a name or a path into a model, and texts or images into cases. Not here: data sets
+What belongs here: loading a model by name or path, and turning texts or images into cases of it. Not here: data sets
 (`faithcheck.models.data`) and training (`faithcheck.models.training`).
 """
+
+from pathlib import Path
+
+SENTIMENT = Path(__file__).parent / "sentiment"
+"""The folder of the project's own sentiment model, a 12-layer BERT, and of its sentences."""

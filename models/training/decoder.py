@@ -1,10 +1,10 @@
 """Training of a small decoder, to explain a model of another architecture than the ones that ship.
 
-``python -m faithcheck.models.training.decoder gpt2 FOLDER``, or llama: four minutes of one core.
+``python -m faithcheck.models.training.decoder gpt2 FOLDER``, or llama: four minutes on one core.
 
-From random weights it learns to continue ``[CLS] text [SEP]`` by "bad" or "good", on the labelled sentences that
-`faithcheck.models.training.sentiment` reads, in the shipped model's vocabulary. `faithcheck align --model FOLDER` explains
-the logit of the most likely next token. No dev label is read before the one evaluation at the end.
+From random weights the decoder learns to continue ``[CLS] text [SEP]`` by "bad" or "good", on the labelled sentences
+that `faithcheck.models.training.sentiment` reads, in the shipped model's vocabulary. `faithcheck align --model FOLDER`
+explains the logit of the most likely next token. No dev label is read before the one evaluation at the end.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from transformers import (
 )
 
 from faithcheck.models.data.texts import load_texts
-from faithcheck.models.pretrained.text import SENTIMENT
-from faithcheck.models.training.digit_classifier import one_thread
+from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.training.one_thread import one_thread
 from faithcheck.models.training.sentiment import batches, encode, fit, read_corpus
 
 SEED = 0
@@ -42,7 +42,7 @@ Labelled = list[tuple[str, int]]
 
 
 def new_decoder(kind: str, tokenizer: PreTrainedTokenizerBase) -> Decoder:
-    """The untrained model, "gpt2" or "llama": 4 layers, 4 heads of width 32; Llama's share two keys."""
+    """The untrained model, "gpt2" or "llama": 4 layers, 4 heads of width 32; Llama has two key-value heads."""
     common = {
         "vocab_size": len(tokenizer),
         "bos_token_id": tokenizer.cls_token_id,
@@ -66,7 +66,7 @@ def new_decoder(kind: str, tokenizer: PreTrainedTokenizerBase) -> Decoder:
 
 
 def next_token(model: Decoder, ids: list[list[int]]) -> Tensor:
-    """The logits ``(batch, vocabulary)`` of what follows each text's last token; padding, 0, is on the right."""
+    """The logits ``(batch, vocabulary)`` of the token after each text's last token; texts are right-padded with 0."""
     rows = pad_sequence([torch.tensor(row) for row in ids], batch_first=True)
     states = model.base_model(input_ids=rows, attention_mask=(rows != 0).long()).last_hidden_state
     logits: Tensor = model.lm_head(states[torch.arange(len(ids)), torch.tensor([len(row) - 1 for row in ids])])
@@ -75,34 +75,34 @@ def next_token(model: Decoder, ids: list[list[int]]) -> Tensor:
 
 @torch.no_grad()
 def accuracy(model: Decoder, tokenizer: PreTrainedTokenizerBase, sentences: Labelled) -> float:
-    """The share of labelled sentences whose most likely next token, of all, is the label's word."""
+    """The share of labelled sentences whose most likely next token, of the whole vocabulary, is the label's word."""
     model.eval()  # type: ignore[no-untyped-call]
-    ids, words = encode(tokenizer, [text for text, _ in sentences]), words_of(tokenizer, sentences)
+    ids, words = encode(tokenizer, [text for text, _ in sentences]), label_words(tokenizer, sentences)
     right = 0
     for batch in batches(ids, sorted(range(len(ids)), key=lambda row: len(ids[row]))):
         right += int((next_token(model, [ids[row] for row in batch]).argmax(1) == words[batch]).sum())
     return right / len(ids)
 
 
-def words_of(tokenizer: PreTrainedTokenizerBase, sentences: Labelled) -> Tensor:
+def label_words(tokenizer: PreTrainedTokenizerBase, sentences: Labelled) -> Tensor:
     """The token of each label's word, ``(n,)``."""
     return torch.tensor(tokenizer.convert_tokens_to_ids(list(WORDS)))[[label for _, label in sentences]]
 
 
-def plan(ids: list[list[int]], chance: random.Random) -> list[list[list[int]]]:
-    """The batches of every epoch: like lengths together, shuffled."""
+def plan(ids: list[list[int]], generator: random.Random) -> list[list[list[int]]]:
+    """The batches of every epoch: texts of similar lengths together, shuffled."""
     epochs = []
     for _ in range(EPOCHS):
         rows = list(range(len(ids)))
-        chance.shuffle(rows)
+        generator.shuffle(rows)
         epochs.append(batches(ids, sorted(rows, key=lambda row: len(ids[row]))))
-        chance.shuffle(epochs[-1])
+        generator.shuffle(epochs[-1])
     return epochs
 
 
 def train(kind: str, sentences: Labelled, held_out: Labelled, tokenizer: PreTrainedTokenizerBase) -> Decoder:
     """Train a new decoder on labelled sentences; prints its progress."""
-    ids, words = encode(tokenizer, [text for text, _ in sentences]), words_of(tokenizer, sentences)
+    ids, words = encode(tokenizer, [text for text, _ in sentences]), label_words(tokenizer, sentences)
     torch.manual_seed(SEED)
     model = new_decoder(kind, tokenizer)
     epochs = plan(ids, random.Random(SEED))
@@ -118,8 +118,13 @@ def main(arguments: list[str] | None = None) -> None:
     """Train, save, and print the accuracy on SST-2's dev sentences."""
     parser = argparse.ArgumentParser(prog="python -m faithcheck.models.training.decoder", description=__doc__)
     parser.add_argument("kind", choices=("gpt2", "llama"))
-    parser.add_argument("folder", type=Path, help="where it is saved; made where it is not there")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder that train_sentiment reads")
+    parser.add_argument("folder", type=Path, help="where it is saved; created if missing")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path("../shared/data"),
+        help="folder of training data",
+    )
     options = parser.parse_args(arguments)
     with one_thread():
         tokenizer = AutoTokenizer.from_pretrained(SENTIMENT)

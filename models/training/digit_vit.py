@@ -1,6 +1,8 @@
-"""A small Vision Transformer trained on handwritten digits: ``python -m faithcheck.models.training.digit_vit FOLDER`` saves it.
+"""A small Vision Transformer trained on handwritten digits.
 
-The folder is one that `faithcheck.models.pretrained.text.load` takes, like any image classifier of `transformers`.
+``python -m faithcheck.models.training.digit_vit FOLDER`` trains and saves it.
+
+`faithcheck.models.pretrained.loading.load` loads the folder, as it loads any image classifier of `transformers`.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ from transformers import ViTConfig, ViTForImageClassification
 from transformers.utils import logging
 
 from faithcheck.models.data.handwritten_digits import Digits, load_digits
-from faithcheck.models.training.digit_classifier import Recipe, Trained, trained
+from faithcheck.models.training.digit_classifier import Recipe, Trained
+from faithcheck.models.training.weights_cache import trained
 
 RECIPE = Recipe(epochs=20, learning_rate=2e-3, batch_size=32)  # dev accuracy 0.953 in ten seconds
 SEED = 0
 
 
 class DigitViT(nn.Module):
-    """``ViTForImageClassification``, unmodified, on square images of one channel, given flat.
+    """``ViTForImageClassification``, unmodified, on square images of one channel, flattened.
 
     Three layers, 48 wide, 4 heads; patches of 2 × 2 pixels.
 
@@ -62,7 +65,7 @@ def options(digits: Digits) -> dict[str, float]:
 
 
 def save(folder: Path) -> Trained:
-    """Save the model, trained at first use (ten seconds) and kept in the cache, with how it wants its images."""
+    """Save the model and its preprocessor of images; it is trained at first use (ten seconds) and cached."""
     digits = load_digits()
     settings = options(digits)
     result = trained(DigitViT, settings, digits, SEED, RECIPE)
@@ -86,7 +89,7 @@ def save(folder: Path) -> Trained:
 def main(arguments: list[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m faithcheck.models.training.digit_vit", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where to save the model; made where it is not there")
+    parser.add_argument("folder", type=Path, help="where to save the model; created if missing")
     folder = parser.parse_args(arguments).folder
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     result = save(folder)

@@ -1,10 +1,10 @@
-"""Training of the project's own sentiment model, which ships in ``models/sentiment``.
+"""Training of the project's own sentiment model, which ships in ``models/pretrained/sentiment``.
 
 ``python -m faithcheck.models.training.sentiment --data ../shared/data --teacher ../shared/models/minilm-l6-sst2``
 
-A 12-layer BERT of width 96 learns from scratch to give the teacher's logits (squared error, as Tang et al. 2019,
-arXiv:1903.12136) on sentences, spans of sentences and passages of reviews, and the labels where sentences have one.
-SST-2's dev labels are read once, after training; choices were made on the tenth of its train set held out here.
+A 12-layer BERT of width 96 learns from random weights to give the teacher's logits (squared error, as Tang et al. 2019,
+arXiv:1903.12136) on sentences, spans of sentences and passages of reviews, and the labels of labelled sentences.
+SST-2's dev labels are read once, after training; settings were chosen on the tenth of its train set held out here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from tokenizers import BertWordPieceTokenizer
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
@@ -33,25 +33,27 @@ from transformers import (
     get_cosine_schedule_with_warmup,
 )
 
+from faithcheck.models.atomic_write import write_atomically
+from faithcheck.models.cache_folder import cache_folder
 from faithcheck.models.data.texts import load_texts
-from faithcheck.models.pretrained.text import SENTIMENT
-from faithcheck.models.training.digit_classifier import cache_folder, one_thread
+from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.training.one_thread import one_thread
 
 SEED = 0
 VOCABULARY = 8000
 EPOCHS = 4
-REVIEW_SHARE = 6  # of the sentences and passages of reviews, one in so many is seen in an epoch
+REVIEW_SHARE = 6  # an epoch has one in six of the sentences and passages of reviews
 LEARNING_RATE = 1e-3
-WARM_UP = 0.1  # of all steps: a post-LayerNorm stack of 12 layers does not start at the full rate
+WARM_UP = 0.1  # of all steps: post-LayerNorm models of 12 layers do not learn from a start at the full rate
 BATCH_TOKENS = 1536
-LABEL_WEIGHT = 0.5  # of the labels' cross-entropy beside the squared error of the logits
-NO_LABEL = -100  # what cross_entropy ignores
+LABEL_WEIGHT = 0.5  # of the labels' cross-entropy, added to the squared error of the logits
+NO_LABEL = -100  # ignored by cross_entropy
 MAX_TOKENS = 512
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts to learn from: labelled sentences and their spans, seen every epoch, and unlabelled text from reviews."""
+    """Texts of training: labelled sentences and their spans, in every epoch, and unlabelled text from reviews."""
 
     sentences: list[tuple[str, int]]
     spans: list[str]
@@ -60,38 +62,39 @@ class Corpus:
 
     @property
     def all(self) -> list[str]:
-        """Every text of training: labelled sentences, then spans, then reviews."""
+        """All texts of training: labelled sentences, then spans, then reviews."""
         return [text for text, _ in self.sentences] + self.spans + self.reviews
 
 
 def read_corpus(data: Path, seed: int) -> Corpus:
-    """Read the train files, hold out a tenth of SST-2's train sentences, and leave out what overlaps with the unseen.
+    """Read the train files, hold out a tenth of SST-2's train sentences, and drop overlaps with unseen sentences.
 
-    Unseen are the held-out and, by their texts alone, SST-2's dev sentences. Snippets of the sentence polarity data
-    are often two sentences of a review, of which SST-2 has one: about one snippet in fifty holds an unseen sentence.
+    Unseen are the held-out sentences and SST-2's dev sentences (only their texts are read). Snippets of the sentence
+    polarity data are often two sentences of a review, of which SST-2 has one: about one snippet in fifty contains an
+    unseen sentence.
     """
-    chance = random.Random(seed)
+    generator = random.Random(seed)
     sst, polarity = (_labelled(data / name) for name in ("sst2/train.tsv", "sentence_polarity/train.jsonl.gz"))
-    chance.shuffle(sst)
+    generator.shuffle(sst)
     held_out, sst = sst[: len(sst) // 10], sst[len(sst) // 10 :]
-    hidden = {_letters(text) for text, _ in held_out}  # left out before spans are drawn, so that the seed's draws stay
-    sentences = [(text, label) for text, label in sst + polarity if _letters(text) not in hidden]
-    spans = [_span(text, chance) for text, _ in sentences for _ in range(2)]
+    unseen = {_letters(text) for text, _ in held_out}
+    sentences = [(text, label) for text, label in sst + polarity if _letters(text) not in unseen]
+    spans = [_span(text, generator) for text, _ in sentences for _ in range(2)]
     reviews = []
     for text, _ in _labelled(data / "movie_reviews/train.jsonl.gz"):
         reviews += [s for s in re.split(r"(?<=[.!?]) ", text) if 3 <= len(s.split()) <= 60]
-        words, length = text.split(), chance.randint(60, 400)
-        start = chance.randint(0, max(0, len(words) - length))
+        words, length = text.split(), generator.randint(60, 400)
+        start = generator.randint(0, max(0, len(words) - length))
         reviews.append(" ".join(words[start : start + length]))
-    hidden |= {_letters(text) for text, _ in _labelled(data / "sst2/dev.tsv")}
-    kept = [row for row, (text, _) in enumerate(sentences) if not _overlaps(_letters(text), hidden)]
-    spans = [spans[2 * row + k] for row in kept for k in (0, 1)]
-    return Corpus([sentences[row] for row in kept], spans, reviews, held_out)
+    unseen |= {_letters(text) for text, _ in _labelled(data / "sst2/dev.tsv")}
+    rows = [row for row, (text, _) in enumerate(sentences) if not _overlaps(_letters(text), unseen)]
+    spans = [spans[2 * row + k] for row in rows for k in (0, 1)]
+    return Corpus([sentences[row] for row in rows], spans, reviews, held_out)
 
 
-def _overlaps(letters: str, hidden: set[str]) -> bool:
-    """Whether this text holds a hidden one, or is held by it; below 20 letters ("very bad"), whether it is one."""
-    return letters in hidden or any(min(len(h), len(letters)) >= 20 and (h in letters or letters in h) for h in hidden)
+def _overlaps(letters: str, unseen: set[str]) -> bool:
+    """Whether this text contains an unseen text or is contained in one; below 20 letters ("very bad"): equals one."""
+    return letters in unseen or any(min(len(u), len(letters)) >= 20 and (u in letters or letters in u) for u in unseen)
 
 
 def _labelled(file: Path) -> list[tuple[str, int]]:
@@ -100,22 +103,22 @@ def _labelled(file: Path) -> list[tuple[str, int]]:
 
 
 def _letters(text: str) -> str:
-    """What stays of a sentence where two data sets write hyphens, accents and spaces differently."""
+    """The letters a–z of a sentence: data sets write hyphens, accents and spaces differently."""
     return re.sub(r"[^a-z]", "", text.lower())
 
 
-def _span(text: str, chance: random.Random) -> str:
+def _span(text: str, generator: random.Random) -> str:
     words = text.split()
-    length = chance.randint(1, len(words))
-    start = chance.randint(0, len(words) - length)
+    length = generator.randint(1, len(words))
+    start = generator.randint(0, len(words) - length)
     return " ".join(words[start : start + length])
 
 
 def load_tokenizer(texts: list[str], folder: Path) -> BertTokenizer:
-    """The tokenizer of the folder; where it has none, a lower-case WordPiece vocabulary trained on the texts.
+    """The tokenizer of the folder; if it has none, a lower-case WordPiece vocabulary trained on the texts.
 
-    A vocabulary that is there is kept, because `tokenizers` breaks ties in the order of a randomised hash: two
-    trainings differ in a few pieces, and weights fit one vocabulary only.
+    An existing vocabulary is reused, because `tokenizers` breaks ties in the order of a randomised hash: two trainings
+    differ in a few pieces, and weights fit one vocabulary only.
     """
     if not (folder / "tokenizer.json").is_file():
         pieces = BertWordPieceTokenizer(lowercase=True)
@@ -151,7 +154,7 @@ def logits(model: nn.Module, ids: list[list[int]]) -> Tensor:
 
 @torch.no_grad()
 def predict(model: nn.Module, ids: list[list[int]]) -> Tensor:
-    """The logits ``(n, 2)`` of all texts, without dropout, in batches of like length."""
+    """The logits ``(n, 2)`` of all texts, without dropout, in batches of similar lengths."""
     model.eval()
     result = torch.empty(len(ids), 2)
     for batch in batches(ids, sorted(range(len(ids)), key=lambda row: len(ids[row]))):
@@ -166,14 +169,14 @@ def accuracy(model: nn.Module, tokenizer: PreTrainedTokenizerBase, sentences: li
 
 
 def teacher_logits(folder: Path, texts: list[str]) -> Tensor:
-    """The teacher's logits ``(n, 2)``, computed once and kept in the cache folder."""
+    """The teacher's logits ``(n, 2)``, computed once and stored in the cache folder."""
     key = hashlib.sha256((folder / "model.safetensors").read_bytes() + "\n".join(texts).encode()).hexdigest()
     file = cache_folder() / f"teacher-{key[:32]}.safetensors"
     if not file.is_file():
         teacher = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
         result = predict(teacher, encode(AutoTokenizer.from_pretrained(folder), texts))
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"logits": result}, file)
+        write_atomically(file, save({"logits": result}))
     return load_file(file)["logits"]
 
 
@@ -194,18 +197,18 @@ def new_student(tokenizer: PreTrainedTokenizerBase) -> BertForSequenceClassifica
     )
 
 
-def plan(corpus: Corpus, ids: list[list[int]], chance: random.Random) -> list[list[list[int]]]:
-    """The batches of every epoch: all sentences and spans, a part of the reviews; like lengths together, shuffled."""
-    often = list(range(len(corpus.sentences) + len(corpus.spans)))
-    reviews = list(range(len(often), len(ids)))
+def plan(corpus: Corpus, ids: list[list[int]], generator: random.Random) -> list[list[list[int]]]:
+    """The batches of every epoch: all sentences and spans, a part of the reviews; similar lengths together, shuffled."""
+    every_epoch = list(range(len(corpus.sentences) + len(corpus.spans)))
+    reviews = list(range(len(every_epoch), len(ids)))
     epochs = []
     for epoch in range(EPOCHS):
         if epoch % REVIEW_SHARE == 0:
-            chance.shuffle(reviews)
-        rows = often + reviews[epoch % REVIEW_SHARE :: REVIEW_SHARE]
-        chance.shuffle(rows)
+            generator.shuffle(reviews)
+        rows = every_epoch + reviews[epoch % REVIEW_SHARE :: REVIEW_SHARE]
+        generator.shuffle(rows)
         epochs.append(batches(ids, sorted(rows, key=lambda row: len(ids[row]))))
-        chance.shuffle(epochs[-1])
+        generator.shuffle(epochs[-1])
     return epochs
 
 
@@ -239,15 +242,15 @@ def fit(
     learning_rate: float,
     warm_up: float,
 ) -> None:
-    """Train by AdamW on the batches of every epoch, rows of texts; prints its progress.
+    """Train by AdamW on the batches of every epoch; prints its progress.
 
     Args:
         model: trained in place.
-        epochs: their batches.
-        loss_of: of a batch.
-        accuracy_now: on texts that are held out.
-        learning_rate: its largest, from which it falls by a cosine.
-        warm_up: the share of all steps in which it rises.
+        epochs: the batches of each epoch, as rows of texts.
+        loss_of: the loss of a batch.
+        accuracy_now: the accuracy on held-out texts, in [0, 1].
+        learning_rate: the largest; after the warm-up it falls by a cosine.
+        warm_up: the share of all steps in which it rises, in [0, 1].
     """
     steps = sum(map(len, epochs))
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01, fused=True)

@@ -24,12 +24,17 @@ from faithcheck.axioms.alignment.store import StoreError, fingerprint
 from faithcheck.axioms.alignment.summary import summary
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content
 from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.models.cache_folder import cache_folder
 from faithcheck.models.data.handwritten_digits import DataError
 from faithcheck.models.data.images import Images, load_images
 from faithcheck.models.data.texts import Texts, load_texts
-from faithcheck.models.pretrained.images import ImageClassifier
-from faithcheck.models.pretrained.text import SENTIMENT, Example, ModelError, NextToken, TextModel, load
-from faithcheck.models.training.digit_classifier import cache_folder
+from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.image_classifier import ImageClassifier
+from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.reports import results, selection
 from faithcheck.reports.commands.arguments import seed
 from faithcheck.reports.pages import alignment as pages
@@ -188,7 +193,7 @@ def heading(request: Request, prepared: Prepared) -> Json:
         if images
         else "word embeddings, so that what reaches position and type embeddings is not in it"
     )
-    explained = "most likely next token" if isinstance(model, NextToken) else "predicted class"
+    explained = "most likely next token" if isinstance(model, NextTokenModel) else "predicted class"
     return {
         "faithcheck": results.version(),
         "environment": results.environment(),

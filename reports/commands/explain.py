@@ -29,7 +29,11 @@ from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
 from faithcheck.explainers.registry import unknown_name
 from faithcheck.models.case import Case, output_difference
-from faithcheck.models.pretrained.text import SENTIMENT, ModelError, NextToken, TextModel, load
+from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.reports import results, selection
 from faithcheck.reports.pages import report, wording
 from faithcheck.reports.results import Json
@@ -101,7 +105,9 @@ def explain(model: TextModel, text: str, explainer: Explainer, target: str | Non
         raise ExplainError("the text is empty: give one with at least one word")
     (example,) = model.encode([text])
     if bool(example.special_tokens_mask.all()):
-        read = ": a decoder is read at its last token, so give at least two" if isinstance(model, NextToken) else ""
+        read = (
+            ": a decoder is read at its last token, so give at least two" if isinstance(model, NextTokenModel) else ""
+        )
         raise ExplainError(f"no token of {text!r} can be explained: all of them are special{read}")
     case = model.case([example])
     with torch.no_grad():
@@ -139,7 +145,7 @@ def explain(model: TextModel, text: str, explainer: Explainer, target: str | Non
             "how": described(explainer),
             "origin": getattr(explainer, "origin", ""),
             "explained": _name(model, explained),
-            "decoder": isinstance(model, NextToken),
+            "decoder": isinstance(model, NextTokenModel),
             "classes": _classes(model, logits, explained),
             "tokens": tokens,
             "largest": largest,
@@ -174,7 +180,7 @@ def _target(model: TextModel, target: str, outputs: int) -> int:
         if int(target) < outputs:
             return int(target)
         raise ExplainError(f"--target={target}: the model has {outputs} outputs, 0 to {outputs - 1}")
-    decoder = isinstance(model, NextToken)
+    decoder = isinstance(model, NextTokenModel)
     listed: Any = model.tokenizer.get_vocab() if decoder else model.model.config.label2id or {}
     names = {str(name): int(number) for name, number in listed.items()}
     found = names.get(target, {name.lower(): number for name, number in names.items()}.get(target.lower()))
@@ -188,7 +194,7 @@ def _target(model: TextModel, target: str, outputs: int) -> int:
 
 def _name(model: TextModel, output: int) -> str:
     """What the model calls an output."""
-    if isinstance(model, NextToken):
+    if isinstance(model, NextTokenModel):
         return repr(model.tokenizer.decode([output]))
     named: Any = model.model.config.id2label or {}
     return str(named.get(output, output))
@@ -197,7 +203,7 @@ def _name(model: TextModel, output: int) -> str:
 def _classes(model: TextModel, logits: torch.Tensor, explained: int) -> list[Json]:
     """All classes in their order; of a vocabulary the most likely ones, and the explained one."""
     shown = list(range(len(logits)))
-    if isinstance(model, NextToken):
+    if isinstance(model, NextTokenModel):
         shown = logits.topk(min(CLASSES, len(logits))).indices.tolist()
         shown += [explained] if explained not in shown else []
     return [

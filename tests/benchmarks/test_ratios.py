@@ -23,7 +23,7 @@ from faithcheck.explainers.lrp.softmax_bypass import (
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models.case import Case
 from faithcheck.models.data.texts import load_texts
-from faithcheck.models.pretrained.text import load
+from faithcheck.models.pretrained.loading import load
 
 pytestmark = pytest.mark.bench
 

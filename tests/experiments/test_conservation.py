@@ -5,9 +5,11 @@ import torch
 
 from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP
 from faithcheck.explainers.lrp.ledger import conservation_ledger
+from faithcheck.models.networks.scalar_product import ScalarProduct, parenthesisations
 from faithcheck.models.pairs import control
-from faithcheck.models.pairs.product import FACTORS, ScalarProduct, parenthesisations, points
-from faithcheck.models.pretrained.text import load
+from faithcheck.models.pairs.cases import factors
+from faithcheck.models.pairs.product import FACTORS
+from faithcheck.models.pretrained.loading import load
 
 BALANCE = 1e-9  # the issue's figure; float64 leaves 1e-15 of the largest relevance
 SENTENCES = [
@@ -23,7 +25,7 @@ COLUMNS = ["AttnLRP", "CP-LRP", "AttnLRP, ε = 1e-2", "CP-LRP, ε = 1e-2"]
 @pytest.mark.parametrize("n", FACTORS)
 def test_every_parenthesisation_conserves_at_each_product(settings, n):
     """½ + ½ at each product, whatever the tree; and so Σ 2^−depth = 1 over its leaves (Kraft)."""
-    case = points(n)(settings.seed, settings.dtype, settings.device)
+    case = factors(n)(settings.seed, settings.dtype, settings.device)
     for tree in parenthesisations(0, n - 1):
         ledger = conservation_ledger(AttnLRP(), ScalarProduct(tree), case)
         products = [entry for entry in ledger.entries if entry.operation == "mul"]

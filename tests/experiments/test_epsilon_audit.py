@@ -17,7 +17,7 @@ from faithcheck.explainers.lrp.engine import Propagation
 from faithcheck.explainers.lrp.rules import ATTNLRP
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.architectures.base_models import BASE_MODELS
-from faithcheck.models.pairs.product import ScalarProduct, left_comb, parenthesisations
+from faithcheck.models.networks.scalar_product import ScalarProduct, left_comb, parenthesisations
 from faithcheck.tests.experiments.epsilon_audit import (
     EPSILONS,
     attributions,

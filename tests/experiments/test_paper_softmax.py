@@ -19,7 +19,7 @@ from faithcheck.models.networks.softmax_row import (
     exact_through_values,
     row_case,
 )
-from faithcheck.tests.experiments.test_paper_table1 import pearson
+from faithcheck.tests.helpers.correlation import pearson
 
 pytestmark = [pytest.mark.paper]
 

@@ -26,7 +26,7 @@ from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
 from faithcheck.explainers.protocol import attribution_of, input_gradient
 from faithcheck.models.case import select_target
 from faithcheck.models.data.images import load_images
-from faithcheck.models.pretrained.text import load
+from faithcheck.models.pretrained.loading import load
 from faithcheck.models.training import digit_vit
 from faithcheck.tests.benchmarks.test_ratios import in_turn
 

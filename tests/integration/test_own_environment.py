@@ -29,7 +29,7 @@ from faithcheck.explainers.protocol import InvalidAttribution, Unsupported, attr
 from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.case import Case
 from faithcheck.models.pair import registered_pairs
-from faithcheck.models.pretrained.text import load
+from faithcheck.models.pretrained.loading import load
 from faithcheck.tests.helpers.small_models import save
 
 SERVED = f"import sys; sys.path.insert(0, {str(WORKERS)!r})\nfrom worker_protocol import *\n"

@@ -18,7 +18,9 @@ from faithcheck.axioms.alignment.summary import summary
 from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.explainers import CPLRP, AttnLRP, IntegratedGradients, Unsupported
 from faithcheck.explainers.loo.removal import AttentionMask
-from faithcheck.models.pretrained.text import Example, ModelError, load
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.loading import load
 from faithcheck.reports import results
 from faithcheck.reports.commands.align import Request, measure
 from faithcheck.reports.commands.main import main

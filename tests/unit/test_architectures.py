@@ -30,8 +30,11 @@ from faithcheck.explainers.lrp.rules import ATTNLRP
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.data.images import load_images
-from faithcheck.models.pretrained.images import ImageClassifier
-from faithcheck.models.pretrained.text import Classifier, ModelError, NextToken, load
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.image_classifier import ImageClassifier
+from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.text_classifier import TextClassifier
 from faithcheck.tests.helpers.small_models import (
     ARCHITECTURES,
     DECODERS,
@@ -116,7 +119,7 @@ def same(left, right, tolerance):
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_load_returns_the_class_for_the_task(embedding_models, name):
-    task = NextToken if name in DECODERS else ImageClassifier if name in IMAGE_CLASSIFIERS else Classifier
+    task = NextTokenModel if name in DECODERS else ImageClassifier if name in IMAGE_CLASSIFIERS else TextClassifier
     assert type(embedding_models[name]) is task
 
 
@@ -449,7 +452,7 @@ def test_roberta_on_embeddings_has_the_logits_of_roberta_on_ids(embedding_models
 
 def test_roberta_takes_two_tokens_fewer_than_it_has_positions(embedding_models):
     long = ARCHITECTURES["roberta"](max_position_embeddings=514).eval()
-    assert Classifier(long, tokenizer(special=True)).max_length == 512
+    assert TextClassifier(long, tokenizer(special=True)).max_length == 512
     embedding_model = embedding_models["roberta"]
     assert embedding_model.max_length == 32
     whole, longer = embedding_model.encode(["dog " * 30, "dog " * 31])

@@ -21,7 +21,7 @@ from faithcheck.explainers.lrp.rules import ATTNLRP, gradient_rule
 from faithcheck.explainers.protocol import input_gradient, per_feature
 from faithcheck.models import registered_pairs
 from faithcheck.models.case import output_difference, select_target
-from faithcheck.models.networks.derived import GAIN, MIXTURE, SHIFT, UNIT, Rescaled, Shifted, WeightedOutputs
+from faithcheck.models.networks.derived import GAIN, OUTPUT_WEIGHTS, SHIFT, UNIT, Rescaled, Shifted, WeightedOutputs
 from faithcheck.models.pairs import control, probes
 
 OTHER = tuple("sensitivity dummy linearity symmetry shift scale randomisation determinism batching precision".split())
@@ -204,7 +204,7 @@ def test_a_map_without_signs_breaks_linearity(cut):
     first, second = (
         case.inputs * input_gradient(model, replace(case, target=torch.full_like(case.target, k))) for k in (0, 1)
     )
-    alpha, beta = MIXTURE
+    alpha, beta = OUTPUT_WEIGHTS
     mixed, parts = cut(alpha * first + beta * second), (alpha * cut(first), beta * cut(second))
     scale = torch.stack([sizes(values) for values in (mixed, *parts)]).amax(0)
     record = broken("linearity", lambda model, case: cut(BUILTIN["gradient_x_input"].attribute(model, case)))
@@ -222,7 +222,7 @@ def test_linearity_sees_the_stabiliser():
         model = nn.Linear(3, 2, bias=False).double()
     case, epsilon = probes.points(3)(*WHERE), 0.1
     z = (case.inputs @ model.weight.T).detach()
-    mixing = torch.tensor(MIXTURE, dtype=torch.float64)
+    mixing = torch.tensor(OUTPUT_WEIGHTS, dtype=torch.float64)
     h = (z @ mixing).unsqueeze(1)
     once = z.abs() / (z.abs() + epsilon) * mixing
     twice = once * h.abs() / (h.abs() + epsilon)
@@ -279,7 +279,7 @@ def test_derived_models_compute_what_they_say():
     shifted = replace(case, inputs=case.inputs + SHIFT).run(Shifted(model))
     torch.testing.assert_close(shifted, outputs)
     torch.testing.assert_close(replace(case, inputs=case.inputs * UNIT).run(Rescaled(model)), outputs * GAIN)
-    alpha, beta = MIXTURE
+    alpha, beta = OUTPUT_WEIGHTS
     torch.testing.assert_close(case.run(WeightedOutputs(model)), outputs[:, :1] * alpha + outputs[:, 1:] * beta)
     assert SHIFT != 0
     assert alpha + beta not in (0, 1)

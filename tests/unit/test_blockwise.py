@@ -19,8 +19,8 @@ from faithcheck.explainers.lrp.provenance import Origins
 from faithcheck.models import Case
 from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODELS
 from faithcheck.models.networks.linear_attention import LinearAttention, LinearAttentionBlock, path_gradients
+from faithcheck.models.networks.scalar_product import ScalarProduct, parenthesisations
 from faithcheck.models.pair import registered_pairs
-from faithcheck.models.pairs.product import ScalarProduct, parenthesisations
 
 CPU = torch.device("cpu")
 PAIRS = registered_pairs()

@@ -1,4 +1,4 @@
-"""The digits: where they come from, their shapes, and a clear error for every way a folder can be wrong."""
+"""Handwritten digits: their sources and shapes, and a clear error for every kind of damaged folder."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,11 @@ from faithcheck.models.data.handwritten_digits import DataError
 
 
 @pytest.fixture(autouse=True)
-def the_source_of_the_run_is_kept():
-    kept = handwritten_digits._folder
+def restore_the_source_of_the_run():
+    folder = handwritten_digits._folder
     handwritten_digits.use_folder(None)
     yield
-    handwritten_digits.use_folder(kept)
+    handwritten_digits.use_folder(folder)
 
 
 def write(folder, name, **arrays):
@@ -32,7 +32,7 @@ def mnist(folder, **replaced):
     return folder, good
 
 
-def test_bundled_digits():
+def test_bundled_digits_have_their_shapes_and_ranges():
     digits = handwritten_digits.load_digits()
     assert digits.train_images.shape == (1437, 64)
     assert digits.dev_images.shape == (360, 64)
@@ -105,7 +105,7 @@ def test_a_wrong_file_is_refused_at_once_and_named(tmp_path, wrong):
         handwritten_digits.use_folder(folder)
     assert message in str(error.value)
     assert "dev.npz" in str(error.value)
-    assert "scikit-learn" in handwritten_digits.source(), "a refused folder must not be taken"
+    assert "scikit-learn" in handwritten_digits.source(), "a refused folder must not become the source"
 
 
 def test_a_missing_folder_or_file_is_named(tmp_path):
@@ -135,7 +135,7 @@ def test_a_damaged_file_is_named(tmp_path, damage):
         handwritten_digits.use_folder(folder)
 
 
-def test_a_bare_array_is_no_archive(tmp_path):
+def test_a_bare_array_is_refused(tmp_path):
     folder, _ = mnist(tmp_path)
     with (folder / "mnist" / "dev.npz").open("wb") as file:
         np.save(file, IMAGES)

@@ -1,19 +1,20 @@
-"""The script that trains a small decoder: what it reads, what it learns, and that it gives the same weights twice."""
+"""The script that trains a small decoder: where it reads the output, what it learns, the same weights twice."""
 
 import pytest
 import torch
 from transformers import AutoTokenizer
 
 from faithcheck.models.data.texts import load_texts
-from faithcheck.models.pretrained.text import SENTIMENT, load
+from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.pretrained.loading import load
 from faithcheck.models.training import decoder
-from faithcheck.tests.unit.test_sentiment import labelled, write_data
+from faithcheck.tests.helpers.sentiment_data import labelled, write_training_data
 
 KINDS = pytest.mark.parametrize("kind", ["gpt2", "llama"])
 
 
 @KINDS
-def test_what_follows_the_last_token_is_read_past_no_padding(kind):
+def test_the_next_token_does_not_depend_on_padding(kind):
     tokenizer = AutoTokenizer.from_pretrained(SENTIMENT)
     torch.manual_seed(0)
     model = decoder.new_decoder(kind, tokenizer).eval()
@@ -26,10 +27,10 @@ def test_what_follows_the_last_token_is_read_past_no_padding(kind):
 
 @KINDS
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler.step:UserWarning")
-def test_it_learns_to_say_one_of_the_two_words_and_loads(kind, tmp_path, monkeypatch, capsys):
-    """40 sentences, one step an epoch: it learns what words come, not yet which. Twice, the same weights."""
+def test_the_decoder_learns_to_predict_one_of_the_two_words_and_can_be_loaded(kind, tmp_path, monkeypatch, capsys):
+    """With 40 sentences and one step an epoch it learns the two words. Two runs give the same weights."""
     own = labelled(load_texts("own"))
-    write_data(tmp_path / "data", own)
+    write_training_data(tmp_path / "data", own)
     monkeypatch.setattr(decoder, "EPOCHS", 8)
     for name in ("a", "b"):
         decoder.main([kind, str(tmp_path / name), "--data", str(tmp_path / "data")])
@@ -37,7 +38,7 @@ def test_it_learns_to_say_one_of_the_two_words_and_loads(kind, tmp_path, monkeyp
     first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("a", "b"))
     assert first == second
 
-    embedding_model = load(tmp_path / "a")
-    case = embedding_model.case(embedding_model.encode([text for text, _ in own[60:]]))
+    text_model = load(tmp_path / "a")
+    case = text_model.case(text_model.encode([text for text, _ in own[60:]]))
     words = AutoTokenizer.from_pretrained(tmp_path / "a").convert_tokens_to_ids(list(decoder.WORDS))
     assert set(case.target.tolist()) <= set(words)

@@ -1,4 +1,4 @@
-"""Images: every source gives what it holds, the model's preparation is Pillow's, and the digits' ViT has learned."""
+"""Images: loading from every source, preparation as Pillow does it, and the accuracy of the digits' ViT."""
 
 import sys
 from pathlib import Path
@@ -10,8 +10,9 @@ import torch
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.data.handwritten_digits import DataError, load_digits
 from faithcheck.models.data.images import load_images
-from faithcheck.models.pretrained.images import Preparation, read_preparation
-from faithcheck.models.pretrained.text import ModelError, load
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.image_preparation import Preparation, read_preparation
+from faithcheck.models.pretrained.loading import load
 from faithcheck.models.training import digit_vit
 
 RANDOM = np.random.default_rng(0)
@@ -35,7 +36,7 @@ def test_digits_are_the_held_out_ones():
 
 
 @pytest.mark.parametrize(("images", "channels"), [(GREY, 1), (COLOUR, 3)])
-def test_npz(tmp_path, images, channels):
+def test_npz_gives_the_pixels_in_0_to_1(tmp_path, images, channels):
     np.savez(tmp_path / "some.npz", images=images, labels=LABELS)
     loaded = load_images(str(tmp_path / "some.npz"))
     assert loaded.name == str(tmp_path / "some.npz")
@@ -54,31 +55,31 @@ def test_a_folder_of_image_files(tmp_path):
     loaded = load_images(str(tmp_path))
     assert loaded.labels == sorted(LABELS.tolist())
     by_file = [i for label in range(3) for i in np.flatnonzero(label == LABELS)]
-    for i, found in zip(by_file, loaded.images, strict=True):
+    for i, loaded_image in zip(by_file, loaded.images, strict=True):
         expected = COLOUR[i] if i else np.repeat(GREY[0][..., None], 3, 2)
-        assert torch.equal(found, torch.from_numpy(expected).permute(2, 0, 1).float() / 255)
+        assert torch.equal(loaded_image, torch.from_numpy(expected).permute(2, 0, 1).float() / 255)
     assert len(load_images(str(tmp_path), 2).images) == 2
 
 
-def test_a_folder_without_images(tmp_path):
+def test_a_folder_without_images_is_refused(tmp_path):
     pytest.importorskip("datasets", reason="the optional datasets library reads folders of images")
     (tmp_path / "notes.txt").write_text("no image")
     with pytest.raises(DataError, match="cannot be read as a folder of images"):
         load_images(str(tmp_path))
 
 
-def test_a_folder_without_the_library(tmp_path, monkeypatch):
+def test_a_folder_without_the_datasets_library_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r'pip install "faithcheck\[datasets\]", or give an \.npz file'):
         load_images(str(tmp_path))
 
 
 def test_a_limit_takes_the_first():
-    few, all_of_them = load_images("digits", 3), load_images("digits")
+    few, everything = load_images("digits", 3), load_images("digits")
     assert len(few.images) == len(few.labels) == 3
-    assert all(torch.equal(*pair) for pair in zip(few.images, all_of_them.images[:3], strict=True))
-    assert len(load_images("digits", 10_000).images) == len(all_of_them.images)
-    assert few.fingerprint != all_of_them.fingerprint
+    assert all(torch.equal(*pair) for pair in zip(few.images, everything.images[:3], strict=True))
+    assert len(load_images("digits", 10_000).images) == len(everything.images)
+    assert few.fingerprint != everything.fingerprint
     assert few.fingerprint == load_images("digits", 3).fingerprint
     with pytest.raises(ValueError, match="limit must be at least 1, got 0"):
         load_images("digits", 0)
@@ -107,12 +108,12 @@ def test_a_wrong_file_is_refused_and_named(tmp_path, wrong):
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere.npz", "nowhere/some.npz"])
-def test_nothing_there(tmp_path, name):
+def test_a_missing_path_is_refused(tmp_path, name):
     with pytest.raises(DataError, match=r"no images at .*nowhere.*: give digits, an \.npz file, or a folder"):
         load_images(str(tmp_path / name))
 
 
-def test_a_damaged_file(tmp_path):
+def test_a_damaged_file_is_refused(tmp_path):
     (tmp_path / "some.npz").write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(DataError, match="damaged or not an"):
         load_images(str(tmp_path / "some.npz"))
@@ -132,7 +133,7 @@ def test_images_are_resized_as_pillow_does(resampling, size):
     resized = Preparation(**{**NONE, "resize": size, "resampling": resampling})(
         torch.from_numpy(original).permute(2, 0, 1).float() / 255
     )
-    # Pillow rounds to whole levels after each of its two passes: by ½, and ½ times the second's weights, Σ|w| ≤ 5/4.
+    # Pillow rounds to whole levels after each of its two steps: by ½, and ½ times the second's weights, Σ|w| ≤ 5/4.
     assert (resized.permute(1, 2, 0) * 255 - torch.from_numpy(np.array(expected))).abs().max() <= 1.13
 
 
@@ -145,7 +146,7 @@ def test_the_shorter_edge_is_resized_and_the_middle_cropped():
         Preparation(**{**NONE, "crop": (5, 5)})(wide)
 
 
-def test_each_channel_is_normalised_by_its_own():
+def test_each_channel_is_normalised_by_its_own_mean_and_std():
     image = torch.from_numpy(COLOUR[0]).permute(2, 0, 1).float() / 255
     prepared = Preparation(**{**NONE, "mean": (0.1, 0.2, 0.3), "std": (1.0, 2.0, 4.0)})(image)
     for channel, (mean, std) in enumerate(((0.1, 1.0), (0.2, 2.0), (0.3, 4.0))):
@@ -153,12 +154,12 @@ def test_each_channel_is_normalised_by_its_own():
 
 
 @pytest.mark.parametrize("image", [torch.zeros(2, 4, 4), torch.zeros(4, 4), torch.zeros(3, 4, 4, dtype=torch.uint8)])
-def test_what_is_no_image_is_refused(image):
+def test_a_tensor_that_is_not_an_image_is_refused(image):
     with pytest.raises(ModelError, match=r"must be floating point \(1 or 3 channels, h, w\), got"):
         Preparation(**NONE)(image)
 
 
-def test_what_transformers_writes_is_read(tmp_path):
+def test_the_preprocessor_files_of_transformers_can_be_read(tmp_path):
     file = tmp_path / "preprocessor_config.json"
     file.write_text(
         '{"do_resize": true, "size": {"shortest_edge": 256}, "resample": 3, "do_center_crop": true, "crop_size":'
@@ -174,17 +175,17 @@ def test_what_transformers_writes_is_read(tmp_path):
 # --- the digits' own ViT ---------------------------------------------------------------------------------------------
 
 
-def test_the_digit_vit_has_learned_and_loads(tmp_path, capsys):
+def test_the_digit_vit_reaches_its_accuracy_and_can_be_loaded(tmp_path, capsys):
     assert digit_vit.main([str(tmp_path / "vit")]) == 0
     assert "dev accuracy 0.9" in capsys.readouterr().out
-    embedding_model, digits = load(tmp_path / "vit"), load_images()
-    case = embedding_model.case(embedding_model.encode(digits.images))
+    image_classifier, digits = load(tmp_path / "vit"), load_images()
+    case = image_classifier.case(image_classifier.encode(digits.images))
     assert case.shape == (360, 16)
     accuracy = (case.target == torch.tensor(digits.labels)).double().mean().item()
     assert accuracy >= 0.9
-    trained = digit_vit.save(tmp_path / "again")
+    trained = digit_vit.save(tmp_path / "second")
     assert trained.accuracy == pytest.approx(accuracy)
     assert (
-        Path(tmp_path / "again" / "model.safetensors").read_bytes()
+        Path(tmp_path / "second" / "model.safetensors").read_bytes()
         == (tmp_path / "vit" / "model.safetensors").read_bytes()
     )

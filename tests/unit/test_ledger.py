@@ -22,8 +22,9 @@ from faithcheck.models import Case
 from faithcheck.models.data.images import load_images
 from faithcheck.models.pair import registered_pairs
 from faithcheck.models.pairs import control
-from faithcheck.models.pretrained.images import ImageClassifier
-from faithcheck.models.pretrained.text import NextToken, load
+from faithcheck.models.pretrained.image_classifier import ImageClassifier
+from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
 from faithcheck.tests.helpers import oracles
 from faithcheck.tests.helpers.fixtures import double as double  # for every test here
 from faithcheck.tests.helpers.small_models import ARCHITECTURES, TEXTS, save
@@ -158,7 +159,7 @@ def test_constants_are_named_after_what_they_come_from(embedding_models):
 def test_llama_in_float64_balances_but_for_its_softmax_in_float32(folders):
     """`load` refuses it, as a mask there can make NaN; here no token is removed, and texts go one by one."""
     single = load(folders["llama"], dtype=torch.float32)
-    embedding_model = NextToken(single.model.double(), single.tokenizer).eval()
+    embedding_model = NextTokenModel(single.model.double(), single.tokenizer).eval()
     case = embedding_model.case(embedding_model.encode(TEXTS[:1]))
     for lrp in (AttnLRP(), CPLRP(), AttnLRP(1e-2)):
         ledger = conservation_ledger(lrp, embedding_model, case)

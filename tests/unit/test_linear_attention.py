@@ -1,4 +1,4 @@
-"""Linear attention: the pair is one, and its closed forms hold on trained weights and real digits; its training."""
+"""Linear attention: the equivalence of its pair, its closed forms on trained weights and real digits, its training."""
 
 import logging
 
@@ -11,12 +11,14 @@ from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.lrp.engine import CPLRP, AttnLRP
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models import registered_pairs, select_target
+from faithcheck.models.cache_folder import cache_folder
 from faithcheck.models.case import Case
 from faithcheck.models.data.handwritten_digits import load_digits
+from faithcheck.models.networks import linear_attention_closed_forms as closed_forms
 from faithcheck.models.networks.linear_attention import LinearAttention, path_gradients, read_at
-from faithcheck.models.pairs import linear_attention as module
 from faithcheck.models.training import digit_classifier
-from faithcheck.models.training.digit_classifier import Recipe, cache_folder, train, trained
+from faithcheck.models.training.digit_classifier import Recipe, train
+from faithcheck.models.training.weights_cache import trained
 
 CPU = torch.device("cpu")
 SEED = 0
@@ -42,8 +44,8 @@ def relative(a, b):
     return float((a - b).abs().max() / b.abs().max())
 
 
-class Halved(torch.autograd.Function):
-    """A product of two operands that both carry relevance, the gradient of each halved: AttnLRP with ε → 0."""
+class HalvingProduct(torch.autograd.Function):
+    """A product of two operands with relevance, the gradient of each halved: AttnLRP with ε → 0."""
 
     @staticmethod
     def forward(ctx, a, b):
@@ -57,14 +59,14 @@ class Halved(torch.autograd.Function):
 
 
 def attnlrp_by_hand(model, case):
-    """AttnLRP written for this architecture alone, from its weights: no engine, no path gradients."""
+    """AttnLRP written for this architecture alone, from its weights, without the engine and without path gradients."""
     x = case.inputs.clone().requires_grad_()
     tokens = linear(x.unsqueeze(-1), model.pixel) + model.position
     q, k, v = (tokens @ layer.weight.T for layer in (model.query, model.key, model.value))
     if model.order == "left":
-        output = Halved.apply(Halved.apply(q, k.transpose(1, 2)), v)
+        output = HalvingProduct.apply(HalvingProduct.apply(q, k.transpose(1, 2)), v)
     else:
-        output = Halved.apply(q, Halved.apply(k.transpose(1, 2), v))
+        output = HalvingProduct.apply(q, HalvingProduct.apply(k.transpose(1, 2), v))
     logits = (output / x.shape[1]).mean(1) @ model.head.weight.T
     assert relative(logits, model(case.inputs)) < 1e-12, "the hand-written forward is not the model's"
     return x.detach() * torch.autograd.grad(select_target(logits, case.target).sum(), x)[0]
@@ -76,8 +78,8 @@ def test_the_two_orders_are_one_function(models, case):
     inputs = torch.rand(5, case.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(SEED))
     target = torch.arange(5)
     assert relative(f(inputs), g(inputs)) < 1e-12
-    there = Case(inputs, target, torch.zeros_like(inputs))
-    assert relative(input_gradient(f, there), input_gradient(g, there)) < 1e-12
+    random_case = Case(inputs, target, torch.zeros_like(inputs))
+    assert relative(input_gradient(f, random_case), input_gradient(g, random_case)) < 1e-12
     assert f.state_dict().keys() == g.state_dict().keys()
     assert all(torch.equal(f.state_dict()[name], g.state_dict()[name]) for name in f.state_dict())
 
@@ -101,37 +103,37 @@ def test_attnlrp_by_hand_has_the_closed_form(pair, seed):
     f, g = pair.build(seed, torch.float64, CPU)
     case = pair.case(seed, torch.float64, CPU)
     left, right = attnlrp_by_hand(f, case), attnlrp_by_hand(g, case)
-    assert relative(module.propagated(module.ATTNLRP, f, case), left) < 1e-12
-    assert relative(module.propagated(module.ATTNLRP, g, case), right) < 1e-12
+    assert relative(closed_forms.propagated(closed_forms.ATTNLRP, f, case), left) < 1e-12
+    assert relative(closed_forms.propagated(closed_forms.ATTNLRP, g, case), right) < 1e-12
 
     g_q, _, g_v = path_gradients(f, case)
     quarter = case.inputs * (g_v - g_q) / 4
     gap = left - right
     assert gap.abs().max() > 1e-3 * left.abs().max()
     assert relative(quarter, gap) < 1e-9
-    assert relative(module.attnlrp_gap(f, g, case), gap) < 1e-9
-    assert relative(module.attnlrp_gap(g, f, case), -gap) < 1e-9
+    assert relative(closed_forms.attnlrp_gap(f, g, case), gap) < 1e-9
+    assert relative(closed_forms.attnlrp_gap(g, f, case), -gap) < 1e-9
 
 
 @pytest.mark.parametrize(
     ("explainer", "shares"),
     [
-        (AttnLRP(epsilon=0), module.ATTNLRP),
-        (CPLRP(epsilon=0), module.CPLRP),
-        (GradientTimesInput(), module.GRADIENT),
+        (AttnLRP(epsilon=0), closed_forms.ATTNLRP),
+        (CPLRP(epsilon=0), closed_forms.CPLRP),
+        (GradientTimesInput(), closed_forms.GRADIENT),
     ],
     ids=["attnlrp", "cplrp", "gradient_x_input"],
 )
-def test_the_running_explainers_have_their_closed_forms(models, case, explainer, shares):
+def test_the_explainers_equal_their_closed_forms(models, case, explainer, shares):
     for model in models:
-        assert relative(explainer.attribute(model, case), module.propagated(shares, model, case)) < 1e-9
+        assert relative(explainer.attribute(model, case), closed_forms.propagated(shares, model, case)) < 1e-9
 
 
 def test_integrated_gradients_are_exact_with_two_nodes(models, case):
     two, many = (IntegratedGradients(steps=steps).attribute(models[0], case) for steps in (2, 16))
     assert relative(two, many) < 1e-12
-    one, _ = IntegratedGradients(steps=1).attribute_with_error(models[0], case)
-    assert relative(one, many) > 1e-3, "with fewer nodes the two would not be seen to be enough"
+    single, _ = IntegratedGradients(steps=1).attribute_with_error(models[0], case)
+    assert relative(single, many) > 1e-3, "one node must not be exact, or the test shows nothing"
 
 
 def test_without_positions_integrated_gradients_give_each_path_a_third():
@@ -144,20 +146,20 @@ def test_without_positions_integrated_gradients_give_each_path_a_third():
 
 
 @pytest.mark.parametrize("where", ["scaled pixel", "embedding", "embedding from zero"])
-def test_reading_elsewhere_explains_the_same_output(where):
+def test_reading_at_another_point_explains_the_same_output(where):
     torch.manual_seed(SEED)
     model = LinearAttention(pixels=9, mean=0.2, std=0.5).double().eval()
     inputs = torch.rand(2, 9, dtype=torch.float64)
     case = Case(inputs, torch.tensor([3, 7]), torch.zeros_like(inputs))
-    rest, there = read_at(where, model, case)
-    assert relative(rest(there.inputs), model(inputs)) < 1e-14
-    assert there.shape == case.shape
+    upper, read_case = read_at(where, model, case)
+    assert relative(upper(read_case.inputs), model(inputs)) < 1e-14
+    assert read_case.shape == case.shape
     if where == "embedding":
-        assert relative(rest(there.baseline), model(case.baseline)) < 1e-14
+        assert relative(upper(read_case.baseline), model(case.baseline)) < 1e-14
         loo = LeaveOneOut()
-        assert relative(loo.attribute(rest, there), loo.attribute(model, case)) < 1e-12
+        assert relative(loo.attribute(upper, read_case), loo.attribute(model, case)) < 1e-12
     else:
-        assert not there.baseline.any()
+        assert not read_case.baseline.any()
 
 
 def test_unknown_options_are_refused():
@@ -183,7 +185,7 @@ def test_the_pair_is_built_in_any_dtype(pair, dtype, tolerance):
 QUICK = Recipe(epochs=1, batch_size=64)
 
 
-def quickly(seed=SEED):
+def quickly_trained(seed=SEED):
     digits = load_digits()
     return trained(LinearAttention, {"order": "right", "pixels": digits.pixels}, digits, seed, QUICK)
 
@@ -196,7 +198,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def trainings(monkeypatch):
-    """The seeds that were trained, not read from the cache."""
+    """The seeds of the trainings that ran, instead of a read from the cache."""
     seeds = []
 
     def counted(*args):
@@ -222,7 +224,7 @@ def test_five_epochs_reach_about_85_percent():
 
 
 def test_the_second_call_reads_the_cache(cache, trainings):
-    first, second = quickly(), quickly()
+    first, second = quickly_trained(), quickly_trained()
     assert trainings == [SEED]
     assert same(first, second)
     (file,) = cache.iterdir()
@@ -230,8 +232,8 @@ def test_the_second_call_reads_the_cache(cache, trainings):
 
 
 def test_another_seed_recipe_or_option_is_another_file(cache, trainings):
-    first = quickly()
-    assert not same(first, quickly(seed=1))
+    first = quickly_trained()
+    assert not same(first, quickly_trained(seed=1))
     digits = load_digits()
     trained(LinearAttention, {"order": "right", "pixels": digits.pixels}, digits, SEED, Recipe(epochs=0))
     trained(LinearAttention, {"order": "right", "pixels": digits.pixels, "width": 4}, digits, SEED, QUICK)
@@ -240,13 +242,13 @@ def test_another_seed_recipe_or_option_is_another_file(cache, trainings):
 
 
 @pytest.mark.parametrize("damage", [lambda good: good[:100], lambda good: b"", lambda good: b"junk" * 99])
-def test_a_damaged_file_is_trained_anew_and_said(cache, trainings, caplog, damage):
-    first = quickly()
+def test_a_damaged_file_is_replaced_by_a_new_training_with_a_warning(cache, trainings, caplog, damage):
+    first = quickly_trained()
     (file,) = cache.iterdir()
     good = file.read_bytes()
     file.write_bytes(damage(good))
     with caplog.at_level(logging.WARNING):
-        assert same(first, quickly())
+        assert same(first, quickly_trained())
     assert trainings == [SEED, SEED]
     assert str(file) in caplog.text
     assert "damaged" in caplog.text
@@ -259,7 +261,7 @@ def test_a_cache_that_cannot_be_written_costs_only_the_training(tmp_path, monkey
     blocked.write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
     with caplog.at_level(logging.INFO):
-        assert same(quickly(), quickly())
+        assert same(quickly_trained(), quickly_trained())
     assert trainings == [SEED, SEED]
     assert "not cached" in caplog.text
 
@@ -270,15 +272,15 @@ def test_the_cache_folder_follows_xdg(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path / ".cache" / "faithcheck"
 
 
-def test_training_leaves_the_process_as_it_was(cache):
+def test_training_keeps_the_random_state_and_the_number_of_threads(cache):
     torch.manual_seed(1234)
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    quickly()
+    quickly_trained()
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
 
 
-def test_building_the_pair_leaves_the_random_state(pair):
+def test_building_the_pair_keeps_the_random_state(pair):
     state = torch.get_rng_state()
     pair.build(SEED, torch.float64, CPU)
     assert torch.equal(torch.get_rng_state(), state)

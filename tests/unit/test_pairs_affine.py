@@ -1,4 +1,4 @@
-"""Pairs of affine maps, halves and ReLU: what holds on them does so for its reason, and what should break breaks."""
+"""Pairs of BatchNorm, halves, ReLU and maximum: invariance holds for other seeds, and breaks with a broken rule."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def lrp(**rules):
 
 
 def scaled(factor):
-    """A rule that passes on so many times the gradient."""
+    """A broken rule: the gradient times a factor."""
 
     def rule(call):
         (x,) = call.operands_with_relevance()
@@ -42,20 +42,20 @@ def scaled(factor):
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("name", NAMES)
-def test_on_other_seeds_too(name, seed):
+def test_equivalence_and_invariance_hold_on_other_seeds(name, seed):
     checks = [*plan("equivalence", [], [pair(name)]), *plan("invariance", [AttnLRP()], [pair(name)])]
     assert {check.run(Settings(seed=seed)).status for check in checks} == {"holds"}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_cell_is_stated(name):
+def test_every_explainer_of_every_model_has_an_expectation(name):
     explainers = {"loo", "gradient_x_input", "integrated_gradients", "epsilon_lrp", "attnlrp", "cplrp"}
-    stated = {explainer for axiom, explainer in pair(name).expected if axiom == "invariance"}
-    assert explainers <= stated
+    with_expectation = {explainer for axiom, explainer in pair(name).expected if axiom == "invariance"}
+    assert explainers <= with_expectation
 
 
 @pytest.mark.parametrize("name", ["batch_norm.linear", "batch_norm.conv"])
-def test_batch_norm_has_statistics_of_its_own(name):
+def test_batch_norm_has_running_statistics_other_than_its_defaults(name):
     f, _ = pair(name).build(0, torch.float64, CPU)
     (norm,) = (module for module in f.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d))
     assert norm.num_batches_tracked == 1
@@ -67,13 +67,13 @@ def test_batch_norm_has_statistics_of_its_own(name):
 
 @pytest.mark.parametrize("name", ["batch_norm.linear", "batch_norm.conv"])
 def test_batch_norm_by_the_identity_rule_breaks(name):
-    """The identity rule shares the mean and β out, which the folded bias keeps."""
+    """The identity rule distributes the shares of the mean and of β, which the folded bias keeps."""
     assert status(lrp(batch_norm=identity_rule), name) == "broken claim"
     assert status(AttnLRP(), name) == "holds"
 
 
 @pytest.mark.parametrize("name", ["halves.residual", "halves.linear"])
-def test_halves_break_on_a_sum_that_modifies(name):
+def test_halves_break_if_the_sum_rule_is_not_the_gradient(name):
     def diluted(call):
         (*terms,) = call.operands_with_relevance()
         return call.stabilised(call.value(), parts=len(terms))
@@ -81,15 +81,15 @@ def test_halves_break_on_a_sum_that_modifies(name):
     assert status(lrp(add=diluted), name) == "broken claim"
 
 
-def test_halves_break_on_a_multiple_that_modifies():
+def test_halves_break_if_the_rule_of_division_is_not_the_gradient():
     assert status(lrp(div=scaled(0.9)), "halves.residual") == "broken claim"
 
 
-def test_the_absolute_value_breaks_on_a_rule_that_is_no_sign():
+def test_the_maximum_breaks_if_the_rule_of_the_absolute_value_is_not_the_sign():
     assert status(lrp(abs=scaled(0.9)), "maximum.absolute") == "broken claim"
 
 
-def test_rescaled_neurons_break_on_a_rule_that_sees_the_scale():
+def test_rescaled_neurons_break_if_the_rule_depends_on_the_scale():
     def clipped(call):
         return modified(*call.operands_with_relevance(), call.value(), lambda gradient: gradient * (call.value() > 1))
 

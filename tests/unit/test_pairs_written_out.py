@@ -1,4 +1,4 @@
-"""Pairs that write a function out: their closed forms against slow oracles, in relevance; and each can go red."""
+"""Pairs that write a function out: their closed forms against slow oracles in relevance; a broken rule turns red."""
 
 import math
 from dataclasses import replace
@@ -15,26 +15,28 @@ from faithcheck.explainers.lrp.rules import bilinear_rule, gradient_rule, modifi
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.case import output_difference
+from faithcheck.models.networks.hidden_layer import HiddenLayer
 from faithcheck.models.networks.linear_attention import LinearAttention, LinearAttentionBlock
-from faithcheck.models.pairs import activation, gated, linear_attention, norm, softmax
+from faithcheck.models.networks.linear_attention_closed_forms import association_gap, loo_excess
+from faithcheck.models.pairs import gated, norm, softmax
 from faithcheck.tests.helpers import oracles
 
 CPU = torch.device("cpu")
 SEED = 1
-STATED = ("loo", "integrated_gradients", "gradient_x_input", "attnlrp", "cplrp")
+WITH_EXPECTATION = ("loo", "integrated_gradients", "gradient_x_input", "attnlrp", "cplrp")
 FAMILIES = ("activation.", "gated.", "norm.", "softmax.", "linear_attention.bert_sized")
 PAIRS = {name: pair for name, pair in registered_pairs().items() if name.startswith(FAMILIES)}
-CELLS = [(name, explainer) for name, pair in PAIRS.items() for _, explainer in pair.expected]
-VIOLATED = [cell for cell in CELLS if PAIRS[cell[0]].expected["invariance", cell[1]].verdict == "VIOLATES"]
+EXPECTATIONS = [(name, explainer) for name, pair in PAIRS.items() for _, explainer in pair.expected]
+VIOLATED = [key for key in EXPECTATIONS if PAIRS[key[0]].expected["invariance", key[1]].verdict == "VIOLATES"]
 
 
 def record_of(name, explainer):
     return Check("invariance", explainer, PAIRS[name]).run(Settings(seed=SEED))
 
 
-def close(found, wanted, tolerance=1e-12):
+def assert_close(computed, wanted, tolerance=1e-12):
     assert wanted.abs().max() > 1e-3
-    assert (found - wanted).abs().max() <= tolerance * wanted.abs().max()
+    assert (computed - wanted).abs().max() <= tolerance * wanted.abs().max()
 
 
 def built(name):
@@ -48,26 +50,26 @@ def predicted(name, explainer="attnlrp"):
     return PAIRS[name].expected["invariance", explainer].predict(f, g, case)
 
 
-# Every cell, and that it can be red.
+# Every expectation holds, and can turn red.
 
 
-def test_the_families_are_there_and_nothing_is_left_unsaid():
+def test_every_pair_of_the_families_has_an_expectation_of_every_explainer():
     assert len(PAIRS) >= 20
     assert len(VIOLATED) >= 28
     for name, pair in PAIRS.items():
-        assert {explainer for _, explainer in pair.expected} >= set(STATED), name
+        assert {explainer for _, explainer in pair.expected} >= set(WITH_EXPECTATION), name
         assert {expectation.verdict for expectation in pair.expected.values()} <= {"HOLDS", "VIOLATES"}, name
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_every_cell_is_as_expected(name):
+def test_every_expectation_is_met(name):
     for _, explainer in PAIRS[name].expected:
         record = record_of(name, builtin_explainers()[explainer])
         assert record.status in ("holds", "predicted violation"), record
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_building_leaves_the_random_state(name):
+def test_building_keeps_the_random_state(name):
     state = torch.get_rng_state()
     built(name)
     assert torch.equal(torch.get_rng_state(), state)
@@ -88,7 +90,7 @@ def test_a_violation_that_vanishes_or_has_another_size_is_red(name, explainer):
 
 
 def cubed(call):
-    """A broken rule of the square: the modified gradient x³ in place of x."""
+    """A broken rule of the square: the modified gradient is multiplied by x³ in place of x."""
     x = call.args[0]
     return modified(x, call.value(), lambda gradient: gradient * x.detach() ** 3)
 
@@ -160,7 +162,7 @@ def softplus(z, relevance):
         ("activation.softplus_log_exp", softplus),
     ],
 )
-def test_what_an_added_constant_absorbs(name, written_out):
+def test_the_relevance_that_an_added_constant_keeps(name, written_out):
     f, _, case = built(name)
     gaps = []
     with torch.no_grad():
@@ -169,12 +171,12 @@ def test_what_an_added_constant_absorbs(name, written_out):
             seed = f.head(f.middle(z)) * (torch.arange(3) == target)
             relevance = into(f.head, f.middle(z), seed)
             gaps.append(into(f.hidden, x, relevance) - into(f.hidden, x, written_out(z, relevance)))
-    close(predicted(name), torch.stack(gaps))
+    assert_close(predicted(name), torch.stack(gaps))
 
 
 def test_a_quarter_of_a_gelu_at_a_point():
-    """W = 1, b = 0, V = 4 at x = 2: GELU by its formula gives 4·(2Φ(2) − ½), that is 2 less than GELU itself."""
-    f = activation.HiddenLayer(nn.functional.gelu).double()
+    """W = 1, b = 0, V = 4 at x = 2: GELU by its formula gives 4·(2Φ(2) − ½), which is 2 less than GELU itself."""
+    f = HiddenLayer(nn.functional.gelu).double()
     with torch.no_grad():
         for parameter in f.parameters():
             parameter.zero_()
@@ -190,12 +192,12 @@ def test_a_gated_unit_at_a_point():
     head = nn.Linear(4, 3).double()
     with torch.no_grad():
         head.weight.fill_(1.0)
-    f = gated.GatedUnit(gated.gate_last, head)
+    f = gated.GatedUnit(gated.sigmoid_with_input_first, head)
     x = torch.tensor([[math.log(3), 0, 0, 0, 4, 1, 1, 1]], dtype=torch.float64)
     case = Case(x, torch.tensor([2]), torch.zeros_like(x))
     quarter = 3 * math.log(3) / 4
     wanted = torch.tensor([[quarter, 0, 0, 0, -quarter, 0, 0, 0]], dtype=torch.float64)
-    close(gated.quarter_to_gates(f, f, case), wanted)
+    assert_close(gated.gap_at_gates_and_inputs(f, f, case), wanted)
     attribution = AttnLRP().attribute(f, case)
     assert attribution[0, [0, 4]].tolist() == pytest.approx([3 * quarter, quarter])
 
@@ -212,7 +214,7 @@ def silu_first(g, u, relevance):
 
 
 @torch.no_grad()
-def test_swiglu_reassociated_in_relevance():
+def test_swiglu_reassociated_equals_the_oracle():
     f, _, case = built("gated.swiglu_reassociated")
     gaps = []
     for x, target in zip(case.inputs, case.target, strict=True):
@@ -228,7 +230,7 @@ def test_swiglu_reassociated_in_relevance():
                 + oracles.linear_map(x, f.up_proj.weight.T, torch.zeros(12), to_up, 0.0)
             )
         gaps.append(maps[0] - maps[1])
-    close(predicted("gated.swiglu_reassociated"), torch.stack(gaps))
+    assert_close(predicted("gated.swiglu_reassociated"), torch.stack(gaps))
 
 
 # Softmax.
@@ -261,20 +263,22 @@ def through_head(model, tokens, target, rule):
 
 
 @torch.no_grad()
-def test_a_head_with_its_softmax_written_out_in_relevance():
+def test_a_head_with_its_softmax_written_out_equals_the_oracle():
     f, g, case = built("softmax.exp_divide")
     case = case.select(torch.tensor([0, 1]))
     gaps = [
         through_head(f, tokens, target, oracles.softmax) - through_head(f, tokens, target, softmax_written_out)
         for tokens, target in zip(case.inputs, case.target, strict=True)
     ]
-    close(softmax.head_gap(f, g, case), torch.stack(gaps), 1e-10)  # relevance divides by outputs and logits near 0
+    assert_close(
+        softmax.head_gap(f, g, case), torch.stack(gaps), 1e-10
+    )  # relevance divides by outputs and logits near 0
 
 
 def gradients_step_by_step(z, at_weights, shift):
     """The modified gradients of exp and divide at one row of logits, a number at a time.
 
-    ``shift`` is ``none``, ``detached`` or ``carried``: what is subtracted of the largest logit.
+    ``shift`` is ``none``, or the largest logit is subtracted: ``detached``, or ``attached`` to relevance.
     """
     keys, largest = range(len(z)), max(z)
     t = [value - (0.0 if shift == "none" else largest) for value in z]
@@ -284,13 +288,13 @@ def gradients_step_by_step(z, at_weights, shift):
     at_sum = at_reciprocal * (1 / s) / s  # f(s)/s of the reciprocal
     at_e = [at_weights[k] / s / 2 + at_sum for k in keys]
     at_t = [at_e[k] * (e[k] / t[k] if t[k] else 1.0) for k in keys]
-    lost = sum(at_t) if shift == "carried" else 0.0
-    return [at_t[k] - (lost if z[k] == largest else 0.0) for k in keys]
+    subtracted = sum(at_t) if shift == "attached" else 0.0
+    return [at_t[k] - (subtracted if z[k] == largest else 0.0) for k in keys]
 
 
 @pytest.mark.parametrize(
     ("form", "shift"),
-    [(softmax.exp_divide, "none"), (softmax.stable, "detached"), (softmax.stable_attached, "carried")],
+    [(softmax.exp_divide, "none"), (softmax.stable_detached, "detached"), (softmax.stable_attached, "attached")],
 )
 def test_the_softmax_step_by_step(form, shift):
     z, at_weights = torch.randn(2, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED))
@@ -298,19 +302,19 @@ def test_the_softmax_step_by_step(form, shift):
     eq5 = weights * (at_weights - (weights * at_weights).sum(1, keepdim=True))
     rows = zip(z.tolist(), at_weights.tolist(), strict=True)
     written_out = torch.tensor([gradients_step_by_step(*row, shift) for row in rows], dtype=torch.float64)
-    close(softmax.moved(form, z, at_weights), eq5 - written_out)
+    assert_close(softmax.gradient_gap(form, z, at_weights), eq5 - written_out)
 
 
 def test_two_equal_logits_at_a_point():
     """z = (2, 2) and G = (4, 0): Eq. 5 gives (1, −1), that is z·(1, −1) = (2, −2); written out (¾, ¼), z·… = 2 = Ḡ."""
     z, at_weights = torch.tensor([[2.0, 2.0]]), torch.tensor([[4.0, 0.0]])
-    assert softmax.moved(softmax.exp_divide, z, at_weights).tolist() == [[1 - 0.75, -1 - 0.25]]
+    assert softmax.gradient_gap(softmax.exp_divide, z, at_weights).tolist() == [[1 - 0.75, -1 - 0.25]]
     assert softmax_written_out(z[0], torch.tensor([2.0, 0.0])).tolist() == pytest.approx([1.5, 0.5])
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("explainer", ["attnlrp", "cplrp"])
-def test_a_mixture_in_relevance(explainer):
+def test_a_mixture_of_experts_equals_the_oracle(explainer):
     f, _, case = built("softmax.mixture")
     gaps = []
     for x, target in zip(case.inputs, case.target, strict=True):
@@ -326,7 +330,7 @@ def test_a_mixture_in_relevance(explainer):
             spread[:, target] = to_outputs
             maps.append(into(f.gate, x, to_z) + into(f.experts, x, spread.flatten()))
         gaps.append(maps[0] - maps[1])
-    close(predicted("softmax.mixture", explainer), torch.stack(gaps), 1e-10)
+    assert_close(predicted("softmax.mixture", explainer), torch.stack(gaps), 1e-10)
 
 
 # Norms.
@@ -344,7 +348,7 @@ def norm_written_out(c, eps, relevance):
 
 @torch.no_grad()
 @pytest.mark.parametrize("eps", [1e-5, 0.5])
-def test_a_layer_norm_in_relevance(eps):
+def test_a_layer_norm_equals_the_oracle(eps):
     f, g, case = built("norm.layer_norm")
     f.middle.eps = g.middle.eps = eps
     centring = torch.eye(6).double() - 1 / 6
@@ -357,11 +361,11 @@ def test_a_layer_norm_in_relevance(eps):
         to_scaled, _ = oracles.residual(y - f.middle.bias, f.middle.bias, relevance, 0.0)
         by_hand = oracles.linear_map(z, centring, torch.zeros(6), norm_written_out(c, eps, to_scaled), 0.0)
         gaps.append(into(f.hidden, x, at_once) - into(f.hidden, x, by_hand))
-    close(norm.half_the_gradient(f, g, case), torch.stack(gaps), 1e-10)
+    assert_close(norm.half_the_gradient(f, g, case), torch.stack(gaps), 1e-10)
 
 
 @torch.no_grad()
-def test_an_rms_norm_in_relevance():
+def test_an_rms_norm_equals_the_oracle():
     f, g, case = built("norm.rms_norm")
     gamma = norm.layer_norm(SEED, torch.float64, CPU).weight
     gaps = []
@@ -371,26 +375,26 @@ def test_an_rms_norm_in_relevance():
         relevance = into(f.head, y, f.head(y) * (torch.arange(3) == target))
         at_once = oracles.rms_norm(z, gamma, 1e-6, relevance, 0.0)
         gaps.append(into(f.hidden, x, at_once) - into(f.hidden, x, norm_written_out(z, 1e-6, relevance)))
-    close(norm.half_the_gradient(f, g, case), torch.stack(gaps), 1e-10)
+    assert_close(norm.half_the_gradient(f, g, case), torch.stack(gaps), 1e-10)
 
 
-def test_it_is_sigma_as_data_that_breaks_a_norm():
-    """With its σ detached, the norm by hand gets the map of nn.LayerNorm; but then its gradient is another's."""
+def test_a_norm_breaks_because_sigma_is_data():
+    """With σ detached, the norm by hand gets the map of nn.LayerNorm, but then its plain gradient differs."""
     f, g, case = built("norm.layer_norm")
     by_hand = norm.LayerNormByHand(f.middle, lambda z: norm.centred_variance(z).detach())
-    held = activation.HiddenLayer(by_hand).double()
-    held.hidden, held.head = f.hidden, f.head
+    detached = HiddenLayer(by_hand).double()
+    detached.hidden, detached.head = f.hidden, f.head
     for method in (AttnLRP(), CPLRP()):
-        close(method.attribute(held, case), method.attribute(f, case))
-    plainly = GradientTimesInput()
-    assert (plainly.attribute(held, case) - plainly.attribute(g, case)).abs().max() > 0.01
+        assert_close(method.attribute(detached, case), method.attribute(f, case))
+    gradient_times_input = GradientTimesInput()
+    assert (gradient_times_input.attribute(detached, case) - gradient_times_input.attribute(g, case)).abs().max() > 0.01
 
 
 # Linear attention.
 
 
 @torch.no_grad()
-def test_a_block_of_two_heads_in_relevance():
+def test_a_block_of_two_heads_equals_the_oracle():
     torch.manual_seed(SEED)
     left = LinearAttentionBlock("left", width=6, heads=2).double().eval()
     right = LinearAttentionBlock("right", width=6, heads=2).double().eval()
@@ -420,7 +424,7 @@ def test_a_block_of_two_heads_in_relevance():
             to_k[:, h] = to_transposed.T
         parts = ((left.query, to_q), (left.key, to_k), (left.value, to_v))
         maps.append(sum(into_tokens(layer, x, part.flatten(1)) for layer, part in parts))
-    close(linear_attention.block_gap(left, right, case)[0], maps[0] - maps[1], 1e-10)
+    assert_close(association_gap(left, right, case)[0], maps[0] - maps[1], 1e-10)
     with pytest.raises(ValueError, match="'up'"):
         LinearAttentionBlock("up")
 
@@ -430,26 +434,26 @@ def into_tokens(layer, tokens, relevance):
 
 
 @torch.no_grad()
-def test_the_paths_of_a_block_and_its_residual_are_its_output():
+def test_the_paths_of_a_block_and_its_residual_sum_to_its_output():
     torch.manual_seed(SEED)
     block = LinearAttentionBlock("right", width=6, heads=2).double().eval()
     tokens = torch.randn(2, 3, 6).double()
     residual = tokens.mean(1) @ block.head.weight.T
-    close(block.forward_paths(tokens, tokens, tokens) + residual, block(tokens))
+    assert_close(block.forward_paths(tokens, tokens, tokens) + residual, block(tokens))
 
 
 @torch.no_grad()
-def test_what_leave_one_out_counts_too_often_in_linear_attention():
+def test_the_excess_of_leave_one_out_in_linear_attention():
     torch.manual_seed(SEED)
     model = LinearAttention("left", pixels=5, width=3).double().eval()
     inputs = torch.rand(3, 5).double()
     case = Case(inputs, torch.tensor([0, 4, 9]), torch.zeros_like(inputs))
     wanted = LeaveOneOut().attribute(model, case).sum(1) - output_difference(model, case)
-    close(linear_attention.loo_surplus(model, case), wanted)
+    assert_close(loo_excess(model, case), wanted)
 
 
-def test_what_leave_one_out_counts_too_often_at_a_point():
-    """Width 1, all weights 1, positions 0: f = Σx Σx²/n², so at (1, 2) f = 15/4 and LOO (7, 14)/4, 6/4 too much."""
+def test_the_excess_of_leave_one_out_at_a_point():
+    """Width 1, all weights 1, positions 0: f = Σx Σx²/n², so at (1, 2) f = 15/4 and LOO (7, 14)/4 exceeds it by 6/4."""
     model = LinearAttention("right", pixels=2, width=1).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -458,14 +462,14 @@ def test_what_leave_one_out_counts_too_often_at_a_point():
     x = torch.tensor([[1.0, 2.0]]).double()
     case = Case(x, torch.tensor([3]), torch.zeros_like(x))
     assert model(x)[0, 3].item() == 15 / 4
-    assert linear_attention.loo_surplus(model, case).tolist() == [6 / 4]
+    assert loo_excess(model, case).tolist() == [6 / 4]
 
 
-@pytest.mark.parametrize("other", [{"pooling": "flatten"}, {"position": False}, {"std": 2.0}])
-def test_the_closed_form_of_leave_one_out_is_of_one_model(other):
-    model = LinearAttention(pixels=2, **other).double().eval()
+@pytest.mark.parametrize("options", [{"pooling": "flatten"}, {"position": False}, {"std": 2.0}])
+def test_the_closed_form_of_leave_one_out_refuses_other_models(options):
+    model = LinearAttention(pixels=2, **options).double().eval()
     x = torch.ones(1, 2).double()
     with pytest.raises(ValueError, match="closed form"):
-        linear_attention.loo_surplus(model, Case(x, torch.tensor([0]), torch.zeros_like(x)))
+        loo_excess(model, Case(x, torch.tensor([0]), torch.zeros_like(x)))
     with pytest.raises(TypeError, match="Linear"):
-        linear_attention.loo_surplus(nn.Linear(2, 1), Case(x, torch.tensor([0]), torch.zeros_like(x)))
+        loo_excess(nn.Linear(2, 1), Case(x, torch.tensor([0]), torch.zeros_like(x)))

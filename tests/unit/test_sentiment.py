@@ -1,7 +1,5 @@
-"""The project's own sentiment model: its size, what it is, how well it classifies, and the script that made it."""
+"""The project's own sentiment model: its size, architecture and accuracy, and the script that trains it."""
 
-import gzip
-import json
 import os
 import shutil
 import sys
@@ -13,10 +11,11 @@ from safetensors import safe_open
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
 
 from faithcheck.models.data.texts import load_texts
-from faithcheck.models.pretrained.text import SENTIMENT
+from faithcheck.models.pretrained import SENTIMENT
 from faithcheck.models.training import sentiment
+from faithcheck.tests.helpers.sentiment_data import labelled, write_training_data
 
-MOST_BYTES = 4_000_000
+MAXIMAL_BYTES = 4_000_000
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
@@ -41,7 +40,7 @@ def data():
 
 def test_the_folder_is_small_and_holds_no_code():
     files = [file for file in SENTIMENT.rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) <= MOST_BYTES
+    assert sum(file.stat().st_size for file in files) <= MAXIMAL_BYTES
     assert {file.suffix for file in files} <= {".json", ".safetensors", ".tsv", ".md"}
 
 
@@ -50,7 +49,7 @@ def test_weights_are_half_precision():
         assert {archive.get_tensor(name).dtype for name in archive.keys()} == {torch.float16}  # noqa: SIM118
 
 
-def test_it_is_an_unmodified_bert_of_twelve_layers(model):
+def test_the_model_is_an_unmodified_bert_of_twelve_layers(model):
     assert type(model) is BertForSequenceClassification
     assert len(model.bert.encoder.layer) == model.config.num_hidden_layers == 12
     assert model.config.max_position_embeddings == 512
@@ -69,12 +68,8 @@ def test_tokenizer_and_model_fit(model, tokenizer):
     assert tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") == "afilmwithoutsupercalifragilisticideas!"
 
 
-def labelled(texts):
-    return list(zip(texts.texts, texts.labels, strict=True))
-
-
 def test_own_sentences_are_mostly_classified_as_labelled(model, tokenizer):
-    """Its accuracy on SST-2 (0.78 at least) less three standard errors of 72 sentences, 3·√(0.78·0.22/72) = 0.15."""
+    """The bound is the accuracy on SST-2 (at least 0.78) minus three standard errors, 3·√(0.78·0.22/72) = 0.15."""
     assert sentiment.accuracy(model, tokenizer, labelled(load_texts("own"))) >= 0.63
 
 
@@ -86,8 +81,8 @@ def test_accuracy_on_sst2_dev(model, tokenizer, data):
 
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler.step:UserWarning")
 def test_the_training_script_gives_the_same_files_twice(tmp_path, monkeypatch, capsys):
-    """On a few sentences, with the shipped model as the teacher: the weights follow from seed and vocabulary."""
-    write_data(tmp_path / "data", labelled(load_texts("own")))
+    """Trained on a few sentences, with the shipped model as the teacher: seed and vocabulary determine the weights."""
+    write_training_data(tmp_path / "data", labelled(load_texts("own")))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sentiment, "VOCABULARY", 300)
     monkeypatch.setattr(sentiment, "EPOCHS", 2)
@@ -103,10 +98,10 @@ def test_the_training_script_gives_the_same_files_twice(tmp_path, monkeypatch, c
     assert first == second
 
 
-def test_what_holds_an_unseen_sentence_is_left_out_of_training_with_its_spans(tmp_path):
+def test_sentences_that_overlap_with_unseen_sentences_are_not_trained_on(tmp_path):
     own = labelled(load_texts("own"))
     dev = own[-1][0].lower()
-    write_data(tmp_path, own, [(f"a first sentence . {dev}", 1), (dev[:40], 0), ("an unrelated remark", 1)])
+    write_training_data(tmp_path, own, [(f"a first sentence . {dev}", 1), (dev[:40], 0), ("an unrelated remark", 1)])
     corpus = sentiment.read_corpus(tmp_path, seed=0)
     assert corpus.sentences[-1] == ("an unrelated remark", 1)
     assert len(corpus.sentences) == 36 + 1  # of 40 sentences 4 are held out
@@ -114,13 +109,3 @@ def test_what_holds_an_unseen_sentence_is_left_out_of_training_with_its_spans(tm
     for row, (text, _) in enumerate(corpus.sentences):
         assert all(span in text for span in corpus.spans[2 * row : 2 * row + 2])
     assert not {text for text, _ in corpus.held_out} & {text for text, _ in corpus.sentences}
-
-
-def write_data(folder, own, polarity=()):
-    for name in ("sst2", "sentence_polarity", "movie_reviews"):
-        (folder / name).mkdir(parents=True)
-    for name, part in (("train", own[:40]), ("dev", own[60:])):
-        (folder / "sst2" / f"{name}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in part))
-    for name, rows in (("sentence_polarity", polarity or own[40:50]), ("movie_reviews", own[50:60])):
-        lines = "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
-        (folder / name / "train.jsonl.gz").write_bytes(gzip.compress(lines.encode()))

@@ -1,4 +1,4 @@
-"""The softmax row: engines and Leave-One-Out against the closed forms, in float64."""
+"""The softmax row: explainers and Leave-One-Out against their closed forms, in float64."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from faithcheck.models.networks.softmax_row import (
 
 EXAMPLES, KEYS = 8, 16
 ROW = SoftmaxRow()
-# Sums of at most 16 keys and 8 heads of size 1, in float64; logits that are shifted by c carry c times the round-off.
+# Sums of at most 16 keys and 8 heads of size 1, in float64; logits shifted by c have c times the round-off.
 CLOSE = 1e-12
 
 
@@ -36,10 +36,10 @@ def loo_by_mask(case):
     mask = case.forward_arguments["attention_mask"]
 
     def without(key):
-        kept = mask.clone()
-        kept[:, key] = 0
+        reduced = mask.clone()
+        reduced[:, key] = 0
         return select_target(
-            replace(case, forward_arguments={**case.forward_arguments, "attention_mask": kept}).run(ROW), case.target
+            replace(case, forward_arguments={**case.forward_arguments, "attention_mask": reduced}).run(ROW), case.target
         )
 
     whole = select_target(case.run(ROW), case.target)
@@ -48,14 +48,14 @@ def loo_by_mask(case):
 
 def expected(name, logits, values, explain_values):
     softmax, through_values = exact_through_softmax(logits, values), exact_through_values(logits, values)
-    alone = {"attnlrp": softmax, "gradient_x_input": softmax}
-    whole = {"attnlrp": (softmax + through_values) / 2, "gradient_x_input": softmax + through_values}
-    return {**whole, "cplrp": through_values}[name] if explain_values else alone[name]
+    by_logits = {"attnlrp": softmax, "gradient_x_input": softmax}
+    by_logits_and_values = {"attnlrp": (softmax + through_values) / 2, "gradient_x_input": softmax + through_values}
+    return {**by_logits_and_values, "cplrp": through_values}[name] if explain_values else by_logits[name]
 
 
-def error(found, wanted):
+def error(computed, wanted):
     """The largest difference, relative to the largest value if that is above 1."""
-    return ((found - wanted).abs().max() / wanted.abs().max().clamp_min(1)).item()
+    return ((computed - wanted).abs().max() / wanted.abs().max().clamp_min(1)).item()
 
 
 POINTS = [(0.0, 0.0), (1e-3, 0.0), (1.0, 0.0), (10.0, 0.0), (100.0, 0.0), (0.1, 1e3), (0.1, -1e3)]
@@ -63,7 +63,7 @@ POINTS = [(0.0, 0.0), (1e-3, 0.0), (1.0, 0.0), (10.0, 0.0), (100.0, 0.0), (0.1, 
 
 @pytest.mark.parametrize("heads", [1, 8])
 @pytest.mark.parametrize(("scale", "shift"), POINTS)
-def test_engines_and_loo_equal_their_closed_forms(heads, scale, shift):
+def test_explainers_and_loo_equal_their_closed_forms(heads, scale, shift):
     logits, values = draw(heads, scale, shift)
     for explain_values in (False, True):
         case = row_case(logits, values, explain_values=explain_values)
@@ -82,11 +82,11 @@ def no_competition(call):
 
 
 @pytest.mark.parametrize("broken", [{"softmax": no_competition}, {"einsum": epsilon_rule}])
-def test_a_broken_rule_is_seen(broken):
+def test_a_broken_rule_differs_from_the_closed_form(broken):
     logits, values = draw(1)
     case = row_case(logits, values, explain_values=True)
-    found = LRP("broken", {**ATTNLRP, **broken}, 0).attribute(ROW, case)
-    assert error(found, expected("attnlrp", logits, values, True)) > 0.1
+    relevance = LRP("broken", {**ATTNLRP, **broken}, 0).attribute(ROW, case)
+    assert error(relevance, expected("attnlrp", logits, values, True)) > 0.1
 
 
 def test_through_one_softmax_relevance_is_loo_times_logit_times_one_minus_weight():
@@ -96,7 +96,7 @@ def test_through_one_softmax_relevance_is_loo_times_logit_times_one_minus_weight
     assert error(relevance, exact_loo(logits, values) * ratio) < CLOSE
 
 
-def test_uniform_logits_at_zero_get_nothing_while_loo_is_the_distance_from_the_mean():
+def test_at_uniform_zero_logits_attnlrp_is_zero_and_loo_is_the_distance_from_the_mean():
     logits, values = draw(1, scale=0.0)
     case = row_case(logits, values, explain_values=False)
     assert AttnLRP(0).attribute(ROW, case).abs().max() == 0
@@ -104,25 +104,25 @@ def test_uniform_logits_at_zero_get_nothing_while_loo_is_the_distance_from_the_m
     assert error(loo_by_mask(case), away / (KEYS - 1)) < CLOSE
 
 
-def test_a_shift_leaves_loo_and_moves_relevance_in_proportion():
+def test_a_shift_of_the_logits_keeps_loo_and_changes_relevance_in_proportion():
     logits, values = draw(1, scale=0.1)
-    here, there = (row_case(logits + shift, values, explain_values=False) for shift in (0.0, 1024.0))
+    original, shifted = (row_case(logits + shift, values, explain_values=False) for shift in (0.0, 1024.0))
     # The shifted logits are rounded at 1024, so to about 1e-13.
-    assert (loo_by_mask(here) - loo_by_mask(there)).abs().max() < 1e-12
-    moved = AttnLRP(0).attribute(ROW, there) - AttnLRP(0).attribute(ROW, here)
-    assert error(moved, 1024 * contrast(logits, values).squeeze(2)) < CLOSE
+    assert (loo_by_mask(original) - loo_by_mask(shifted)).abs().max() < 1e-12
+    change = AttnLRP(0).attribute(ROW, shifted) - AttnLRP(0).attribute(ROW, original)
+    assert error(change, 1024 * contrast(logits, values).squeeze(2)) < CLOSE
 
 
 def test_integrated_gradients_equal_an_adaptive_quadrature():
     logits, values = draw(1, scale=3.0, shift=2.0)
-    found = IntegratedGradients(steps=64).attribute(ROW, row_case(logits, values, explain_values=False))
+    attribution = IntegratedGradients(steps=64).attribute(ROW, row_case(logits, values, explain_values=False))
     z, v = logits[:1], values[:1]
     for key in range(KEYS):
         exact, _ = integrate.quad(lambda a, key=key: contrast(a * z, v)[0, key, 0].item(), 0, 1, epsabs=1e-13)
-        assert found[0, key].item() == pytest.approx(z[0, key, 0].item() * exact, abs=1e-10)
+        assert attribution[0, key].item() == pytest.approx(z[0, key, 0].item() * exact, abs=1e-10)
 
 
-class Keys(nn.Module):
+class LogitsOfFeatures(nn.Module):
     """Features x_i of ``width`` numbers make the logits, Z_i = q·x_i + bias: ``(batch, keys, width)`` to (batch, 1)."""
 
     def __init__(self, query, bias):
@@ -134,7 +134,7 @@ class Keys(nn.Module):
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0])
-def test_features_that_make_the_logits_get_what_the_logits_get(size):
+def test_features_below_the_logits_get_the_relevance_of_the_logits(size):
     generator = torch.Generator().manual_seed(1)
     features = size * torch.randn(EXAMPLES, KEYS, 4, generator=generator, dtype=torch.float64)
     query = torch.randn(4, generator=generator, dtype=torch.float64)
@@ -143,19 +143,19 @@ def test_features_that_make_the_logits_get_what_the_logits_get(size):
     at_features = Case(
         features, at_logits.target, torch.zeros_like(features), forward_arguments=at_logits.forward_arguments
     )
-    relevance = AttnLRP(0).attribute(Keys(query, 0.0), at_features)
+    relevance = AttnLRP(0).attribute(LogitsOfFeatures(query, 0.0), at_features)
     assert error(relevance, AttnLRP(0).attribute(ROW, at_logits)) < CLOSE
-    # A shift that comes from a bias stays with the bias; only one that comes from the features is handed to them.
-    assert error(AttnLRP(0).attribute(Keys(query, 1e3), at_features), relevance) < 1e-10
+    # The relevance of a shift by a bias stays with the bias; only a shift by the features reaches them.
+    assert error(AttnLRP(0).attribute(LogitsOfFeatures(query, 1e3), at_features), relevance) < 1e-10
 
 
-def test_cplrp_gives_the_logits_nothing():
+def test_cplrp_refuses_to_explain_logits_alone():
     with pytest.raises(Unsupported, match="no relevance reaches the inputs"):
         CPLRP(0).attribute(ROW, row_case(*draw(1), explain_values=False))
 
 
-def test_a_row_needs_a_key():
+def test_a_row_without_keys_is_refused():
     case = row_case(*draw(1), explain_values=True)
     nothing = torch.zeros_like(case.forward_arguments["attention_mask"])
-    with pytest.raises(ValueError, match="a softmax over no key at all"):
+    with pytest.raises(ValueError, match="a softmax over no key is undefined"):
         replace(case, forward_arguments={"attention_mask": nothing}).run(ROW)

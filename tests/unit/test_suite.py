@@ -18,7 +18,7 @@ from faithcheck.axioms.symbolic import DERIVATIONS
 from faithcheck.explainers import LRP, LeaveOneOut, builtin_explainers
 from faithcheck.explainers.lrp.rules import ATTNLRP, gradient_rule, stabilised
 from faithcheck.models import Case, Expectation, Pair, register, registered_pairs
-from faithcheck.models.pairs import product
+from faithcheck.models.networks.scalar_product import left_comb
 
 DERIVED = {name: who for name, who in builtin_explainers().items() if name in DERIVATIONS}
 X1X2X3 = registered_pairs()["product.x1x2x3"]
@@ -112,7 +112,7 @@ def test_breaking_loo_turns_the_run_red(broken):
         name = "loo"
 
         def attribute(self, model, case):
-            left_first = model.tree == product.left_comb(3)
+            left_first = model.tree == left_comb(3)
             return builtin_explainers()["loo"].attribute(model, case) * (broken if left_first else 1)
 
     assert check(Off()).status == "broken claim"

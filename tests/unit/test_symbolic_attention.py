@@ -26,7 +26,7 @@ from faithcheck.axioms.symbolic import (
 from faithcheck.explainers import LRP, builtin_explainers
 from faithcheck.explainers.lrp.rules import ATTNLRP, CP_LRP, gradient_rule
 from faithcheck.models import Case, registered_pairs
-from faithcheck.models.pairs.product import ScalarProduct, depths, parenthesisations
+from faithcheck.models.networks.scalar_product import ScalarProduct, depths, parenthesisations
 from faithcheck.models.pairs.small_attention import LEFT, RIGHT, SmallAttention, rational
 
 PAIR = registered_pairs()["linear_attention.symbolic"]
@@ -78,7 +78,7 @@ def test_the_shares_of_query_key_and_value(explainer, tree, expected):
     assert shares(chain, DERIVATIONS[explainer](chain)) == [sympy.Rational(share) for share in expected]
 
 
-def test_what_is_no_share_of_the_paths_has_none():
+def test_a_map_that_is_not_a_mixture_of_paths_has_no_shares():
     chain = attention_chain(LEFT, 2, 2)
     loo = DERIVATIONS["loo"](chain)
     assert shares(chain, loo) is None, "products of one coordinate with itself are removed once, not counted twice"
@@ -90,7 +90,7 @@ def test_relevance_of_attnlrp_sums_to_the_output():
     assert sums_to_zero([*attnlrp(chain), -chain.output()])
 
 
-def test_another_rule_has_another_gap():
+def test_a_rule_of_thirds_has_the_gap_of_its_shares():
     def thirds(a, v, relevance):
         to_a, to_v = halves(a, v, relevance)
         return to_a * sympy.Rational(2, 3), to_v * sympy.Rational(4, 3)
@@ -104,14 +104,14 @@ def run(explainer, pair=PAIR):
     return Check("symbolic", explainer, pair).run(Settings())
 
 
-def test_the_record_says_the_gap():
+def test_the_record_has_the_symbolic_gap():
     record = run(builtin_explainers()["attnlrp"])
     assert (record.status, record.detail["symbolic gap"]) == ("holds", "x ⊙ (-1/4·g_q + 1/4·g_v)")
     assert run(builtin_explainers()["cplrp"]).detail["symbolic gap"] == "0"
 
 
 @pytest.mark.parametrize(("name", "rules"), [("attnlrp", ATTNLRP), ("cplrp", CP_LRP)])
-def test_breaking_the_running_rule_turns_the_run_red(name, rules):
+def test_a_broken_rule_of_the_explainer_is_a_broken_claim(name, rules):
     record = run(LRP(name, {**rules, "matmul": gradient_rule}))
     assert record.status == "broken claim"
     assert record.gap >= 1
@@ -126,18 +126,18 @@ def test_models_of_two_functions_are_refused():
 
 
 def at_rational_points(explainer, model, derived, x, bits):
-    """Whether the running explainer is the derivation, as rational numbers, at points k/16 with |k| < 2^bits."""
+    """Whether the explainer equals the derivation, in rational numbers, at points k/16 with |k| < 2^bits."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randint(1, 2**bits, (3, len(x)), generator=generator).double() / 16
     inputs[1:] *= -1
-    ran = explainer.attribute(model, Case(inputs, torch.zeros(3, dtype=torch.int64), torch.zeros_like(inputs)))
-    exactly = evaluation(derived, x)
-    return [list(map(Fraction, row)) for row in ran.tolist()] == [exactly(row) for row in inputs.tolist()]
+    attribution = explainer.attribute(model, Case(inputs, torch.zeros(3, dtype=torch.int64), torch.zeros_like(inputs)))
+    exact = evaluation(derived, x)
+    return [list(map(Fraction, row)) for row in attribution.tolist()] == [exact(row) for row in inputs.tolist()]
 
 
 @pytest.mark.parametrize("tree", [LEFT, RIGHT], ids=["left", "right"])
 @pytest.mark.parametrize("name", ["attnlrp", "cplrp", "gradient_x_input", "loo"])
-def test_the_running_explainers_are_exact_on_three_tokens(name, tree):
+def test_the_explainers_are_exact_on_three_tokens(name, tree):
     model = SmallAttention(tree, [*rational(0, 3, 2, 2), rational(1, 3, 2)]).eval()
     chain, numbers = chain_of(model)
     derived = [entry.subs(numbers) for entry in DERIVATIONS[name](chain)]
@@ -171,7 +171,7 @@ def test_every_parenthesisation_gives_a_leaf_y_over_two_to_its_depth(n):
         assert at_rational_points(explainer, ScalarProduct(tree).eval(), derived, chain.x, bits=7)
 
 
-def test_a_product_that_does_not_halve_is_told_apart():
+def test_a_rule_that_does_not_halve_differs_from_the_derivation():
     (tree, *_) = parenthesisations(0, 6)
     chain = product_chain(tree)
     whole = LRP("attnlrp", {**ATTNLRP, "mul": gradient_rule})

@@ -1,4 +1,4 @@
-"""The texts: every source gives what it holds, in its order, and every way to be wrong has a clear error."""
+"""Texts: loading from every source in its order, and a clear error for every kind of damage."""
 
 import gzip
 import json
@@ -36,19 +36,19 @@ def test_own_sentences_are_enough_balanced_and_distinct():
     assert all(text.strip() == text != "" for text in own.texts)
 
 
-def test_tsv(tmp_path):
+def test_tsv_gives_texts_and_labels(tmp_path):
     loaded = load_texts(str(write_tsv(tmp_path / "some.tsv")))
     assert rows_of(loaded) == ROWS
     assert loaded.name == str(tmp_path / "some.tsv")
 
 
-def test_windows_line_ends_are_no_part_of_a_label(tmp_path):
+def test_windows_line_ends_are_not_part_of_a_label(tmp_path):
     (tmp_path / "some.tsv").write_bytes(b"good\t1\r\nbad\t0\r\n")
     assert rows_of(load_texts(str(tmp_path / "some.tsv"))) == [("good", 1), ("bad", 0)]
 
 
 @pytest.mark.parametrize(("name", "pack"), [("some.jsonl", bytes), ("some.jsonl.gz", gzip.compress)])
-def test_json_lines(tmp_path, name, pack):
+def test_json_lines_give_texts_and_labels(tmp_path, name, pack):
     (tmp_path / name).write_bytes(pack(json_lines(ROWS)))
     assert rows_of(load_texts(str(tmp_path / name))) == ROWS
 
@@ -89,9 +89,9 @@ def test_fingerprint_follows_texts_labels_and_order(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(json_lines(ROWS))
     same.append(load_texts(str(tmp_path / "a.jsonl")).fingerprint)
     assert len(set(same)) == 1
-    others = [ROWS[:3], ROWS[::-1], [(text, 1 - label) for text, label in ROWS], [("A fine film", 1), *ROWS[1:]]]
-    prints = {load_texts(str(write_tsv(tmp_path / "c.tsv", rows))).fingerprint for rows in others}
-    assert len(prints | set(same)) == 5
+    variants = [ROWS[:3], ROWS[::-1], [(text, 1 - label) for text, label in ROWS], [("A fine film", 1), *ROWS[1:]]]
+    fingerprints = {load_texts(str(write_tsv(tmp_path / "c.tsv", rows))).fingerprint for rows in variants}
+    assert len(fingerprints | set(same)) == 5
 
 
 DAMAGED_TSV = [b"no label", b"", b"text\tone", b"text\t-1", b"text\t", "text\t²".encode(), b"\xff\t1"]
@@ -134,7 +134,7 @@ def test_an_unknown_type_is_refused(tmp_path, name):
         load_texts(str(write_tsv(tmp_path / name)))
 
 
-def test_nothing_there(tmp_path):
+def test_a_missing_or_empty_file_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"no texts at .*'own', 'sst2', 'imdb'"):
         load_texts(str(tmp_path / "absent.tsv"))
     with pytest.raises(DataError, match="holds no texts"):
@@ -142,7 +142,7 @@ def test_nothing_there(tmp_path):
 
 
 class Table:
-    """What load_dataset gives: columns by name, rows by select."""
+    """A stand-in for the result of load_dataset: columns by name, rows by select."""
 
     def __init__(self, **columns):
         self.columns = columns
@@ -160,26 +160,26 @@ class Table:
 @pytest.mark.parametrize("name", HUB)
 def test_a_data_set_of_the_hub(monkeypatch, name):
     path, split, column = HUB[name]
-    asked = []
+    calls = []
 
     def load_dataset(*args, **options):
-        asked.append((args, options))
+        calls.append((args, options))
         return Table(**{column: [text for text, _ in ROWS], "label": [label for _, label in ROWS]})
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
     assert rows_of(load_texts(name)) == ROWS
     assert rows_of(load_texts(name, 3)) == ROWS[:3]
-    assert asked == [((path,), {"split": split})] * 2
+    assert calls == [((path,), {"split": split})] * 2
     assert load_texts(name).name == name
 
 
 def test_without_the_library_the_message_says_how_to_get_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)  # what makes an import fail
+    monkeypatch.setitem(sys.modules, "datasets", None)  # makes the import fail
     with pytest.raises(DataError, match=r'pip install "faithcheck\[datasets\]", or give a local file'):
         load_texts("sst2")
 
 
-def test_without_network_the_message_says_what_else_to_give(monkeypatch):
+def test_without_network_the_message_names_the_alternatives(monkeypatch):
     def load_dataset(*_, **__):
         raise ConnectionError("Couldn't reach 'stanfordnlp/imdb' on the Hub")
 
@@ -189,7 +189,7 @@ def test_without_network_the_message_says_what_else_to_give(monkeypatch):
 
 
 def test_the_real_library_on_a_local_data_set(monkeypatch, tmp_path):
-    """The stand-in above could differ from the library: the same code on the library itself, offline."""
+    """The stand-in above could differ from the library, so the same code runs on the library itself, offline."""
     datasets = pytest.importorskip("datasets", reason="the optional datasets library is not installed")
     folder = tmp_path / "sst2"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Loading: every model that cannot be read is refused with an error that says what is wrong and what to do."""
+"""Loading of trained models: a model that cannot be used is refused with an error that says why and what to do."""
 
 import json
 import os
@@ -8,8 +8,12 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from faithcheck.models.pretrained.images import ImageClassifier, Preparation
-from faithcheck.models.pretrained.text import Classifier, ModelError, NextToken, load
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.image_classifier import ImageClassifier
+from faithcheck.models.pretrained.image_preparation import Preparation
+from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.text_classifier import TextClassifier
 from faithcheck.tests.helpers.small_models import ARCHITECTURES, SMALL, TEXTS, TOKENS, WORDS, bert, save, tokenizer
 
 HEADS = "…ForCausalLM, …LMHeadModel, …ForSequenceClassification, …ForImageClassification"
@@ -24,7 +28,7 @@ def edit(file, **changes):
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
-def refused(name, *parts, **options):
+def refusal(name, *parts, **options):
     with pytest.raises(ModelError) as error:
         load(name, **options)
     message = str(error.value)
@@ -38,51 +42,49 @@ def refused(name, *parts, **options):
 def test_the_weights_are_float32_eager_and_in_eval_mode_unless_asked(folder):
     half = transformers.AutoModelForSequenceClassification.from_pretrained(folder).half()
     half.save_pretrained(folder)
-    embedding_model = load(folder)
-    assert isinstance(embedding_model, Classifier)
-    assert {weight.dtype for weight in embedding_model.parameters()} == {torch.float32}
-    assert embedding_model.model.config._attn_implementation == "eager"
-    assert not any(part.training for part in embedding_model.modules())
-    for name, weight in embedding_model.model.state_dict().items():
+    text_model = load(folder)
+    assert isinstance(text_model, TextClassifier)
+    assert {weight.dtype for weight in text_model.parameters()} == {torch.float32}
+    assert text_model.model.config._attn_implementation == "eager"
+    assert not any(part.training for part in text_model.modules())
+    for name, weight in text_model.model.state_dict().items():
         assert torch.equal(weight, half.state_dict()[name].float())
     assert load(folder, dtype=torch.bfloat16).model.dtype == torch.bfloat16
 
 
-# --- what is not there -----------------------------------------------------------------------------------------------
+# --- missing models and files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["no-one/no-such-model", "bert-no-such-model", "/no/such/folder"])
-def test_a_hub_name_without_network(monkeypatch, name):
+def test_a_hub_name_without_network_is_refused(monkeypatch, name):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    refused(name, "neither a local folder nor a model that can be downloaded here", "Without network, give the path of")
+    refusal(name, "neither a local folder nor a model that can be downloaded here", "Without network, give the path of")
 
 
-def test_an_empty_folder(tmp_path):
-    refused(tmp_path, "cannot be loaded", "Expected config.json, model.safetensors and tokenizer.json")
+def test_an_empty_folder_is_refused(tmp_path):
+    refusal(tmp_path, "cannot be loaded", "Expected config.json, model.safetensors and tokenizer.json")
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt2"])
-def test_no_tokenizer_is_not_an_empty_one(tmp_path, name):
+def test_a_missing_tokenizer_is_refused(tmp_path, name):
     save(name, tmp_path)
     for file in tmp_path.glob("tokenizer*"):
         file.unlink()
-    refused(tmp_path, "there is no tokenizer, or it knows no words")
+    refusal(tmp_path, "there is no tokenizer, or its vocabulary is empty")
 
 
-def test_no_weights(folder):
+def test_missing_weights_are_refused(folder):
     (folder / "model.safetensors").unlink()
-    refused(folder, "model.safetensors")
+    refusal(folder, "model.safetensors")
 
 
 def test_pickle_is_refused_and_loaded_on_request(folder):
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
-    refused(
-        folder, "model.safetensors", "saved anew, by save_pretrained, or given to `faithcheck align --allow-pickle`"
-    )
-    embedding_model = load(folder, dtype=torch.float64, allow_pickle=True)
-    assert all(torch.equal(embedding_model.model.state_dict()[name], weight) for name, weight in weights.items())
+    refusal(folder, "model.safetensors", "save them again by save_pretrained, or use `faithcheck align --allow-pickle`")
+    text_model = load(folder, dtype=torch.float64, allow_pickle=True)
+    assert all(torch.equal(text_model.model.state_dict()[name], weight) for name, weight in weights.items())
 
 
 class Bomb:
@@ -96,88 +98,92 @@ class Bomb:
 def test_pickle_runs_no_code_even_on_request(folder):
     (folder / "model.safetensors").unlink()
     torch.save({"weight": Bomb(folder / "run")}, folder / "pytorch_model.bin")
-    refused(folder, "cannot be loaded", allow_pickle=True)
+    refusal(folder, "cannot be loaded", allow_pickle=True)
     assert not (folder / "run").exists()
 
 
-def test_no_preparation_of_images(tmp_path):
+def test_a_missing_preprocessor_of_images_is_refused(tmp_path):
     save("vit", tmp_path)
     (tmp_path / "preprocessor_config.json").unlink()
-    refused(tmp_path, "preprocessor_config.json")
+    refusal(tmp_path, "preprocessor_config.json")
 
 
-# --- what is damaged or something else -------------------------------------------------------------------------------
+# --- damaged and unsuitable models -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keep", [0, 100, 2000])
-def test_damaged_weights(folder, keep):
+def test_damaged_weights_are_refused(folder, keep):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:keep])
-    refused(folder, "cannot be loaded")
+    refusal(folder, "cannot be loaded")
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json"])
-def test_damaged_json(folder, file):
+def test_damaged_json_is_refused(folder, file):
     (folder / file).write_text("{")
-    refused(folder, "cannot be loaded")
+    refusal(folder, "cannot be loaded")
 
 
-def test_a_model_without_a_head(folder):
+def test_a_model_without_a_head_is_refused(folder):
     transformers.BertModel(bert().config).save_pretrained(folder)
-    assert refused(folder).endswith(f"expected one of {HEADS}, got BertModel")
+    assert refusal(folder).endswith(f"expected one of {HEADS}, got BertModel")
     edit(folder / "config.json", architectures=["BertForSequenceClassification"])
-    refused(folder, "no weights, or none of that shape, for classifier.bias, classifier.weight: not a trained Bert")
+    refusal(
+        folder, "no weights, or none of the right shape, for classifier.bias, classifier.weight: not a trained Bert"
+    )
 
 
-def test_weights_of_another_shape(folder):
+def test_weights_of_another_shape_are_refused(folder):
     edit(folder / "config.json", intermediate_size=32)
-    refused(folder, "no weights, or none of that shape, for bert.encoder.layer.0.intermediate.dense.bias", "2 more")
+    refusal(
+        folder, "no weights, or none of the right shape, for bert.encoder.layer.0.intermediate.dense.bias", "2 more"
+    )
 
 
 def test_remote_code_is_not_run(folder):
     (folder / "theirs.py").write_text(f"open({str(folder / 'run')!r}, 'w')\nclass Config: ...\nclass Model: ...\n")
     auto = {"AutoConfig": "theirs.Config", "AutoModelForSequenceClassification": "theirs.Model"}
     edit(folder / "config.json", auto_map=auto, model_type="theirs")
-    refused(folder, "contains custom code")
+    refusal(folder, "contains custom code")
     assert not (folder / "run").exists()
 
 
-def test_a_model_that_reads_padding(tmp_path):
+def test_a_model_whose_output_depends_on_padding_is_refused(tmp_path):
     transformers.GPT2ForSequenceClassification(ARCHITECTURES["gpt2"]().config).save_pretrained(tmp_path)
     tokenizer(special=False).save_pretrained(tmp_path)
-    refused(tmp_path, "padding changes its output by", "its maps depend on the batch")
+    refusal(tmp_path, "padding changes its output by", "its maps depend on the batch")
 
 
-def test_a_model_that_takes_no_embeddings(tmp_path):
+def test_a_model_without_inputs_embeds_is_refused(tmp_path):
     sizes = {
         f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads", "ffn_dim")
     }
     config = transformers.BartConfig(d_model=16, vocab_size=16, max_position_embeddings=32, **sizes, **TOKENS)
     transformers.BartForSequenceClassification(config).save_pretrained(tmp_path)
     tokenizer(special=True).save_pretrained(tmp_path)
-    refused(tmp_path, "cannot be read at its word embeddings: Passing input embeddings is currently not supported")
+    refusal(tmp_path, "cannot be read at its word embeddings: Passing input embeddings is currently not supported")
 
 
-def test_the_tokenizer_of_another_model(tmp_path):
+def test_the_tokenizer_of_another_model_is_refused_at_an_unknown_id(tmp_path):
     config = transformers.BertConfig(**{**SMALL, "vocab_size": 8}, intermediate_size=32, **TOKENS)
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
     tokenizer(special=True).save_pretrained(tmp_path)
-    embedding_model = load(tmp_path)
-    assert len(embedding_model.encode(["quick brown"])[0]) == 4
-    with pytest.raises(ModelError, match=r"gives id 9, but the model embeds 8: it is another model's"):
-        embedding_model.encode(["quick brown fox jumps"])
+    text_model = load(tmp_path)
+    assert len(text_model.encode(["quick brown"])[0]) == 4
+    with pytest.raises(ModelError, match=r"gives id 9, but the model embeds only 8 tokens: use the model's own"):
+        text_model.encode(["quick brown fox jumps"])
 
 
 # --- lengths and tokens ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [-1, 0, 2, 33])
-def test_a_length_out_of_range(folder, length):
-    with pytest.raises(ModelError, match=f"max length {length} is out of range: Bert.* takes 3 to 32"):
+def test_a_maximal_length_out_of_range_is_refused(folder, length):
+    with pytest.raises(ModelError, match=f"max length {length} is out of range: Bert.* takes 3 to 32 tokens"):
         load(folder, max_length=length)
 
 
-def test_a_vocabulary_as_large_as_the_positions_is_not_taken_for_them(folder):
+def test_word_embeddings_are_not_taken_for_position_embeddings_of_the_same_number(folder):
     """BERT's word embeddings have a padding index, and its position embeddings have none."""
     config = transformers.BertConfig(**SMALL, intermediate_size=32, max_position_embeddings=16, **TOKENS)
     assert config.vocab_size == 16
@@ -193,52 +199,50 @@ def test_the_shortest_length_leaves_one_word(folder):
     assert all(example.special_tokens_mask.tolist() == [True, False, True] for example in examples)
 
 
-def test_images_have_no_length(tmp_path):
+def test_a_maximal_length_is_refused_for_images(tmp_path):
     with pytest.raises(ModelError, match=r"max length 4 is out of place: ViT.* takes images, not texts"):
         load(save("vit", tmp_path), max_length=4)
 
 
-def test_references_are_the_tokens_that_there_are(tmp_path):
-    with_them = load(save("bert", tmp_path / "bert"))
-    table = with_them.model.get_input_embeddings().weight
-    references = with_them.replacements()
-    assert set(references) == {"zero", "mean", "mask", "pad"}
-    assert torch.equal(references["pad"], table[1])
-    assert torch.equal(references["mask"], table[4])
-    assert torch.equal(references["mean"], table.mean(0))
+def test_replacements_are_the_special_tokens_that_the_model_has(tmp_path):
+    with_special_tokens = load(save("bert", tmp_path / "bert"))
+    table = with_special_tokens.model.get_input_embeddings().weight
+    replacements = with_special_tokens.replacements()
+    assert set(replacements) == {"zero", "mean", "mask", "pad"}
+    assert torch.equal(replacements["pad"], table[1])
+    assert torch.equal(replacements["mask"], table[4])
+    assert torch.equal(replacements["mean"], table.mean(0))
     without = load(save("gpt2", tmp_path / "gpt2"))
-    assert isinstance(without, NextToken)
+    assert isinstance(without, NextTokenModel)
     assert set(without.replacements()) == {"zero", "mean"}
 
 
-def test_embeddings_that_the_model_scales_are_read_scaled(tmp_path):
-    """Gemma 3 multiplies its word embeddings by the root of their width in the module that makes them."""
+def test_embeddings_include_the_scale_of_the_models_own_module(tmp_path):
+    """Gemma 3 multiplies its word embeddings by the root of their width inside the embedding module."""
     config = transformers.Gemma3TextConfig(
         **SMALL, num_key_value_heads=2, head_dim=4, intermediate_size=24, max_position_embeddings=32, **TOKENS
     )
     transformers.Gemma3ForCausalLM(config).save_pretrained(tmp_path)
     tokenizer(special=True).save_pretrained(tmp_path)
-    embedding_model = load(tmp_path)
-    table = 4 * embedding_model.model.get_input_embeddings().weight
-    torch.testing.assert_close(
-        embedding_model.case(embedding_model.encode(["dog"])).inputs[0, 1], table[WORDS.index("dog")]
-    )
-    torch.testing.assert_close(embedding_model.replacements()["mask"], table[WORDS.index("[MASK]")])
-    torch.testing.assert_close(embedding_model.replacements()["mean"], table.mean(0))
+    text_model = load(tmp_path)
+    table = 4 * text_model.model.get_input_embeddings().weight
+    torch.testing.assert_close(text_model.case(text_model.encode(["dog"])).inputs[0, 1], table[WORDS.index("dog")])
+    torch.testing.assert_close(text_model.replacements()["mask"], table[WORDS.index("[MASK]")])
+    torch.testing.assert_close(text_model.replacements()["mean"], table.mean(0))
 
 
 def test_a_text_without_tokens_makes_no_case(tmp_path):
-    embedding_model = load(save("gpt2", tmp_path))
-    (example,) = embedding_model.encode([""])
+    text_model = load(save("gpt2", tmp_path))
+    (example,) = text_model.encode([""])
     assert len(example) == 0
     for examples in ([], [example]):
         with pytest.raises(ValueError, match="at least one"):
-            embedding_model.case(examples)
+            text_model.case(examples)
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
 
-UNLIKE = {
+UNSUPPORTED = {
     "resample": ({"resample": 1}, "resample must be one of {0: 'nearest'"),
     "rescale": ({"do_rescale": False}, "rescale_factor must be 1/255"),
     "factor": ({"rescale_factor": 1 / 127.5}, "rescale_factor must be 1/255"),
@@ -249,22 +253,22 @@ UNLIKE = {
 }
 
 
-@pytest.mark.parametrize("case", UNLIKE)
-def test_a_preparation_that_is_not_done_here(tmp_path, case):
-    changes, message = UNLIKE[case]
+@pytest.mark.parametrize("case", UNSUPPORTED)
+def test_an_unsupported_preparation_of_images_is_refused(tmp_path, case):
+    changes, message = UNSUPPORTED[case]
     edit(save("vit", tmp_path) / "preprocessor_config.json", **changes)
-    refused(tmp_path, message)
+    refusal(tmp_path, message)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("patch_size", 3, r"an image of \(8, 8\) is no whole number of patches \(3, 3\)"),
+        ("patch_size", 3, r"the image_size \(8, 8\) is not a multiple of the patch_size \(3, 3\)"),
         ("patch_size", None, "ViTForImageClassification: patch_size must be one number"),
         ("image_size", "large", "ViTForImageClassification: image_size must be one number"),
     ],
 )
-def test_a_model_whose_image_is_not_made_of_patches(name, value, message):
+def test_an_image_size_that_is_not_a_multiple_of_the_patch_size_is_refused(name, value, message):
     model = ARCHITECTURES["vit"]()
     vars(model.config)[name] = value
     with pytest.raises(ModelError, match=message):

@@ -17,7 +17,7 @@ from faithcheck.models import Case
 from faithcheck.models.case import select_target
 from faithcheck.models.data.images import load_images
 from faithcheck.models.networks.linear_attention import LinearAttention
-from faithcheck.models.pretrained.text import load
+from faithcheck.models.pretrained.loading import load
 from faithcheck.tests.helpers.small_models import TEXTS, save
 
 BALANCE = 1e-9  # float64 leaves 1e-15 of the largest relevance

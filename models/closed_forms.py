@@ -1,0 +1,73 @@
+"""Closed forms that hold for every model: gradient × input, Leave-One-Out, and what they miss.
+
+Expectations predict a violation by one of these, or by a closed form that stands beside its model in
+`faithcheck.models.networks` and `faithcheck.models.pairs`. All are computed from the model and the case alone: no
+explainer runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.case import Case, input_gradient, output_difference, select_target
+from faithcheck.models.networks.derived import SHIFT
+
+ClosedForm: TypeAlias = Callable[[nn.Module, Case], Tensor]
+"""A function of a model and a case: of a map ``(batch, features)``, or of one number for each example ``(batch,)``."""
+
+
+@torch.no_grad()
+def explained_output(model: nn.Module, case: Case) -> Tensor:
+    """f(x), the explained outputs, ``(batch,)``."""
+    return select_target(case.run(model), case.target)
+
+
+def gradient_times_input(model: nn.Module, case: Case) -> Tensor:
+    """(x − x′) ⊙ ∇f(x), summed over the axes of a feature: ``(batch, features)``."""
+    product = (case.inputs - case.baseline) * input_gradient(model, case)
+    return product.reshape(*case.shape, -1).sum(2)
+
+
+def gradient_under_shift(model: nn.Module, case: Case) -> Tensor:
+    """What gradient × input gains when inputs are shifted by c = `SHIFT`: c ⊙ ∇f(x), shaped like ``inputs``.
+
+    (x + c) ⊙ ∇f − x ⊙ ∇f = c ⊙ ∇f, as the shifted function has the gradient ∇f(x) at x + c.
+    """
+    return SHIFT * input_gradient(model, case)
+
+
+def leave_one_out_of(model: nn.Module, case: Case, feature: int) -> Tensor:
+    """f(x) − f(x with this feature at its baseline), ``(batch,)``."""
+    removed = case.inputs.clone()
+    removed[:, feature] = case.baseline[:, feature]
+    return output_difference(model, replace(case, baseline=removed))
+
+
+def leave_one_out(model: nn.Module, case: Case) -> Tensor:
+    """f(x) − f(x with feature i at its baseline) for every feature i: ``(batch, features)``."""
+    return torch.stack([leave_one_out_of(model, case, feature) for feature in range(case.shape[1])], 1)
+
+
+def completeness_error(attribution: ClosedForm) -> ClosedForm:
+    """Σ_i a_i − (f(x) − f(x′)), ``(batch,)``, of a map in closed form."""
+
+    def predict(model: nn.Module, case: Case) -> Tensor:
+        return attribution(model, case).sum(1) - output_difference(model, case)
+
+    return predict
+
+
+def loo_disagreement(attribution: ClosedForm) -> ClosedForm:
+    """1 − Pearson's r between a map in closed form and Leave-One-Out, ``(batch,)``."""
+
+    def predict(model: nn.Module, case: Case) -> Tensor:
+        maps = (attribution(model, case), leave_one_out(model, case))
+        a, b = (nn.functional.normalize(values - values.mean(1, keepdim=True)) for values in maps)
+        return 1 - (a * b).sum(1)
+
+    return predict

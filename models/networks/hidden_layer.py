@@ -1,0 +1,52 @@
+"""A network with one hidden layer whose middle can be any function: what pairs of activations and norms differ in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.case import Case
+
+
+class HiddenLayer(nn.Module):
+    """Linear map, middle, linear map, both with bias: ``(batch, 8)`` to ``(batch, 3)``."""
+
+    def __init__(self, middle: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.hidden, self.middle, self.head = nn.Linear(8, 6), middle, nn.Linear(6, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The outputs."""
+        outputs: Tensor = self.head(self.middle(self.hidden(inputs)))
+        return outputs
+
+    def map_of_slope(self, slope: Tensor, case: Case) -> Tensor:
+        """x ⊙ Wᵀ(slope ⊙ V_t) from the middle's modified gradient ``(batch, 6)``: ``(batch, 8)``, no autograd."""
+        return case.inputs * ((slope * self.head.weight[case.target]) @ self.hidden.weight)
+
+
+def two_hidden_layers(
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    f: Callable[[Tensor], Tensor],
+    g: Callable[[Tensor], Tensor],
+) -> tuple[HiddenLayer, HiddenLayer]:
+    """Two networks with the same random weights, with f and with g in the middle, in eval mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        first, second = HiddenLayer(f), HiddenLayer(deepcopy(g))
+    second.hidden, second.head = deepcopy(first.hidden), deepcopy(first.head)
+    return first.to(device, dtype).eval(), second.to(device, dtype).eval()
+
+
+def missing_slope(slope: Callable[[Tensor], Tensor]) -> Callable[[HiddenLayer, HiddenLayer, Case], Tensor]:
+    """The closed form of a_f − a_g where g's modified gradient at z is smaller than f's by ``slope(z)``."""
+
+    def predict(f: HiddenLayer, g: HiddenLayer, case: Case) -> Tensor:
+        return f.map_of_slope(slope(f.hidden(case.inputs)), case).detach()
+
+    return predict

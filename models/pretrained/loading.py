@@ -1,0 +1,188 @@
+"""Loading of trained models by path or hub name: text classifiers, decoders and image classifiers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils.hub import cached_file
+
+from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.image_classifier import ImageClassifier
+from faithcheck.models.pretrained.image_preparation import read_preparation
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.text_classifier import TextClassifier
+from faithcheck.models.pretrained.text_model import TextModel, vocabulary_size
+
+__all__ = ["SENTIMENT", "ModelError", "load"]
+
+PADDING_ERROR = 1e-4
+"""The largest change of the output by padding, relative to the largest logit: float32 changes it by 1e-6."""
+
+
+def load(
+    name: str | Path = SENTIMENT,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    max_length: int | None = None,
+    allow_pickle: bool = False,
+) -> TextModel | ImageClassifier:
+    """Load a model by local path or hub name, unmodified, with eager attention, in eval mode.
+
+    The architecture in its configuration decides how it is used: ``…ForSequenceClassification`` as a `TextClassifier`,
+    ``…ForCausalLM`` or ``…LMHeadModel`` as a `NextTokenModel`, ``…ForImageClassification`` as an `ImageClassifier`.
+    Remote code is never run; weights stored as pickle are refused unless ``allow_pickle``.
+
+    Args:
+        name: a hub name, or a folder with config.json, model.safetensors and a tokenizer, or preprocessor_config.json
+            for images.
+        device: where to put the model.
+        dtype: the weights are converted to it, whatever dtype they are stored in.
+        max_length: the most tokens of a text, see `TextModel`.
+        allow_pickle: also load ``pytorch_model.bin``, through torch's restricted unpickler.
+
+    Raises:
+        ModelError: the model is missing, has no head of these kinds, its output changes with padding, or masking a
+            token gives NaN.
+    """
+    source = str(name)
+    model, preparation = _read(source, dtype, allow_pickle)
+    model = model.to(device).eval()
+    if isinstance(preparation, Path):
+        return _image_classifier(model, preparation, max_length).eval()
+    decoder = _auto_class(source, model.config) is AutoModelForCausalLM
+    text_model = (NextTokenModel if decoder else TextClassifier)(model, preparation, max_length)
+    _check_masking(text_model, source)
+    return text_model.eval()
+
+
+def _read(source: str, dtype: torch.dtype, allow_pickle: bool) -> tuple[Any, PreTrainedTokenizerBase | Path]:
+    """The model, and its tokenizer or, for images, the file of its preprocessor.
+
+    Raises:
+        ModelError: see `load`.
+    """
+    options: dict[str, Any] = {"trust_remote_code": False}
+    preparation: Any
+    try:
+        auto_class = _auto_class(source, AutoConfig.from_pretrained(source, **options))
+        if auto_class is AutoModelForImageClassification:
+            # `cached_file` returns None only where it is told not to raise.
+            preparation = Path(str(cached_file(source, "preprocessor_config.json")))
+        else:
+            preparation = _tokenizer(source, **options)
+        model, report = auto_class.from_pretrained(
+            source,
+            dtype=dtype,
+            attn_implementation="eager",
+            use_safetensors=None if allow_pickle else True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, by name
+            **options,
+        )
+    except ModelError:
+        raise
+    except (OSError, ValueError, ImportError, SafetensorError, UnpicklingError) as error:
+        raise ModelError(_loading_error(source, error)) from error
+    untrained = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
+    if untrained:
+        named = ", ".join(untrained[:4]) + (f" and {len(untrained) - 4} more" if len(untrained) > 4 else "")
+        raise ModelError(
+            f"{source}: no weights, or none of the right shape, for {named}: not a trained {type(model).__name__}"
+        )
+    return model, preparation
+
+
+def _tokenizer(source: str, **options: Any) -> PreTrainedTokenizerBase:
+    """The tokenizer.
+
+    Raises:
+        OSError: there is none, where `transformers` returns an empty one.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+        raise OSError("there is no tokenizer, or its vocabulary is empty")
+    return tokenizer
+
+
+def _auto_class(source: str, config: Any) -> Any:
+    """The `transformers` class that loads the head that the model was saved with.
+
+    Raises:
+        ModelError: the configuration names no architecture of these kinds.
+    """
+    auto_classes = {
+        ("ForCausalLM", "LMHeadModel"): AutoModelForCausalLM,
+        ("ForSequenceClassification",): AutoModelForSequenceClassification,
+        ("ForImageClassification",): AutoModelForImageClassification,
+    }
+    architectures = config.architectures or []
+    for endings, auto_class in auto_classes.items():
+        if any(name.endswith(endings) for name in architectures):
+            return auto_class
+    expected = ", ".join(f"…{ending}" for endings in auto_classes for ending in endings)
+    raise ModelError(f"{source}: expected one of {expected}, got {', '.join(architectures) or 'none named'}")
+
+
+def _image_classifier(model: PreTrainedModel, preparation: Path, max_length: int | None) -> ImageClassifier:
+    if max_length is not None:
+        raise ModelError(f"max length {max_length} is out of place: {type(model).__name__} takes images, not texts")
+    return ImageClassifier(model, read_preparation(preparation, model.config.num_channels))
+
+
+def _loading_error(source: str, error: Exception) -> str:
+    """The message: what failed, where, and what to give instead."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    files = (
+        "config.json, model.safetensors and tokenizer.json (for images: preprocessor_config.json). If the weights are "
+        "stored as pickle, save them again by save_pretrained, or use `faithcheck align --allow-pickle`"
+    )
+    if Path(source).is_dir():
+        return f"{source}: cannot be loaded: {reason}. Expected {files}"
+    return (
+        f"{source}: neither a local folder nor a model that can be downloaded here: {reason}. "
+        f"Without network, give the path of a folder with {files}"
+    )
+
+
+@torch.no_grad()
+def _check_masking(text_model: TextModel, source: str) -> None:
+    """Refuse a model whose maps would depend on the batch, or that gives NaN where a token is masked.
+
+    Raises:
+        ModelError: padding changes its output, masking the first token gives NaN, or it cannot be called with word
+            embeddings.
+    """
+    device = text_model.model.device
+    inputs = text_model.embed(torch.arange(4) % vocabulary_size(text_model.model)).unsqueeze(0)
+    three, four = (text_model.forward_arguments(torch.tensor(lengths, device=device)) for lengths in ([3], [3, 4]))
+    first_masked = {**three, "attention_mask": torch.tensor([[0, 1, 1]], device=device)}
+    try:
+        alone = text_model(inputs[:, :3], **three)
+        padded = text_model(inputs.expand(2, -1, -1), **four)[:1]
+        without_first = text_model(inputs[:, :3], **first_masked)
+    except Exception as error:  # raised by the model's own code: its message is kept
+        raise ModelError(f"{source}: cannot be read at its word embeddings: {error}") from error
+    difference, largest = (padded - alone).abs().max(), alone.abs().max()
+    if not alone.isfinite().all():
+        raise ModelError(f"{source}: its output is not finite in {inputs.dtype}")
+    if not difference <= max(PADDING_ERROR, 8 * torch.finfo(inputs.dtype).eps) * largest:
+        raise ModelError(
+            f"{source}: padding changes its output by {difference / largest:.1%}, so its maps depend on the batch"
+        )
+    if not without_first.isfinite().all():
+        # Llama's softmax runs in float32, where the lowest float64 is −∞: an attention row without keys becomes NaN.
+        raise ModelError(f"{source}: its output is NaN in {inputs.dtype} where the first token is masked: use float32")

@@ -1,0 +1,144 @@
+"""Text models read at their word embeddings: tokenising texts into examples, and making cases of examples.
+
+A `TextModel` is a module from word embeddings ``(batch, tokens, width)`` and an attention mask to logits, so an
+explainer can differentiate it and remove tokens from it. An attribution does not include the relevance of position and
+type embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from faithcheck.models.case import Case
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.example import Example
+
+
+class TextModel(nn.Module):
+    """A text model on word embeddings: it tokenises texts into examples, and makes cases of examples.
+
+    A subclass has ``forward(inputs, attention_mask, …)`` from embeddings ``(batch, tokens, width)`` to logits.
+
+    Args:
+        model: an unmodified `transformers` model with eager attention, in eval mode.
+        tokenizer: its tokenizer.
+        max_length: the most tokens of a text, special tokens included; longer texts are cut, and their `Example` is
+            marked as truncated. By default, and at most, what model and tokenizer allow.
+
+    Raises:
+        ModelError: the maximal length is out of range.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
+    ) -> None:
+        super().__init__()
+        self.model, self.tokenizer = model, tokenizer
+        # A tokenizer never cuts off its special tokens, and a text should have at least one other token.
+        least, limit = tokenizer.num_special_tokens_to_add() + 1, length_limit(model, tokenizer)
+        if max_length is not None and not least <= max_length <= limit:
+            raise ModelError(
+                f"max length {max_length} is out of range: {type(model).__name__} takes {least} to {limit} tokens"
+            )
+        self.max_length = max_length or limit
+
+    def encode(self, texts: Sequence[str]) -> list[Example]:
+        """Tokenise texts, special tokens added, the longest cut to ``max_length``.
+
+        Raises:
+            ModelError: the tokenizer gives an id that the model does not embed.
+        """
+        return [self._example(text) for text in texts]
+
+    def _example(self, text: str) -> Example:
+        whole = self.tokenizer(text, truncation=False, verbose=False)["input_ids"]
+        cut = self.tokenizer(text, truncation=True, max_length=self.max_length, return_special_tokens_mask=True)
+        ids = cut["input_ids"]
+        if max(ids, default=0) >= (known := vocabulary_size(self.model)):
+            raise ModelError(
+                f"the tokenizer gives id {max(ids)}, but the model embeds only {known} tokens: "
+                "use the model's own tokenizer"
+            )
+        return Example(
+            torch.tensor(ids, dtype=torch.int64),
+            torch.tensor(cut["special_tokens_mask"], dtype=torch.bool),
+            tuple(self.tokenizer.convert_ids_to_tokens(ids)),
+            len(whole) > len(ids),
+        )
+
+    @torch.no_grad()
+    def case(self, examples: Sequence[Example]) -> Case:
+        """The case of these examples, padded on the right, the predicted output explained, baseline 0.
+
+        Raises:
+            ValueError: no examples, or one without any token.
+        """
+        if not examples or min(map(len, examples)) == 0:
+            raise ValueError("a case needs at least one example, and every example at least one token")
+        device = self.model.device
+        padded = torch.nn.utils.rnn.pad_sequence
+        lengths = torch.tensor([len(example) for example in examples], device=device)
+        inputs = padded([self.embed(example.features) for example in examples], batch_first=True)
+        special = padded(
+            [example.special_tokens_mask for example in examples], batch_first=True, padding_value=True
+        ).to(device)
+        arguments = self.forward_arguments(lengths)
+        return Case(
+            inputs,
+            self(inputs, **arguments).argmax(1),
+            torch.zeros_like(inputs),
+            special,
+            arguments,
+            self.replacements(),
+        )
+
+    def forward_arguments(self, lengths: Tensor) -> dict[str, Tensor]:
+        """The arguments of `forward` besides the embeddings, for right-padded texts of these lengths ``(batch,)``."""
+        positions = torch.arange(int(lengths.max()), device=lengths.device)
+        return {"attention_mask": (positions < lengths.unsqueeze(1)).long()}
+
+    def replacements(self) -> dict[str, Tensor]:
+        """Baselines of one token by name: zero, the vocabulary's mean and, if the model has them, [MASK] and [PAD]."""
+        tokens = {"mask": self.tokenizer.mask_token_id, "pad": self.tokenizer.pad_token_id}
+        known = vocabulary_size(self.model)  # some tokenizers have a [PAD] that their model does not embed
+        named = {name: self.embed(torch.tensor(i)) for name, i in tokens.items() if i is not None and i < known}
+        return {"zero": torch.zeros_like(self._mean_embedding), "mean": self._mean_embedding, **named}
+
+    @torch.no_grad()
+    def embed(self, ids: Tensor) -> Tensor:
+        """Word embeddings ``(…, width)`` of token ids ``(…)``, by the model's own module, which may scale them."""
+        embeddings: Tensor = self.model.get_input_embeddings()(ids.to(self.model.device))
+        return embeddings
+
+    @cached_property
+    def _mean_embedding(self) -> Tensor:
+        # Cached: a large vocabulary takes longer to embed than a short text to classify.
+        return self.embed(torch.arange(vocabulary_size(self.model))).mean(0)
+
+
+def vocabulary_size(model: PreTrainedModel) -> int:
+    """How many tokens the model embeds."""
+    weight: Any = model.get_input_embeddings().weight
+    return len(weight)
+
+
+def length_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The most tokens that a text of this model can have, special tokens included."""
+    limit = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    word_embeddings = model.get_input_embeddings()
+    for module in model.modules():
+        if (
+            isinstance(module, nn.Embedding)
+            and module is not word_embeddings
+            and module.num_embeddings == limit
+            and module.padding_idx is not None
+        ):
+            limit -= module.padding_idx + 1  # RoBERTa's positions start after padding_idx
+            break
+    return min(int(limit), int(tokenizer.model_max_length))
