@@ -12,10 +12,10 @@ from torch.nn import functional
 from faithcheck.axioms.invariance import invariance
 from faithcheck.explainers import AttnLRP, Unsupported
 from faithcheck.explainers.lrp import blockwise as module
-from faithcheck.explainers.lrp.blockwise import Blocks, BlockwiseLRP
+from faithcheck.explainers.lrp.blockwise import BlockRules, BlockwiseLRP
 from faithcheck.explainers.lrp.blockwise_expectations import EXPECTED
 from faithcheck.explainers.lrp.ledger import conservation_ledger
-from faithcheck.explainers.lrp.provenance import Origins
+from faithcheck.explainers.lrp.provenance import ProvenanceTable
 from faithcheck.models import Case
 from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODELS
 from faithcheck.models.networks.linear_attention import LinearAttention, LinearAttentionBlock, path_gradients
@@ -388,12 +388,12 @@ def test_memory_that_is_free_again_is_no_one_elses():
 def test_nothing_is_left_when_it_is_done(monkeypatch):
     kept = []
 
-    class Watched(Blocks):
+    class Watched(BlockRules):
         def __init__(self):
             super().__init__()
             kept.append(weakref.ref(self))
 
-    monkeypatch.setattr(module, "Blocks", Watched)
+    monkeypatch.setattr(module, "BlockRules", Watched)
     model, case = Model(lambda x, y: functional.silu(x) * y * torch.sigmoid(x)), points(2)
     refused = Model(lambda x, y: torch.cdist(x.unsqueeze(1), y.unsqueeze(1)).sum(1))
     gc.collect()
@@ -425,7 +425,7 @@ def halves(origins, x):
     return replace(of(origins, x), degree=1.0)
 
 
-of = Origins.of
+of = ProvenanceTable.of
 
 
 def separated(names):
@@ -433,7 +433,7 @@ def separated(names):
 
 
 def test_without_degrees_every_association_separates(monkeypatch):
-    monkeypatch.setattr(Origins, "of", halves)
+    monkeypatch.setattr(ProvenanceTable, "of", halves)
     products = [name for name in SEEN if name.startswith(("product.", "linear_attention."))]
     assert separated(products) == products
 
@@ -447,7 +447,7 @@ def test_without_degrees_every_association_separates(monkeypatch):
 )
 def test_without_the_canoniser_what_is_written_out_separates(part, family, monkeypatch):
     assert separated(family) == []
-    monkeypatch.setattr(Blocks, part, lambda *args: None)
+    monkeypatch.setattr(BlockRules, part, lambda *args: None)
     assert separated(family) == family
 
 

@@ -9,12 +9,12 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 from faithcheck.explainers import CPLRP, AttnLRP, Unsupported
-from faithcheck.explainers.lrp.rule_ablation import PARTS, every_switch, switched
-from faithcheck.explainers.lrp.rules import ATTNLRP
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.rule_ablation import PARTS, attnlrp_without, sets_of_parts
 from faithcheck.explainers.lrp.softmax_bypass import (
     attnlrp_with_bypassed_softmax,
     attributions_with_bypassed_softmax,
-    layerwise_sets,
+    figure_2_sets,
 )
 from faithcheck.models import Case
 
@@ -67,7 +67,7 @@ def no_trace():
 @pytest.mark.parametrize("epsilon", [0.0, 1e-2])
 def test_all_sets_at_once_are_each_on_its_own(build, epsilon, case):
     model = build()
-    sets = [frozenset(), *chain(*layerwise_sets(LAYERS).values()), frozenset({0, 2})]
+    sets = [frozenset(), *chain(*figure_2_sets(LAYERS).values()), frozenset({0, 2})]
     together = attributions_with_bypassed_softmax(model, case, sets, epsilon)
     alone = torch.stack([attnlrp_with_bypassed_softmax(layers, epsilon).attribute(model, case) for layers in sets])
     # Round-off only: the same products, summed in another order.
@@ -83,7 +83,7 @@ def test_no_layer_is_attnlrp_and_all_are_cplrp(case):
 
 
 def test_the_series_are_those_of_table_a3():
-    first, last, alone = layerwise_sets(3).values()
+    first, last, alone = figure_2_sets(3).values()
     assert first == [{0}, {0, 1}, {0, 1, 2}]
     assert last == [{2}, {1, 2}, {0, 1, 2}]
     assert alone == [{0}, {1}, {2}]
@@ -154,11 +154,11 @@ def test_what_cannot_be_cut_is_refused(model, why, case):
 def test_each_part_moves_the_map_and_none_is_attnlrp(case):
     model = bert()
     base = AttnLRP().attribute(model, case)
-    assert torch.equal(switched(()).attribute(model, case), base)
+    assert torch.equal(attnlrp_without(()).attribute(model, case), base)
     for part in PARTS:
-        moved = switched([part]).attribute(model, case)
+        moved = attnlrp_without([part]).attribute(model, case)
         assert (moved - base).abs().max() > 1e-3 * base.abs().max(), part
-    assert torch.equal(switched(["softmax bypassed"]).attribute(model, case), CPLRP().attribute(model, case))
+    assert torch.equal(attnlrp_without(["softmax bypassed"]).attribute(model, case), CPLRP().attribute(model, case))
 
 
 @pytest.mark.parametrize(
@@ -180,11 +180,13 @@ def test_products_not_halved_give_each_operand_all_of_it(product):
 
     inputs = torch.rand(2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED)) + 1
     case = Case(inputs, torch.zeros(2, dtype=torch.int64), torch.zeros_like(inputs))
-    half, whole = (method.attribute(Product(), case) for method in (AttnLRP(), switched(["products not halved"])))
+    half, whole = (
+        method.attribute(Product(), case) for method in (AttnLRP(), attnlrp_without(["products not halved"]))
+    )
     assert half.abs().sum() > 0
     torch.testing.assert_close(whole, 2 * half, rtol=1e-12, atol=0)
 
 
 def test_every_part_replaces_rules_that_attnlrp_has():
     assert all(rules.keys() <= ATTNLRP.keys() for rules in PARTS.values())
-    assert len(every_switch()) == 2 ** len(PARTS)
+    assert len(sets_of_parts()) == 2 ** len(PARTS)

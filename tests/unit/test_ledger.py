@@ -13,10 +13,12 @@ from torch.nn.modules import module as hooks
 
 from faithcheck.axioms.conservation import conservation
 from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP, GradientTimesInput, Unsupported
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.explainers.lrp.ledger import Bookkeeper, conservation_ledger
-from faithcheck.explainers.lrp.rule_ablation import every_switch, switched
-from faithcheck.explainers.lrp.rules import ATTNLRP, modified, stabilised
+from faithcheck.explainers.lrp.ledger import conservation_ledger
+from faithcheck.explainers.lrp.ledger_recorder import LedgerRecorder
+from faithcheck.explainers.lrp.modified_gradient import modified, stabilised
+from faithcheck.explainers.lrp.rule_ablation import attnlrp_without, sets_of_parts
 from faithcheck.explainers.lrp.softmax_bypass import attnlrp_with_bypassed_softmax
 from faithcheck.models import Case
 from faithcheck.models.data.images import load_images
@@ -79,16 +81,16 @@ def ledger_of(function, x, lrp=None, **weights):
 
 
 def only(ledger, operation):
-    (entry,) = (entry for entry in ledger.entries if entry.operation == operation)
+    (entry,) = (entry for entry in ledger.operations if entry.operation == operation)
     return entry
 
 
 def assert_consistent(ledger, tolerance=BALANCE):
     """Balanced in all, in each operation and in each layer."""
-    assert ledger.entries
+    assert ledger.operations
     assert ledger.gap <= tolerance
-    layers = ledger.by_layer()
-    scale = max(float(entry.received.abs().max()) for entry in ledger.entries)
+    layers = ledger.by_module()
+    scale = max(float(entry.received.abs().max()) for entry in ledger.operations)
     torch.testing.assert_close(layers[""].received, ledger.start, rtol=0, atol=tolerance * scale)
     inputs = ledger.at_features + ledger.at_special
     torch.testing.assert_close(layers[""].passed_on, inputs, rtol=0, atol=tolerance * scale)
@@ -104,14 +106,14 @@ def cancelled(ledger):
     signs, here 7 times the sums, whose round-off depends on the processor's kernels: 5.8e-7 of the sums by AVX2,
     1.15e-6 by AVX-512.
     """
-    scale = torch.stack([entry.received for entry in ledger.entries]).abs().amax(0)
+    scale = torch.stack([entry.received for entry in ledger.operations]).abs().amax(0)
     return float((ledger.attribution.abs().sum(1) / scale).clamp_min(1).max())
 
 
 def unaccounted(ledger, tolerance=BALANCE):
     """The operations that lose what has no name."""
-    scale = max(float(entry.received.abs().max()) for entry in ledger.entries)
-    return {entry.operation for entry in ledger.entries if entry.unaccounted.abs().max() > tolerance * scale}
+    scale = max(float(entry.received.abs().max()) for entry in ledger.operations)
+    return {entry.operation for entry in ledger.operations if entry.unaccounted.abs().max() > tolerance * scale}
 
 
 # --- whole models ----------------------------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ def test_sdpa_attention_is_kept_account_of_step_by_step(folders, embedding_model
     for lrp in (AttnLRP(), CPLRP()):
         ledger = conservation_ledger(lrp, embedding_model, case)
         assert_consistent(ledger)
-        assert sum(entry.operation == "softmax" for entry in ledger.entries) == 2
+        assert sum(entry.operation == "softmax" for entry in ledger.operations) == 2
         expected = conservation_ledger(lrp, eager, case).by_cause()
         for cause, lost in ledger.by_cause().items():
             if not cause.endswith("round-off"):
@@ -193,8 +195,8 @@ def test_any_table_of_rules(embedding_models, epsilon):
     """
     embedding_model = embedding_models["bert"]
     case = case_of(embedding_model)
-    for parts in every_switch():
-        ledger = conservation_ledger(switched(parts, epsilon), embedding_model, case)
+    for parts in sets_of_parts():
+        ledger = conservation_ledger(attnlrp_without(parts, epsilon), embedding_model, case)
         by_gradient = "activations by their gradient" in parts
         if not by_gradient:
             assert_consistent(ledger)
@@ -202,7 +204,7 @@ def test_any_table_of_rules(embedding_models, epsilon):
         assert ("softmax" in ledger.by_cause()) == ("softmax bypassed" not in parts)
     ledger = conservation_ledger(attnlrp_with_bypassed_softmax([0], epsilon), embedding_model, case)
     assert_consistent(ledger)
-    first, second = (e for e in ledger.entries if e.operation == "softmax")
+    first, second = (e for e in ledger.operations if e.operation == "softmax")
     assert first.received.abs().max() == 0
     assert second.losses["softmax"].abs().min() > 0
 
@@ -413,7 +415,7 @@ def test_what_a_model_overwrites(epsilon):
     assert torch.equal(written.attribution, lrp.attribute(Function(overwriting, w=w), case))
     if epsilon == 0:  # else the halves of a sum in steps are stabilised twice
         torch.testing.assert_close(written.attribution, plain.attribution, **CLOSE)
-        (masked,) = (entry for entry in written.entries if entry.operation == "masked_fill_")
+        (masked,) = (entry for entry in written.operations if entry.operation == "masked_fill_")
         assert masked.losses["number in masked_fill_"].abs().max() > 0
 
 
@@ -433,7 +435,7 @@ def test_the_examples_have_accounts_of_their_own():
     together = ledger_of(transposed, x, w=w, b=b)
     for i in range(3):
         alone = ledger_of(transposed, x[i : i + 1], w=w, b=b)
-        for one, other in zip(together.entries, alone.entries, strict=True):
+        for one, other in zip(together.operations, alone.operations, strict=True):
             torch.testing.assert_close(one.received[i], other.received[0], **CLOSE)
             torch.testing.assert_close(one.passed_on[i], other.passed_on[0], **CLOSE)
             for cause, lost in one.losses.items():
@@ -443,10 +445,10 @@ def test_the_examples_have_accounts_of_their_own():
 def test_the_forward_pass_is_not_kept():
     x = torch.randn(2, 3)
     case = Case(x, torch.zeros(2, dtype=torch.int64), torch.zeros_like(x))
-    books, output = AttnLRP().propagate(Function(lambda f, x: x * x), case, Bookkeeper)
-    kept = weakref.ref(books.records[-1].results[0].value)
-    torch.autograd.grad(output.sum(), books.point)
-    del books, output
+    recorder, output = AttnLRP().propagate(Function(lambda f, x: x * x), case, LedgerRecorder)
+    kept = weakref.ref(recorder.operations[-1].results[0].value)
+    torch.autograd.grad(output.sum(), recorder.point)
+    del recorder, output
     gc.collect()
     assert kept() is None
 
@@ -484,8 +486,8 @@ def test_a_broken_rule_shows_where_it_is(embedding_models, rule, epsilon):
     lrp = LRP("broken", {**ATTNLRP, "linear": broken}, epsilon)
     ledger = conservation_ledger(lrp, embedding_model, case)
     assert ledger.gap > 1e-4
-    scale = max(float(entry.received.abs().max()) for entry in ledger.entries)
-    found = {entry.module for entry in ledger.entries if float(entry.unaccounted.abs().max()) > BALANCE * scale}
+    scale = max(float(entry.received.abs().max()) for entry in ledger.operations)
+    found = {entry.module for entry in ledger.operations if float(entry.unaccounted.abs().max()) > BALANCE * scale}
     assert found == {"model.bert.encoder.layer.1.intermediate.dense"}
     (module,) = found
     with pytest.raises(ValueError, match=rf"does not balance.* at linear in {module} \(by broken\)$"):

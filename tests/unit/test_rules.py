@@ -8,8 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP, Unsupported
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.cplrp import CP_LRP
 from faithcheck.explainers.lrp.engine import Propagation
-from faithcheck.explainers.lrp.rules import ATTNLRP, CP_LRP, EPSILON_LRP
+from faithcheck.explainers.lrp.epsilon_lrp import EPSILON_LRP
 from faithcheck.models import Case
 from faithcheck.tests.helpers import oracles
 from faithcheck.tests.helpers.fixtures import double as double  # for every test here

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from faithcheck.explainers import CPLRP, AttnLRP, Unsupported
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger import conservation_ledger
-from faithcheck.explainers.lrp.rules import ATTNLRP
 from faithcheck.explainers.lrp.softmax_bypass import layer_inputs
 from faithcheck.models import Case
 from faithcheck.models.case import select_target
@@ -40,7 +40,7 @@ def test_lxt_27_layer_sums_do_not_match(reader_of):
     """
     embedding_model = reader_of("bert")
     case = texts(embedding_model)
-    layers = conservation_ledger(AttnLRP(), embedding_model, case).by_layer()
+    layers = conservation_ledger(AttnLRP(), embedding_model, case).by_module()
     first, second = (layers[f"model.bert.encoder.layer.{k}"] for k in (0, 1))
 
     points = layer_inputs(embedding_model, case, AttnLRP())
@@ -72,15 +72,15 @@ def test_lxt_32_can_i_formally_verify_that_i_did_not_miss_a_matmul(reader_of, na
         else texts(embedding_model)
     )
     ledger = conservation_ledger(AttnLRP(), embedding_model, case)
-    counted = Counter(entry.operation for entry in ledger.entries)
+    counted = Counter(entry.operation for entry in ledger.operations)
     nodes = Counter(type(node).__name__ for node in graph(case.run(embedding_model).grad_fn))
     for operation, node in MATMULS.items():
         assert counted[operation] == nodes[node] > 0
-    assert counted["matmul"] == 2 * len([e for e in ledger.entries if e.operation == "softmax"]) == 2 * 2  # 2 layers
+    assert counted["matmul"] == 2 * len([e for e in ledger.operations if e.operation == "softmax"]) == 2 * 2  # 2 layers
     assert counted["linear"] + counted["addmm"] + counted["conv2d"] == sum(
         nodes[node] for node in ("AddmmBackward0", "ConvolutionBackward0", "MmBackward0")
     )
-    assert {e.rule for e in ledger.entries if e.operation == "matmul"} == {"bilinear_rule"}
+    assert {e.rule for e in ledger.operations if e.operation == "matmul"} == {"bilinear_rule"}
 
     without = LRP("no matmul", {operation: rule for operation, rule in ATTNLRP.items() if operation != "matmul"})
     with pytest.raises(Unsupported, match=r"matmul in model\..*Attention.*no rule"):
@@ -109,7 +109,7 @@ def test_lxt_19_why_q_4_k_4_v_2(order, shares):
     x = torch.rand(5, 9, dtype=torch.float64)
     case = Case(x, torch.arange(5), torch.zeros_like(x))
     ledger = conservation_ledger(AttnLRP(), model, case)
-    layers = ledger.by_layer()
+    layers = ledger.by_module()
     output = select_target(model(x), case.target).detach()
     for layer, share in zip(("query", "key", "value"), shares, strict=True):
         torch.testing.assert_close(layers[layer].received, share * output, **CLOSE)
@@ -128,7 +128,7 @@ def test_zennit_210_vit_conservation_breaks_at_the_class_token(reader_of):
     token = "model.vit.embeddings.cls_token"
     assert whole.gap <= BALANCE
     assert whole.by_cause()[token].abs().min() > 0.01
-    (entry,) = (entry for entry in whole.entries if token in entry.losses)
+    (entry,) = (entry for entry in whole.operations if token in entry.losses)
     assert (entry.operation, entry.module) == ("cat", "model.vit.embeddings")
 
     with torch.no_grad():
