@@ -13,7 +13,7 @@ Shrikumar, Greenside & Kundaje 2017, arXiv 1704.02685.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -86,8 +86,8 @@ class DeepLiftRescale:
 
     name: str = "deeplift_rescale"
     claims: frozenset[str] = frozenset({"completeness"})
-    label: str = "DeepLIFT (rescale)"
-    summary: str = "DeepLIFT's rescale rule from the baseline; Shrikumar et al. 2017"
+    label: ClassVar[str] = "DeepLIFT (rescale)"
+    summary: ClassVar[str] = "DeepLIFT's rescale rule from the baseline; Shrikumar et al. 2017"
 
     @property
     def settings(self) -> str:

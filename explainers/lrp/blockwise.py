@@ -257,4 +257,4 @@ class Blockwise(LRP):
 def BlockwiseLRP(epsilon: float = 0.0) -> LRP:
     """Block-wise LRP: Integrated Gradients from 0 in every block, by closed forms; one backward pass."""
     summary = "LRP whose products are shared by degree: every association gets one map; ours"
-    return Blockwise("blockwise_lrp", ATTNLRP, epsilon, label="block-wise LRP", summary=summary)
+    return Blockwise("blockwise_lrp", ATTNLRP, epsilon, label="Block-wise LRP", summary=summary)
