@@ -16,8 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from faithcheck.explainers.lrp.engine import operation_name
-from faithcheck.explainers.lrp.rules import OperationCall, attention_rule, dropout_rule
+from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.lrp.operations import operation_name
+from faithcheck.explainers.lrp.rules.attention import attention_rule
+from faithcheck.explainers.lrp.rules.dropout import dropout_rule
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case, select_target
 

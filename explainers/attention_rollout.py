@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from faithcheck.explainers.lrp.engine import operation_name
+from faithcheck.explainers.lrp.operations import operation_name
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case
 

@@ -1,165 +1,184 @@
 """DeepLIFT with the rescale rule: an activation passes on ΔOutput/ΔInput, its slope between baseline and input.
 
-Shrikumar, Greenside & Kundaje 2017, arXiv 1704.02685. Multipliers chain as gradients do, so it runs as
-LRP does here: on an unmodified model, each operation by its rule, the attribution (x − x′) ⊙ modified gradient. Each
-operation that has a rule takes the difference of its operands exactly to that of its result, so that attributions sum
-to f(x) − f(x′). There are two kinds: affine maps, with the plain gradient, and functions of one value each, with the
-slope. Everything else is refused: products of data, softmax, norms, and a choice among several values such as max.
+Shrikumar, Greenside & Kundaje 2017, arXiv 1704.02685.
+
+1. DeepLIFT's multipliers chain as gradients do. So it runs as LRP does here: on an unmodified model, each operation by
+   its rule, with the attribution (x − x′) ⊙ modified gradient.
+2. Each rule maps the difference of the operands exactly to the difference of the result, so that attributions sum to
+   f(x) − f(x′).
+3. Two kinds of operations have such a rule: affine maps (the plain gradient), and functions of one value (the slope).
+4. All others are refused: products of data, softmax, norms, and a choice among several values such as max.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.explainers.lrp.rules import (
-    ACTIVATION_MODULES,
-    ACTIVATIONS,
-    LINEAR,
-    MATRIX_PRODUCTS,
-    MULTIPLES,
-    REARRANGEMENTS,
-    SUMS,
-    OperationCall,
-    Rule,
-    batch_norm_rule,
-    constant_factor_rule,
-    dropout_rule,
-    gradient_rule,
-    linear_rule,
-    modified,
-    tensors_with_relevance,
-    unbind_rule,
-)
+from faithcheck.explainers.lrp.modified_gradient import modified
+from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
+from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.rules.dropout import dropout_rule
+from faithcheck.explainers.lrp.rules.linear_maps import linear_rule
+from faithcheck.explainers.lrp.rules.norms import batch_norm_rule
+from faithcheck.explainers.lrp.rules.products import constant_factor_rule
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule, unbind_rule
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case
 
 
-def quotient_by_constant(call: OperationCall) -> Any:
-    """A division by a constant is linear; one by data, or a rounded one, is not."""
+def quotient_by_constant_rule(call: OperationCall) -> Any:
+    """A division by a constant is linear; a division by data, or a rounded one, is not."""
     if tensors_with_relevance(call.argument(1, "other")) or call.kwargs.get("rounding_mode") is not None:
         raise call.unsupported("no rule for a quotient that is rounded, or whose denominator carries relevance")
     return constant_factor_rule(call)
 
 
-FUNCTIONS = ("relu", "abs", *ACTIVATIONS, *ACTIVATION_MODULES)
-"""Functions of one value each. LRP counts relu and abs as rearrangements, which between two points they are not."""
+FUNCTIONS_OF_ONE_VALUE = operations_with(Trait.ONE_VALUE)
+"""They have a slope each. relu and abs are among them: LRP treats them as rearrangements, but between two points they
+are not."""
 
-CHOICES = ("max", "min", "amax", "amin", "maximum", "minimum", "max_pool1d", "max_pool2d")
-"""What chooses among several values, which has no slope."""
-
-AFFINE: dict[str, Rule] = {
-    **{name: gradient_rule for name in (*REARRANGEMENTS, *SUMS) if name not in (*FUNCTIONS, *CHOICES)},
-    **dict.fromkeys((*LINEAR, *MATRIX_PRODUCTS), linear_rule),
-    **dict.fromkeys(MULTIPLES, constant_factor_rule),
-    **dict.fromkeys(("div", "div_", "itruediv"), quotient_by_constant),
+AFFINE_RULES: dict[str, Rule] = {
+    **dict.fromkeys(
+        operations_with(Trait.REARRANGEMENT, without=(Trait.CHOICE, Trait.ONE_VALUE))  # a choice has no slope
+        | operations_with(Trait.SUM),
+        gradient_rule,
+    ),
+    **dict.fromkeys(operations_with(Trait.LINEAR_MAP) | operations_with(Trait.MATRIX_PRODUCT), linear_rule),
+    **dict.fromkeys(operations_with(Trait.ELEMENTWISE_PRODUCT), constant_factor_rule),
+    **dict.fromkeys(operations_with(Trait.ELEMENTWISE_PRODUCT, Trait.QUOTIENT), quotient_by_constant_rule),
     "iter": unbind_rule,
     "batch_norm": batch_norm_rule,
     "dropout": dropout_rule,
 }
-"""Affine maps of what carries relevance, as long as their other arguments are constants."""
+"""The rules of operations that are affine in their operands with relevance, if their other arguments are constant."""
+
+Point: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""The operand of a function of one value, its result, and its derivative there."""
 
 
 @dataclass(frozen=True)
-class Noted:
-    """A call at the baseline: its constants, and of a function of one value the operand, the result, the derivative."""
+class BaselineCall:
+    """A call in the forward pass at the baseline: its constants, and the point of a function of one value."""
 
     constants: list[Any]
-    ends: tuple[Tensor, Tensor, Tensor] | None = None
+    point: Point | None = None
 
 
-Calls: TypeAlias = dict[tuple[str, int], Noted]
+BaselineCalls: TypeAlias = dict[tuple[str, int], BaselineCall]
+"""The calls at the baseline, by operation and number of the call."""
 
 
+@builtin
 @dataclass(frozen=True)
 class DeepLiftRescale:
     """DeepLIFT's rescale rule from ``case.baseline``; Shrikumar et al. 2017, arXiv 1704.02685.
 
-    Where an activation's input is the same as at the baseline, its slope is the gradient there; `slope_between` says
-    what it is where the two differ by no more than round-off.
+    If an activation has the same input as at the baseline, its slope is the gradient there. `slope_between` defines
+    the slope if the two inputs differ by round-off alone.
     """
 
     name: str = "deeplift_rescale"
     claims: frozenset[str] = frozenset({"completeness"})
+    label: ClassVar[str] = "DeepLIFT (rescale)"
+    summary: ClassVar[str] = "DeepLIFT's rescale rule from the baseline; Shrikumar et al. 2017"
+
+    @property
+    def settings(self) -> str:
+        """The settings in words."""
+        return "from the case's baseline"
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """A forward pass at the baseline, and one forward and one backward pass at the inputs: ``(batch, features)``.
 
         Raises:
-            Unsupported: an operation has no rule, or is another at the baseline than at the inputs; names it.
+            Unsupported: an operation has no rule, or differs between the baseline and the inputs; names it.
         """
-        calls: Calls = {}
-        baseline, _ = self._method(lambda call: note(call, calls)).propagate(model, replace(case, inputs=case.baseline))
+        calls: BaselineCalls = {}
+        at_baseline = replace(case, inputs=case.baseline)
+        baseline, _ = self._method(lambda call: record_at_baseline(call, calls)).propagate(model, at_baseline)
         inputs, output = self._method(lambda call: rescale(call, calls)).propagate(model, case)
         if inputs.calls != baseline.calls:
-            raise Unsupported(f"runs at the baseline alone: {', '.join(sorted(baseline.calls - inputs.calls))}")
+            only_there = ", ".join(sorted(baseline.calls - inputs.calls))
+            raise Unsupported(f"operations that run at the baseline only: {only_there}")
         (gradient,) = torch.autograd.grad(output.sum(), inputs.point)
         return per_feature((case.inputs - case.baseline) * gradient)
 
     def _method(self, rule: Rule) -> LRP:
-        return LRP(self.name, dict.fromkeys((*AFFINE, *FUNCTIONS), rule))
+        return LRP(self.name, dict.fromkeys((*AFFINE_RULES, *FUNCTIONS_OF_ONE_VALUE), rule))
 
 
-def note(call: OperationCall, calls: Calls) -> Any:
-    """At the baseline: compute, and keep what `rescale` compares with, in memory of its own."""
+def record_at_baseline(call: OperationCall, calls: BaselineCalls) -> Any:
+    """The rule at the baseline: compute, and copy the values that `rescale` needs."""
     constants = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in constants_of(call)]
-    if call.name in AFFINE:
-        calls[call.name, call.number] = Noted(constants)
-        return AFFINE[call.name](call)
-    x, value = one_value(call)
-    derivative = derivative_of(x, value)
-    calls[call.name, call.number] = Noted(constants, (x.detach().clone(), value.detach().clone(), derivative))
+    if call.name in AFFINE_RULES:
+        calls[call.name, call.number] = BaselineCall(constants)
+        return AFFINE_RULES[call.name](call)
+    x, value = operand_and_result(call)
+    point = (x.detach().clone(), value.detach().clone(), derivative_of(x, value))
+    calls[call.name, call.number] = BaselineCall(constants, point)
     return value
 
 
-def rescale(call: OperationCall, calls: Calls) -> Any:
-    """At the inputs: the plain gradient of an affine map, the slope from the baseline of a function of one value."""
-    there, here = calls.get((call.name, call.number)), constants_of(call)
-    if there is None:
+def rescale(call: OperationCall, calls: BaselineCalls) -> Any:
+    """The rule at the inputs: an affine map's plain gradient, or the slope from the baseline.
+
+    Raises:
+        Unsupported: the call does not run at the baseline, has other constants there, or has an infinite slope.
+    """
+    at_baseline, constants = calls.get((call.name, call.number)), constants_of(call)
+    if at_baseline is None:
         raise call.unsupported("it does not run at the baseline")
-    if len(there.constants) != len(here) or not all(map(same, there.constants, here)):
+    if len(at_baseline.constants) != len(constants) or not all(map(equal, at_baseline.constants, constants)):
         raise call.unsupported("at the baseline it is another map: a constant in it, mask or index, depends on data")
-    if there.ends is None:
-        return AFFINE[call.name](call)
-    x, value = one_value(call)
-    slope = slope_between(there.ends, (x.detach(), value.detach(), derivative_of(x, value)))
+    if at_baseline.point is None:
+        return AFFINE_RULES[call.name](call)
+    x, value = operand_and_result(call)
+    slope = slope_between(at_baseline.point, (x.detach(), value.detach(), derivative_of(x, value)))
     if not slope.isfinite().all():
-        raise call.unsupported("no rule where its slope is infinite")
+        raise call.unsupported("no rule for an infinite slope")
     return modified(x, value, lambda gradient: gradient * slope)
 
 
-def slope_between(start: tuple[Tensor, Tensor, Tensor], end: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """ΔOutput/ΔInput of a function of one value, from its operand, result and derivative at either end.
+def slope_between(at_baseline: Point, at_inputs: Point) -> Tensor:
+    """ΔOutput/ΔInput of a function of one value, from its operand, result and derivative at the baseline and the input.
 
-    Round-off of the results, eps·|f|, is eps·|f|/|ΔInput| in the quotient: all of it, where the inputs differ by
-    round-off alone. Where they differ by at most √eps of their size, or of 1, the slope is held between the two
-    derivatives. The slope of a function whose derivative is monotone between them, a kink included, lies there; else
-    it is at most f‴·ΔInput²/8 outside, a multiple of eps. So this costs no completeness, and leaves an error of at
-    most about √eps: the derivatives differ by f″·ΔInput, and beyond √eps round-off is below eps/√eps.
+    1. The results have a round-off of eps·|f|, so the quotient has one of eps·|f|/|ΔInput|: if the inputs differ by
+       round-off alone, the quotient is round-off alone.
+    2. So if they differ by at most √eps of their size, or of 1, the slope is clamped between the two derivatives.
+    3. If the derivative is monotone between them, or has a kink, the exact slope lies in this range. Otherwise it lies
+       at most f‴·ΔInput²/8 outside, a multiple of eps. So the clamp costs no completeness.
+    4. The remaining error is at most about √eps: within √eps the derivatives differ by f″·ΔInput, and beyond it the
+       round-off is below eps/√eps.
     """
-    (x, value, derivative), (x_0, value_0, derivative_0) = end, start
-    run = x - x_0
-    slope = (value - value_0) / run
+    (x, value, derivative), (x_0, value_0, derivative_0) = at_inputs, at_baseline
+    change = x - x_0
+    slope = (value - value_0) / change
     size = torch.maximum(x.abs(), x_0.abs()).clamp(min=1)
-    held = slope.clamp(torch.minimum(derivative, derivative_0), torch.maximum(derivative, derivative_0))
-    slope = torch.where(run.abs() <= torch.finfo(x.dtype).eps ** 0.5 * size, held, slope)
-    return torch.where(run == 0, derivative, slope)
+    clamped = slope.clamp(torch.minimum(derivative, derivative_0), torch.maximum(derivative, derivative_0))
+    slope = torch.where(change.abs() <= torch.finfo(x.dtype).eps ** 0.5 * size, clamped, slope)
+    return torch.where(change == 0, derivative, slope)
 
 
 def derivative_of(x: Tensor, value: Tensor) -> Tensor:
-    """f′(x) of a function that takes each value for itself, shaped like ``x``; 0 if it is computed under no_grad."""
+    """f′(x) of a function of one value, shaped like ``x``; 0 if it is computed under no_grad."""
     if not value.requires_grad:
         return torch.zeros_like(x)
     return torch.autograd.grad(value.sum(), x)[0]
 
 
-def one_value(call: OperationCall) -> tuple[Tensor, Tensor]:
-    """The operand and the result of a function that takes each value for itself."""
+def operand_and_result(call: OperationCall) -> tuple[Tensor, Tensor]:
+    """The operand and the result of a function of one value.
+
+    Raises:
+        Unsupported: several operands carry relevance, or it overwrites or broadcasts its operand.
+    """
     operands = call.operands_with_relevance()
     if len(operands) != 1:
         raise call.unsupported("no rule for several operands that carry relevance")
@@ -167,7 +186,7 @@ def one_value(call: OperationCall) -> tuple[Tensor, Tensor]:
         raise call.unsupported("no rule for an activation that overwrites its input: set inplace=False")
     value: Tensor = call.value()
     if value.shape != operands[0].shape:
-        raise call.unsupported("no rule for an activation that broadcasts what carries relevance")
+        raise call.unsupported("no rule for an activation that broadcasts its operand")
     return operands[0], value
 
 
@@ -176,8 +195,8 @@ def constants_of(call: OperationCall) -> list[Any]:
     return [leaf for leaf in tree_leaves((call.args, call.kwargs)) if not tensors_with_relevance(leaf)]
 
 
-def same(one: Any, other: Any) -> bool:
+def equal(a: Any, b: Any) -> bool:
     """Whether two constants are equal."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return torch.equal(one, other)
-    return bool(one == other)
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.equal(a, b)
+    return bool(a == b)

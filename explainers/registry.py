@@ -15,8 +15,10 @@ from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.lrp.attnlrp import AttnLRP
 from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
-from faithcheck.explainers.lrp.engine import CPLRP, AttnLRP, EpsilonLRP
+from faithcheck.explainers.lrp.cplrp import CPLRP
+from faithcheck.explainers.lrp.epsilon_lrp import EpsilonLRP
 from faithcheck.explainers.protocol import Explainer
 
 GROUP = "faithcheck.explainers"

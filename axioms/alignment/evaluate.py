@@ -25,8 +25,10 @@ from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradie
 from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask, Deletion, GaussianNoise, Removal, Replacement, Resampling
-from faithcheck.explainers.lrp.engine import CPLRP, LRP, AttnLRP
-from faithcheck.explainers.lrp.rules import layer_norm_rule
+from faithcheck.explainers.lrp.attnlrp import AttnLRP
+from faithcheck.explainers.lrp.cplrp import CPLRP
+from faithcheck.explainers.lrp.engine import LRP
+from faithcheck.explainers.lrp.rules.norms import layer_norm_rule
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
 from faithcheck.models.case import Case
 

@@ -49,8 +49,9 @@ from faithcheck.explainers.gates.mask_gates import (
     long_texts,
     without_own_row,
 )
-from faithcheck.explainers.lrp.rules import MATRIX_PRODUCTS, OperationCall
-from faithcheck.explainers.lrp.softmax_bypass import blocks
+from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.softmax_bypass import transformer_layers
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.pair import Expectation
@@ -178,7 +179,7 @@ class Removed:
 class Watched(AttentionObserver):
     """Attention that also keeps the keys and values of each layer, and the norm behind the last."""
 
-    met = AttentionObserver.met | {*MATRIX_PRODUCTS}
+    met = AttentionObserver.met | {*operations_with(Trait.MATRIX_PRODUCT)}
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -238,7 +239,7 @@ class Watched(AttentionObserver):
             if end is not None and args and args[0] is end and getattr(output, "shape", ()) == end.shape:
                 self.behind.append((module, output))
 
-        layers = dict.fromkeys(blocks(model))
+        layers = dict.fromkeys(transformer_layers(model))
         last = next(reversed(layers), None)
         handles: list[Any] = []
         try:
@@ -292,7 +293,7 @@ class Copies(AttentionObserver):
         passes: whether what changes is passed on through the rows of no copy.
     """
 
-    met = AttentionObserver.met | {*MATRIX_PRODUCTS}
+    met = AttentionObserver.met | {*operations_with(Trait.MATRIX_PRODUCT)}
 
     def __init__(self, case: Case, layer: Layer, removed: Removed, here: Tensor, passes: bool) -> None:
         super().__init__(case)
@@ -545,7 +546,7 @@ def product_of_data(call: OperationCall) -> tuple[Tensor, Tensor] | None:
     Raises:
         Unsupported: it is an einsum, whose factors may be in any order.
     """
-    if call.name not in MATRIX_PRODUCTS:
+    if call.name not in operations_with(Trait.MATRIX_PRODUCT):
         return None
     if call.name == "einsum":
         raise Unsupported("attention by einsum: the readout gate knows matrix products alone; take finite_mask_gate")

@@ -1,31 +1,39 @@
-"""Block-wise LRP: what lies between two norms, activations or softmaxes is one block, and gets one map.
+"""Block-wise LRP: the operations between two norms, activations or softmaxes are one block, and have one map.
 
-arXiv 2510.18810 suggests, and leaves open, to "canonize larger attention blocks". Relevance in a block is here what
-Integrated Gradients from 0 give to the block's inputs, by closed forms. These depend on the function that the block is,
-and not on the order in which it is computed:
+arXiv 2510.18810 suggests, and leaves open, to "canonize larger attention blocks". Here, relevance in a block is the
+Integrated Gradients (IG) from 0 at the block's inputs, by closed forms. They depend on the function of the block alone,
+and not on the order in which a model computes it.
 
-* *Products, by degree.* A product F of n factors is homogeneous, ∇F(αx) = αⁿ⁻¹ ∇F(x), so that IG = x ⊙ ∇F(x)/n. To
-  have that operation by operation, every tensor has a degree; a product of degrees a and b has degree a + b and scales
-  the gradients at its operands by a/(a + b) and b/(a + b), where AttnLRP has ½ and ½. Down any tree this telescopes to
-  1/n, so that (QKᵀ)V and Q(KᵀV) both get x ⊙ (g_q + g_k + g_v)/3. A degree is kept by what is linear (rearrangements,
-  constant factors, linear maps without bias, sums of one degree) or positively homogeneous (max, abs, ReLU), and xᵖ has
-  |p| times that of x. All else starts again at 1: activations, softmaxes, norms, linear maps with bias, sums with a
-  constant or of unlike degrees, as of a residual. softmax(QKᵀ)V is a product of degrees 1 and 1: AttnLRP's halves.
-* *Functions of one value.* φ(x), element by element, gives x what IG do, φ(x) − φ(0): the gradient is (φ(x) − φ(0))/x.
-  φ(0) is a bias and keeps its share, wherever a formula puts its constants. Where φ(0) is 0 (tanh, GELU, SiLU) this is
-  AttnLRP's identity rule, and so it is where φ(0) is infinite (1/x, log x).
+*Products, by degree.*
 
-Several operations may be one. A canoniser looks at what each tensor was made of, and by what:
+1. A product F of n factors is homogeneous: ∇F(αx) = αⁿ⁻¹ ∇F(x). So IG = x ⊙ ∇F(x)/n.
+2. To compute this operation by operation, every tensor has a degree. A product of degrees a and b has degree a + b, and
+   scales the gradients at its operands by a/(a + b) and b/(a + b); AttnLRP scales both by ½.
+3. Along any tree of products these factors telescope to 1/n: (QKᵀ)V and Q(KᵀV) both have x ⊙ (g_q + g_k + g_v)/3.
+4. Linear operations keep the degree (rearrangements, constant factors, linear maps without bias, sums of one degree),
+   and so do positively homogeneous ones (max, abs, ReLU). xᵖ has |p| times the degree of x.
+5. All other operations start again at degree 1: activations, softmaxes, norms, linear maps with bias, and sums with a
+   constant or of different degrees, such as a residual. softmax(QKᵀ)V is a product of degrees 1 and 1: halves, as in
+   AttnLRP.
 
-* a function of a function of x, a sum and, in any association, a product of functions of x are one function of x. A sum
-  with a constant starts anew: it is no matter whether a linear map adds its bias or the next operation does;
-* exponentials over their sum are a softmax: Eq. 5, the plain gradient from the exponents on;
-* a tensor times a statistic of itself of opposite degree, such as 1/√(mean (x − mean x)² + eps), is a norm: the
-  statistic is held constant (Ali et al. 2022, arXiv 2202.07304).
+*Functions of one value.*
 
-What it does not see as equal: exp(a + b) and exp(a)·exp(b); a(b + c) and ab + ac where c is a constant, or b and c are
-of unlike degrees; (a + 1) − 1 and a; functions of a tensor and of a copy of it that is computed again, or of what an
-in-place operation has overwritten. Of a product with a gate, u·σ(g), the bias σ(0) = ½ keeps its share too, ¼u.
+1. IG of an element-wise φ(x) are φ(x) − φ(0): the gradient is (φ(x) − φ(0))/x.
+2. φ(0) is a bias and keeps its share, wherever a formula has its constants.
+3. If φ(0) is 0 (tanh, GELU, SiLU), or infinite (1/x, log x), this is AttnLRP's identity rule.
+
+*Several operations as one.* A canoniser looks at the provenance of each tensor:
+
+1. A function of a function of x, a sum and, in any association, a product of functions of x are one function of x. A
+   sum with a constant starts anew: a linear map may add its bias itself, or the next operation may add it.
+2. Exponentials over their sum are a softmax: Eq. 5, the plain gradient from the exponents on.
+3. A tensor times a statistic of itself of opposite degree, such as 1/√(mean (x − mean x)² + eps), is a norm: the
+   statistic is held constant (Ali et al. 2022, arXiv 2202.07304).
+
+The canoniser does not see that the following are equal: exp(a + b) and exp(a)·exp(b); a(b + c) and ab + ac if c is a
+constant, or b and c have different degrees; (a + 1) − 1 and a; functions of a tensor and of a copy of it that is
+computed again, or of a tensor that an in-place operation has overwritten. In a product with a gate, u·σ(g), the bias
+σ(0) = ½ keeps its share too, ¼u.
 """
 
 from __future__ import annotations
@@ -40,70 +48,76 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from faithcheck.explainers.builtin import builtin
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.blockwise_expectations import EXPECTED
 from faithcheck.explainers.lrp.engine import LRP, Propagation
+from faithcheck.explainers.lrp.modified_gradient import modified
+from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
+from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.lrp.provenance import (
-    KEEPING,
-    PRODUCTS,
-    Function,
-    Key,
-    Origin,
-    Origins,
-    computed,
+    ADDING_DEGREES,
+    KEEPING_DEGREE,
+    FunctionOfRoot,
+    Provenance,
+    ProvenanceTable,
+    StorageKey,
     factors_of,
+    function_of_one_root,
     homogeneity,
-    joint,
-    key,
-    product,
+    product_call,
+    recompute,
+    storage_key,
 )
-from faithcheck.explainers.lrp.rules import (
-    ACTIVATIONS,
-    ATTNLRP,
-    OperationCall,
-    Rule,
-    gradient_rule,
-    identity_rule,
-    modified,
-    tensors_with_relevance,
-)
+from faithcheck.explainers.lrp.rules.activations import identity_rule
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models.case import Case
 from faithcheck.models.pair import Expectation
 
+FUNCTIONS_OF_ONE_VALUE = operations_with(Trait.ONE_VALUE, without=(Trait.MODULE, Trait.REARRANGEMENT))
 
-class Blocks:
-    """The rules, and the origins of one forward pass's tensors, by which they go."""
+
+class BlockRules:
+    """Block-wise LRP's rules, and the provenance of one forward pass's tensors, which the rules use."""
 
     def __init__(self) -> None:
-        self.origins = Origins()
+        self.provenance = ProvenanceTable()
 
-    def rules(self) -> dict[str, Rule]:
-        """AttnLRP's table, with rules of its own for products and functions of one value."""
+    def table(self) -> dict[str, Rule]:
+        """AttnLRP's table, with other rules for products and for functions of one value."""
+        keeping = {name: partial(self.recording_rule, rule) for name, rule in ATTNLRP.items() if name in KEEPING_DEGREE}
         return {
-            **{name: partial(self.kept, rule) if name in KEEPING else rule for name, rule in ATTNLRP.items()},
-            **dict.fromkeys(ACTIVATIONS, self.function_rule),
-            **dict.fromkeys(PRODUCTS, self.product_rule),
-            **dict.fromkeys(("div", "rdiv"), self.quotient_rule),
+            **ATTNLRP,
+            **keeping,
+            **dict.fromkeys(FUNCTIONS_OF_ONE_VALUE, self.function_rule),
+            **dict.fromkeys(ADDING_DEGREES, self.product_rule),
+            "div": self.quotient_rule,
+            "rdiv": self.quotient_rule,
         }
 
-    def kept(self, rule: Rule, call: OperationCall) -> Any:
-        """A rule whose results keep their operands' degree, if that is one."""
-        origins = [self.origins.of(x) for x in call.operands_with_relevance()]
+    def of_operands(self, call: OperationCall) -> list[Provenance]:
+        """The provenances of the operands with relevance."""
+        return [self.provenance.of(x) for x in call.operands_with_relevance()]
+
+    def recording_rule(self, rule: Rule, call: OperationCall) -> Any:
+        """Another rule, which also records the provenance of its results."""
+        operands = self.of_operands(call)
         result = rule(call)
         written = call.args[0] if result is None else result  # setitem writes to its operand
         for x in [] if callable(result) else tensors_with_relevance(written):
-            self.origins.note(x, call, origins)
+            self.provenance.record(x, call, operands)
         return result
 
     def function_rule(self, call: OperationCall) -> Any:
-        """A function of one value: from its root on, the gradient is (φ(x) − φ(0))/x."""
+        """A function of one value: the gradient at its root is (φ(x) − φ(0))/x."""
         if len(call.operands_with_relevance()) != 1 or call.kwargs.get("inplace") or not torch.is_grad_enabled():
             return identity_rule(call)
-        origin, value = self.origins.of(call.operands_with_relevance()[0]), call.value()
-        function = joint(call, [origin.function])
+        (operand,), value = self.of_operands(call), call.value()
+        function = function_of_one_root(call, [operand.function])
         if function is None or value.shape != function.root.shape:
-            raise call.unsupported("no rule for an activation that broadcasts what carries relevance")
+            raise call.unsupported("no rule for an activation that broadcasts an operand with relevance")
         result = from_zero(call, function, value)
-        self.origins.note(result, call, [origin], function)
+        self.provenance.record(result, call, [operand], function)
         return result
 
     def quotient_rule(self, call: OperationCall) -> Any:
@@ -111,92 +125,95 @@ class Blocks:
         a, b = call.argument(0, "input"), call.argument(1, "other")
         a, b = (b, a) if call.name == "rdiv" else (a, b)
         if not tensors_with_relevance(b) or call.kwargs.get("rounding_mode") is not None:
-            return self.kept(ATTNLRP[call.name], call)
+            return self.recording_rule(ATTNLRP[call.name], call)
         inverse = replace(call, name="reciprocal", operation=torch.reciprocal, args=(b,), kwargs={})
-        return self.product_rule(product(call, self.function_rule(inverse), a))
+        return self.product_rule(product_call(call, self.function_rule(inverse), a))
 
     def product_rule(self, call: OperationCall) -> Any:
-        """A norm or a softmax, a function of one value, or else a product by degree."""
-        origins = [self.origins.of(x) for x in call.operands_with_relevance()]
-        if len(origins) == 1 or not torch.is_grad_enabled():
-            return self.kept(ATTNLRP[call.name], call)
-        for whole in (self.norm, self.merged) if call.name == "mul" else ():
-            if (result := whole(call, origins)) is not None:
+        """A norm or a softmax; or else a function of one value; or else a product by degree."""
+        operands = self.of_operands(call)
+        if len(operands) == 1 or not torch.is_grad_enabled():
+            return self.recording_rule(ATTNLRP[call.name], call)
+        for canonise in (self.norm, self.merged) if call.name == "mul" else ():
+            if (result := canonise(call, operands)) is not None:
                 return result
         return self.by_degree(call)
 
     def by_degree(self, call: OperationCall) -> Tensor:
-        """Eqs. 3–4 with shares by degree: operands of degrees a and b get a/(a + b) and b/(a + b) in place of ½."""
-        origins = [self.origins.of(x) for x in call.operands_with_relevance()]
-        mean = sum(origin.degree for origin in origins) / len(origins)
-        operands = [scaled(origin.tensor, origin.degree / mean) for origin in origins]
-        result = call.stabilised(computed(call, operands), parts=len(origins))
-        self.origins.note(result, call, origins)
+        """Eqs. 3–4 with shares by degree: operands of degrees a and b receive a/(a + b) and b/(a + b), not ½ each."""
+        operands = self.of_operands(call)
+        mean = sum(operand.degree for operand in operands) / len(operands)
+        scaled = [scale_gradient(operand.tensor, operand.degree / mean) for operand in operands]
+        result = call.stabilised(recompute(call, scaled), parts=len(operands))
+        self.provenance.record(result, call, operands)
         return result
 
-    def norm(self, call: OperationCall, origins: list[Origin]) -> Tensor | None:
-        """A tensor times a statistic of itself of opposite degree, which is held; None if the product is not that.
+    def norm(self, call: OperationCall, operands: list[Provenance]) -> Tensor | None:
+        """A tensor times a statistic of itself of opposite degree, which is held constant; None for other products.
 
-        Of an exponential it is a softmax, with the plain gradient from the exponent on.
+        If the tensor is an exponential, the product is a softmax, with the plain gradient from the exponent on.
         """
-        one, other = (origin.statistic for origin in origins)
-        if one.key != other.key or one.pooled == other.pooled or homogeneity(call, [one.power, other.power]) != 0:
+        first, second = (operand.statistic for operand in operands)
+        if first.root_key != second.root_key or first.pooled == second.pooled:
             return None
-        operands = [o.tensor.detach() if o.statistic.pooled else o.tensor for o in origins]
-        source = self.origins.known.get(one.key)
-        if source is not None and source.exponent is not None:
-            if not source.exponent.valid:
+        if homogeneity(call, [first.power, second.power]) != 0:
+            return None
+        factors = [o.tensor.detach() if o.statistic.pooled else o.tensor for o in operands]
+        root = self.provenance.known.get(first.root_key)
+        if root is not None and root.exponent is not None:
+            if not root.exponent.valid:
                 return None
-            exponential = source.exponent.tensor.exp()
-            operands = [one.of(exponential), other.of(exponential)]
-        result: Tensor = computed(call, operands)
+            exponential = root.exponent.tensor.exp()
+            factors = [first.of(exponential), second.of(exponential)]
+        result: Tensor = recompute(call, factors)
         return result
 
-    def merged(self, call: OperationCall, origins: list[Origin]) -> Tensor | None:
-        """The product with its factors that are functions of one root made one function; None if there are none."""
-        factors = [factor for origin in origins for factor in factors_of(origin)]
-        for factor in [f for f in factors if isinstance(f, Origin) and f.function.power is None]:
-            self.contract(factors, self.origins.of(factor.function.root))
-        groups: dict[Key, list[Origin]] = {}
+    def merged(self, call: OperationCall, operands: list[Provenance]) -> Tensor | None:
+        """The product, with its factors that are functions of one root made one function; None if there are none."""
+        factors = [factor for operand in operands for factor in factors_of(operand)]
+        for factor in [f for f in factors if isinstance(f, Provenance) and f.function.power is None]:
+            self.contract(factors, self.provenance.of(factor.function.root))
+        groups: dict[StorageKey, list[Provenance]] = {}
         for factor in factors:
-            if isinstance(factor, Origin):
-                groups.setdefault(factor.function.key, []).append(factor)
-        results, found = list[Tensor](), False
+            if isinstance(factor, Provenance):
+                groups.setdefault(factor.function.root_key, []).append(factor)
+        results, any_merged = list[Tensor](), False
         for group in groups.values():
-            function = multiplied([factor.function for factor in group])
+            function = product_of_functions([factor.function for factor in group])
             if len(group) == 1 or function.power is not None:
                 results += [factor.tensor for factor in group]
                 continue
-            found = True
-            results.append(from_zero(call, function, reduce(mul, (factor.tensor.detach() for factor in group))))
-            self.origins.known[key(results[-1])] = replace(self.origins.of(results[-1]), function=function)
-        if not found:
+            any_merged = True
+            result = from_zero(call, function, reduce(mul, (factor.tensor.detach() for factor in group)))
+            self.provenance.known[storage_key(result)] = replace(self.provenance.of(result), function=function)
+            results.append(result)
+        if not any_merged:
             return None
-        whole = reduce(lambda a, b: self.by_degree(product(call, a, b)), results)
-        constants = (factor for factor in factors if not isinstance(factor, Origin))
-        return reduce(lambda a, c: self.kept(gradient_rule, product(call, a, c)), constants, whole)
+        whole = reduce(lambda a, b: self.by_degree(product_call(call, a, b)), results)
+        constants = (factor for factor in factors if not isinstance(factor, Provenance))
+        return reduce(lambda a, c: self.recording_rule(gradient_rule, product_call(call, a, c)), constants, whole)
 
-    def contract(self, factors: list[Any], root: Origin) -> None:
-        """Where the factors of a product are all among these factors, put the product in their place."""
+    def contract(self, factors: list[Any], root: Provenance) -> None:
+        """If all factors of a product are among these factors, replace them by the product."""
 
-        def names(of: Any) -> list[Any]:
-            return [factor.key if isinstance(factor, Origin) else id(factor) for factor in of]
+        def keys(of: Any) -> list[Any]:
+            return [factor.storage_key if isinstance(factor, Provenance) else id(factor) for factor in of]
 
-        if root.factors and not Counter(names(root.factors)) - Counter(names(factors)):
-            for name in names(root.factors):
-                factors.pop(names(factors).index(name))
+        if root.factors and not Counter(keys(root.factors)) - Counter(keys(factors)):
+            for key in keys(root.factors):
+                factors.pop(keys(factors).index(key))
             factors.append(root)
 
 
-def multiplied(functions: list[Function]) -> Function:
+def product_of_functions(functions: list[FunctionOfRoot]) -> FunctionOfRoot:
     """The product of functions of one root."""
     powers = [function.power for function in functions if function.power is not None]
     power = sum(powers) if len(powers) == len(functions) else None
     return replace(functions[0], of=lambda x: reduce(mul, (function.of(x) for function in functions)), power=power)
 
 
-def scaled(x: Tensor, share: float) -> Tensor:
-    """The same tensor, its gradient multiplied by a number."""
+def scale_gradient(x: Tensor, share: float) -> Tensor:
+    """The same tensor, with its gradient multiplied by a number."""
     if share == 1:
         return x
     alias = x.view_as(x)
@@ -204,8 +221,8 @@ def scaled(x: Tensor, share: float) -> Tensor:
     return alias
 
 
-def from_zero(call: OperationCall, function: Function, value: Tensor) -> Tensor:
-    """The value, with the gradient (φ(x) − φ(0))/x at the function's root; φ′(0) at 0; φ(x)/x if φ(0) is infinite."""
+def from_zero(call: OperationCall, function: FunctionOfRoot, value: Tensor) -> Tensor:
+    """The value, with the gradient (φ(x) − φ(0))/x at its root; φ′(0) at x = 0; φ(x)/x if φ(0) is infinite."""
     root = function.root.detach()
     start = torch.as_tensor(function.of(root.new_zeros(())))
     slope = (value.detach() - torch.where(start.isfinite(), start, 0)) / root
@@ -213,29 +230,31 @@ def from_zero(call: OperationCall, function: Function, value: Tensor) -> Tensor:
         point = root.clone().requires_grad_()
         (derivative,) = torch.autograd.grad(function.of(point).sum(), point)
         if not derivative[zero].isfinite().all():
-            raise call.unsupported("no rule where its slope at 0 is infinite")
+            raise call.unsupported("no rule for a function whose slope at 0 is infinite")
         slope = torch.where(zero, derivative, slope)
     return modified(function.root, value, lambda gradient: gradient * slope)
 
 
 @dataclass(frozen=True)
 class Blockwise(LRP):
-    """LRP by the rules of `Blocks`, made anew for every forward pass."""
+    """LRP by the rules of `BlockRules`, with a new provenance table for every forward pass."""
 
     expected: Mapping[tuple[str, str], Expectation] = field(default_factory=lambda: EXPECTED)
 
     def propagate(
-        self, model: nn.Module, case: Case, kind: type[Propagation] = Propagation
+        self, model: nn.Module, case: Case, mode: type[Propagation] = Propagation
     ) -> tuple[Propagation, Tensor]:
         """See `LRP.propagate`."""
-        blocks = Blocks()
-        method = LRP(self.name, {**self.rules, **blocks.rules()}, self.epsilon, self.claims, self.signed)
+        block_rules = BlockRules()
+        method = LRP(self.name, {**self.rules, **block_rules.table()}, self.epsilon, self.claims, self.signed)
         try:
-            return method.propagate(model, case, kind)
+            return method.propagate(model, case, mode)
         finally:
-            blocks.origins.known.clear()  # tensors lead to the rules' gradients, and these to the rules
+            block_rules.provenance.known.clear()  # it holds tensors, whose graphs hold the rules: a reference cycle
 
 
+@builtin
 def BlockwiseLRP(epsilon: float = 0.0) -> LRP:
     """Block-wise LRP: Integrated Gradients from 0 in every block, by closed forms; one backward pass."""
-    return Blockwise("blockwise_lrp", ATTNLRP, epsilon)
+    summary = "LRP whose products are shared by degree: every association gets one map; ours"
+    return Blockwise("blockwise_lrp", ATTNLRP, epsilon, label="Block-wise LRP", summary=summary)

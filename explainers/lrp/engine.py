@@ -1,10 +1,13 @@
 """Layer-wise Relevance Propagation over operations, for any unmodified torch model.
 
-A `TorchFunctionMode` sees every torch operation of the forward pass. An operation that carries relevance, that is, one
-whose inputs depend on the explained inputs, is computed by the rule that the method's table has for it. A rule returns
-the operation's own value with a modified gradient, so that at the end relevance is inputs ⊙ gradient (`rules` says why
-this is Eq. 1). Nothing is patched and nothing is left on the model. What the model itself computes under ``no_grad`` or
-detaches is a constant, to relevance as to any gradient.
+1. A `TorchFunctionMode` sees every torch operation of the forward pass.
+2. An operation carries relevance if its operands depend on the explained inputs. The mode computes it by the rule that
+   the method's table has for it. All other operations run as they are.
+3. A rule returns the operation's own value with a modified gradient (`modified_gradient` says why this is Eq. 1).
+4. One backward pass then gives relevance = inputs ⊙ gradient.
+
+Nothing is patched, and nothing remains on the model. Values that the model computes under ``no_grad`` or detaches are
+constants, for relevance as for any gradient.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,52 +25,31 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from faithcheck.explainers.lrp.rules import ATTNLRP, CP_LRP, EPSILON_LRP, OperationCall, Rule, tensors_with_relevance
+from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
+from faithcheck.explainers.lrp.operations import operation_name
+from faithcheck.explainers.lrp.rules.norms import layer_norm_rule
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case, select_target
 
-SYNONYMS = {
-    "radd": "add",
-    "rmul": "mul",
-    "multiply": "mul",
-    "subtract": "sub",
-    "truediv": "div",
-    "true_divide": "div",
-    "divide": "div",
-    "rtruediv": "rdiv",
-    "negative": "neg",
-    "absolute": "abs",
-}
-
-
-@lru_cache(maxsize=1024)
-def operation_name(operation: Callable[..., Any]) -> str:
-    """The name that rule tables use: ``torch.add``, ``Tensor.__radd__`` and ``x + y`` are all ``add``."""
-    name = operation.__name__
-    if name == "__get__":  # a property such as x.T
-        name = operation.__self__.__name__  # type: ignore[attr-defined]
-    name = name.removeprefix("__").removesuffix("__")
-    return SYNONYMS.get(name, name)
-
 
 class Propagation(TorchFunctionMode):
-    """Computes every operation on the way from ``point`` by its rule.
+    """Computes every operation that depends on ``point`` by its rule.
 
     Args:
-        rules: ``{operation or module class: rule}``.
+        rules: ``{operation or class of modules: rule}``.
         epsilon: the stabiliser ε ≥ 0; 0 is the limit ε → 0.
         point: the explained inputs, a leaf that requires grad.
-        signed: whether the stabiliser has the sign of what it is added to.
+        signed: whether the stabiliser has the sign of the value it is added to.
     """
 
     def __init__(self, rules: Mapping[str, Rule], epsilon: float, point: Tensor, signed: bool = True) -> None:
         super().__init__()
         self.rules, self.epsilon, self.point, self.signed = rules, epsilon, point, signed
-        self.seen: set[Any] = set()  # the autograd nodes of what was computed in sight
+        self.visible: set[Any] = set()  # the autograd nodes of all results that this mode has seen
         self.calls: Counter[str] = Counter()
         self.model: nn.Module | None = None
-        self.modules: list[nn.Module] = []  # those whose forward pass is running, the innermost last
-        self.atom: nn.Module | None = None  # the module that runs as one operation, its own operations out of sight
+        self.modules: list[nn.Module] = []  # the modules whose forward pass is running, the innermost last
+        self.module_operation: nn.Module | None = None  # the running module that is treated as one operation
 
     def __torch_function__(
         self,
@@ -77,14 +59,14 @@ class Propagation(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if self.atom is not None:
+        if self.module_operation is not None:
             return func(*args, **kwargs)
         args, kwargs = self._without_parameters(args), self._without_parameters(kwargs) if kwargs else {}
         operands = tensors_with_relevance((args, kwargs))
         if not operands:
             return func(*args, **kwargs)
         name = operation_name(func)
-        self.refuse_unseen(operands, name)
+        self.refuse_hidden(operands, name)
         call = self._call(name, func, args, kwargs)
         rule = self.rules.get(name)
         if rule is None:
@@ -92,36 +74,36 @@ class Propagation(TorchFunctionMode):
             if tensors_with_relevance(result):
                 raise call.unsupported("no rule for this operation")
             return result
-        result = self.apply(rule, call)
-        # What setitem writes to is its operand.
-        self.seen.update([x.grad_fn for x in tensors_with_relevance(args if result is None else result)])
+        result = self.apply_rule(rule, call)
+        # setitem returns None, and writes to its operand.
+        self.visible.update([x.grad_fn for x in tensors_with_relevance(args if result is None else result)])
         return result
 
-    def apply(self, rule: Rule, call: OperationCall) -> Any:
-        """Compute a call by its rule: a seam for those who watch."""
+    def apply_rule(self, rule: Rule, call: OperationCall) -> Any:
+        """Compute a call by its rule. Subclasses record the call here."""
         result = rule(call)
-        return self.written_out(result) if callable(result) else result
+        return self.apply_steps(result) if callable(result) else result
 
-    def lend(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What an atom is given for its arguments: a seam for those who watch."""
+    def wrap_inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments that a module treated as one operation runs on. Subclasses replace them by aliases here."""
         return args
 
-    def refuse_unseen(self, values: list[Tensor], name: str) -> None:
-        """Refuse tensors that carry relevance, or seem to, but come from no operation that was seen here.
+    def refuse_hidden(self, values: list[Tensor], name: str) -> None:
+        """Refuse tensors that require a gradient but come from no operation that this mode has seen.
 
         Raises:
-            Unsupported: as `torch.autograd.Function`, TorchScript and vmap hide their operations.
+            Unsupported: `torch.autograd.Function`, TorchScript or vmap hid the operation.
         """
         for value in values:
-            if value is not self.point and value.grad_fn not in self.seen:
+            if value is not self.point and value.grad_fn not in self.visible:
                 raise Unsupported(
                     f"{name} in {self.where()}: an operand comes from {type(value.grad_fn).__name__}, which hides its "
                     "operations from torch functions (autograd.Function, TorchScript, vmap), or is a constant that "
                     "requires grad: write it in plain torch operations, or detach the constant"
                 )
 
-    def written_out(self, steps: Callable[[], Tensor]) -> Tensor:
-        """Compute an operation by its steps, each of which meets its own rule."""
+    def apply_steps(self, steps: Callable[[], Tensor]) -> Tensor:
+        """Compute an operation by several operations, each by its own rule."""
         with self:
             return steps()
 
@@ -139,7 +121,7 @@ class Propagation(TorchFunctionMode):
         return OperationCall(name, operation, args, kwargs, self.epsilon, self.where, number, self.signed)
 
     def _without_parameters(self, values: Any) -> Any:
-        """Any leaf but the explained inputs is a constant: weights carry no relevance and get no gradient."""
+        """The values, with every leaf except the explained inputs detached: weights carry no relevance."""
         kind = type(values)
         if kind is tuple or kind is list:
             return kind([self._without_parameters(value) for value in values])
@@ -150,8 +132,8 @@ class Propagation(TorchFunctionMode):
         return values
 
     @contextmanager
-    def following(self, model: nn.Module) -> Iterator[None]:
-        """Follow which module runs, for error messages and atoms, by global hooks that are removed on the way out."""
+    def tracking_modules(self, model: nn.Module) -> Iterator[None]:
+        """Track which module runs, for messages and for modules treated as one operation, by global hooks."""
         self.model = model
         keys = [key for key in self.rules if key[0] == "*" or key[0].isupper()]
 
@@ -162,24 +144,25 @@ class Propagation(TorchFunctionMode):
         def enter(module: nn.Module, args: Any) -> Any:
             self.modules.append(module)
             if (
-                self.atom is None
+                self.module_operation is None
                 and (key := key_of(type(module).__name__))
                 and (operands := tensors_with_relevance(args))
             ):
-                self.refuse_unseen(operands, key)
-                self.atom = module
-                return self.lend(args)
+                self.refuse_hidden(operands, key)
+                self.module_operation = module
+                return self.wrap_inputs(args)
             return None
 
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
             result = output
             key = key_of(type(module).__name__)
-            if module is self.atom and key:
-                result = self.apply(self.rules[key], self._call(key, lambda *_: output, args, {}))
-                self.seen.update([x.grad_fn for x in tensors_with_relevance(result)])
-                self.atom = None
-            elif self.atom is None and key and tensors_with_relevance(output):
-                raise Unsupported(f"{self.where()}: no rule where it is called by keyword")  # hooks see no keywords
+            if module is self.module_operation and key:
+                result = self.apply_rule(self.rules[key], self._call(key, lambda *_: output, args, {}))
+                self.visible.update([x.grad_fn for x in tensors_with_relevance(result)])
+                self.module_operation = None
+            elif self.module_operation is None and key and tensors_with_relevance(output):
+                # torch's hooks receive the positional arguments only.
+                raise Unsupported(f"{self.where()}: no rule for a call with keyword arguments alone")
             self.modules.pop()
             return result
 
@@ -195,16 +178,19 @@ class Propagation(TorchFunctionMode):
 class LRP:
     """A method of Layer-wise Relevance Propagation: a table of rules and a stabiliser.
 
-    Bach et al. 2015; Eq. 1 of arXiv 2510.18810. Relevance starts as the explained output itself; where an output has a
+    Bach et al. 2015; Eq. 1 of arXiv 2510.18810. Relevance starts as the explained output itself. If an output has a
     bias, the bias keeps its share.
 
     Attributes:
         name: the explainer's name.
         rules: ``{operation name: rule}``.
-        epsilon: the stabiliser ε ≥ 0 of z + ε·sign z, sign 0 = 1. Nothing is divided by z here, so that the default
-            is the limit ε → 0, in which violations have closed forms; arXiv 2510.18810 has 1e-6.
-        signed: whether the stabiliser has the sign of z. Without it, z + ε, as some libraries have it, the denominator
+        epsilon: the stabiliser ε ≥ 0 of z + ε·sign z, sign 0 = 1. The rules never divide by z, so that the default
+            is the limit ε → 0, in which violations have closed forms; arXiv 2510.18810 uses 1e-6.
+        claims: the axioms that the explainer claims to satisfy.
+        signed: whether the stabiliser has the sign of z. Without the sign, as in some libraries, the denominator z + ε
             has a zero at z = −ε; see docs/epsilon.md.
+        label: the name to display; empty: `name`.
+        summary: the explainer in one line.
     """
 
     name: str
@@ -212,17 +198,25 @@ class LRP:
     epsilon: float = 0.0
     claims: frozenset[str] = frozenset("invariance linearity scale determinism batching".split())
     signed: bool = True
+    label: str = ""
+    summary: str = ""
 
     def __post_init__(self) -> None:
         if self.epsilon < 0:
             raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+
+    @property
+    def settings(self) -> str:
+        """The settings in words."""
+        norm = "; σ of LayerNorm held constant" if self.rules.get("layer_norm") is layer_norm_rule else ""
+        return (f"ε = {self.epsilon:g}" if self.epsilon else "ε → 0") + norm
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """Relevance of each feature: one forward and one backward pass, ``(batch, features)``.
 
         Raises:
             Unsupported: an operation that carries relevance has no rule; names the operation and the module.
-            ZeroDivisionError: the stabiliser has no sign and meets z = −ε; names the same.
+            ZeroDivisionError: the stabiliser has no sign, and some z is −ε; names the operation and the module.
         """
         propagation, output = self.propagate(model, case)
         (gradient,) = torch.autograd.grad(output.sum(), propagation.point)
@@ -230,42 +224,28 @@ class LRP:
 
     @torch.enable_grad()
     def propagate(
-        self, model: nn.Module, case: Case, kind: type[Propagation] = Propagation
+        self, model: nn.Module, case: Case, mode: type[Propagation] = Propagation
     ) -> tuple[Propagation, Tensor]:
-        """The forward pass: what saw it, and the explained output ``(batch,)``, whose gradient carries relevance.
+        """Run the forward pass with this method's rules.
 
         Args:
-            model: what is explained.
-            case: on what.
-            kind: the `Propagation` that sees it.
+            model: the model to explain.
+            case: the inputs and the target.
+            mode: the class of the torch-function mode.
+
+        Returns:
+            The mode after the forward pass, and the explained output ``(batch,)``. Its gradient at the mode's ``point``
+            times the inputs is relevance.
 
         Raises:
             Unsupported: see `attribute`.
         """
         point = case.inputs.detach().clone().requires_grad_()
-        propagation = kind(self.rules, self.epsilon, point, self.signed)
-        with propagation.following(model), propagation:
-            # A copy, in sight: a model may write to its input, and a leaf may not be written to.
+        propagation = mode(self.rules, self.epsilon, point, self.signed)
+        with propagation.tracking_modules(model), propagation:
+            # Copied under the mode: a model may write to its input, and autograd forbids writes to a leaf.
             output = replace(case, inputs=point.clone()).run(model)
-        propagation.refuse_unseen(tensors_with_relevance(output), "the output")
+        propagation.refuse_hidden(tensors_with_relevance(output), "the output")
         if not tensors_with_relevance(output):
             raise Unsupported(f"no relevance reaches the inputs: under {self.name} the output is constant")
         return propagation, select_target(output, case.target)
-
-
-def EpsilonLRP(epsilon: float = 0.0) -> LRP:
-    """ε-LRP (Bach et al. 2015): the ε-rule on linear maps and sums, relevance unchanged by element-wise activations.
-
-    It has no rule for a product of data or a softmax, so it refuses attention.
-    """
-    return LRP("epsilon_lrp", EPSILON_LRP, epsilon)
-
-
-def AttnLRP(epsilon: float = 0.0) -> LRP:
-    """AttnLRP (Achtibat et al. 2024, arXiv 2402.05602; arXiv 2510.18810, Eqs. 1–5)."""
-    return LRP("attnlrp", ATTNLRP, epsilon)
-
-
-def CPLRP(epsilon: float = 0.0) -> LRP:
-    """CP-LRP (Ali et al. 2022, arXiv 2202.07304): attention weights are constants, values take all relevance."""
-    return LRP("cplrp", CP_LRP, epsilon)

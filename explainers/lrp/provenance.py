@@ -1,8 +1,8 @@
-"""Where tensors come from: which operation of one forward pass made each of which others, as far as a rule may ask.
+"""Provenance: which operation of a forward pass made a tensor, and from which tensors.
 
-A rule sees one operation. To see that several of a model's are parts of one (a norm, a softmax, an activation), or that
-a product has more factors than two, it needs to know how its operands were made. Nothing of this is kept on tensors or
-models: `Origins` holds it, for one forward pass.
+A rule sees one operation. Two questions need the operations before it: whether several operations of a model are parts
+of one (a norm, a softmax, an activation), and whether a product has more than two factors. `ProvenanceTable` holds the
+answers for one forward pass; nothing is kept on tensors or models.
 """
 
 from __future__ import annotations
@@ -15,189 +15,232 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from faithcheck.explainers.lrp.rules import (
-    LINEAR,
-    MATRIX_PRODUCTS,
-    MULTIPLES,
-    REARRANGEMENTS,
-    SUMS,
-    OperationCall,
-    tensors_with_relevance,
+from faithcheck.explainers.lrp.operation_call import OperationCall, tensors_with_relevance
+from faithcheck.explainers.lrp.operations import Trait, operations, operations_with
+
+StorageKey: TypeAlias = tuple[Any, ...]
+
+POOLING = operations_with(Trait.POOLING)
+REARRANGING = operations_with(Trait.REARRANGEMENT)
+NEW_AND_ELEMENTWISE_AFFINE = operations_with(Trait.ELEMENTWISE_AFFINE, without=(Trait.IN_PLACE,))
+ADDING_TERMS = operations_with(Trait.SUM, Trait.ELEMENTWISE_AFFINE)
+ADDING_DEGREES = operations_with(Trait.MATRIX_PRODUCT) | operations_with(
+    Trait.ELEMENTWISE_PRODUCT, without=(Trait.QUOTIENT, Trait.IN_PLACE)
 )
+"""Products: the degree of homogeneity of the result is the sum of the operands' degrees."""
+KEEPING_DEGREE = frozenset[str]().union(
+    *(
+        operations_with(trait)
+        for trait in (
+            *(Trait.REARRANGEMENT, Trait.SUM, Trait.ELEMENTWISE_PRODUCT),
+            *(Trait.LINEAR_MAP, Trait.MATRIX_PRODUCT, Trait.HOMOGENEOUS),
+        )
+    )
+)
+"""Operations that are linear, except for an added constant, or positively homogeneous."""
 
-Key: TypeAlias = tuple[Any, ...]
 
-POWERS = {"square": 2.0, "sqrt": 1 / 2, "rsqrt": -1 / 2, "reciprocal": -1.0}
-POOLING = frozenset({"sum", "mean"})
-AFFINE = frozenset({"add", "sub", "rsub", "neg", "positive", "mul", "div"})  # element by element, into a new tensor
-ADDING = frozenset({"add", "sub", "rsub", "add_", "iadd", "sub_", "isub"})
-PRODUCTS = frozenset({*MATRIX_PRODUCTS, "mul"})
-KEEPING = frozenset({*REARRANGEMENTS, *SUMS, *MULTIPLES, *LINEAR, *MATRIX_PRODUCTS, "dropout"})
-"""What is linear, but for an added constant, or positively homogeneous."""
-
-
-def key(x: Tensor) -> Key:
-    """The memory that a tensor shows and its version: the same for views that show the same, another after a write."""
+def storage_key(x: Tensor) -> StorageKey:
+    """The memory that a tensor shows, and its version: equal for equal views, another after a write."""
     return x.data_ptr(), x.shape, x.stride(), x.dtype, x._version
 
 
 @dataclass(frozen=True)
-class Function:
-    """A tensor as ``of(root)``.
+class FunctionOfRoot:
+    """A tensor as a function of another tensor, its root.
 
     Attributes:
-        root: the tensor that it is a function of.
-        key: the root's key then.
+        root: the other tensor.
+        root_key: the root's storage key at that time.
         of: the function.
         power: its degree of homogeneity; None if it is not homogeneous.
         pooled: whether it sums over an axis.
     """
 
     root: Tensor
-    key: Key
+    root_key: StorageKey
     of: Callable[[Any], Any] = lambda root: root
     power: float | None = 1.0
     pooled: bool = False
 
 
 @dataclass(frozen=True)
-class Origin:
-    """What is known of a tensor, which is held, so that no other takes its place in memory.
+class Provenance:
+    """The provenance of a tensor. It holds the tensor, so that no other tensor takes its place in memory.
 
     Attributes:
         tensor: the tensor.
-        key: its key.
-        function: element by element of another tensor; or the identity of itself.
-        statistic: homogeneous, pooled or not, in another tensor; or the identity of itself.
-        degree: in the inputs of its block, see `blockwise`.
-        factors: of an element-wise product: the origins of those that carry relevance, and constants.
-        exponent: the origin of x, if it is exp(x).
+        storage_key: its storage key.
+        function: the tensor as an element-wise function of its root; the identity if nothing is known.
+        statistic: the tensor as a homogeneous function of its root, pooled or not; the identity if nothing is known.
+        degree: its degree in the inputs of its block, see `blockwise`.
+        factors: if it is an element-wise product: the provenances of the factors with relevance, and the constants.
+        exponent: the provenance of x, if it is exp(x).
     """
 
     tensor: Tensor
-    key: Key
-    function: Function
-    statistic: Function
+    storage_key: StorageKey
+    function: FunctionOfRoot
+    statistic: FunctionOfRoot
     degree: float = 1.0
     factors: tuple[Any, ...] = ()
-    exponent: Origin | None = None
+    exponent: Provenance | None = None
 
     @property
     def valid(self) -> bool:
-        """Whether it has not been written to since."""
-        return key(self.tensor) == self.key
+        """Whether nothing has been written to the tensor since."""
+        return storage_key(self.tensor) == self.storage_key
 
 
-class Origins:
-    """The origins of the tensors that one forward pass has met."""
+class ProvenanceTable:
+    """The provenances of one forward pass's tensors."""
 
     def __init__(self) -> None:
-        self.known: dict[Key, Origin] = {}
+        self.known: dict[StorageKey, Provenance] = {}
 
-    def of(self, x: Tensor) -> Origin:
-        """What is known of a tensor; where that is nothing, it has degree 1, and is of itself."""
-        here = key(x)
-        itself = Function(x, here)
-        found = self.known.get(here)
-        if found is None:
-            return Origin(x, here, itself, itself)
-        function = found.function if key(found.function.root) == found.function.key != here else itself
-        there = all(factor.valid for factor in found.factors if isinstance(factor, Origin))
-        return replace(found, tensor=x, function=function, factors=found.factors if there else ())
+    def of(self, x: Tensor) -> Provenance:
+        """The provenance of a tensor. A tensor that is not in the table has degree 1 and is its own root."""
+        key = storage_key(x)
+        identity = FunctionOfRoot(x, key)
+        known = self.known.get(key)
+        if known is None:
+            return Provenance(x, key, identity, identity)
+        root_key = known.function.root_key
+        root_unchanged = storage_key(known.function.root) == root_key != key
+        factors_unchanged = all(factor.valid for factor in known.factors if isinstance(factor, Provenance))
+        return replace(
+            known,
+            tensor=x,
+            function=known.function if root_unchanged else identity,
+            factors=known.factors if factors_unchanged else (),
+        )
 
-    def note(self, x: Tensor, call: OperationCall, origins: Sequence[Origin], function: Function | None = None) -> None:
-        """Keep what a result of a call has from its operands; ``function`` if that is known already."""
-        if any(key(x) == origin.key for origin in origins):  # another name of an operand
+    def record(
+        self,
+        x: Tensor,
+        call: OperationCall,
+        operands: Sequence[Provenance],
+        function: FunctionOfRoot | None = None,
+    ) -> None:
+        """Record the provenance of a call's result.
+
+        Args:
+            x: the result.
+            call: the call.
+            operands: the provenances of its operands with relevance.
+            function: the result as an element-wise function of its root, if the caller knows it already.
+        """
+        if any(storage_key(x) == operand.storage_key for operand in operands):  # the result is an operand itself
             return
-        name, first, added = call.name, origins[0], adds_constant(call)
-        known: dict[str, Any] = {}
-        degree = homogeneity(call, [origin.degree for origin in origins], added)
-        if degree is not None and abs(degree) != 1:
-            known["degree"] = abs(degree)
-        functions, statistics = [o.function for o in origins], [o.statistic for o in origins]
-        if name in AFFINE and not (added and all(f.power is not None for f in functions)):  # root + constant is new
-            function = joint(call, functions)
-        if function is not None and x.shape == function.root.shape:
-            known["function"] = function
-        pooled = name in POOLING or all(statistic.pooled for statistic in statistics)
-        by_element = name in AFFINE or exponent(call) is not None
-        if name in POOLING or (by_element and not added) or (pooled and (by_element or name in REARRANGEMENTS)):
-            statistic = joint(call, statistics, pooled)
-            if statistic is not None and statistic.power is not None:
-                known["statistic"] = statistic
-        if name == "mul" and len(origins) > 1:
-            known["factors"] = tuple(factor for origin in origins for factor in factors_of(origin))
-        elif name in ("mul", "div", "neg") and first.factors:
-            constant = next((c for c in (*call.args, *call.kwargs.values()) if not tensors_with_relevance(c)), -1)
-            known["factors"] = (*first.factors, 1 / constant if name == "div" else constant)
-        if name == "exp":
-            known["exponent"] = first
+        adds = adds_constant(call)
+        degree = homogeneity(call, [operand.degree for operand in operands], adds)
+        known: dict[str, Any] = {} if degree is None or abs(degree) == 1 else {"degree": abs(degree)}
+        functions = _functions(x, call, operands, function, adds)
+        known |= {name: value for name, value in functions.items() if value is not None}
+        if call.name == "mul" and len(operands) > 1:
+            known["factors"] = tuple(factor for operand in operands for factor in factors_of(operand))
+        elif call.name in ("mul", "div", "neg") and operands[0].factors:
+            arguments = (*call.args, *call.kwargs.values())
+            constant = next((c for c in arguments if not tensors_with_relevance(c)), -1)
+            known["factors"] = (*operands[0].factors, 1 / constant if call.name == "div" else constant)
+        if call.name == "exp":
+            known["exponent"] = operands[0]
         if known:
-            self.known[key(x)] = replace(self.of(x), **known)
+            self.known[storage_key(x)] = replace(self.of(x), **known)
 
 
-def factors_of(origin: Origin) -> tuple[Any, ...]:
-    """The factors of a product; of anything else itself."""
-    return origin.factors or (origin,)
+def _functions(
+    x: Tensor, call: OperationCall, operands: Sequence[Provenance], function: FunctionOfRoot | None, adds: bool
+) -> dict[str, FunctionOfRoot | None]:
+    """The result as an element-wise function and as a statistic of its root; None if it is none."""
+    name = call.name
+    functions, statistics = [o.function for o in operands], [o.statistic for o in operands]
+    affine = name in NEW_AND_ELEMENTWISE_AFFINE
+    if affine and not (adds and all(f.power is not None for f in functions)):  # root + constant is a new root
+        function = function_of_one_root(call, functions)
+    if function is not None and x.shape != function.root.shape:
+        function = None
+    pools = name in POOLING
+    pooled = pools or all(statistic.pooled for statistic in statistics)
+    elementwise = affine or exponent(call) is not None
+    statistic = None
+    if pools or (elementwise and not adds) or (pooled and (elementwise or name in REARRANGING)):
+        statistic = function_of_one_root(call, statistics, pooled)
+    return {"function": function, "statistic": statistic if statistic and statistic.power is not None else None}
 
 
-def same(values: Iterable[Any]) -> bool:
-    """Whether all are equal."""
-    first, *others = values
-    return all(other == first for other in others)
+def factors_of(provenance: Provenance) -> tuple[Any, ...]:
+    """The factors of a product; of any other tensor its own provenance."""
+    return provenance.factors or (provenance,)
 
 
-def homogeneity(call: OperationCall, powers: Sequence[float | None], added: bool = False) -> float | None:
-    """The degree of homogeneity of a result in that in which its operands have these; None if it is not homogeneous."""
+def all_equal(values: Iterable[Any]) -> bool:
+    """Whether all values are equal."""
+    first, *rest = values
+    return all(value == first for value in rest)
+
+
+def homogeneity(call: OperationCall, powers: Sequence[float | None], adds: bool = False) -> float | None:
+    """The degree of homogeneity of a result, from its operands' degrees; None if it is not homogeneous.
+
+    Args:
+        call: the operation.
+        powers: the degrees of its operands with relevance; None for an operand that is not homogeneous.
+        adds: whether it adds a constant.
+    """
     known = [power for power in powers if power is not None]
-    if len(known) < len(powers) or added:
+    if len(known) < len(powers) or adds:
         return None
     if (p := exponent(call)) is not None:
         return p * known[0]
-    if call.name in PRODUCTS:
+    if call.name in ADDING_DEGREES:
         return sum(known)
-    return known[0] if call.name in KEEPING and same(known) else None
+    return known[0] if call.name in KEEPING_DEGREE and all_equal(known) else None
 
 
 def exponent(call: OperationCall) -> float | None:
     """p, if the operation is xᵖ, p ≠ 0."""
     if call.name != "pow":
-        return POWERS.get(call.name)
+        operation = operations().get(call.name)
+        return operation.power if operation else None
     p = call.argument(1, "exponent")
     return None if isinstance(p, Tensor) and (p.dim() > 0 or p.requires_grad) else float(p) or None
 
 
 def adds_constant(call: OperationCall) -> bool:
     """Whether the operation adds a constant, other than a number 0."""
-    if call.name in LINEAR and "pool" not in call.name:
-        return "addmm" in call.name or call.argument(2, "bias") is not None
-    if call.name not in ADDING:
+    operation = operations().get(call.name)
+    if operation and operation.bias:
+        return call.argument(*operation.bias) is not None
+    if call.name not in ADDING_TERMS:
         return False
     constants = [term for term in (*call.args[:2], call.kwargs.get("other", 0)) if not tensors_with_relevance(term)]
     return any((isinstance(c, Tensor) and c.dim() > 0) or bool(c != 0) for c in constants)
 
 
-def joint(call: OperationCall, functions: Sequence[Function], pooled: bool = False) -> Function | None:
-    """The result as a function of the one root that all operands are functions of; None if there is no such root.
+def function_of_one_root(
+    call: OperationCall, functions: Sequence[FunctionOfRoot], pooled: bool = False
+) -> FunctionOfRoot | None:
+    """The result as a function of the one root that all operands are functions of; None if their roots differ.
 
-    A constant added to a pooled one is for numerical stability, and leaves it as homogeneous as it was.
+    A constant that is added to a pooled operand is for numerical stability, and leaves its degree unchanged.
     """
-    root, here = functions[0].root, functions[0].key
-    if not same(function.key for function in functions):
+    root, root_key = functions[0].root, functions[0].root_key
+    if not all_equal(function.root_key for function in functions):
         return None
     power = homogeneity(call, [function.power for function in functions], adds_constant(call) and not pooled)
-    return Function(root, here, lambda x: computed(call, [function.of(x) for function in functions]), power, pooled)
+    return FunctionOfRoot(root, root_key, lambda x: recompute(call, [f.of(x) for f in functions]), power, pooled)
 
 
-def computed(call: OperationCall, operands: Sequence[Any]) -> Any:
-    """What the operation makes of other operands in place of those that carry relevance, in their order."""
+def recompute(call: OperationCall, operands: Sequence[Any]) -> Any:
+    """The operation's result, with these operands in place of those that carry relevance, in their order."""
     leaves, structure = tree_flatten((call.args, call.kwargs))
-    there = iter(operands)
-    leaves = [next(there) if isinstance(leaf, Tensor) and leaf.requires_grad else leaf for leaf in leaves]
+    replacements = iter(operands)
+    leaves = [next(replacements) if isinstance(leaf, Tensor) and leaf.requires_grad else leaf for leaf in leaves]
     args, kwargs = tree_unflatten(leaves, structure)
     return call.operation(*args, **kwargs)
 
 
-def product(call: OperationCall, a: Any, b: Any) -> OperationCall:
-    """The call of an element-wise product, in place of this one."""
+def product_call(call: OperationCall, a: Any, b: Any) -> OperationCall:
+    """The call of the element-wise product of a and b, in place of this call."""
     return replace(call, name="mul", operation=torch.mul, args=(a, b), kwargs={})

@@ -1,6 +1,6 @@
-"""AttnLRP with each of its parts switched on its own: which of them makes CP-LRP agree with LOO, or not.
+"""AttnLRP with each of its parts replaced separately: which part makes CP-LRP agree with LOO?
 
-The open question of arXiv 2510.18810: CP-LRP and AttnLRP differ in more than the softmax, depending on whose they are.
+An open question of arXiv 2510.18810: implementations of CP-LRP and AttnLRP differ in more than the softmax.
 """
 
 from __future__ import annotations
@@ -9,37 +9,36 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import combinations
 
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.explainers.lrp.rules import (
-    ACTIVATION_MODULES,
-    ACTIVATIONS,
-    ATTNLRP,
-    MATRIX_PRODUCTS,
-    Rule,
-    constant_rule,
-    gradient_rule,
-    identity_rule,
-    quotient_rule,
-)
+from faithcheck.explainers.lrp.operation_call import Rule
+from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.rules.activations import identity_rule
+from faithcheck.explainers.lrp.rules.attention import constant_rule
+from faithcheck.explainers.lrp.rules.products import quotient_rule
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 
 PARTS: Mapping[str, Mapping[str, Rule]] = {
     "softmax bypassed": {"softmax": constant_rule},
     "LayerNorm by the identity rule": {"layer_norm": identity_rule},
-    "activations by their gradient": dict.fromkeys((*ACTIVATIONS, *ACTIVATION_MODULES), gradient_rule),
+    "activations by their gradient": dict.fromkeys(
+        operations_with(Trait.ONE_VALUE, without=(Trait.REARRANGEMENT,)), gradient_rule
+    ),
     "products not halved": {
-        **dict.fromkeys((*MATRIX_PRODUCTS, "mul"), gradient_rule),
+        **dict.fromkeys((*operations_with(Trait.MATRIX_PRODUCT), "mul"), gradient_rule),
         **dict.fromkeys(("div", "rdiv"), partial(quotient_rule, product=gradient_rule)),
     },
 }
-"""What replaces AttnLRP's rule in each part.
+"""The rules that replace AttnLRP's rules in each part.
 
-AttnLRP has Eq. 5 for the softmax; σ held constant in LayerNorm, where the identity rule leaves relevance as it is, bias
-and mean included; f(x)/x for an activation; and half of a product's relevance for either operand.
+AttnLRP has Eq. 5 for the softmax. It holds σ constant in LayerNorm; the identity rule leaves the relevance there
+unchanged, so that bias and mean keep no share. It has f(x)/x for an activation, and half of a product's relevance for
+each operand.
 """
 
 
-def switched(parts: Collection[str], epsilon: float = 0.0) -> LRP:
-    """AttnLRP with these parts replaced as `PARTS` has it; named by them.
+def attnlrp_without(parts: Collection[str], epsilon: float = 0.0) -> LRP:
+    """AttnLRP with these parts replaced, see `PARTS`; its name lists them.
 
     Raises:
         KeyError: no such part.
@@ -50,6 +49,6 @@ def switched(parts: Collection[str], epsilon: float = 0.0) -> LRP:
     return LRP(" + ".join(parts) or "attnlrp", rules, epsilon)
 
 
-def every_switch() -> list[tuple[str, ...]]:
-    """Every set of parts, from none, which is AttnLRP, to all."""
+def sets_of_parts() -> list[tuple[str, ...]]:
+    """Every set of parts, from the empty set (AttnLRP) to all."""
     return [parts for size in range(len(PARTS) + 1) for parts in combinations(PARTS, size)]

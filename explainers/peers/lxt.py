@@ -16,19 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.explainers.lrp.rules import (
-    ACTIVATION_MODULES,
-    ACTIVATIONS,
-    REARRANGEMENTS,
-    RMS_NORM_MODULES,
-    OperationCall,
-    Rule,
-    attention_rule,
-    dropout_rule,
-    gradient_rule,
-    tensors_with_relevance,
-    unbind_rule,
-)
+from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
+from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.rules.attention import attention_rule
+from faithcheck.explainers.lrp.rules.dropout import dropout_rule
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule, unbind_rule
 from faithcheck.explainers.peers import Peer, imported
 from faithcheck.models.case import Case
 
@@ -63,8 +55,8 @@ def table() -> Mapping[str, Rule]:
     functional, rules = imported("lxt.explicit.functional"), imported("lxt.explicit.rules")
     identity = partial(identity_rule, rules.identity)
     return {
-        **{name: gradient_rule for name in REARRANGEMENTS if name not in ("relu", "abs", "neg")},
-        **dict.fromkeys((*ACTIVATIONS, *ACTIVATION_MODULES, *RMS_NORM_MODULES, "relu", "abs", "neg"), identity),
+        **dict.fromkeys(operations_with(Trait.REARRANGEMENT), gradient_rule),
+        **dict.fromkeys(operations_with(Trait.ONE_VALUE) | operations_with(Trait.MODULE) | {"neg"}, identity),
         **dict.fromkeys(("add", "iadd", "add_"), lambda call: functional.add2(*two(call))),
         "sub": lambda call: functional.add2(two(call)[0], functional.mul2(two(call)[1], -1)),
         **dict.fromkeys(("conv1d", "conv2d", "addmm"), partial(epsilon_rule, rules.epsilon_lrp)),

@@ -18,7 +18,7 @@ from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.lrp.softmax_bypass import (
     attnlrp_with_bypassed_softmax,
     attributions_with_bypassed_softmax,
-    layerwise_sets,
+    figure_2_sets,
 )
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models.case import Case
@@ -127,7 +127,7 @@ def test_loo_against_a_plain_forward_pass_of_its_rows(minilm, settings, table):
 def test_the_ablation_against_its_configurations_one_by_one(settings, table):
     model = load(device=settings.device)
     depth = model.model.config.num_hidden_layers
-    sets = list(chain(*layerwise_sets(depth).values()))
+    sets = list(chain(*figure_2_sets(depth).values()))
     examples = model.encode(load_texts("own", 64).texts)
     rows = []
     for how, plan in (("the batches of `faithcheck align`", batches(examples, MAX_TOKENS)), ("one batch", None)):

@@ -31,8 +31,8 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.verdicts import relative_gap
-from faithcheck.explainers.lrp.engine import AttnLRP
-from faithcheck.explainers.lrp.rules import OperationCall, Rule
+from faithcheck.explainers.lrp.attnlrp import AttnLRP
+from faithcheck.explainers.lrp.operation_call import OperationCall, Rule
 from faithcheck.explainers.protocol import attribution_of
 from faithcheck.models.architectures.base_models import layers
 from faithcheck.models.case import Case

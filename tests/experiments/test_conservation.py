@@ -28,9 +28,9 @@ def test_every_parenthesisation_conserves_at_each_product(settings, n):
     case = factors(n)(settings.seed, settings.dtype, settings.device)
     for tree in parenthesisations(0, n - 1):
         ledger = conservation_ledger(AttnLRP(), ScalarProduct(tree), case)
-        products = [entry for entry in ledger.entries if entry.operation == "mul"]
+        products = [entry for entry in ledger.operations if entry.operation == "mul"]
         assert len(products) == n - 1
-        for entry in ledger.entries:
+        for entry in ledger.operations:
             torch.testing.assert_close(entry.passed_on, entry.received, rtol=BALANCE, atol=0)
         assert ledger.by_cause() == {}
 
@@ -46,7 +46,7 @@ def test_bias_is_all_that_a_perceptron_loses(settings):
     ledger = conservation_ledger(EpsilonLRP(), model, case)
     assert ledger.gap <= BALANCE
     assert set(ledger.by_cause()) == {"bias"}
-    assert {entry.module for entry in ledger.entries if entry.losses} == {"0", "2"}
+    assert {entry.module for entry in ledger.operations if entry.losses} == {"0", "2"}
 
 
 @pytest.mark.conservation

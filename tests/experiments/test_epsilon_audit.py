@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from faithcheck.explainers import AttnLRP
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import Propagation
-from faithcheck.explainers.lrp.rules import ATTNLRP
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.networks.scalar_product import ScalarProduct, left_comb, parenthesisations

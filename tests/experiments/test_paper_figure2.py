@@ -12,8 +12,8 @@ from faithcheck.axioms.alignment.layer_ablation import ablate, name_of
 from faithcheck.axioms.alignment.summary import summary
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.lrp.rule_ablation import PARTS, every_switch, switched
-from faithcheck.explainers.lrp.softmax_bypass import layerwise_sets
+from faithcheck.explainers.lrp.rule_ablation import PARTS, attnlrp_without, sets_of_parts
+from faithcheck.explainers.lrp.softmax_bypass import figure_2_sets
 from faithcheck.reports.pages.alignment import number
 
 pytestmark = [pytest.mark.paper]
@@ -70,7 +70,7 @@ def how(prepared, found):
 
 def test_figure_2_and_table_a3(prepared, table, figure):
     depth = prepared.model.model.config.num_hidden_layers
-    series = layerwise_sets(depth)
+    series = figure_2_sets(depth)
     sets = [frozenset(), *dict.fromkeys(chain(*series.values()))]
     outcomes = ablate(prepared.model, prepared.examples, sets, prepared.setup, prepared.folder)
     measured, found = figures_of(prepared, outcomes)
@@ -132,7 +132,7 @@ def align_with(prepared, explainers):
 
 
 def test_which_part_of_cplrp_helps(prepared, table):
-    explainers = {parts: switched(parts) for parts in every_switch()}
+    explainers = {parts: attnlrp_without(parts) for parts in sets_of_parts()}
     measured, found = figures_of(prepared, align_with(prepared, explainers.values()))
     rows = []
     for parts, explainer in explainers.items():

@@ -14,7 +14,8 @@ from scipy import stats
 
 from faithcheck.explainers.gradients import IntegratedGradients
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.lrp.engine import CPLRP, AttnLRP
+from faithcheck.explainers.lrp.attnlrp import AttnLRP
+from faithcheck.explainers.lrp.cplrp import CPLRP
 from faithcheck.models import Case
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.networks.linear_attention import LinearAttention, read_at

@@ -20,8 +20,9 @@ from faithcheck.axioms.trace import restored
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.adapters import Adapted
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.lrp.engine import LRP, operation_name
-from faithcheck.explainers.lrp.rules import ATTNLRP, REARRANGEMENTS
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.engine import LRP
+from faithcheck.explainers.lrp.operations import Trait, operation_name, operations_with
 from faithcheck.explainers.peers import autolrp, captum, every_peer, lxt
 from faithcheck.explainers.protocol import Unsupported, attribution_of
 from faithcheck.models.case import select_target
@@ -145,7 +146,7 @@ def operations(name):
     return found - MOVED
 
 
-MOVED = set(REARRANGEMENTS) - set("relu abs neg max min amax amin maximum minimum".split())
+MOVED = set(operations_with(Trait.REARRANGEMENT)) - set("relu abs neg max min amax amin maximum minimum".split())
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
-"""Slow oracles: each LRP rule once more, written from its equation, one number at a time, in relevance itself.
+"""Slow oracles: each LRP rule again, written from its equation, one number at a time.
 
-The engine carries relevance as a modified gradient; nothing here does. An oracle takes the operands and the relevance
-of the output, R_out, and returns the relevance of the operands. Equations are those of arXiv 2510.18810.
+The engine carries relevance as a modified gradient; an oracle computes relevance itself. It takes the operands and the
+relevance of the output, R_out, and returns the relevance of the operands. Equations are those of arXiv 2510.18810.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def sign(z: float) -> float:
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """0/0 is 0: nothing to hand out."""
+    """The quotient, where 0/0 is 0: there is no relevance to share."""
     return 0.0 if numerator == 0 else numerator / denominator
 
 
@@ -46,7 +46,7 @@ def bilinear(a: Tensor, v: Tensor, relevance: Tensor, epsilon: float) -> tuple[T
 
 
 def values_only(a: Tensor, v: Tensor, relevance: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """CP-LRP for O = AV: A is a constant, all relevance goes to V by Eq. 1."""
+    """CP-LRP for O = AV: A is a constant, and all relevance goes to V by Eq. 1."""
     to_v = torch.zeros_like(v)
     for j, p in product(range(a.shape[0]), range(v.shape[1])):
         o = sum(float(a[j, i] * v[i, p]) for i in range(a.shape[1]))
@@ -64,7 +64,7 @@ def softmax(z: Tensor, relevance: Tensor) -> Tensor:
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float, relevance: Tensor, epsilon: float) -> Tensor:
-    """LayerNorm with σ constant is the linear map w_ij = (δ_ij − 1/n) γ_j/σ with bias β."""
+    """LayerNorm with σ held constant is the linear map w_ij = (δ_ij − 1/n) γ_j/σ with bias β."""
     n = len(x)
     mean = float(x.sum()) / n
     sigma = math.sqrt(sum((float(value) - mean) ** 2 for value in x) / n + eps)
@@ -73,18 +73,18 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float, relevance: Te
 
 
 def rms_norm(x: Tensor, gamma: Tensor, eps: float, relevance: Tensor, epsilon: float) -> Tensor:
-    """RMSNorm with its root mean square constant is the linear map w_ij = δ_ij γ_j/rms."""
+    """RMSNorm with its root mean square held constant is the linear map w_ij = δ_ij γ_j/rms."""
     rms = math.sqrt(sum(float(value) ** 2 for value in x) / len(x) + eps)
     return linear_map(x, torch.diag(gamma / rms), torch.zeros_like(x), relevance, epsilon)
 
 
 def activation(x: Tensor, relevance: Tensor) -> Tensor:
-    """An element-wise function hands its relevance on."""
+    """An element-wise function leaves relevance unchanged."""
     return relevance.clone()
 
 
 def product_of(a: Tensor, b: Tensor, relevance: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Eqs. 3–4 for an element-wise product: half of the stabilised share each."""
+    """Eqs. 3–4 for an element-wise product: each factor receives half of the stabilised share."""
     share = torch.zeros_like(a)
     for i in range(len(a)):
         z = float(a[i] * b[i])

@@ -4,7 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from faithcheck.explainers.lrp.rules import ATTNLRP, gradient_rule, modified
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.modified_gradient import modified
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models.case import Case
 
 

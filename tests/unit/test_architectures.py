@@ -25,8 +25,8 @@ from faithcheck.explainers import (
     Unsupported,
 )
 from faithcheck.explainers.loo.removal import AttentionMask, Deletion, Replacement
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.explainers.lrp.rules import ATTNLRP
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.data.images import load_images

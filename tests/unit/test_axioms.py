@@ -17,7 +17,8 @@ from faithcheck.axioms.sensitivity import sensitivity
 from faithcheck.axioms.shift import shift
 from faithcheck.axioms.symmetry import symmetric
 from faithcheck.explainers import LRP, EpsilonLRP, builtin_explainers
-from faithcheck.explainers.lrp.rules import ATTNLRP, gradient_rule
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.explainers.protocol import input_gradient, per_feature
 from faithcheck.models import registered_pairs
 from faithcheck.models.case import output_difference, select_target

@@ -1,4 +1,4 @@
-"""Block-wise LRP: closed forms, what the canoniser sees and what it does not, and that each test can fail."""
+"""Block-wise LRP: its closed forms, the limits of the canoniser, and that each part is needed."""
 
 import gc
 import weakref
@@ -12,10 +12,10 @@ from torch.nn import functional
 from faithcheck.axioms.invariance import invariance
 from faithcheck.explainers import AttnLRP, Unsupported
 from faithcheck.explainers.lrp import blockwise as module
-from faithcheck.explainers.lrp.blockwise import Blocks, BlockwiseLRP
+from faithcheck.explainers.lrp.blockwise import BlockRules, BlockwiseLRP
 from faithcheck.explainers.lrp.blockwise_expectations import EXPECTED
 from faithcheck.explainers.lrp.ledger import conservation_ledger
-from faithcheck.explainers.lrp.provenance import Origins
+from faithcheck.explainers.lrp.provenance import ProvenanceTable
 from faithcheck.models import Case
 from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODELS
 from faithcheck.models.networks.linear_attention import LinearAttention, LinearAttentionBlock, path_gradients
@@ -27,15 +27,15 @@ PAIRS = registered_pairs()
 VIOLATED = [
     name
     for name, pair in PAIRS.items()
-    if (cell := pair.expected.get(("invariance", "attnlrp"))) is not None and cell.verdict == "VIOLATES"
+    if (expectation := pair.expected.get(("invariance", "attnlrp"))) is not None and expectation.verdict == "VIOLATES"
 ]
-SEEN = [name for name in VIOLATED if ("invariance", name) not in EXPECTED]
-# Round-off of a handful of float64 operations.
+EQUALISED = [name for name in VIOLATED if ("invariance", name) not in EXPECTED]
+# Round-off of a few float64 operations.
 EXACT = {"rtol": 1e-12, "atol": 1e-13}
 
 
 class Model(nn.Module):
-    """A function of the columns of its inputs."""
+    """A function of the columns of the inputs, as a model."""
 
     def __init__(self, function):
         super().__init__()
@@ -64,7 +64,7 @@ def gap(name, seed=0):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
-def test_every_factor_gets_an_equal_share_under_every_association(n):
+def test_every_factor_receives_an_equal_share_under_every_association(n):
     case = points(n)
     share = case.inputs.prod(1, keepdim=True).expand(-1, n) / n
     for tree in parenthesisations(0, n - 1):
@@ -72,7 +72,7 @@ def test_every_factor_gets_an_equal_share_under_every_association(n):
 
 
 @pytest.mark.parametrize("order", ["left", "right"])
-def test_linear_attention_gets_a_third_of_each_path(order):
+def test_linear_attention_has_a_third_of_each_path(order):
     torch.manual_seed(0)
     model = LinearAttention(order, pixels=6, width=4).double()
     case = points(6)
@@ -80,7 +80,7 @@ def test_linear_attention_gets_a_third_of_each_path(order):
     torch.testing.assert_close(BlockwiseLRP().attribute(model, case), expected, **EXACT)
 
 
-def test_and_in_every_head_with_biases_and_a_residual():
+def test_linear_attention_with_heads_biases_and_a_residual():
     torch.manual_seed(0)
     model = LinearAttentionBlock("left", width=12, heads=3).double()
     inputs = torch.randn(2, 5, 12, dtype=torch.float64)
@@ -90,7 +90,7 @@ def test_and_in_every_head_with_biases_and_a_residual():
     torch.testing.assert_close(BlockwiseLRP().attribute(model, case), expected, **EXACT)
 
 
-def test_a_product_of_three_in_one_operation_is_shared_in_three():
+def test_an_einsum_of_three_operands_is_shared_in_three():
     def einsum(x, y, z):
         return torch.einsum("b,b,b->b", x, y, z)
 
@@ -102,17 +102,17 @@ def test_a_product_of_three_in_one_operation_is_shared_in_three():
 
 
 def rows(x):
-    """A column as a matrix of one row an example."""
+    """A column as a matrix, with one row for each example."""
     return x.unsqueeze(1)
 
 
-def into(p):
-    whole = torch.zeros(2, len(p), dtype=p.dtype)
-    whole[0] = p
-    return whole[0]
+def written_and_read(p):
+    matrix = torch.zeros(2, len(p), dtype=p.dtype)
+    matrix[0] = p
+    return matrix[0]
 
 
-KEEPS = {
+KEEPING = {
     "view": lambda p: p.view(-1, 1).transpose(0, 1).reshape(-1),
     "constant factor": lambda p: -2 * p / 3,
     "in-place factor": lambda p: p.mul_(2),
@@ -121,33 +121,33 @@ KEEPS = {
     "relu, abs": lambda p: p.relu() + p.abs(),
     "linear, no bias": lambda p: functional.linear(rows(p), torch.full((1, 1), 2.0).double()).squeeze(1),
     "matmul": lambda p: (rows(p) @ torch.full((1, 1), 2.0).double()).squeeze(1),
-    "written into": into,
+    "written into": written_and_read,
     "square of a root": lambda p: p.abs().sqrt().square(),
 }
-RESETS = {
+RESETTING = {
     "plus one": lambda p: p + 1,
     "activation": lambda p: torch.tanh(p),
     "linear, bias": lambda p: functional.linear(rows(p), torch.ones(1, 1).double(), torch.ones(1).double()).squeeze(1),
     "softmax": lambda p: torch.softmax(torch.stack([p, -p], 1), 1)[:, 0],
-    "unlike degrees": lambda p: p + p * p,
+    "different degrees": lambda p: p + p * p,
 }
 
 
-@pytest.mark.parametrize("name", [*KEEPS, *RESETS])
-def test_what_keeps_a_degree_and_what_starts_again(name):
-    operation = (KEEPS | RESETS)[name]
+@pytest.mark.parametrize("name", [*KEEPING, *RESETTING])
+def test_operations_that_keep_the_degree_and_operations_that_reset_it(name):
+    operation = (KEEPING | RESETTING)[name]
     case = points(3)
-    found = attribute(lambda x, y, z: operation(x * y) * z, case)
+    attribution = attribute(lambda x, y, z: operation(x * y) * z, case)
     output = Model(lambda x, y, z: operation(x * y) * z)(case.inputs)[:, 0]
-    torch.testing.assert_close(found[:, 2], output / (3 if name in KEEPS else 2), **EXACT)  # z is one factor
+    torch.testing.assert_close(attribution[:, 2], output / (3 if name in KEEPING else 2), **EXACT)  # z is one factor
 
 
 @pytest.mark.parametrize("square", [lambda x: x * x, torch.square, lambda x: x**2, lambda x: x.abs().sqrt() ** 4])
-def test_a_power_counts_its_factors(square):
+def test_a_power_counts_as_many_factors(square):
     case = points(2)
-    found = attribute(lambda x, z: square(x) * z, case)
+    attribution = attribute(lambda x, z: square(x) * z, case)
     y = (case.inputs[:, 0] ** 2 * case.inputs[:, 1]).unsqueeze(1)
-    torch.testing.assert_close(found, y * torch.tensor([2, 1]).double() / 3, **EXACT)
+    torch.testing.assert_close(attribution, y * torch.tensor([2, 1]).double() / 3, **EXACT)
 
 
 @pytest.mark.parametrize(
@@ -164,24 +164,24 @@ def test_polynomials_without_constants_are_complete(polynomial):
     torch.testing.assert_close(attribute(polynomial, case).sum(1), polynomial(*case.inputs.unbind(1)), **EXACT)
 
 
-def test_quotients_re_associate_too():
+def test_quotients_are_the_same_under_every_association():
     case = points(3)
-    one, other = attribute(lambda x, y, z: x / y / z, case), attribute(lambda x, y, z: x / (y * z), case)
-    torch.testing.assert_close(one, other, **EXACT)
-    torch.testing.assert_close(one[:, 0], case.inputs[:, 0] / case.inputs[:, 1] / case.inputs[:, 2] / 3, **EXACT)
+    left, right = attribute(lambda x, y, z: x / y / z, case), attribute(lambda x, y, z: x / (y * z), case)
+    torch.testing.assert_close(left, right, **EXACT)
+    torch.testing.assert_close(left[:, 0], case.inputs[:, 0] / case.inputs[:, 1] / case.inputs[:, 2] / 3, **EXACT)
 
 
 # --- functions of one value ---
 
 
 @pytest.mark.parametrize("function", [torch.sigmoid, torch.exp, functional.softplus, torch.tanh])
-def test_a_function_gives_what_it_adds_to_its_value_at_0(function):
+def test_a_function_of_one_value_gives_its_difference_to_the_value_at_0(function):
     case = points(1)
     expected = function(case.inputs) - function(torch.zeros(1).double())
     torch.testing.assert_close(attribute(function, case), expected, **EXACT)
 
 
-def test_at_0_it_has_its_own_slope_and_an_infinite_one_is_refused():
+def test_at_0_the_gradient_is_the_slope_and_an_infinite_slope_is_refused():
     zero = Case(torch.zeros(1, 2).double(), torch.zeros(1, dtype=torch.int64), torch.zeros(1, 2).double())
     propagation, output = BlockwiseLRP().propagate(Model(lambda x, y: torch.sigmoid(x) + y), zero)
     (slope,) = torch.autograd.grad(output.sum(), propagation.point)
@@ -190,12 +190,12 @@ def test_at_0_it_has_its_own_slope_and_an_infinite_one_is_refused():
         attribute(lambda x, y: torch.sqrt(x) + y, zero)
 
 
-def test_where_its_value_at_0_is_infinite_it_gives_all():
+def test_a_function_that_is_infinite_at_0_gives_its_value():
     case = points(1)
     torch.testing.assert_close(attribute(torch.reciprocal, case), 1 / case.inputs, **EXACT)
 
 
-def test_one_function_however_its_constants_are_placed():
+def test_formulas_of_one_function_have_one_map_wherever_their_constants_are():
     case = points(2)
     sigmoid = attribute(lambda x, y: torch.sigmoid(x) + y, case)
     for formula in (
@@ -209,7 +209,7 @@ def test_one_function_however_its_constants_are_placed():
         torch.testing.assert_close(attribute(formula, case), sigmoid, **EXACT)
 
 
-def test_a_product_is_one_function_under_every_association_also_of_a_product():
+def test_functions_of_one_product_are_one_function_under_every_association():
     case = points(3)
     expected = attribute(lambda x, y, u: functional.silu(x * y) * u, case)
     half = functional.silu(case.inputs[:, 0] * case.inputs[:, 1]) * case.inputs[:, 2] / 2
@@ -235,7 +235,7 @@ def test_a_product_is_one_function_under_every_association_also_of_a_product():
         torch.testing.assert_close(attribute(formula, case), expected, **EXACT)
 
 
-def test_two_views_of_one_tensor_are_one():
+def test_two_equal_views_are_one_tensor():
     class Viewed(nn.Module):
         def forward(self, inputs):
             return (inputs[:, :2] * torch.sigmoid(inputs[:, :2])).sum(1, keepdim=True)
@@ -248,12 +248,12 @@ def test_two_views_of_one_tensor_are_one():
 # --- norms and softmaxes ---
 
 
-def test_a_norm_by_hand_holds_its_scale_and_counts_as_one_factor():
+def test_a_written_out_norm_is_a_norm_and_counts_as_one_factor():
     def normalised(x, power):
         c = x - x.mean(1, keepdim=True)
         return c * (c.pow(2).mean(1, keepdim=True) + 1e-3).pow(power)
 
-    class ByHand(nn.Module):
+    class WrittenOut(nn.Module):
         def forward(self, inputs):
             return (normalised(inputs[:, :4], -0.5) * inputs[:, 4:]).sum(1, keepdim=True)
 
@@ -262,8 +262,8 @@ def test_a_norm_by_hand_holds_its_scale_and_counts_as_one_factor():
             return (functional.layer_norm(inputs[:, :4], (4,), eps=1e-3) * inputs[:, 4:]).sum(1, keepdim=True)
 
     case = points(8)
-    one, other = (BlockwiseLRP().attribute(model, case) for model in (ByHand(), Torch()))
-    torch.testing.assert_close(one, other, **EXACT)
+    written_out, fused = (BlockwiseLRP().attribute(model, case) for model in (WrittenOut(), Torch()))
+    torch.testing.assert_close(written_out, fused, **EXACT)
 
 
 class Softmax(nn.Module):
@@ -288,40 +288,41 @@ def masked(z):
     return e / e.sum(1, keepdim=True)
 
 
-@pytest.mark.parametrize(("by_hand", "mask"), [(squeezed, 0.0), (masked, MASK.log())], ids=["squeezed", "masked"])
-def test_a_softmax_by_hand_is_a_softmax(by_hand, mask):
+@pytest.mark.parametrize(("written_out", "mask"), [(squeezed, 0.0), (masked, MASK.log())], ids=["squeezed", "masked"])
+def test_a_written_out_softmax_is_a_softmax(written_out, mask):
     case = points(8)
-    one, other = (
-        BlockwiseLRP().attribute(Softmax(softmax), case) for softmax in (by_hand, lambda z: torch.softmax(z + mask, 1))
+    actual, expected = (
+        BlockwiseLRP().attribute(Softmax(softmax), case)
+        for softmax in (written_out, lambda z: torch.softmax(z + mask, 1))
     )
-    torch.testing.assert_close(one, other, **EXACT)
+    torch.testing.assert_close(actual, expected, **EXACT)
 
 
 # --- the registry, real models, and AttnLRP ---
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("name", SEEN)
-def test_what_separates_attnlrp_does_not_separate_it(name, seed):
+@pytest.mark.parametrize("name", EQUALISED)
+def test_pairs_on_which_attnlrp_is_not_invariant(name, seed):
     measured = gap(name, seed)
     assert measured.gap <= measured.tol
 
 
-def test_what_still_separates_it_is_stated():
-    assert len(SEEN) >= 35
-    assert set(VIOLATED) - set(SEEN) == {"generated.exp_of_sum", "generated.times_one_more"}
+def test_its_known_violations_are_expected():
+    assert len(EQUALISED) >= 35
+    assert set(VIOLATED) - set(EQUALISED) == {"generated.exp_of_sum", "generated.times_one_more"}
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-2])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_on_softmax_attention_it_is_attnlrp(name, epsilon):
+def test_softmax_attention_has_the_map_of_attnlrp(name, epsilon):
     model, case = (make(0, torch.float64, CPU) for make in (BASE_MODELS[name].model, BASE_MODELS[name].case))
-    one, other = (method.attribute(model, case) for method in (BlockwiseLRP(epsilon), AttnLRP(epsilon)))
-    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    blockwise, attnlrp = (method.attribute(model, case) for method in (BlockwiseLRP(epsilon), AttnLRP(epsilon)))
+    torch.testing.assert_close(blockwise, attnlrp, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-2])
-def test_the_ledger_balances_where_no_operation_is_part_of_another(epsilon):
+def test_the_ledger_balances_if_no_operation_is_part_of_another(epsilon):
     torch.manual_seed(0)
     base_models = [
         [make(0, torch.float64, CPU) for make in (BASE_MODELS[name].model, BASE_MODELS[name].case)]
@@ -336,26 +337,26 @@ def test_the_ledger_balances_where_no_operation_is_part_of_another(epsilon):
 def test_a_gate_keeps_the_share_of_its_value_at_0():
     case = points(2)
     u, g = case.inputs.unbind(1)
-    found = attribute(lambda u, g: u * torch.sigmoid(g), case)
-    torch.testing.assert_close(found.sum(1), u * torch.sigmoid(g) - u / 4, **EXACT)
+    attribution = attribute(lambda u, g: u * torch.sigmoid(g), case)
+    torch.testing.assert_close(attribution.sum(1), u * torch.sigmoid(g) - u / 4, **EXACT)
 
 
-# --- what was overwritten, or is gone ---
+# --- overwritten and freed tensors ---
 
 
-def test_what_an_operation_overwrites_is_not_taken_for_what_it_was():
+def test_an_overwritten_tensor_is_not_the_root_that_it_was():
     def in_place(x, y):
         h = x * y
         gate = torch.sigmoid(h)
-        return h.mul_(2) * gate  # h is not the root of its gate any more
+        return h.mul_(2) * gate  # h is no longer the root of its gate
 
     case = points(2)
     h = case.inputs.prod(1)
-    found = attribute(in_place, case)
-    # A product of degrees 2 and 1, the gate's share σ(h) − ½ of it: what goes to h is halved once more.
+    attribution = attribute(in_place, case)
+    # A product of degrees 2 and 1; the gate's share of it is σ(h) − ½. The relevance of h is halved once more.
     at_h = 2 / 3 * 2 * h * torch.sigmoid(h) + 1 / 3 * 2 * h * (torch.sigmoid(h) - 0.5)
-    torch.testing.assert_close(found, (at_h / 2).unsqueeze(1).expand(-1, 2), **EXACT)
-    assert (found - attribute(lambda x, y: 2 * functional.silu(x * y), case)).abs().max() > 1e-3
+    torch.testing.assert_close(attribution, (at_h / 2).unsqueeze(1).expand(-1, 2), **EXACT)
+    assert (attribution - attribute(lambda x, y: 2 * functional.silu(x * y), case)).abs().max() > 1e-3
 
 
 def test_a_factor_that_is_overwritten_is_not_multiplied_again():
@@ -367,15 +368,15 @@ def test_a_factor_that_is_overwritten_is_not_multiplied_again():
         return p * gate + 0 * a
 
     case = points(2)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):  # as the model's own gradient
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):  # the model's own gradient fails too
         attribute(overwriting, case)
 
 
-def test_memory_that_is_free_again_is_no_one_elses():
+def test_freed_memory_carries_no_provenance_to_the_next_tensor():
     def busy(x, y, z):
         total = 0 * x
         for _ in range(20):
-            (x * y).clone().mul(z)  # of degree 3, and gone
+            (x * y).clone().mul(z)  # of degree 3, and freed at once
             total = total + (x + y) * z  # of degrees 1 and 1
         return total
 
@@ -385,15 +386,15 @@ def test_memory_that_is_free_again_is_no_one_elses():
     torch.testing.assert_close(attribute(busy, case), expected, **EXACT)
 
 
-def test_nothing_is_left_when_it_is_done(monkeypatch):
-    kept = []
+def test_nothing_remains_after_an_attribution(monkeypatch):
+    instances = []
 
-    class Watched(Blocks):
+    class CountedRules(BlockRules):
         def __init__(self):
             super().__init__()
-            kept.append(weakref.ref(self))
+            instances.append(weakref.ref(self))
 
-    monkeypatch.setattr(module, "Blocks", Watched)
+    monkeypatch.setattr(module, "BlockRules", CountedRules)
     model, case = Model(lambda x, y: functional.silu(x) * y * torch.sigmoid(x)), points(2)
     refused = Model(lambda x, y: torch.cdist(x.unsqueeze(1), y.unsqueeze(1)).sum(1))
     gc.collect()
@@ -402,13 +403,13 @@ def test_nothing_is_left_when_it_is_done(monkeypatch):
         BlockwiseLRP().attribute(model, case)
         with pytest.raises(Unsupported, match="cdist"):
             BlockwiseLRP().attribute(refused, case)
-        gone = [one() is None for one in kept]
+        freed = [instance() is None for instance in instances]
     finally:
         gc.enable()
-    assert gone == [True, True]
+    assert freed == [True, True]
 
 
-@pytest.mark.parametrize("name", SEEN[::4])
+@pytest.mark.parametrize("name", EQUALISED[::4])
 def test_the_output_is_the_models_own(name):
     pair = PAIRS[name]
     case = pair.case(0, torch.float64, CPU)
@@ -418,24 +419,24 @@ def test_the_output_is_the_models_own(name):
         torch.testing.assert_close(output, expected.to(output), rtol=1e-6 if "llama_rms" in name else 1e-12, atol=1e-12)
 
 
-# --- each part is needed: without it, what it is for comes out ---
+# --- each part is needed: without it, the violations that it prevents appear ---
 
 
-def halves(origins, x):
-    return replace(of(origins, x), degree=1.0)
+def without_degree(table, x):
+    return replace(of(table, x), degree=1.0)
 
 
-of = Origins.of
+of = ProvenanceTable.of
 
 
-def separated(names):
+def violations(names):
     return [name for name in names if not (measured := gap(name)).gap <= measured.tol]
 
 
-def test_without_degrees_every_association_separates(monkeypatch):
-    monkeypatch.setattr(Origins, "of", halves)
-    products = [name for name in SEEN if name.startswith(("product.", "linear_attention."))]
-    assert separated(products) == products
+def test_without_degrees_every_association_is_a_violation(monkeypatch):
+    monkeypatch.setattr(ProvenanceTable, "of", without_degree)
+    products = [name for name in EQUALISED if name.startswith(("product.", "linear_attention."))]
+    assert violations(products) == products
 
 
 @pytest.mark.parametrize(
@@ -445,14 +446,14 @@ def test_without_degrees_every_association_separates(monkeypatch):
         ("merged", ["activation.gelu_erf", "activation.gelu_new_name", "activation.gelu_tanh", "gated.silu"]),
     ],
 )
-def test_without_the_canoniser_what_is_written_out_separates(part, family, monkeypatch):
-    assert separated(family) == []
-    monkeypatch.setattr(Blocks, part, lambda *args: None)
-    assert separated(family) == family
+def test_without_the_canoniser_written_out_formulas_are_violations(part, family, monkeypatch):
+    assert violations(family) == []
+    monkeypatch.setattr(BlockRules, part, lambda *args: None)
+    assert violations(family) == family
 
 
-def test_without_the_value_at_0_a_constant_in_a_formula_separates(monkeypatch):
+def test_without_the_value_at_0_a_constant_in_a_formula_is_a_violation(monkeypatch):
     family = ["generated.tanh_by_sigmoid", "generated.sigmoid_by_tanh", "activation.sigmoid_tanh"]
-    assert separated(family) == []
+    assert violations(family) == []
     monkeypatch.setattr(module, "from_zero", lambda call, function, value: module.identity_rule(call))
-    assert separated(family) == family
+    assert violations(family) == family

@@ -1,4 +1,4 @@
-"""The layer-wise ablation: all sets at once give what each gives on its own, and what cannot be cut is refused."""
+"""AttnLRP with a bypassed softmax: many sets of layers at once equal each set alone; other models are refused."""
 
 from itertools import chain
 
@@ -9,20 +9,20 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 from faithcheck.explainers import CPLRP, AttnLRP, Unsupported
-from faithcheck.explainers.lrp.rule_ablation import PARTS, every_switch, switched
-from faithcheck.explainers.lrp.rules import ATTNLRP
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.rule_ablation import PARTS, attnlrp_without, sets_of_parts
 from faithcheck.explainers.lrp.softmax_bypass import (
     attnlrp_with_bypassed_softmax,
     attributions_with_bypassed_softmax,
-    layerwise_sets,
+    figure_2_sets,
 )
 from faithcheck.models import Case
 
 SEED, LAYERS = 0, 4
 
 
-class Read(nn.Module):
-    """An unmodified model read at its embeddings."""
+class EmbeddingModel(nn.Module):
+    """An unmodified model, called on embeddings."""
 
     def __init__(self, model):
         super().__init__()
@@ -38,14 +38,14 @@ def bert():
     torch.manual_seed(SEED)
     size = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 20}
     config = BertConfig(num_hidden_layers=LAYERS, initializer_range=0.3, **size)
-    return Read(BertForSequenceClassification(config))
+    return EmbeddingModel(BertForSequenceClassification(config))
 
 
 def gpt2():
     torch.manual_seed(SEED)
     config = GPT2Config(n_embd=16, n_head=2, n_layer=LAYERS, vocab_size=20, initializer_range=0.3)
     config.bos_token_id = config.eos_token_id = None
-    return Read(GPT2LMHeadModel(config))
+    return EmbeddingModel(GPT2LMHeadModel(config))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def case():
 
 
 @pytest.fixture(autouse=True)
-def no_trace():
+def nothing_remains():
     yield
     assert not _global_forward_hooks
     assert not _global_forward_pre_hooks
@@ -65,12 +65,12 @@ def no_trace():
 
 @pytest.mark.parametrize("build", [bert, gpt2])
 @pytest.mark.parametrize("epsilon", [0.0, 1e-2])
-def test_all_sets_at_once_are_each_on_its_own(build, epsilon, case):
+def test_all_sets_at_once_equal_each_set_alone(build, epsilon, case):
     model = build()
-    sets = [frozenset(), *chain(*layerwise_sets(LAYERS).values()), frozenset({0, 2})]
+    sets = [frozenset(), *chain(*figure_2_sets(LAYERS).values()), frozenset({0, 2})]
     together = attributions_with_bypassed_softmax(model, case, sets, epsilon)
     alone = torch.stack([attnlrp_with_bypassed_softmax(layers, epsilon).attribute(model, case) for layers in sets])
-    # Round-off only: the same products, summed in another order.
+    # Up to round-off: the same products, summed in another order.
     torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)
     assert (together[0] - together[1]).abs().max() > 1e-3, "bypassing a layer changes nothing: the test proves nothing"
 
@@ -82,14 +82,14 @@ def test_no_layer_is_attnlrp_and_all_are_cplrp(case):
     torch.testing.assert_close(every, CPLRP().attribute(model, case), rtol=1e-10, atol=1e-12)
 
 
-def test_the_series_are_those_of_table_a3():
-    first, last, alone = layerwise_sets(3).values()
+def test_the_series_of_table_a3():
+    first, last, alone = figure_2_sets(3).values()
     assert first == [{0}, {0, 1}, {0, 1, 2}]
     assert last == [{2}, {1, 2}, {0, 1, 2}]
     assert alone == [{0}, {1}, {2}]
 
 
-def test_a_layer_that_is_not_there_is_refused(case):
+def test_an_unknown_layer_is_refused(case):
     with pytest.raises(IndexError, match="from 0 to 3"):
         attributions_with_bypassed_softmax(bert(), case, [{LAYERS}])
 
@@ -100,65 +100,65 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Two layers, and what its class says around them."""
+    """Two layers; subclasses add operations around them."""
 
     def __init__(self):
         super().__init__()
         self.layers = nn.ModuleList([Layer(), Layer()])
 
-    def forward(self, x, **context):
+    def forward(self, x, **forward_arguments):
         return self.layers[1](self.layers[0](x))[:, 0]
 
 
-class Around(Stack):
-    def forward(self, x, **context):
+class AroundLayers(Stack):
+    def forward(self, x, **forward_arguments):
         return self.layers[1](self.layers[0](x) * 1)[:, 0] + x[:, 1]
 
 
-class Twice(Stack):
-    def forward(self, x, **context):
+class SoftmaxOutside(Stack):
+    def forward(self, x, **forward_arguments):
         return torch.softmax(super().forward(x), -1)
 
 
-class ByKeyword(Stack):
-    def forward(self, x, **context):
+class TwoArguments(Stack):
+    def forward(self, x, **forward_arguments):
         return self.layers[1](self.layers[0](x), x)[:, 0]
 
 
 class NoLayers(nn.Module):
-    def forward(self, x, **context):
+    def forward(self, x, **forward_arguments):
         return x[:, 0]
 
 
-def test_a_stack_that_can_be_cut_is(case):
+def test_a_plain_stack_of_layers_is_supported(case):
     together = attributions_with_bypassed_softmax(Stack(), case, [{0}, {1}])
     alone = torch.stack([attnlrp_with_bypassed_softmax({layer}).attribute(Stack(), case) for layer in (0, 1)])
     torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("model", "why"),
+    ("model", "message"),
     [
-        (Around(), "goes around a layer"),
-        (Twice(), "3 softmaxes"),
-        (ByKeyword(), "first argument and in no other"),
+        (AroundLayers(), "goes around a layer"),
+        (SoftmaxOutside(), "3 softmaxes"),
+        (TwoArguments(), "first argument and in no other"),
         (NoLayers(), "no nn.ModuleList"),
     ],
     ids=["around", "a softmax outside", "two arguments", "no layers"],
 )
-def test_what_cannot_be_cut_is_refused(model, why, case):
-    with pytest.raises(Unsupported, match=why):
+def test_a_model_that_layers_do_not_separate_is_refused(model, message, case):
+    with pytest.raises(Unsupported, match=message):
         attributions_with_bypassed_softmax(model, case, [{0}])
 
 
-def test_each_part_moves_the_map_and_none_is_attnlrp(case):
+def test_each_part_changes_the_map_and_no_part_is_attnlrp(case):
     model = bert()
     base = AttnLRP().attribute(model, case)
-    assert torch.equal(switched(()).attribute(model, case), base)
+    assert torch.equal(attnlrp_without(()).attribute(model, case), base)
     for part in PARTS:
-        moved = switched([part]).attribute(model, case)
-        assert (moved - base).abs().max() > 1e-3 * base.abs().max(), part
-    assert torch.equal(switched(["softmax bypassed"]).attribute(model, case), CPLRP().attribute(model, case))
+        changed = attnlrp_without([part]).attribute(model, case)
+        assert (changed - base).abs().max() > 1e-3 * base.abs().max(), part
+    assert torch.equal(attnlrp_without(["softmax bypassed"]).attribute(model, case), CPLRP().attribute(model, case))
 
 
 @pytest.mark.parametrize(
@@ -173,18 +173,20 @@ def test_each_part_moves_the_map_and_none_is_attnlrp(case):
     ],
     ids=["mul", "div", "rdiv", "matmul", "einsum", "bmm"],
 )
-def test_products_not_halved_give_each_operand_all_of_it(product):
+def test_products_that_are_not_halved_give_each_operand_all_relevance(product):
     class Product(nn.Module):
         def forward(self, inputs):
             return product(inputs[:, :3], inputs[:, 3:])
 
     inputs = torch.rand(2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED)) + 1
     case = Case(inputs, torch.zeros(2, dtype=torch.int64), torch.zeros_like(inputs))
-    half, whole = (method.attribute(Product(), case) for method in (AttnLRP(), switched(["products not halved"])))
+    half, whole = (
+        method.attribute(Product(), case) for method in (AttnLRP(), attnlrp_without(["products not halved"]))
+    )
     assert half.abs().sum() > 0
     torch.testing.assert_close(whole, 2 * half, rtol=1e-12, atol=0)
 
 
-def test_every_part_replaces_rules_that_attnlrp_has():
+def test_every_part_replaces_rules_of_attnlrp():
     assert all(rules.keys() <= ATTNLRP.keys() for rules in PARTS.values())
-    assert len(every_switch()) == 2 ** len(PARTS)
+    assert len(sets_of_parts()) == 2 ** len(PARTS)

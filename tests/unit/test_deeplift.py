@@ -1,4 +1,4 @@
-"""DeepLIFT's rescale rule: against its closed forms and captum's, complete, and refusing what it has no slope for."""
+"""DeepLIFT's rescale rule: its closed forms, its completeness, and the operations that it refuses."""
 
 import pytest
 import torch
@@ -10,9 +10,9 @@ from faithcheck.axioms.engine import suite
 from faithcheck.axioms.engine.suite import Settings, plan
 from faithcheck.explainers import AttnLRP, DeepLiftRescale, GradientTimesInput, Unsupported
 from faithcheck.explainers import deeplift as module
+from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.case import output_difference
-from faithcheck.models.networks.sundararajan import output_and_subtrahend, rescale_gap
 from faithcheck.models.pairs import relu
 from faithcheck.tests.helpers.fixtures import double as double  # for every test here
 
@@ -40,7 +40,7 @@ def attribute(function, case):
     return DEEPLIFT.attribute(Lambda(function), case)
 
 
-# --- what it gives ---------------------------------------------------------------------------------------------------
+# --- attributions ----------------------------------------------------------------------------------------------------
 
 
 def test_the_two_relu_networks_at_the_papers_point():
@@ -53,18 +53,18 @@ def test_the_two_relu_networks_at_the_papers_point():
 
 
 def test_the_two_relu_networks_everywhere():
-    """The closed form of the gap, at any y, not only the pair's own."""
+    """The closed form of the gap holds at any y, not only at the pair's own case."""
     f, g = relu.sundararajan(0, torch.float64, CPU)
     case = at(torch.randn(200, 2) * 4)
-    y, r = output_and_subtrahend(case)
+    y, r = relu.value(case)
     assert ((y > 0) & (r > 0)).sum() > 10
     assert (y == 0).sum() > 10
-    found = DEEPLIFT.attribute(f, case) - DEEPLIFT.attribute(g, case)
-    torch.testing.assert_close(found, rescale_gap(f, g, case))
+    difference = DEEPLIFT.attribute(f, case) - DEEPLIFT.attribute(g, case)
+    torch.testing.assert_close(difference, relu.rescale_gap(f, g, case))
 
 
-def test_one_activation_is_shared_as_the_linear_map_before_it():
-    """σ(w·x + b): slope Δσ/Δz, from a baseline of its own."""
+def test_an_activation_of_a_linear_map_is_shared_by_its_weights():
+    """tanh(w·x + b): the slope is Δtanh/Δz, from a baseline other than 0."""
     w, b, baseline = torch.randn(4), 0.3, torch.randn(4)
     case = at(torch.randn(3, 4), baseline)
     z, z_0 = case.inputs @ w + b, baseline @ w + b
@@ -76,34 +76,34 @@ def test_one_activation_is_shared_as_the_linear_map_before_it():
 
 
 def test_a_network_by_hand():
-    """Multipliers chain as matrices do; from the last layer to the first, one example at a time."""
+    """The multipliers are multiplied as matrices, from the last layer to the first, one example at a time."""
     layers = [nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 3)]
     case = at(torch.randn(6, 5), torch.randn(5))
     with torch.no_grad():
-        found = []
+        expected = []
         for x, x_0 in zip(case.inputs, case.baseline, strict=True):
             values = [(x, x_0)]
             for layer in layers:
                 values.append(tuple(layer(value) for value in values[-1]))
             multiplier = torch.eye(3)[0]
             for layer, before, after in reversed([*zip(layers, values, values[1:], strict=False)]):
-                rise, run = after[0] - after[1], before[0] - before[1]
-                multiplier = multiplier @ layer.weight if isinstance(layer, nn.Linear) else multiplier * rise / run
-            found.append(multiplier * (x - x_0))
-    torch.testing.assert_close(DEEPLIFT.attribute(nn.Sequential(*layers).eval(), case), torch.stack(found))
+                rise, change = after[0] - after[1], before[0] - before[1]
+                multiplier = multiplier @ layer.weight if isinstance(layer, nn.Linear) else multiplier * rise / change
+            expected.append(multiplier * (x - x_0))
+    torch.testing.assert_close(DEEPLIFT.attribute(nn.Sequential(*layers).eval(), case), torch.stack(expected))
 
 
-def test_where_nothing_changes_the_slope_is_the_gradient():
-    """Of σ(x₁ − x₂), at a point where x₁ − x₂ is that of the baseline: σ′ on both, with opposite signs."""
-    found = attribute(lambda x: torch.sigmoid(x[:, :1] - x[:, 1:]), at([2.5, 3.0], [0.5, 1.0]))
+def test_equal_inputs_have_the_gradient_for_their_slope():
+    """σ(x₁ − x₂) at a point where x₁ − x₂ is as at the baseline: both features have σ′, with opposite signs."""
+    attribution = attribute(lambda x: torch.sigmoid(x[:, :1] - x[:, 1:]), at([2.5, 3.0], [0.5, 1.0]))
     slope = torch.tensor(-0.5).sigmoid() * torch.tensor(0.5).sigmoid()
-    torch.testing.assert_close(found, torch.stack([2 * slope, -2 * slope]).unsqueeze(0))
+    torch.testing.assert_close(attribution, torch.stack([2 * slope, -2 * slope]).unsqueeze(0))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("activation", [torch.sigmoid, torch.exp, torch.tanh, F.gelu])
 def test_an_input_that_differs_by_round_off_has_the_slope_of_the_gradient(activation, dtype):
-    """Sums that are 0 as at the baseline, but for round-off, in any order; with an offset too."""
+    """The sum is as at the baseline up to round-off, in any order of the terms, with an offset or without."""
 
     def left(x):
         return activation((x[:, :1] + x[:, 1:2]) + x[:, 2:] + offset)
@@ -121,23 +121,23 @@ def test_an_input_that_differs_by_round_off_has_the_slope_of_the_gradient(activa
             case = Case(inputs, torch.tensor([0]), torch.zeros_like(inputs))
             rounding = 10 * torch.finfo(dtype).eps * inputs.abs().max()
             for function in (left, right, total):
-                found = attribute(function, case)
-                # Round-off of the sum moves the gradient by f″ times as much, and |f″| ≤ f(3) < 21.
-                error = ((found - inputs * slope).abs() / inputs.abs()).max()
+                attribution = attribute(function, case)
+                # Round-off r of the sum changes the gradient by f″·r, and |f″| ≤ f(3) < 21.
+                error = ((attribution - inputs * slope).abs() / inputs.abs()).max()
                 assert error <= 21 * rounding, (function, offset, point)
 
 
 def test_a_step_over_a_kink_keeps_its_slope():
-    """From −h to 2h the rectifier rises by 2h: slope ⅔, and by no gradient, however small h is above round-off."""
+    """From −h to 2h the rectifier rises by 2h: its slope is ⅔, which is no gradient, for every h above round-off."""
     for h in (1e-3, 1e-9, 1e-12):
-        found = attribute(torch.relu, at([2 * h], [-h]))
-        torch.testing.assert_close(found, torch.tensor([[2 * h]]))
+        attribution = attribute(torch.relu, at([2 * h], [-h]))
+        torch.testing.assert_close(attribution, torch.tensor([[2 * h]]))
 
 
 def test_a_small_step_of_a_steep_function_keeps_its_slope():
-    """√ from h to 4h has the slope 1/(3√h), though h is far below √eps."""
-    found = attribute(torch.sqrt, at([4e-12], [1e-12]))
-    torch.testing.assert_close(found, torch.tensor([[1e-6]]))
+    """√ from h to 4h has the slope 1/(3√h), although h is far below √eps."""
+    attribution = attribute(torch.sqrt, at([4e-12], [1e-12]))
+    torch.testing.assert_close(attribution, torch.tensor([[1e-6]]))
 
 
 def deep():
@@ -161,7 +161,7 @@ def deep():
     return model.eval()
 
 
-def test_it_is_complete_on_a_network_of_everything_it_knows():
+def test_completeness_on_a_network_of_all_supported_kinds():
     model, case = deep(), at(torch.randn(5, 16), torch.randn(16))
     measured = completeness(DEEPLIFT, model, case)
     assert measured.gap < 1e-12
@@ -185,21 +185,21 @@ def test_completeness_is_claimed_and_holds(subject):
     assert {(record.expected, record.status) for record in records} == {("HOLDS", "holds")}
 
 
-def test_the_prediction_is_needed():
-    """With the bias handed to the first feature the pair's gap is another, and the suite says so."""
+def test_another_gap_than_the_predicted_one_is_inconclusive():
+    """If the bias goes to the first feature, the gap differs from the prediction, and the suite reports it."""
 
-    class Other(DeepLiftRescale):
+    class BiasToFirstFeature(DeepLiftRescale):
         def attribute(self, model, case):
             attribution = super().attribute(model, case)
             if model.nested:
                 attribution[:, 0] -= attribution[:, 1]
             return attribution
 
-    (check,) = plan("invariance", [Other()], [registered_pairs()["relu.sundararajan"]])
+    (check,) = plan("invariance", [BiasToFirstFeature()], [registered_pairs()["relu.sundararajan"]])
     assert check.run(Settings()).status == "inconclusive"
 
 
-def test_it_leaves_no_trace():
+def test_nothing_remains_on_the_model():
     model, case = deep(), at(torch.randn(5, 16))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     hooks = len(nn.modules.module._global_forward_hooks)
@@ -211,7 +211,7 @@ def test_it_leaves_no_trace():
     assert len(nn.modules.module._global_forward_hooks) == hooks
 
 
-# --- what it refuses -------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 REFUSED = {
     "product of data": (lambda x: x[:, :1] * x[:, 1:2], "mul"),
@@ -226,7 +226,7 @@ REFUSED = {
     "max_pool1d": (lambda x: F.max_pool1d(x.unsqueeze(1), 2).flatten(1), "max_pool1d"),
     "in place": (lambda x: F.relu(x + 1, inplace=True), "relu"),
     "infinite slope": (lambda x: torch.sqrt(x - x), "sqrt"),
-    # In each of these the data choose a map: linear at every point, and another one at the baseline.
+    # In each of the following the data choose a map: it is linear at every point, but not the same at the baseline.
     "where": (lambda x: torch.where(x > 0.5, x, torch.zeros_like(x)), "where"),
     "mask": (lambda x: x * (x > 0.5), "mul"),
     "detached factor": (lambda x: x * x.detach(), "mul"),
@@ -236,7 +236,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_by_name(name):
+def test_a_refusal_names_the_operation(name):
     function, operation = REFUSED[name]
     with pytest.raises(Unsupported, match=f"^{operation} in "):
         attribute(function, at([[2.0, 1.5, 0.4]]))
@@ -244,9 +244,12 @@ def test_refused_by_name(name):
 
 @pytest.mark.parametrize(
     ("at_baseline", "message"),
-    [(False, "^add in the model .*does not run at the baseline"), (True, "runs at the baseline alone: add$")],
+    [
+        (False, "^add in the model .*does not run at the baseline"),
+        (True, "operations that run at the baseline only: add$"),
+    ],
 )
-def test_another_course_is_refused(at_baseline, message):
+def test_a_model_that_runs_other_operations_at_the_baseline_is_refused(at_baseline, message):
     with pytest.raises(Unsupported, match=message):
         attribute(lambda x: (x + 1 if bool((x == 0).all()) == at_baseline else x).relu(), at([[2.0, 1.5]]))
 
@@ -259,6 +262,6 @@ def test_transformers_are_refused():
     assert "layer_norm" in record.detail["reason"]
 
 
-def test_every_rule_has_one_kind():
-    assert not set(module.AFFINE) & {*module.FUNCTIONS, *module.CHOICES}
+def test_an_operation_is_affine_or_a_function_of_one_value_or_a_choice():
+    assert not module.AFFINE_RULES.keys() & (module.FUNCTIONS_OF_ONE_VALUE | operations_with(Trait.CHOICE))
     assert "deeplift_rescale" in {explainer.name for explainer in suite.builtin_explainers().values()}

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from faithcheck.axioms import Check, Settings, check_explainer, generated
 from faithcheck.axioms.generated import FOLDER, TERM, Counterexample, Search, Step, at, chains, numbered, separate
 from faithcheck.explainers import LRP, builtin_explainers
-from faithcheck.explainers.lrp.rules import ATTNLRP, gradient_rule, modified
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.modified_gradient import modified
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models import Expectation, registered_pairs
 from faithcheck.models.networks.expressions import (
     BINARY,

@@ -8,7 +8,8 @@ from torch.nn.functional import linear
 
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.lrp.engine import CPLRP, AttnLRP
+from faithcheck.explainers.lrp.attnlrp import AttnLRP
+from faithcheck.explainers.lrp.cplrp import CPLRP
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models import registered_pairs, select_target
 from faithcheck.models.cache_folder import cache_folder

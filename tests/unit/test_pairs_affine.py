@@ -6,7 +6,9 @@ from torch import nn
 
 from faithcheck.axioms.engine.suite import Settings, check_explainer, plan
 from faithcheck.explainers import LRP, AttnLRP
-from faithcheck.explainers.lrp.rules import ATTNLRP, identity_rule, modified
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.modified_gradient import modified
+from faithcheck.explainers.lrp.rules.activations import identity_rule
 from faithcheck.models import registered_pairs
 
 CPU = torch.device("cpu")

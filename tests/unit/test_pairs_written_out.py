@@ -10,8 +10,11 @@ from torch import nn
 from faithcheck.axioms.engine.suite import Check, Settings
 from faithcheck.explainers.gradients import GradientTimesInput
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.lrp.engine import CPLRP, AttnLRP
-from faithcheck.explainers.lrp.rules import bilinear_rule, gradient_rule, modified
+from faithcheck.explainers.lrp.attnlrp import AttnLRP
+from faithcheck.explainers.lrp.cplrp import CPLRP
+from faithcheck.explainers.lrp.modified_gradient import modified
+from faithcheck.explainers.lrp.rules.products import bilinear_rule
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.case import output_difference

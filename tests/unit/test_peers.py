@@ -16,8 +16,8 @@ from faithcheck.axioms.trace import trace
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers import peers as adapters
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.explainers.lrp.rules import ATTNLRP
 from faithcheck.explainers.peers import autolrp, captum, every_peer, lxt, shap, zennit
 from faithcheck.explainers.protocol import InvalidAttribution, Unsupported, attribution_of
 from faithcheck.models.case import Case, select_target

@@ -8,7 +8,8 @@ from scipy import integrate
 from torch import nn
 
 from faithcheck.explainers import CPLRP, LRP, AttnLRP, GradientTimesInput, IntegratedGradients, Unsupported
-from faithcheck.explainers.lrp.rules import ATTNLRP, epsilon_rule
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.rules.linear_maps import epsilon_rule
 from faithcheck.models import Case, select_target
 from faithcheck.models.networks.softmax_row import (
     SoftmaxRow,

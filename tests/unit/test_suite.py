@@ -16,7 +16,9 @@ from faithcheck.axioms.engine.verdicts import relative_gap, tolerance
 from faithcheck.axioms.loo_correlation import agreement, correlations
 from faithcheck.axioms.symbolic import DERIVATIONS
 from faithcheck.explainers import LRP, LeaveOneOut, builtin_explainers
-from faithcheck.explainers.lrp.rules import ATTNLRP, gradient_rule, stabilised
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.modified_gradient import stabilised
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models import Case, Expectation, Pair, register, registered_pairs
 from faithcheck.models.networks.scalar_product import left_comb
 

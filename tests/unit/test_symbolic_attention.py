@@ -24,7 +24,9 @@ from faithcheck.axioms.symbolic import (
     shares,
 )
 from faithcheck.explainers import LRP, builtin_explainers
-from faithcheck.explainers.lrp.rules import ATTNLRP, CP_LRP, gradient_rule
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.cplrp import CP_LRP
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.networks.scalar_product import ScalarProduct, depths, parenthesisations
 from faithcheck.models.pairs.small_attention import LEFT, RIGHT, SmallAttention, rational

@@ -13,7 +13,10 @@ from torch import nn
 
 from faithcheck.axioms import Check, Settings
 from faithcheck.explainers import LRP, AttentionRollout, AttnLRP, GradientTimesInput
-from faithcheck.explainers.lrp.rules import ATTNLRP, attention_rule, gradient_rule, modified, stabilised
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.modified_gradient import modified, stabilised
+from faithcheck.explainers.lrp.rules.attention import attention_rule
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.explainers.protocol import input_gradient, per_feature
 from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODELS, layers
 from faithcheck.models.case import select_target

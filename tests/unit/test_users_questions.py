@@ -1,6 +1,6 @@
-"""Questions that users of other tools have asked, answered by the conservation ledger: one test each.
+"""Questions that users of other LRP libraries asked, answered by the conservation ledger: one test for each.
 
-LXT is the AttnLRP authors' library, Zennit one of LRP for vision; the numbers are those of their issues.
+LXT is the library of AttnLRP's authors, Zennit a library of LRP for vision. The numbers are those of their issues.
 """
 
 from collections import Counter
@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from faithcheck.explainers import CPLRP, AttnLRP, Unsupported
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger import conservation_ledger
-from faithcheck.explainers.lrp.rules import ATTNLRP
 from faithcheck.explainers.lrp.softmax_bypass import layer_inputs
 from faithcheck.models import Case
 from faithcheck.models.case import select_target
@@ -25,7 +25,7 @@ CLOSE = {"rtol": BALANCE, "atol": BALANCE}
 
 
 @pytest.fixture
-def reader_of(tmp_path):
+def model_of(tmp_path):
     return lambda name: load(save(name, tmp_path), dtype=torch.float64)
 
 
@@ -33,14 +33,14 @@ def texts(embedding_model):
     return embedding_model.case(embedding_model.encode(TEXTS))
 
 
-def test_lxt_27_layer_sums_do_not_match(reader_of):
-    """They need not: the ledger says what each layer lost, and to what; with that they match.
+def test_lxt_27_layer_sums_do_not_match(model_of):
+    """The sums need not match: the ledger names what each layer lost, and with the losses they match.
 
-    The sums are taken from elsewhere too: relevance at each layer's input, cut out of a forward pass by `bypass`.
+    The sums are also computed independently: relevance at each layer's input, by `layer_inputs`.
     """
-    embedding_model = reader_of("bert")
+    embedding_model = model_of("bert")
     case = texts(embedding_model)
-    layers = conservation_ledger(AttnLRP(), embedding_model, case).by_layer()
+    layers = conservation_ledger(AttnLRP(), embedding_model, case).by_module()
     first, second = (layers[f"model.bert.encoder.layer.{k}"] for k in (0, 1))
 
     points = layer_inputs(embedding_model, case, AttnLRP())
@@ -48,7 +48,7 @@ def test_lxt_27_layer_sums_do_not_match(reader_of):
     sums = [(point * gradient).sum((1, 2)).detach() for point, gradient in zip(points[1:-1], gradients, strict=True)]
     for layer, total in zip((first, second), sums, strict=True):
         torch.testing.assert_close(layer.passed_on, total, **CLOSE)
-    assert not torch.allclose(sums[0], sums[1], rtol=0.1)  # the question
+    assert not torch.allclose(sums[0], sums[1], rtol=0.1)  # the user's question
 
     torch.testing.assert_close(first.received, second.passed_on, **CLOSE)
     for layer in (first, second):
@@ -60,27 +60,27 @@ MATMULS = {"matmul": "BmmBackward0", "softmax": "SoftmaxBackward0", "layer_norm"
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "vit"])
-def test_lxt_32_can_i_formally_verify_that_i_did_not_miss_a_matmul(reader_of, name):
-    """Yes: every operation that autograd knows of is in the ledger, with its rule; one without is refused by name.
+def test_lxt_32_can_i_formally_verify_that_i_did_not_miss_a_matmul(model_of, name):
+    """Yes: every operation in autograd's graph is in the ledger, with its rule. An operation without a rule is refused.
 
-    Autograd's graph of a plain forward pass is the witness: it has no part in the rules.
+    The graph is that of a plain forward pass, without any rules.
     """
-    embedding_model = reader_of(name)
+    embedding_model = model_of(name)
     case = (
         embedding_model.case(embedding_model.encode(load_images("digits", 2).images))
         if name == "vit"
         else texts(embedding_model)
     )
     ledger = conservation_ledger(AttnLRP(), embedding_model, case)
-    counted = Counter(entry.operation for entry in ledger.entries)
+    counted = Counter(operation.operation for operation in ledger.operations)
     nodes = Counter(type(node).__name__ for node in graph(case.run(embedding_model).grad_fn))
     for operation, node in MATMULS.items():
         assert counted[operation] == nodes[node] > 0
-    assert counted["matmul"] == 2 * len([e for e in ledger.entries if e.operation == "softmax"]) == 2 * 2  # 2 layers
+    assert counted["matmul"] == 2 * len([e for e in ledger.operations if e.operation == "softmax"]) == 2 * 2  # 2 layers
     assert counted["linear"] + counted["addmm"] + counted["conv2d"] == sum(
         nodes[node] for node in ("AddmmBackward0", "ConvolutionBackward0", "MmBackward0")
     )
-    assert {e.rule for e in ledger.entries if e.operation == "matmul"} == {"bilinear_rule"}
+    assert {e.rule for e in ledger.operations if e.operation == "matmul"} == {"bilinear_rule"}
 
     without = LRP("no matmul", {operation: rule for operation, rule in ATTNLRP.items() if operation != "matmul"})
     with pytest.raises(Unsupported, match=r"matmul in model\..*Attention.*no rule"):
@@ -88,48 +88,48 @@ def test_lxt_32_can_i_formally_verify_that_i_did_not_miss_a_matmul(reader_of, na
 
 
 def graph(node):
-    """The nodes that autograd would visit from here."""
-    nodes, seen = [node], set()
+    """The nodes that autograd visits from this node."""
+    nodes, visited = [node], set()
     while nodes:
         node = nodes.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            nodes += [following for following, _ in node.next_functions]
-    return seen
+        if node is not None and node not in visited:
+            visited.add(node)
+            nodes += [next_node for next_node, _ in node.next_functions]
+    return visited
 
 
 @pytest.mark.parametrize(("order", "shares"), [("left", (1 / 4, 1 / 4, 1 / 2)), ("right", (1 / 2, 1 / 4, 1 / 4))])
 def test_lxt_19_why_q_4_k_4_v_2(order, shares):
-    """Two products, each of which halves: of (QKᵀ)V the value gets ½, query and key half of the other half.
+    """Each of two products halves relevance: in (QKᵀ)V the value receives ½, query and key ¼ each.
 
-    So it is no property of attention: the other association Q(KᵀV), the same function, has query ½, key and value ¼.
+    This is not a property of attention: Q(KᵀV), the same function, gives the query ½, key and value ¼ each.
     """
     torch.manual_seed(0)
     model = LinearAttention(order, pixels=9, width=4).double().eval()
     x = torch.rand(5, 9, dtype=torch.float64)
     case = Case(x, torch.arange(5), torch.zeros_like(x))
     ledger = conservation_ledger(AttnLRP(), model, case)
-    layers = ledger.by_layer()
+    layers = ledger.by_module()
     output = select_target(model(x), case.target).detach()
     for layer, share in zip(("query", "key", "value"), shares, strict=True):
         torch.testing.assert_close(layers[layer].received, share * output, **CLOSE)
         torch.testing.assert_close(layers[layer].passed_on, share * output, **CLOSE)
-    assert set(ledger.by_cause()) == {"position"}  # all that is lost on the way to the pixels
+    assert set(ledger.by_cause()) == {"position"}  # the only loss before the pixels
 
 
-def test_zennit_210_vit_conservation_breaks_at_the_class_token(reader_of):
-    """The class token is a parameter that `cat` puts beside the patches, and relevance that it gets stays there.
+def test_zennit_210_vit_conservation_breaks_at_the_class_token(model_of):
+    """The class token is a parameter that `cat` puts beside the patches, and it keeps the relevance that it receives.
 
-    Without biases, position embeddings and the softmax rule nothing else is lost: output − patches = its share.
+    Without biases, position embeddings and the softmax rule, nothing else is lost: output − patches = its share.
     """
-    embedding_model = reader_of("vit")
+    embedding_model = model_of("vit")
     patches = embedding_model.encode(load_images("digits", 3).images)
-    whole = conservation_ledger(AttnLRP(), embedding_model, embedding_model.case(patches))
+    full = conservation_ledger(AttnLRP(), embedding_model, embedding_model.case(patches))
     token = "model.vit.embeddings.cls_token"
-    assert whole.gap <= BALANCE
-    assert whole.by_cause()[token].abs().min() > 0.01
-    (entry,) = (entry for entry in whole.entries if token in entry.losses)
-    assert (entry.operation, entry.module) == ("cat", "model.vit.embeddings")
+    assert full.gap <= BALANCE
+    assert full.by_cause()[token].abs().min() > 0.01
+    (operation,) = (operation for operation in full.operations if token in operation.losses)
+    assert (operation.operation, operation.module) == ("cat", "model.vit.embeddings")
 
     with torch.no_grad():
         for name, weight in embedding_model.named_parameters():

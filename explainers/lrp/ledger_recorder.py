@@ -1,0 +1,188 @@
+"""Records a forward pass for the conservation ledger.
+
+1. Every operand of an operation is replaced by an alias, and so is every result.
+2. So the gradient at an alias belongs to one operation alone, and relevance there is value × gradient.
+3. A hook on each alias keeps that gradient in a numbered slot during the backward pass.
+4. Constants are traced to the parameters that they are made of, so that the ledger can name what they lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+from faithcheck.explainers.lrp.engine import Propagation
+from faithcheck.explainers.lrp.operation_call import OperationCall, Rule
+from faithcheck.explainers.lrp.recorded_operation import (
+    HELD,
+    Gradients,
+    Operand,
+    RecordedOperation,
+    Result,
+    is_float,
+    writes_in_place,
+)
+
+
+class LedgerRecorder(Propagation):
+    """A `Propagation` that records the operands and results of every operation. Arguments as there.
+
+    Attributes:
+        operations: the recorded operations, in the order of the forward pass.
+        gradients: the gradients of the last backward pass, by slot.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.operations: list[RecordedOperation] = []
+        self.gradients: Gradients = {}
+        self._producers: dict[Any, int | None] = {}  # autograd node → number of the operation; None: the inputs
+        self._slots = 0
+        # Both hold the tensor beside its data: an id may be given to another tensor once the first is freed.
+        self._aliases: dict[int, tuple[Tensor, int]] = {}  # id of an alias → the alias, its slot
+        self._constants: dict[int, tuple[Tensor, frozenset[str]]] = {}  # id of a constant → the constant, its names
+        self._names: dict[int, str] = {}  # id of a module, parameter or buffer → its name
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs)
+        if self.module_operation is None:
+            self._trace_constants(result, (args, kwargs))
+        return result
+
+    @contextmanager
+    def tracking_modules(self, model: nn.Module) -> Iterator[None]:
+        """See `Propagation.tracking_modules`; also learns the names of the model's modules, parameters and buffers."""
+        parts = (*model.named_modules(), *model.named_parameters(), *model.named_buffers())
+        self._names = {id(part): name.removesuffix(".weight") for name, part in parts}
+        with super().tracking_modules(model):
+            yield
+
+    def wrap_inputs(self, args: Any) -> Any:
+        """The same arguments, with an alias for each operand that carries relevance."""
+        return tree_map(self._operand_alias, args)
+
+    def apply_rule(self, rule: Rule, call: OperationCall) -> Any:
+        """Compute a call by its rule and record it.
+
+        Raises:
+            Unsupported: from the rule; or the operation writes to an operand other than its first.
+        """
+        if not torch.is_grad_enabled():  # the results carry no relevance
+            return super().apply_rule(rule, call)
+        target = call.args[0] if self.module_operation is None and writes_in_place(call) else None
+        if self.module_operation is None:  # the inputs of a module were wrapped when it was entered
+            call = replace(call, args=self.wrap_inputs(call.args), kwargs=self.wrap_inputs(call.kwargs))
+        recorded, computed = self._recorded(rule, call), call
+        if target is not None:  # the rule writes to a copy, which then overwrites the target
+            self._copy_recorded_views_of(target)
+            recorded.leaves[0] = recorded.leaves[0].clone()
+            computed = replace(call, args=(call.args[0].clone(), *call.args[1:]))
+        versions = [alias._version for alias in call.operands_with_relevance()]
+        result = rule(computed)
+        if callable(result):
+            return self.apply_steps(result)
+        if versions != [alias._version for alias in call.operands_with_relevance()]:
+            raise call.unsupported("the ledger cannot follow a write to its operands: return a new tensor")
+        self._record_operands(recorded)
+        self.operations.append(recorded)
+        aliases = tree_map(partial(self._result_alias, recorded), computed.args[0] if result is None else result)
+        if target is None:
+            return aliases
+        target.copy_(aliases)
+        self._producers[target.grad_fn] = len(self.operations) - 1
+        return None if result is None else target
+
+    def producer_of(self, output: Tensor) -> int | None:
+        """The number of the operation that made the explained output; None: it is the inputs."""
+        node = output.grad_fn
+        while node not in self._producers:  # the selection of the target comes after the forward pass
+            assert node is not None
+            node = node.next_functions[0][0]
+        return self._producers[node]
+
+    def _recorded(self, rule: Rule, call: OperationCall) -> RecordedOperation:
+        leaves, structure = tree_flatten((call.args, call.kwargs))
+        detached = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        module = self._names.get(id(self.modules[-1]), "") if self.modules else ""
+        own = call.operation if self.module_operation is None else self.module_operation
+        return RecordedOperation(call, rule, module, own, detached, structure)
+
+    def _record_operands(self, recorded: RecordedOperation) -> None:
+        for place, leaf in enumerate(tree_leaves((recorded.call.args, recorded.call.kwargs))):
+            if id(leaf) in self._aliases:
+                _, slot = self._aliases[id(leaf)]
+                recorded.operands.append(Operand(place, slot, self._producers[leaf.grad_fn]))
+            elif is_float(leaf):
+                names = " + ".join(sorted(self._constant_names(leaf)))
+                recorded.constants[place] = names or f"constant of {self.where()}"
+
+    def _operand_alias(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.requires_grad:
+            return value
+        alias = value.view_as(value)
+        self._aliases[id(alias)] = (alias, self._keep_gradient(alias))
+        self._producers[alias.grad_fn] = None if value is self.point else self._producers[value.grad_fn]
+        self.visible.add(alias.grad_fn)
+        return alias
+
+    def _result_alias(self, recorded: RecordedOperation, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.requires_grad:
+            return value
+        alias = value.view_as(value)
+        # The slots are in this order: a hook that the rule has set on the value (the stabiliser) runs between the two.
+        recorded.results.append(Result(value.detach(), self._keep_gradient(alias), self._keep_gradient(value)))
+        self._producers[alias.grad_fn] = len(self.operations) - 1
+        return alias
+
+    def _keep_gradient(self, tensor: Tensor) -> int:
+        """Keep the tensor's gradient in the next slot during each backward pass."""
+        slot, gradients = self._slots, self.gradients
+        self._slots += 1
+        # The hook holds no tensor of the graph: the graph holds the hook, and neither would be freed.
+        tensor.register_hook(lambda gradient: gradients.__setitem__(slot, gradient))  # type: ignore[no-untyped-call]
+        return slot
+
+    def _copy_recorded_views_of(self, target: Tensor) -> None:
+        """Copy the recorded tensors that share the memory of a tensor which is about to be overwritten."""
+        memory = target.untyped_storage().data_ptr()
+
+        def copied(leaf: Any) -> Any:
+            shared = isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() == memory
+            return leaf.clone() if shared else leaf
+
+        for operation in self.operations:
+            operation.leaves = [copied(leaf) for leaf in operation.leaves]
+            for result in operation.results:
+                result.value = copied(result.value)
+
+    # --- the names of constants ---
+
+    def _without_parameters(self, values: Any) -> Any:
+        result = super()._without_parameters(values)
+        if isinstance(values, Tensor) and result is not values:
+            self._constants[id(result)] = (result, self._constant_names(values))
+        return result
+
+    def _trace_constants(self, result: Any, arguments: Any) -> None:
+        """Name new constants after the parameters and buffers they are made of, or after the module that made them."""
+        constants = [x for x in tree_leaves(result) if is_float(x) and not x.requires_grad]
+        if constants:
+            names = frozenset[str]().union(*(self._constant_names(x) for x in tree_leaves(arguments) if is_float(x)))
+            for x in constants:
+                self._constants[id(x)] = (x, names or frozenset({f"constant of {self.where()}"}))
+
+    def _constant_names(self, x: Tensor) -> frozenset[str]:
+        if id(x) in self._constants:
+            return self._constants[id(x)][1]
+        if id(x) in self._names:
+            return frozenset({self._names[id(x)]})
+        return frozenset({HELD} if x is self.point or not x.is_leaf else ())

@@ -1,0 +1,120 @@
+"""What an operation is: its name, and its traits, in one table.
+
+The rows of the table stand beside the rules, in `faithcheck.explainers.lrp.rules`: each module there declares a family
+of operations with their traits and their rule. Every set of operations that a method, the ledger, the provenance or
+DeepLIFT needs is derived from the traits by `operations_with`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache, lru_cache
+from typing import Any
+
+from faithcheck.explainers.lrp.operation_call import Rule
+
+
+class Trait(Enum):
+    """A property of an operation."""
+
+    REARRANGEMENT = "moves or selects values, or changes their sign: each output value is ± one input value"
+    CHOICE = "chooses among several values by their size, such as max"
+    ONE_VALUE = "a function of one value, applied element by element, such as relu"
+    MODULE = "a class of modules, treated as one operation"
+    SUM = "adds values"
+    POOLING = "adds values along an axis, and removes it"
+    LINEAR_MAP = "a linear map of the first operand, with constant weights, and perhaps a bias"
+    MATRIX_PRODUCT = "sums of products of two operands"
+    ELEMENTWISE_PRODUCT = "a product, or a quotient, element by element; linear in its first operand"
+    QUOTIENT = "a quotient, element by element"
+    ELEMENTWISE_AFFINE = "an arithmetic operator that is affine in its first operand: + − × ÷ or a sign"
+    HOMOGENEOUS = "f(αx) = α f(x) for α > 0, where no other trait says so already"
+    IN_PLACE = "writes its result to its first operand"
+    FILLS = "can put a number in the place of values"
+    ABSORBS = "keeps a part of the relevance that it receives, even under its own gradient and without a bias"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One row of the table.
+
+    Attributes:
+        name: the operation, see `operation_name`; or a class of modules, where ``*`` stands for any beginning.
+        rule: the rule that every LRP method has for it unless the method's own table says otherwise; None: a method
+            that supports the operation names the rule in its own table.
+        traits: its properties.
+        power: p of a function xᵖ.
+        bias: position and name of the argument that is a bias.
+    """
+
+    name: str
+    rule: Rule | None
+    traits: frozenset[Trait]
+    power: float | None = None
+    bias: tuple[int, str] | None = None
+
+
+_declared: dict[str, Operation] = {}
+
+
+def declare(
+    names: str, *traits: Trait, rule: Rule | None, power: float | None = None, bias: tuple[int, str] | None = None
+) -> None:
+    """Add rows to the table: operations, by names separated by spaces, that share their rule and their traits.
+
+    Raises:
+        ValueError: an operation is declared twice.
+    """
+    for name in names.split():
+        if name in _declared:
+            raise ValueError(f"operation {name!r} is declared twice: extend the row that exists")
+        _declared[name] = Operation(name, rule, frozenset(traits), power, bias)
+
+
+@cache
+def operations() -> Mapping[str, Operation]:
+    """The table, by name; imports every module of `faithcheck.explainers.lrp.rules` first."""
+    package = importlib.import_module("faithcheck.explainers.lrp.rules")
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+    return dict(_declared)
+
+
+@cache
+def operations_with(*traits: Trait, without: tuple[Trait, ...] = ()) -> frozenset[str]:
+    """The names of the operations that have all these traits, and none of those in ``without``."""
+    rows = operations().values()
+    return frozenset(row.name for row in rows if row.traits.issuperset(traits) and row.traits.isdisjoint(without))
+
+
+def default_rules() -> dict[str, Rule]:
+    """The rule of every operation that has one for all methods."""
+    return {row.name: row.rule for row in operations().values() if row.rule is not None}
+
+
+SYNONYMS = {
+    "radd": "add",
+    "rmul": "mul",
+    "multiply": "mul",
+    "subtract": "sub",
+    "truediv": "div",
+    "true_divide": "div",
+    "divide": "div",
+    "rtruediv": "rdiv",
+    "negative": "neg",
+    "absolute": "abs",
+}
+
+
+@lru_cache(maxsize=1024)
+def operation_name(operation: Callable[..., Any]) -> str:
+    """The name that rule tables use: ``torch.add``, ``Tensor.__radd__`` and ``x + y`` are all ``add``."""
+    name = operation.__name__
+    if name == "__get__":  # a property such as x.T
+        name = operation.__self__.__name__  # type: ignore[attr-defined]
+    name = name.removeprefix("__").removesuffix("__")
+    return SYNONYMS.get(name, name)

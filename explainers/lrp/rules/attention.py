@@ -1,0 +1,56 @@
+"""Attention: the softmax rule (Eq. 5), and scaled dot-product attention.
+
+ε-LRP has no rule for these operations, so that no rule is declared for all methods: AttnLRP and CP-LRP name theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.lrp.operations import Trait, declare
+
+
+def softmax_rule(call: OperationCall) -> Any:
+    """Eq. 5, R_Z = Z ⊙ (R_A − A Σ R_A): the plain gradient of the softmax. It does not conserve relevance."""
+    return call.value()
+
+
+def constant_rule(call: OperationCall) -> Tensor:
+    """No relevance goes through: CP-LRP's softmax, whose attention weights are constants."""
+    result: Tensor = call.value()
+    return result.detach()
+
+
+def attention_rule(call: OperationCall) -> Callable[[], Tensor]:
+    """Scaled dot-product attention, computed step by step, so that products and softmax have their own rules."""
+    query, key, value = (call.argument(i, name) for i, name in enumerate(("query", "key", "value")))
+    mask, causal = call.argument(3, "attn_mask"), call.argument(5, "is_causal", False)
+    scale = call.argument(6, "scale")
+    if call.argument(4, "dropout_p", 0.0) > 0:
+        raise call.unsupported("no rule for dropout in train mode: call model.eval()")
+    if mask is not None and mask.requires_grad:
+        raise call.unsupported("no rule for an attention mask that carries relevance")
+    if causal:
+        mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+
+    def steps() -> Tensor:
+        k, v = key, value
+        if call.argument(7, "enable_gqa", False):
+            k, v = (x.repeat_interleave(query.shape[-3] // x.shape[-3], dim=-3) for x in (key, value))
+        logits = torch.matmul(query, k.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if mask is not None and mask.dtype == torch.bool:
+            logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
+        elif mask is not None:
+            logits = logits + mask
+        return torch.matmul(torch.softmax(logits, -1), v)
+
+    return steps
+
+
+declare("softmax", Trait.ABSORBS, rule=None)
+declare("scaled_dot_product_attention", rule=None)

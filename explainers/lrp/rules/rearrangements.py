@@ -1,0 +1,37 @@
+"""Operations that move or select values, or change their sign: relevance goes where the gradient goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.lrp.operations import Trait, declare
+
+
+def gradient_rule(call: OperationCall) -> Any:
+    """The plain gradient: for rearrangements and selections, and multiples by a constant."""
+    return call.value()
+
+
+def unbind_rule(call: OperationCall) -> Callable[[], Any]:
+    """Iteration over a tensor, computed as unbind, which the engine can see."""
+    return lambda: iter(call.args[0].unbind(0))
+
+
+MOVED = (
+    *("T", "mT", "H", "mH", "view", "view_as", "reshape", "reshape_as", "transpose", "permute", "swapaxes", "movedim"),
+    *("flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "expand", "expand_as", "broadcast_to", "repeat", "tile"),
+    *("repeat_interleave", "contiguous", "clone", "to", "type", "type_as", "float", "double", "getitem"),
+    *("select", "narrow", "index_select", "gather", "take_along_dim", "split", "chunk", "unbind", "tensor_split"),
+    *("cat", "concat", "stack", "hstack", "vstack", "roll", "flip", "tril", "triu", "diagonal"),
+)
+declare(" ".join(MOVED), Trait.REARRANGEMENT, rule=gradient_rule)
+declare("pad masked_fill where", Trait.REARRANGEMENT, Trait.FILLS, rule=gradient_rule)
+declare("setitem masked_fill_", Trait.REARRANGEMENT, Trait.FILLS, Trait.IN_PLACE, rule=gradient_rule)
+declare(
+    "max min amax amin maximum minimum max_pool1d max_pool2d", Trait.REARRANGEMENT, Trait.CHOICE, rule=gradient_rule
+)
+declare("neg positive", Trait.REARRANGEMENT, Trait.ELEMENTWISE_AFFINE, rule=gradient_rule)
+declare("relu abs", Trait.REARRANGEMENT, Trait.ONE_VALUE, rule=gradient_rule)
+declare("iter", rule=unbind_rule)
