@@ -49,7 +49,7 @@ class GatedAttention(AttentionObserver):
         return dropout_rule(call) if call.name == "dropout" else super().compute(call)
 
     def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
-        """See `AttentionObserver.attend`; the weights without the removed features, and tapped for the backward pass."""
+        """See `AttentionObserver.attend`; removes features, and taps the weights for the backward pass."""
         # The backward pass computes the gradient at the logits anyway, and long texts reuse it. It is of no use if
         # the gated weights are not A, or the dtype is narrow. For short texts, computing it twice is as fast.
         reuse = bool(self.weights) and logits.requires_grad and self.removed is None

@@ -36,7 +36,7 @@ BATCH_ENTRIES = 2**18
 """Up to how many attention weights layers of short texts are computed in one batch, to save the time of small calls."""
 
 NEARLY_ONE = 0.99
-"""Above this attention weight A, 1 − A has lost two digits to round-off, and the sum of the other weights replaces it."""
+"""Above this attention weight A, 1 − A has lost two digits to round-off, and the sum of the other weights is used."""
 
 
 class GradientTap(torch.autograd.Function):

@@ -44,8 +44,8 @@ class GroupedMaskGate:
 
            f(x) ≈ mean over groups g of [ f(g halfway) + ½ Σ_{i in g} ½ (φ_i(0) + φ_i(½)) ].
 
-    5. In long texts (`LONG_TEXT`) the passes of step 4 take as long as a forward and backward pass, and special features
-       matter less. There they get φ(0), the finite gate, in the mean over the groups.
+    5. In long texts (`LONG_TEXT`) the passes of step 4 take as long as a forward and backward pass, and special
+       features matter less. There they get φ(0), the finite gate, in the mean over the groups.
 
     Costs ``groups`` forward and backward passes, and in short texts a forward pass for each special feature.
 
@@ -109,7 +109,7 @@ class GroupedMaskGate:
         return effects.view(batch, self.groups, features), outputs.view(batch, self.groups)
 
     def _effects(self, model: nn.Module, case: Case, halfway: Tensor) -> tuple[Tensor, Tensor]:
-        """The finite effect of each feature with some halfway, both ``(rows, features)``, and the outputs ``(rows,)``."""
+        """Finite effects with some features halfway, both ``(rows, features)``, and the outputs ``(rows,)``."""
         if gates_attention(case, self.removal):
             return attention_gate_effects(model, case, "finite", halfway, 0.5)
         effects, outputs = input_gate_effects(model, case, halfway)

@@ -54,7 +54,7 @@ class CopiedRows:
 
     @property
     def excluded_queries(self) -> Tensor:
-        """``(batch, groups, rows + 1)``: the queries that changes are not passed on to, the rows and the feature's own."""
+        """The queries that get no passed-on change, ``(batch, groups, rows + 1)``: the rows, and the feature's own."""
         return torch.cat([self.rows, self.feature_position.unsqueeze(-1)], -1)
 
     @property
@@ -78,7 +78,7 @@ class CopiedRows:
         return torch.unflatten(weights.flatten(-2).gather(-1, flat), -1, index.shape[1:])
 
     def key_index(self, values: Tensor) -> Tensor:
-        """For each row of ``(…, groups, rows, positions)``, the keys of its group's rows, ``(…, groups, rows, rows)``."""
+        """For each row of ``(…, groups, rows, positions)``, its group's keys, ``(…, groups, rows, rows)``."""
         index = self.rows.reshape(len(self.rows), *(1,) * (values.dim() - 4), *self.rows.shape[1:2], 1, -1)
         return index.expand(*values.shape[:-1], -1)
 
@@ -150,8 +150,8 @@ class CopiedRowsAttention(AttentionObserver):
     def pass_on(self, change: Tensor, product: MatrixProduct, at_values: Tensor, at_output: Tensor) -> Tensor:
         """The first-order effect of changed values through the rows without a copy, ``(batch, groups)``.
 
-        It is Σ over copied rows r of (V_r changed − V_r) · Σ over rows j without a copy of A_jr S_j. The inner sum is the
-        gradient at V_r, which goes through all rows, less that through the excluded rows.
+        It is Σ over copied rows r of (V_r changed − V_r) · Σ over rows j without a copy of A_jr S_j. The inner sum is
+        the gradient at V_r, which goes through all rows, less that through the excluded rows.
 
         Args:
             change: the changes of V, ``(…, groups, rows, width)``.
@@ -233,8 +233,8 @@ def copies_for_largest_effects(case: Case, effects: Tensor, readout: Tensor, fir
 def with_control_group(feature: Tensor, readout: Tensor) -> Tensor:
     """Add a control group, from which no feature is removed: its copies must give the unchanged rows.
 
-    The control group shows if a layer infers a row's position from its place among the rows. So it stands where its copy
-    of the readout row cannot be at the right place: first, or last if the first row is read.
+    The control group shows if a layer infers a row's position from its place among the rows. So it stands where its
+    copy of the readout row cannot be at the right place: first, or last if the first row is read.
     """
     return nn.functional.pad(feature, (1, 0) if readout.any() else (0, 1), value=-1)
 

@@ -31,8 +31,8 @@ class MatrixProduct:
     Attributes:
         first: the first factor, ``(…, queries, ·)``.
         second: the second factor, ``(…, ·, keys)`` or ``(…, keys, ·)``.
-        second_gradient: the gradient at the second factor, for long texts' attention output only; None in a first layer,
-            below which no gradient is computed.
+        second_gradient: the gradient at the second factor, for long texts' attention output only; None in a first
+            layer, below which no gradient is computed.
         result_gradient: the gradient at the product, likewise.
     """
 
@@ -164,7 +164,7 @@ class LayerRecorder(GatedAttention):
 
     @property
     def last_states(self) -> Tensor | None:
-        """The last hidden states, ``(batch, positions, width)``, after the norm if there is one; None within a layer."""
+        """The last hidden states, ``(batch, positions, width)``, after a final norm; None within a layer."""
         return self.after_layers[-1][1] if self.after_layers else self.layers[-1].output
 
 
@@ -225,7 +225,7 @@ def matrix_product_of_data(call: OperationCall) -> tuple[Tensor, Tensor] | None:
 
 
 def readout_position(gradient: Tensor) -> Tensor:
-    """The readout row ``(batch,)`` by the gradient at the last states ``(batch, positions, width)``; 0 if there is none.
+    """The readout row ``(batch,)``, by the gradient at the last states ``(batch, positions, width)``; 0 without one.
 
     Raises:
         Unsupported: the output is read at several positions.

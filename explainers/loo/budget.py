@@ -2,17 +2,17 @@
 
 Derived here; figures in docs/remedies.md:
 
-1. One forward and one backward pass give the finite effect φ_i of every feature's gate (`FiniteMaskGate`), the estimate of
-   LOO_i = f(x) − f(x without i). They also give its size before rows and layers cancel,
+1. One forward and one backward pass give the finite effect φ_i of every feature's gate (`FiniteMaskGate`), the estimate
+   of LOO_i = f(x) − f(x without i). They also give its size before rows and layers cancel,
 
        s_i = Σ over layers and rows |Σ over heads of what attention row j loses without key i|.
 
    φ_i is the same sum with signs.
 2. s_i says how far φ_i may be off: what cancels to first order need not cancel beyond. So features are removed in the
    order of s_i. Special features come first: they draw much attention, and there gates are weakest.
-3. For the features that are not removed, |LOO_i − estimate_i| is assumed to be proportional to s_i, with the factor of the
-   last `ERROR_SAMPLE` features that were removed. These are the most similar: features removed before them have larger
-   effects, and larger errors in proportion.
+3. For the features that are not removed, |LOO_i − estimate_i| is assumed to be proportional to s_i, with the factor of
+   the last `ERROR_SAMPLE` features that were removed. These are the most similar: features removed before them have
+   larger effects, and larger errors in proportion.
 4. With enough rows the estimates become better. Groups of the remaining features are removed halfway, each in a pass of
    its own, as in `GroupedMaskGate`. Their effects are small, so they hardly disturb each other. The last
    `ERROR_SAMPLE` removed features are among them, to measure the error.
@@ -54,8 +54,8 @@ class BudgetReport:
     Attributes:
         rows: ``(batch,)`` int64, forward rows spent; a backward row counts as one.
         exact: ``(batch, features)`` bool, which features were removed; false at padding.
-        error: ``(batch,)`` the estimated root mean square of map − LOO over the features, padding aside, in units of the
-            output; 0 if all are exact, ∞ if too few rows were left to estimate it.
+        error: ``(batch,)`` the estimated root mean square of map − LOO over the features, padding aside, in units of
+            the output; 0 if all are exact, ∞ if too few rows were left to estimate it.
         correlation: ``(batch,)`` the estimated Pearson correlation with LOO over features that are neither special nor
             padding; 1 if all are exact, 0 if too few rows were left to estimate it.
         estimate: the explainer that estimates the other features, one per example: "finite_mask_gate",
@@ -74,9 +74,9 @@ class BudgetReport:
 class BudgetedLeaveOneOut:
     """Leave-One-Out for the features with the largest effects, mask gates for the others.
 
-    Without a target every example gets the rows of its budget. With a target, features are removed one at a time until the
-    estimate reaches it, or the budget is spent. Over many texts a target uses rows better: it gives them to the texts
-    that need them. Features that were removed are exact to round-off; the estimates are first-order.
+    Without a target every example gets the rows of its budget. With a target, features are removed one at a time until
+    the estimate reaches it, or the budget is spent. Over many texts a target uses rows better: it gives them to the
+    texts that need them. Features that were removed are exact to round-off; the estimates are first-order.
 
     Attributes:
         budget: forward rows per example: an integer, or a share in (0, 1] of full LOO's n + 1 rows for n features. The
@@ -257,8 +257,8 @@ class RemovalProgress:
     def estimated_errors(self) -> tuple[Tensor, Tensor]:
         """The estimated error and the estimated correlation, both ``(batch,)``; see `BudgetReport`.
 
-        1. The mean squared error of the sample is scaled by the ratio of mean s², of the estimated features to the sample,
-           at most 1. Times their number it estimates the squared error E² of the map.
+        1. The mean squared error of the sample is scaled by the ratio of mean s², of the estimated features to the
+           sample, at most 1. Times their number it estimates the squared error E² of the map.
         2. The error is √(E² / n) for n features, and the correlation is √(1 − E² / Σ (map − mean)²).
         """
         estimated, sample = self.case.unpadded & ~self.exact, self.error_sample

@@ -37,8 +37,8 @@ class Removal(Protocol):
     def remove(self, case: Case, removed: Tensor, draw: int = 0) -> Case:
         """The case without the features at which ``removed``, ``(batch, features)`` bool, is true.
 
-        The result may have fewer features. The value that replaces a feature depends only on the example, the feature and
-        ``draw``: not on the other removed features, the batch or padding.
+        The result may have fewer features. The value that replaces a feature depends only on the example, the feature
+        and ``draw``: not on the other removed features, the batch or padding.
 
         Raises:
             Unsupported: features of this case cannot be removed in this way.
@@ -78,8 +78,8 @@ class Replacement:
     """A removed feature takes a fixed value.
 
     Attributes:
-        reference: the value: "baseline" for ``case.baseline``, "zero", or a name in ``case.replacements``, such as "mean",
-            "mask" or "pad".
+        reference: the value: "baseline" for ``case.baseline``, "zero", or a name in ``case.replacements``, such as
+            "mean", "mask" or "pad".
     """
 
     reference: str = "baseline"
@@ -113,8 +113,8 @@ class Deletion:
     """The other features close up, as if the removed features had never been in the text.
 
     Positions are counted again, padding is on the right, and each forward argument with a column per feature, such as
-    token types, loses the same columns. ``forward_arguments["last"]``, the index of the token that a decoder is read at,
-    becomes the index of the last remaining token.
+    token types, loses the same columns. ``forward_arguments["last"]``, the index of the token that a decoder is read
+    at, becomes the index of the last remaining token.
     """
 
     name: str = "delete"
@@ -126,7 +126,7 @@ class Deletion:
         return "deleted, the rest closing up"
 
     def remove(self, case: Case, removed: Tensor, draw: int = 0) -> Case:
-        """See `Removal`; refuses removing all features of a row, and rows of different lengths without attention_mask."""
+        """See `Removal`; refuses removing all features of a row, and unequal lengths without attention_mask."""
         keep = case.unpadded & ~removed
         require_some_left(self.name, keep)
         counts = keep.sum(1)
