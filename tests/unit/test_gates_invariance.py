@@ -29,10 +29,11 @@ from faithcheck.axioms.dummy import dummy
 from faithcheck.axioms.engine.verdicts import relative_gap
 from faithcheck.axioms.invariance import invariance
 from faithcheck.axioms.symmetry import symmetry
-from faithcheck.explainers import attention_observer
-from faithcheck.explainers.attention_observer import output_without
-from faithcheck.explainers.gates import mask_gates, readout_gate
-from faithcheck.explainers.gates.mask_gates import FiniteMaskGate, GroupedMaskGate, MaskGate
+from faithcheck.explainers.gates import gate_effects, gate_removal, readout_copies
+from faithcheck.explainers.gates.attention_gates import output_without
+from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate
+from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate
+from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.architectures.base_models import KeepFloat64, layers
@@ -119,8 +120,8 @@ def test_gates_in_the_attention_are_invariant(name):
 
 @pytest.mark.parametrize("name", [named(name) for name in registered_pairs() if "bert" in name])
 def test_the_readout_gate_of_long_texts_is_invariant(name, monkeypatch):
-    monkeypatch.setattr(mask_gates, "LONG", 1)  # the registry's are short
-    monkeypatch.setattr(readout_gate, "SHARE", 1.0)
+    monkeypatch.setattr(gate_removal, "LONG_TEXT", 1)  # the registry's are short
+    monkeypatch.setattr(readout_copies, "COPIED_SHARE", 1.0)
     check(READOUT, registered_pairs()[name])
 
 
@@ -151,7 +152,7 @@ def test_a_pair_with_one_heads_logits_scaled_is_red(base_model, explainer):
 
 
 def test_a_gate_that_sees_one_head_is_red(monkeypatch):
-    monkeypatch.setattr(attention_observer, "over_heads", lambda values: values[..., 0, :, :])
+    monkeypatch.setattr(gate_effects, "sum_over_heads", lambda values: values[..., 0, :, :])
     pairs = registered_pairs()
     check(FINITE, pairs["basis.value_output_bert"])
     with pytest.raises(AssertionError, match=r"finite_mask_gate on permutation\.heads"):
