@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.protocol import input_gradient, per_feature, replacement_value
 from faithcheck.models.case import Case, output_difference
 
@@ -17,18 +19,28 @@ class CompletenessWarning(UserWarning):
     """The quadrature of Integrated Gradients is too coarse for this model: use more steps."""
 
 
+@builtin
 @dataclass(frozen=True)
 class GradientTimesInput:
     """x ⊙ ∂f(x); Shrikumar et al. 2016, arXiv 1605.01713."""
 
+    label: ClassVar[str] = "Gradient × Input"
+    summary: ClassVar[str] = "x ⊙ ∂f(x); Shrikumar et al. 2016"
+
     name: str = "gradient_x_input"
     claims: frozenset[str] = frozenset("invariance dummy linearity symmetry scale determinism batching".split())
+
+    @property
+    def settings(self) -> str:
+        """The settings in words, for reports."""
+        return "none"
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """One forward and one backward pass: ``(batch, features)``."""
         return per_feature(case.inputs * input_gradient(model, case))
 
 
+@builtin
 @dataclass(frozen=True)
 class IntegratedGradients:
     """(x − x′) ⊙ ∫₀¹ ∂f(x′ + α(x − x′)) dα; Sundararajan, Taly & Yan 2017, arXiv 1703.01365, Eq. 1.
@@ -36,10 +48,14 @@ class IntegratedGradients:
     The integral is Gauss–Legendre quadrature, exact for outputs of degree up to 2·steps along the path.
 
     Attributes:
-        steps: quadrature nodes, a row of a forward and a backward pass each.
-        baseline: one of ``case.replacements`` to start from at every feature; by default ``case.baseline``.
+        steps: how many quadrature nodes; each costs one forward and one backward row.
+        baseline: the name in ``case.replacements`` of the value that every feature starts from; by default
+            ``case.baseline``.
         max_tokens: the most features, padding included, in one pass; bounds memory, not the result.
     """
+
+    label: ClassVar[str] = "Integrated Gradients"
+    summary: ClassVar[str] = "gradients on the path from a baseline, integrated; Sundararajan, Taly & Yan 2017"
 
     steps: int = 32
     baseline: str | None = None
@@ -49,15 +65,21 @@ class IntegratedGradients:
     )
     max_tokens: int = 2048
 
+    @property
+    def settings(self) -> str:
+        """The settings in words, for reports."""
+        start = self.baseline or "the case's baseline"
+        return f"Gauss–Legendre quadrature of {self.steps} nodes on the path from {start}"
+
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
-        """The attribution ``(batch, features)``; warns where its completeness error exceeds a hundredth.
+        """The attribution ``(batch, features)``; warns if the completeness error exceeds 1 % of Σ|a|.
 
         Warns:
             CompletenessWarning: with the error; see `attribute_with_error`.
         """
         attribution, error = self.attribute_with_error(model, case)
         worst = float((error.abs() / attribution.abs().sum(1).clamp_min(torch.finfo(error.dtype).tiny)).max())
-        if not worst <= 0.01:  # so that NaN is said too
+        if not worst <= 0.01:  # NaN warns too
             warnings.warn(
                 f"Integrated Gradients with {self.steps} steps misses completeness by up to {worst:.1%} of Σ|a|: "
                 "use more steps",
@@ -70,23 +92,23 @@ class IntegratedGradients:
         """The attribution ``(batch, features)`` and its completeness error Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``.
 
         Raises:
-            Unsupported: the case has no such reference.
+            Unsupported: the case has no replacement of that name.
         """
         nodes, weights = np.polynomial.legendre.leggauss(self.steps)
         if self.baseline is not None:
             case = replace(case, baseline=replacement_value(case, self.baseline).expand_as(case.inputs))
         path = case.inputs - case.baseline
         gradient = torch.zeros_like(path)
-        everyone = torch.arange(len(path), device=path.device)
-        at_once = max(1, self.max_tokens // case.shape.numel())
-        for start in range(0, self.steps, at_once):
-            # leggauss lives on [−1, 1]; the path on [0, 1].
-            part = slice(start, start + at_once)
-            along = torch.as_tensor((nodes[part] + 1) / 2).to(path)
-            share = torch.as_tensor(weights[part] / 2).to(path)
-            rows = case.select(everyone.repeat(len(along)))
-            points = case.baseline + torch.einsum("n,b...->nb...", along, path)
+        all_examples = torch.arange(len(path), device=path.device)
+        nodes_per_pass = max(1, self.max_tokens // case.shape.numel())
+        for start in range(0, self.steps, nodes_per_pass):
+            # The nodes of leggauss are in [−1, 1], and α is in [0, 1].
+            part = slice(start, start + nodes_per_pass)
+            alpha = torch.as_tensor((nodes[part] + 1) / 2).to(path)
+            weight = torch.as_tensor(weights[part] / 2).to(path)
+            rows = case.select(all_examples.repeat(len(alpha)))
+            points = case.baseline + torch.einsum("n,b...->nb...", alpha, path)
             gradients = input_gradient(model, replace(rows, inputs=points.flatten(0, 1)))
-            gradient += torch.einsum("n,nb...->b...", share, gradients.view_as(points))
+            gradient += torch.einsum("n,nb...->b...", weight, gradients.view_as(points))
         attribution = per_feature(path * gradient)
         return attribution, attribution.sum(1) - output_difference(model, case)

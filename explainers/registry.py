@@ -10,7 +10,9 @@ from importlib.metadata import EntryPoint, entry_points, version
 from faithcheck.explainers.adapters import NotAnExplainer, as_explainer
 from faithcheck.explainers.attention_rollout import AttentionRollout
 from faithcheck.explainers.deeplift import DeepLiftRescale
-from faithcheck.explainers.gates.mask_gates import FiniteMaskGate, GroupedMaskGate, MaskGate
+from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate
+from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate
+from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut

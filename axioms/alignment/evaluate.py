@@ -20,7 +20,7 @@ import faithcheck.explainers
 from faithcheck.axioms.alignment.perturbation_curves import curves
 from faithcheck.axioms.alignment.store import Store, digest, fingerprint, settings_of, sources
 from faithcheck.explainers.attention_rollout import AttentionRollout
-from faithcheck.explainers.gates.mask_gates import GroupedMaskGate
+from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut

@@ -1,36 +1,47 @@
-"""Leave-One-Out: remove a feature and look."""
+"""Leave-One-Out: how the output changes when one feature is removed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.loo.removal import Removal, Replacement, outputs_without
 from faithcheck.models.case import Case
 
 
+@builtin
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """LOO_i = f(x) − f(x without i); a random removal's f(x without i) is the mean over its draws.
+    """LOO_i = f(x) − f(x without i). For a random removal, f(x without i) is the mean over its draws.
 
     arXiv 2510.18810, §3.1; occlusion, Zeiler & Fergus 2014.
 
     Attributes:
-        removal: what "without" means; by default a removed feature takes its baseline value.
+        removal: how a feature is removed; by default it takes its baseline value.
         max_tokens: the most features, padding included, in one forward pass; bounds memory, not the result.
     """
 
+    label: ClassVar[str] = "Leave-One-Out"
+    summary: ClassVar[str] = "how the output changes when one feature is removed; the reference"
+
     removal: Removal = field(default_factory=Replacement)
-    max_tokens: int = 2048  # on a processor, larger passes leave its cache and take a quarter longer
+    max_tokens: int = 2048  # on a CPU, larger passes do not fit its cache and take a quarter longer
     name: str = "loo"
     claims: frozenset[str] = frozenset(
         "invariance loo sensitivity dummy linearity symmetry shift scale determinism batching".split()
     )
 
+    @property
+    def settings(self) -> str:
+        """The settings in words, for reports."""
+        return f"removed: {self.removal.description}"
+
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
-        """One forward row per example and present feature, and one per example: ``(batch, features)``, 0 at padding.
+        """One forward row per example and one per feature that is not padding: ``(batch, features)``, 0 at padding.
 
         Raises:
             Unsupported: from the removal.
@@ -41,17 +52,17 @@ class LeaveOneOut:
         """The attribution ``(batch, features)`` and the explained output f(x), ``(batch,)``, from the same passes."""
         batch, features = case.shape
         example, feature = case.unpadded.nonzero(as_tuple=True)
-        everyone = torch.arange(batch, device=example.device)
+        all_examples = torch.arange(batch, device=example.device)
         without = case.unpadded.new_zeros(len(example), features).scatter_(1, feature.unsqueeze(1), True)
         outputs = outputs_without(
             model,
             case,
-            torch.cat([everyone, example]),
+            torch.cat([all_examples, example]),
             torch.cat([torch.zeros_like(case.unpadded), without]),
             self.removal,
             self.max_tokens,
         )
-        whole = outputs[:batch]
-        attribution = whole.new_zeros(case.shape)
-        attribution[example, feature] = whole[example] - outputs[batch:]
-        return attribution, whole
+        unchanged = outputs[:batch]
+        attribution = unchanged.new_zeros(case.shape)
+        attribution[example, feature] = unchanged[example] - outputs[batch:]
+        return attribution, unchanged

@@ -1,4 +1,4 @@
-"""What "removed" means: the ways to take features from an example, and the outputs that are left."""
+"""The ways to remove features from an example, and the model's outputs without them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from faithcheck.models.case import Case, select_target
 
 
 class Removal(Protocol):
-    """A way to take features from a case."""
+    """A way to remove features from a case."""
 
     @property
     def name(self) -> str:
@@ -26,24 +26,29 @@ class Removal(Protocol):
 
     @property
     def draws(self) -> int:
-        """How many random removals a result is the mean of; 1 where a removal is not random."""
+        """The number of random removals that a result is the mean of; 1 if the removal is not random."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """The removal in words, for reports."""
         ...
 
     def remove(self, case: Case, removed: Tensor, draw: int = 0) -> Case:
         """The case without the features at which ``removed``, ``(batch, features)`` bool, is true.
 
-        The result may have fewer features. What replaces a feature depends on the example as a whole, the feature and
-        ``draw`` alone: not on what else is removed, on the batch or on padding.
+        The result may have fewer features. The value that replaces a feature depends only on the example, the feature
+        and ``draw``: not on the other removed features, the batch or padding.
 
         Raises:
-            Unsupported: features of this case cannot be removed so.
+            Unsupported: features of this case cannot be removed in this way.
         """
         ...
 
 
 @dataclass(frozen=True)
 class AttentionMask:
-    """No token attends to a removed one: its attention_mask is 0; arXiv 2510.18810, §4.1.
+    """No token attends to a removed token: its attention_mask is 0; arXiv 2510.18810, §4.1.
 
     The removed token's position stays, and so does its own row of attention.
     """
@@ -51,8 +56,13 @@ class AttentionMask:
     name: str = "attention_mask"
     draws: int = 1
 
+    @property
+    def description(self) -> str:
+        """The removal in words, for reports."""
+        return "attention mask 0, as in the paper"
+
     def remove(self, case: Case, removed: Tensor, draw: int = 0) -> Case:
-        """See `Removal`; refuses a case without an attention_mask, and to remove a row's every feature."""
+        """See `Removal`; refuses a case without an attention_mask, and removing all features of a row."""
         if "attention_mask" not in case.forward_arguments:
             raise Unsupported(
                 "removal by attention_mask: the case has no forward_arguments['attention_mask']; "
@@ -68,8 +78,8 @@ class Replacement:
     """A removed feature takes a fixed value.
 
     Attributes:
-        reference: "baseline" for ``case.baseline``, "zero", or a name in ``case.replacements``, such as "mean", "mask"
-            or "pad".
+        reference: the value: "baseline" for ``case.baseline``, "zero", or a name in ``case.replacements``, such as
+            "mean", "mask" or "pad".
     """
 
     reference: str = "baseline"
@@ -77,15 +87,20 @@ class Replacement:
 
     @property
     def name(self) -> str:
-        """The reference's."""
+        """The name of the value."""
         return self.reference
 
+    @property
+    def description(self) -> str:
+        """The removal in words, for reports."""
+        return f"replaced by {self.name}"
+
     def remove(self, case: Case, removed: Tensor, draw: int = 0) -> Case:
-        """See `Removal`; refuses a case without such a reference."""
+        """See `Removal`; refuses a case without a replacement of that name."""
         return replace(case, inputs=torch.where(at_features(removed, case.inputs), self.value(case), case.inputs))
 
     def value(self, case: Case) -> Tensor:
-        """What a removed feature becomes; broadcasts against ``case.inputs``."""
+        """The value that a removed feature takes; broadcasts against ``case.inputs``."""
         if self.reference == "baseline":
             return case.baseline
         if self.reference == "zero":
@@ -95,18 +110,23 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Deletion:
-    """The features that are left close up, as if the removed had never been written.
+    """The other features close up, as if the removed features had never been in the text.
 
-    Positions are counted anew, on the right there is padding, and whatever in the context has a column per feature
-    (token types, say) loses the same columns. ``forward_arguments["last"]``, the index of the token that a decoder is read at,
-    becomes that of the last token left.
+    Positions are counted again, padding is on the right, and each forward argument with a column per feature, such as
+    token types, loses the same columns. ``forward_arguments["last"]``, the index of the token that a decoder is read
+    at, becomes the index of the last remaining token.
     """
 
     name: str = "delete"
     draws: int = 1
 
+    @property
+    def description(self) -> str:
+        """The removal in words, for reports."""
+        return "deleted, the rest closing up"
+
     def remove(self, case: Case, removed: Tensor, draw: int = 0) -> Case:
-        """See `Removal`; refuses to remove a row's every feature, and rows of unlike length without attention_mask."""
+        """See `Removal`; refuses removing all features of a row, and unequal lengths without attention_mask."""
         keep = case.unpadded & ~removed
         require_some_left(self.name, keep)
         counts = keep.sum(1)
@@ -114,41 +134,41 @@ class Deletion:
         mask = case.forward_arguments.get("attention_mask")
         if mask is None and not bool((counts == length).all()):
             raise Unsupported(
-                "removal by deletion: rows of unlike length need padding, and this model takes no attention_mask: "
+                "removal by deletion: rows of different lengths need padding, and this model takes no attention_mask: "
                 "remove by a replacement such as 'zero'"
             )
-        order = keep.byte().argsort(dim=1, descending=True, stable=True)[:, :length]  # what is left, in its order
+        order = keep.byte().argsort(dim=1, descending=True, stable=True)[:, :length]  # the remaining features, in order
         row = torch.arange(len(order), device=order.device).unsqueeze(1)
-        context = {
+        arguments = {
             name: value[row, order] if value.shape[:2] == case.shape else value
             for name, value in case.forward_arguments.items()
         }
         if mask is not None:
-            context["attention_mask"] = context["attention_mask"].masked_fill(~keep[row, order], 0)
-        if "last" in context:
-            context["last"] = counts - 1
+            arguments["attention_mask"] = arguments["attention_mask"].masked_fill(~keep[row, order], 0)
+        if "last" in arguments:
+            arguments["last"] = counts - 1
         return replace(
             case,
             inputs=case.inputs[row, order],
             baseline=case.baseline[row, order],
             special_tokens_mask=None if case.special_tokens_mask is None else case.special_tokens_mask[row, order],
-            forward_arguments=context,
+            forward_arguments=arguments,
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Resampling:
-    """A removed feature takes the value of one drawn from other examples.
+    """A removed feature takes the value of a feature drawn from other examples.
 
     Attributes:
-        pool: ``(m, …)``, features of examples.
+        pool: ``(m, …)``, the features to draw from.
         draws: how many draws a result is the mean of.
         seed: of the draws.
-        owners: the `content` of the example that each of the pool's features is from, none of which that example draws;
-            by default none is from an example of the case.
+        owners: for each feature of the pool, the `content` of the example that it is from. An example draws none of its
+            own features. By default no feature is from an example of the case.
 
     Raises:
-        ValueError: an empty pool, owners that are not one a feature, or no draws.
+        ValueError: an empty pool, not one owner per feature, or no draws.
     """
 
     pool: Tensor
@@ -156,6 +176,11 @@ class Resampling:
     seed: int = 0
     owners: tuple[str, ...] = ()
     name: str = "resample"
+
+    @property
+    def description(self) -> str:
+        """The removal in words, for reports."""
+        return f"replaced by a feature drawn from the data set, mean of {self.draws} draws, seed {self.seed}"
 
     def __post_init__(self) -> None:
         require_draws(self.draws)
@@ -165,31 +190,35 @@ class Resampling:
             raise ValueError(f"a pool of {len(self.pool)} features has {len(self.owners)} owners")
 
     def remove(self, case: Case, removed: Tensor, draw: int = 0) -> Case:
-        """See `Removal`; refuses a pool whose features are shaped otherwise than the case's, or all of one example."""
+        """See `Removal`; refuses a pool of features of another shape, or with no other example's features."""
         if self.pool.shape[1:] != case.inputs.shape[2:]:
             raise Unsupported(
                 f"removal by resampling: the pool's features are shaped {tuple(self.pool.shape[1:])}, "
                 f"the case's {tuple(case.inputs.shape[2:])}"
             )
         drawn = torch.zeros(case.shape, dtype=torch.int64)
-        for i, there, random in generators(case, self.seed, draw):
-            others = self._others(content(case.inputs[i, there.to(case.inputs.device)]))
-            drawn[i, there] = torch.from_numpy(others[random.integers(len(others), size=int(there.sum()))])
+        for i, unpadded, random in generators(case, self.seed, draw):
+            candidates = self._candidates(content(case.inputs[i, unpadded.to(case.inputs.device)]))
+            drawn[i, unpadded] = torch.from_numpy(
+                candidates[random.integers(len(candidates), size=int(unpadded.sum()))]
+            )
         inputs = case.inputs.clone()
         inputs[removed] = self.pool.to(inputs)[drawn.to(inputs.device)[removed]]
         return replace(case, inputs=inputs)
 
-    def _others(self, own: str) -> np.ndarray:
-        """Where in the pool the features of other examples are."""
-        others = np.flatnonzero(np.array(self.owners) != own) if self.owners else np.arange(len(self.pool))
-        if not len(others):
-            raise Unsupported("removal by resampling: no other example to draw from; give more, or another removal")
-        return others
+    def _candidates(self, owner: str) -> np.ndarray:
+        """The indices of the pool's features that are not the owner's."""
+        candidates = np.flatnonzero(np.array(self.owners) != owner) if self.owners else np.arange(len(self.pool))
+        if not len(candidates):
+            raise Unsupported(
+                "removal by resampling: no other example to draw from; give more examples, or take another removal"
+            )
+        return candidates
 
 
 @dataclass(frozen=True)
 class GaussianNoise:
-    """A removed feature x_i becomes x_i + N(0, σ²), σ = scale × the root mean square of x_i: one of zeros stays.
+    """A removed feature x_i becomes x_i + N(0, σ²), σ = scale × the root mean square of x_i; a feature of zeros stays.
 
     Attributes:
         scale: σ in units of the feature's own root mean square.
@@ -205,24 +234,29 @@ class GaussianNoise:
     seed: int = 0
     name: str = "noise"
 
+    @property
+    def description(self) -> str:
+        """The removal in words, for reports."""
+        noise = f"Gaussian noise of {self.scale:g} × its root mean square added"
+        return f"{noise}, mean of {self.draws} draws, seed {self.seed}"
+
     def __post_init__(self) -> None:
         require_draws(self.draws)
 
     def remove(self, case: Case, removed: Tensor, draw: int = 0) -> Case:
         """See `Removal`."""
         normal = torch.zeros(case.inputs.shape, dtype=torch.float64)
-        for i, there, random in generators(case, self.seed, draw):
-            normal[i, there] = torch.from_numpy(random.standard_normal((int(there.sum()), *case.inputs.shape[2:])))
-        chosen = case.inputs[removed]  # (removed, …)
-        sigma = (
-            self.scale * chosen.flatten(1).square().mean(1).sqrt() if chosen.dim() > 1 else self.scale * chosen.abs()
-        )
+        for i, unpadded, random in generators(case, self.seed, draw):
+            shape = (int(unpadded.sum()), *case.inputs.shape[2:])
+            normal[i, unpadded] = torch.from_numpy(random.standard_normal(shape))
+        features = case.inputs[removed]  # (removed, …)
+        is_scalar = features.dim() == 1
+        size = features.abs() if is_scalar else features.flatten(1).square().mean(1).sqrt()
         inputs = case.inputs.clone()
-        inputs[removed] = chosen + at_features(sigma, chosen) * normal.to(inputs)[removed]
+        inputs[removed] = features + at_features(self.scale * size, features) * normal.to(inputs)[removed]
         return replace(case, inputs=inputs)
 
 
-# How a removal is asked for by name. Resampling wants a pool as well; the two random ones take draws and a seed.
 REMOVALS: dict[str, Callable[..., Removal]] = {
     "attention_mask": AttentionMask,
     "mask": partial(Replacement, "mask"),
@@ -235,6 +269,7 @@ REMOVALS: dict[str, Callable[..., Removal]] = {
     "resample": Resampling,
     "noise": GaussianNoise,
 }
+"""Removals by name. Resampling needs a pool; Resampling and GaussianNoise take draws and a seed."""
 
 
 @torch.no_grad()
@@ -246,10 +281,10 @@ def outputs_without(
     Args:
         model: maps a case to ``(batch, outputs)``.
         case: the examples.
-        example: ``(rows,)`` int64, which example each row is.
-        removed: ``(rows, features)`` bool, what it is without.
-        removal: how.
-        max_tokens: the most features in one forward pass, padding included, at least one row; bounds memory.
+        example: ``(rows,)`` int64, the example of each row.
+        removed: ``(rows, features)`` bool, the features removed from each row.
+        removal: how they are removed.
+        max_tokens: the most features in one forward pass, padding included, but at least one row; bounds memory.
 
     Raises:
         Unsupported: from the removal.
@@ -259,54 +294,55 @@ def outputs_without(
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
     rows = max(1, max_tokens // case.shape[1])
     outputs = []
-    for these, gone in zip(torch.split(example, rows), torch.split(removed, rows), strict=True):
-        part = case.select(these) if len(case.inputs) > 1 else case.repeat(len(these))
-        drawn = [removal.remove(part, gone, draw).run(model) for draw in range(removal.draws)]
-        outputs.append(torch.stack([select_target(output, part.target) for output in drawn]).mean(0))
+    for examples, features in zip(torch.split(example, rows), torch.split(removed, rows), strict=True):
+        part = case.select(examples) if len(case.inputs) > 1 else case.repeat(len(examples))
+        draws = [removal.remove(part, features, draw).run(model) for draw in range(removal.draws)]
+        outputs.append(torch.stack([select_target(output, part.target) for output in draws]).mean(0))
     return torch.cat(outputs)
 
 
 def generators(case: Case, seed: int, draw: int) -> Iterator[tuple[int, Tensor, np.random.Generator]]:
-    """For each example its number, its present features ``(features,)`` bool, and random numbers of its own.
+    """For each example its index, its features without padding ``(features,)`` bool, and its own random numbers.
 
-    They depend on what the example is, padding aside, and on seed and draw: not on the batch or on what ran before.
-    NumPy's generators run on the processor, so that every device draws the same.
+    They depend on the example's features without padding, on the seed and on the draw: not on the batch or on earlier
+    draws. NumPy's generators run on the CPU, so that every device draws the same numbers.
     """
-    inputs, present = case.inputs.detach().cpu(), case.unpadded.cpu()
-    for i, there in enumerate(present):
-        digest = hashlib.sha256(f"{seed} {draw} {content(inputs[i, there])}".encode()).digest()
-        yield i, there, np.random.default_rng(int.from_bytes(digest))
+    inputs, mask = case.inputs.detach().cpu(), case.unpadded.cpu()
+    for i, unpadded in enumerate(mask):
+        digest = hashlib.sha256(f"{seed} {draw} {content(inputs[i, unpadded])}".encode()).digest()
+        yield i, unpadded, np.random.default_rng(int.from_bytes(digest))
 
 
 def content(features: Tensor) -> str:
-    """SHA-256 of what an example is: its features ``(n, …)`` without padding, the same in float32 and float64."""
+    """SHA-256 of an example's features ``(n, …)`` without padding, the same in float32 and float64."""
     return hashlib.sha256(features.detach().cpu().float().numpy().tobytes()).hexdigest()
 
 
 def at_features(values: Tensor, inputs: Tensor) -> Tensor:
-    """Values per feature as they broadcast over what a feature is made of: trailing axes of length 1."""
+    """One value per feature, with trailing axes of length 1, to broadcast over the coordinates of ``inputs``."""
     return values.reshape(values.shape + (1,) * (inputs.dim() - values.dim()))
 
 
-def require_some_left(name: str, left: Tensor) -> None:
-    """Refuse to leave a row without features.
+def require_some_left(name: str, remaining: Tensor) -> None:
+    """Refuse to remove all features of a row.
 
     Raises:
-        Unsupported: one has none; the output of a model that sees nothing is not defined.
+        Unsupported: a row has none left; a model's output without features is not defined.
     """
-    empty = int((~left.any(1)).sum())
+    empty = int((~remaining.any(1)).sum())
     if empty:
         raise Unsupported(
-            f"removal by {name}: {empty} of {len(left)} rows would have no feature left, on which no output is "
-            "defined; leave one in (special features stay along a perturbation curve), or remove by a replacement"
+            f"removal by {name}: {empty} of {len(remaining)} rows would have no feature left, and without features no "
+            "output is defined; leave a feature in (special features stay along a perturbation curve), or remove by a "
+            "replacement"
         )
 
 
 def require_draws(draws: int) -> None:
-    """Refuse a mean over nothing.
+    """Refuse a mean over no draws.
 
     Raises:
-        ValueError: no draws.
+        ValueError: fewer than one draw.
     """
     if draws < 1:
         raise ValueError(f"a random removal needs at least one draw, got {draws}")

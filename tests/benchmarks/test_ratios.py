@@ -3,7 +3,6 @@
 It informs; it does not gate. Times do not depend on the weights, so a BERT of MiniLM-L6's shape has random ones.
 """
 
-import time
 from itertools import chain
 
 import numpy as np
@@ -18,36 +17,17 @@ from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.lrp.softmax_bypass import (
     attnlrp_with_bypassed_softmax,
     attributions_with_bypassed_softmax,
-    figure_2_sets,
+    layerwise_sets,
 )
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models.case import Case
 from faithcheck.models.data.texts import load_texts
-from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.text import load
+from faithcheck.tests.helpers.timing import in_turn
 
 pytestmark = pytest.mark.bench
 
 COLUMNS = ["what", "in units of", "tokens", "median ratio", "quartiles", "turns", "median of the unit, ms"]
-
-
-def milliseconds(function, device):
-    """How long one call takes; on a GPU by CUDA events."""
-    if device.type != "cuda":
-        start = time.perf_counter()
-        function()
-        return 1e3 * (time.perf_counter() - start)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    function()
-    end.record()
-    torch.cuda.synchronize()
-    return start.elapsed_time(end)
-
-
-def in_turn(functions, device, turns):
-    """Milliseconds ``(turns, functions)``, one call of each a turn, after one turn to warm up."""
-    times = [[milliseconds(function, device) for function in functions] for _ in range(turns + 1)]
-    return np.array(times[1:])
 
 
 def row(what, unit, tokens, times, unit_times):
@@ -127,7 +107,7 @@ def test_loo_against_a_plain_forward_pass_of_its_rows(minilm, settings, table):
 def test_the_ablation_against_its_configurations_one_by_one(settings, table):
     model = load(device=settings.device)
     depth = model.model.config.num_hidden_layers
-    sets = list(chain(*figure_2_sets(depth).values()))
+    sets = list(chain(*layerwise_sets(depth).values()))
     examples = model.encode(load_texts("own", 64).texts)
     rows = []
     for how, plan in (("the batches of `faithcheck align`", batches(examples, MAX_TOKENS)), ("one batch", None)):

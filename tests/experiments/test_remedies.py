@@ -16,10 +16,12 @@ from faithcheck.axioms.alignment.store import Store, settings_of
 from faithcheck.axioms.alignment.summary import ROUND_OFF
 from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.explainers import CPLRP, AttnLRP
-from faithcheck.explainers.attention_observer import output_without
-from faithcheck.explainers.gates.mask_gates import FiniteMaskGate, GroupedMaskGate, MaskGate
+from faithcheck.explainers.gates.attention_gates import output_without
+from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate
+from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate
+from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
-from faithcheck.explainers.loo.budget import GATE, BudgetedLeaveOneOut
+from faithcheck.explainers.loo.budget import GATE_ROWS, BudgetedLeaveOneOut
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import REMOVALS
 from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
@@ -28,7 +30,7 @@ from faithcheck.models.case import select_target
 from faithcheck.models.data.images import load_images
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.training import digit_vit
-from faithcheck.tests.benchmarks.test_ratios import in_turn
+from faithcheck.tests.helpers.timing import in_turn
 
 pytestmark = [pytest.mark.remedies]
 
@@ -48,13 +50,13 @@ def maps(prepared, explainer):
     model, examples, setup = prepared.model, prepared.examples, prepared.setup
     plan = batches(examples, setup.max_tokens)
     key = {**determining(model, examples, plan, setup), "remedies": settings_of(explainer)}
-    found = {}
+    results = {}
     with Store(prepared.folder, f"remedies {explainer.name}", key) as store:
         for number, batch in enumerate(plan):
             if number not in store.batches:
                 store.append(number, measured(model, model.case([examples[i] for i in batch]), explainer))
-            found |= zip(batch, store.batches[number], strict=True)
-    return found
+            results |= zip(batch, store.batches[number], strict=True)
+    return results
 
 
 def measured(model, case, explainer):
@@ -69,12 +71,12 @@ def measured(model, case, explainer):
     return [{"map": attribution[i, case.unpadded[i]].tolist(), **extra[i]} for i in range(len(extra))]
 
 
-def agreement(examples, found, loo):
+def agreement(examples, results, loo):
     """Of each example, Pearson's r and Spearman's ρ without special tokens, and r of all; None where undefined."""
     columns = {"r": [], "rho": [], "all": []}
     for i, example in enumerate(examples):
         noise = ROUND_OFF * torch.finfo(torch.float32).eps * abs(loo[i]["output"])
-        pair = np.array(found[i]["map"]), np.array(loo[i]["map"])
+        pair = np.array(results[i]["map"]), np.array(loo[i]["map"])
         keep = (~example.special_tokens_mask).numpy()
         ordinary = correlations(*(values[keep] for values in pair), noise)
         every = correlations(*pair, noise)
@@ -89,10 +91,10 @@ def shown(values, seed):
     return f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}], n = {figure['n']}"
 
 
-def figures(examples, found, loo, seed):
+def figures(examples, results, loo, seed):
     """Three cells of a table: r and ρ without special tokens, and r of all."""
-    assert all(np.isfinite(found[i]["map"]).all() for i in loo)
-    columns = agreement([examples[i] for i in loo], [found[i] for i in loo], [loo[i] for i in loo])
+    assert all(np.isfinite(results[i]["map"]).all() for i in loo)
+    columns = agreement([examples[i] for i in loo], [results[i] for i in loo], [loo[i] for i in loo])
     return [shown(columns[key], seed) for key in ("r", "rho", "all")]
 
 
@@ -122,18 +124,20 @@ def test_agreement_with_loo_and_cost(prepared, settings, table, pytestconfig):
     ratios = times(prepared, settings.device)
     rows = []
     for number, explainer in enumerate([*PASSES, *BUDGETS]):
-        found = maps(prepared, explainer)
+        results = maps(prepared, explainer)
         if number < len(PASSES):
             low, middle, high = np.quantile(ratios[:, number], (0.25, 0.5, 0.75))
             cost = f"{middle:.2f} ({low:.2f} – {high:.2f})"
         else:
-            spent = sum(found[i]["rows"] for i in loo)
+            spent = sum(results[i]["rows"] for i in loo)
             # The gate's rows are spent whatever the budget; a target that is not reached costs one row more than LOO.
             more = int(explainer.correlation is not None)
             for i in loo:
-                assert found[i]["rows"] <= max(GATE, explainer.budget * (len(loo[i]["map"]) + 1) + more), explainer.name
+                assert results[i]["rows"] <= max(GATE_ROWS, explainer.budget * (len(loo[i]["map"]) + 1) + more), (
+                    explainer.name
+                )
             cost = f"{spent / full:.1%} of LOO's rows"
-        rows.append([explainer.name, *figures(examples, found, loo, settings.seed), cost])
+        rows.append([explainer.name, *figures(examples, results, loo, settings.seed), cost])
     table(
         {
             "title": f"Remedies against LOO: {prepared.data.name}",
@@ -206,6 +210,6 @@ def test_vit_by_attention(settings, table, tmp_path):
             "title": "Remedies against LOO by attention: the digits' ViT",
             "note": f"{len(loo)} held-out images; means over images with 95 % intervals; seed {settings.seed}.",
             "columns": ["explainer", "r", "ρ"],
-            "rows": [[name, *figures(examples, found, loo, settings.seed)[:2]] for name, found in known.items()],
+            "rows": [[name, *figures(examples, results, loo, settings.seed)[:2]] for name, results in known.items()],
         }
     )

@@ -20,18 +20,12 @@ from faithcheck.explainers import (
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.protocol import InvalidAttribution, checked_attribution
 from faithcheck.models import Case, select_target
-from faithcheck.models.networks.scalar_product import (
-    Leaf,
-    ProductNode,
-    ScalarProduct,
-    depths,
-    left_comb,
-    parenthesisations,
-)
 from faithcheck.models.pairs import control
+from faithcheck.models.pairs.product import Leaf, Product, ScalarProduct, depths, left_comb, parenthesisations
+from faithcheck.tests.helpers.model_state import assert_same_state, state_of
 
 CPU = torch.device("cpu")
-LEFT, RIGHT = left_comb(3), ProductNode(Leaf(0), ProductNode(Leaf(1), Leaf(2)))
+LEFT, RIGHT = left_comb(3), Product(Leaf(0), Product(Leaf(1), Leaf(2)))
 
 
 def at(*point: float) -> Case:
@@ -162,48 +156,6 @@ def test_lrp_batch_is_single():
         torch.testing.assert_close(AttnLRP().attribute(model, one)[0], together[i], rtol=1e-9, atol=1e-12)
 
 
-def state_of(model: nn.Module) -> dict[str, object]:
-    """Everything that an explainer could leave a trace in."""
-    hooks = {
-        f"{name}.{slot}": len(vars(module)[slot])
-        for name, module in model.named_modules()
-        for slot in vars(module)
-        if slot.endswith("_hooks")
-    }
-    globally = {
-        k: len(v) for k, v in vars(nn.modules.module).items() if k.startswith("_global") and isinstance(v, dict)
-    }
-    return {
-        "weights": {
-            name: (id(p), p._version, p.detach().clone(), p.requires_grad) for name, p in model.named_parameters()
-        },
-        "grads": [name for name, p in model.named_parameters() if p.grad is not None],
-        "attributes": {name: sorted(vars(module)) for name, module in model.named_modules()},
-        "hooks": hooks | globally,
-        "modes": {name: module.training for name, module in model.named_modules()},
-        "forwards": [type(module).forward for module in model.modules()],
-        "random": torch.get_rng_state(),
-        "grad enabled": torch.is_grad_enabled(),
-        "function modes": torch._C._len_torch_function_stack(),
-    }
-
-
-def assert_same(before: dict[str, object], after: dict[str, object]) -> None:
-    for name, value in before.items():
-        if name == "weights":
-            for key, (identity, version, weight, requires_grad) in value.items():
-                assert (identity, version, requires_grad) == (
-                    after[name][key][0],
-                    after[name][key][1],
-                    after[name][key][3],
-                )
-                assert torch.equal(weight, after[name][key][2])
-        elif isinstance(value, torch.Tensor):
-            assert torch.equal(value, after[name]), name
-        else:
-            assert value == after[name], name
-
-
 EVERY_EXPLAINER = [*builtin_explainers().values(), AttnLRP(), CPLRP(), EpsilonLRP()]
 
 
@@ -222,7 +174,7 @@ def test_nothing_is_left_on_the_model(explainer, failing):
     except (RuntimeError, Unsupported):
         raised = True
     assert raised is (failing or explainer.name in ("epsilon_lrp", "deeplift_rescale"))
-    assert_same(before, state_of(model))
+    assert_same_state(before, state_of(model))
     assert torch.equal(inputs, case.inputs)
     assert not case.inputs.requires_grad
 

@@ -1,94 +1,50 @@
-"""The mask gates against closed forms and slow oracles, on unmodified models; and that each of them can be wrong."""
+"""The mask gates against closed forms and slow oracles on unmodified models, with checks that the tests can fail."""
 
 import copy
 import gc
 import weakref
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from faithcheck.explainers import LeaveOneOut, Unsupported, attention_observer
-from faithcheck.explainers.attention_observer import AttentionObserver, output_without
-from faithcheck.explainers.gates import mask_gates
-from faithcheck.explainers.gates.mask_gates import FiniteMaskGate, GroupedMaskGate, MaskGate, dealt
-from faithcheck.explainers.gates.readout_gate import ReadoutGate
+from faithcheck.explainers import LeaveOneOut, Unsupported
+from faithcheck.explainers.gates import attention_gates, gate_effects, gate_removal
+from faithcheck.explainers.gates.attention_gates import GatedAttention, output_without
+from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate
+from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate, assign_groups
+from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of, checked_attribution, input_gradient
 from faithcheck.models import Case, select_target
-from faithcheck.models.architectures.base_models import BASE_MODELS
-from faithcheck.models.architectures.embedding_model import KeepFloat64
 from faithcheck.tests.helpers import hidden_keys
-from faithcheck.tests.unit.test_explainers import assert_same, state_of
+from faithcheck.tests.helpers.attention_models import (
+    DECODERS,
+    LENGTHS,
+    TEXT_MODELS,
+    OneLayer,
+    PyTorchEncoder,
+    case_of,
+    embedding_model,
+    readout_rows,
+    single_example,
+    tokens,
+    with_other_baseline,
+)
+from faithcheck.tests.helpers.model_state import assert_same_state, state_of
 
-CPU = torch.device("cpu")
-TEXT, DECODERS = ("bert", "gpt2", "llama"), ("gpt2", "llama")
-GATES = [MaskGate(), FiniteMaskGate(), ReadoutGate(), GroupedMaskGate()]
-LENGTHS, WIDTH = (6, 4, 5), 16
 GATES = (MaskGate("attention_mask"), FiniteMaskGate("attention_mask"), GroupedMaskGate(2, "attention_mask"))
 # Round-off of two layers in float64, of outputs of about 1.
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 
 every_gate = pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
-every_text = pytest.mark.parametrize("name", TEXT)
-
-
-class Reader(nn.Module):
-    """A small unmodified model; a decoder is read at ``last``."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs, attention_mask=None, last=None):
-        with KeepFloat64():
-            logits = self.model(inputs_embeds=inputs, attention_mask=attention_mask).logits
-        return logits if last is None else logits[torch.arange(len(last)), last]
-
-
-@cache
-def embedding_model(name, implementation="eager"):
-    base_model = BASE_MODELS[name].model(0, torch.float64, CPU)
-    base_model.model.set_attn_implementation(implementation)
-    return base_model if name == "vit" else Reader(base_model.model)
-
-
-def case_of(name, side="right", seed=0):
-    """Three texts of unlike length, first and last token special; or images. All other context is the mask."""
-    if name == "vit":
-        return BASE_MODELS[name].case(seed, torch.float64, CPU)
-    numbers = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(3, max(LENGTHS), WIDTH, dtype=torch.float64, generator=numbers)
-    lengths, positions = torch.tensor(LENGTHS).unsqueeze(1), torch.arange(max(LENGTHS))
-    first = 0 if side == "right" else max(LENGTHS) - lengths
-    last = first + lengths - 1
-    present = (first <= positions) & (positions <= last)
-    context = {"attention_mask": present.long()}
-    if name in DECODERS:
-        context["last"] = last.squeeze(1)
-    special = ~present | (positions == first) | (positions == last)
-    return Case(inputs, torch.tensor([0, 1, 2]), torch.zeros_like(inputs), special, context)
-
-
-def alone(case, i):
-    """One example of a right-padded case, without its padding."""
-    n = LENGTHS[i]
-    one = case.select(torch.tensor([i]))
-    context = {name: value[:, :n] if value.dim() > 1 else value for name, value in one.forward_arguments.items()}
-    return Case(one.inputs[:, :n], one.target, one.baseline[:, :n], one.special_tokens_mask[:, :n], context)
-
-
-def rows_read(case, queries):
-    """The row at which these models are read, ``(batch, queries)`` bool: a decoder's last, else the first."""
-    last = case.forward_arguments.get("last", torch.zeros(len(case.inputs), dtype=torch.int64))
-    return torch.arange(queries) == last.unsqueeze(1)
+every_text = pytest.mark.parametrize("name", TEXT_MODELS)
 
 
 def without_own_row(changes, read):
-    """Sum the oracle's changes ``(layers, batch, features, queries)``, a token's own row where it is read alone."""
+    """Sum the oracle's changes ``(layers, batch, features, queries)``, a token's own row where it is read single_example."""
     batch, features, queries = changes.shape[1:]
     total = torch.zeros(batch, features, dtype=torch.float64)
     for b in range(batch):
@@ -103,12 +59,12 @@ def without_own_row(changes, read):
 # --- the oracle ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*TEXT, "vit"])
-def test_the_oracle_hides_as_an_attention_mask_does(name):
+@pytest.mark.parametrize("name", [*TEXT_MODELS, "vit"])
+def test_the_oracle_removes_keys_as_an_attention_mask_does(name):
     model, case = embedding_model(name), case_of(name)
     loo = hidden_keys.leave_one_out(model, case)
     assert loo.abs().max() > 1e-2, "nothing changes: the tests below prove nothing"
-    if name in TEXT:
+    if name in TEXT_MODELS:
         torch.testing.assert_close(loo, LeaveOneOut(AttentionMask()).attribute(model, case), **EXACT)
     with torch.no_grad():
         plain = select_target(case.run(model), case.target)
@@ -121,82 +77,50 @@ def test_the_oracle_hides_as_an_attention_mask_does(name):
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("name", [*TEXT, "vit"])
-def test_the_mask_gate_is_the_derivative_of_a_gate_in_every_mask(name, side, implementation):
+@pytest.mark.parametrize("name", [*TEXT_MODELS, "vit"])
+def test_mask_gate_is_the_derivative_at_open_gates(name, side, implementation):
     case = case_of(name, side)
-    found = checked_attribution(MaskGate("attention_mask").attribute(embedding_model(name, implementation), case), case)
+    attribution = checked_attribution(
+        MaskGate("attention_mask").attribute(embedding_model(name, implementation), case), case
+    )
     expected = hidden_keys.derivatives(embedding_model(name), case)
-    torch.testing.assert_close(found, expected * case.unpadded, **EXACT)
+    torch.testing.assert_close(attribution, expected * case.unpadded, **EXACT)
     assert expected.abs().max() > 1e-2
-    assert (found[~case.unpadded] == 0).all()
+    assert (attribution[~case.unpadded] == 0).all()
 
 
-def test_and_a_difference_of_outputs():
+def test_mask_gate_is_the_limit_of_output_differences():
     model, case, h = embedding_model("bert"), case_of("bert"), 1e-4
-    found = MaskGate().attribute(model, case)
+    attribution = MaskGate().attribute(model, case)
     with torch.no_grad():
         for i in range(case.shape[1]):
             step = h * hidden_keys.single(case, i).double()
             up, down = (hidden_keys.gated(model, case, 1 + sign * step) for sign in (1, -1))
             # A central difference errs by h²/6 of the third derivative, about 1e-9.
-            torch.testing.assert_close(found[:, i], (up - down) / (2 * h), rtol=0, atol=1e-7)
+            torch.testing.assert_close(attribution[:, i], (up - down) / (2 * h), rtol=0, atol=1e-7)
 
 
 # --- the finite gate -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", [*TEXT, "vit"])
-def test_the_finite_gate_steps_to_each_row_without_the_key(name, implementation):
+@pytest.mark.parametrize("name", [*TEXT_MODELS, "vit"])
+def test_finite_gate_is_the_change_of_each_row_without_the_key(name, implementation):
     case = case_of(name)
-    found = FiniteMaskGate("attention_mask").attribute(embedding_model(name, implementation), case)
+    attribution = FiniteMaskGate("attention_mask").attribute(embedding_model(name, implementation), case)
     changes, _ = hidden_keys.finite_changes(embedding_model(name), case)
-    read = rows_read(case, changes.shape[-1])
+    read = readout_rows(case, changes.shape[-1])
     expected = without_own_row(changes, read)
-    torch.testing.assert_close(found, expected, **EXACT)
+    torch.testing.assert_close(attribution, expected, **EXACT)
     # Each part of the rule matters here: own rows are left out, and that of the token read is not.
     for others in (torch.ones_like(read), torch.zeros_like(read)):
         if name != "vit" or others.all():  # no feature is the class token
             assert (without_own_row(changes, others) - expected).abs().max() > 1e-3
 
 
-class OneLayer(nn.Module):
-    """One layer of attention and a linear map, or its square: tokens ``(batch, tokens, 6)`` to ``(batch, 2)``.
-
-    Read at a row, or at the mean of all.
-    """
-
-    def __init__(self, read=0, power=1, heads=1):
-        super().__init__()
-        numbers = torch.Generator().manual_seed(heads)
-        self.query, self.key, self.value = torch.randn(3, heads, 6, 3, dtype=torch.float64, generator=numbers) / 2
-        self.head = nn.Parameter(torch.randn(heads * 3, 2, dtype=torch.float64, generator=numbers))
-        self.read, self.power = read, power
-
-    def attention(self, x, attention_mask=None):
-        """Weights ``(batch, heads, tokens, tokens)`` and values."""
-        q, k, v = (x.unsqueeze(1) @ weight for weight in (self.query, self.key, self.value))
-        logits = q @ k.transpose(-1, -2)
-        if attention_mask is not None:
-            logits = logits.masked_fill(attention_mask[:, None, None] == 0, hidden_keys.HIDDEN)
-        return torch.softmax(logits, -1), v
-
-    def forward(self, inputs, attention_mask=None):
-        weights, values = self.attention(inputs, attention_mask)
-        outputs = (weights @ values).transpose(1, 2).flatten(2) @ self.head
-        return (outputs.mean(1) if self.read is None else outputs[:, self.read]) ** self.power
-
-
-def tokens(n=5, batch=2, special=None, seed=0):
-    numbers = torch.Generator().manual_seed(seed)
-    inputs = torch.randn(batch, n, 6, dtype=torch.float64, generator=numbers)
-    mask = {"attention_mask": torch.ones(batch, n, dtype=torch.int64)}
-    return Case(inputs, torch.arange(batch) % 2, torch.zeros_like(inputs), special, mask)
-
-
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("read", [0, 3, None], ids=["first", "fourth", "mean"])
-def test_by_hand(read, heads):
+def test_gates_of_one_layer_by_hand(read, heads):
     """A_ji (V_i − O_j), over 1 − A_ji for the finite gate, times the head, summed over heads and the rows read."""
     model, case = OneLayer(read, heads=heads), tokens()
     weights, values = model.attention(case.inputs)
@@ -233,35 +157,35 @@ def test_the_finite_gate_of_one_layer_before_a_linear_map_is_leave_one_out(read,
     assert (FiniteMaskGate().attribute(OneLayer(read, 2, heads), case) - loo).abs().max() > 1e-2
 
 
-def rows_found(model, case):
-    """The rows that `AttentionObserver.moved` says the model is read at."""
-    with AttentionObserver(case) as attention:
+def observed_readout_rows(model, case):
+    """The readout rows by `GatedAttention`."""
+    with GatedAttention(case) as attention:
         output = select_target(case.run(model), case.target)
-    attention.moved(output, "change")
-    return attention.read
+    attention.effects(output, "finite")
+    return attention.readout_rows
 
 
 @pytest.mark.parametrize(("read", "expected"), [(0, [0]), (3, [3]), (None, [0, 1, 2, 3, 4])])
-def test_which_rows_are_read(read, expected):
-    found = rows_found(OneLayer(read), tokens())
-    assert [row.nonzero().flatten().tolist() for row in found] == [expected, expected]
+def test_readout_rows_of_one_layer(read, expected):
+    attribution = observed_readout_rows(OneLayer(read), tokens())
+    assert [row.nonzero().flatten().tolist() for row in attribution] == [expected, expected]
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("name", [*TEXT, "vit"])
-def test_which_rows_of_a_whole_model_are_read(name, side):
+@pytest.mark.parametrize("name", [*TEXT_MODELS, "vit"])
+def test_readout_rows_of_whole_models(name, side):
     case = case_of(name, side)
-    read = rows_found(embedding_model(name), case)
-    assert torch.equal(read, rows_read(case, read.shape[1]))
+    read = observed_readout_rows(embedding_model(name), case)
+    assert torch.equal(read, readout_rows(case, read.shape[1]))
 
 
 # --- the grouped gate ------------------------------------------------------------------------------------------------
 
 
-def test_features_are_dealt_out_in_turn():
+def test_features_are_assigned_to_groups_in_turn():
     features = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 0], [1, 1, 0, 0, 0, 0, 0, 0]]).bool()
     expected = [[-1, 0, 1, -1, 2, 0, 1, -1], [0, 1, -1, -1, -1, -1, -1, -1]]
-    assert dealt(features, 3).tolist() == expected
+    assert assign_groups(features, 3).tolist() == expected
 
 
 def grouped(model, case, groups, long=False):
@@ -279,7 +203,7 @@ def grouped(model, case, groups, long=False):
     rows, outputs = [], []
     for group in halfway:
         changes, output = hidden_keys.finite_changes(model, case, group)
-        rows.append(without_own_row(changes, rows_read(case, changes.shape[-1])))
+        rows.append(without_own_row(changes, readout_rows(case, changes.shape[-1])))
         outputs.append(output)
     changes = torch.stack(rows)
     own, others = (changes * halfway).sum(0), (changes * ~halfway).sum(0) / (groups - 1)
@@ -291,21 +215,21 @@ def grouped(model, case, groups, long=False):
 
 
 @pytest.mark.parametrize(("groups", "special"), [(2, True), (4, True), (2, False)])
-@pytest.mark.parametrize("name", [*TEXT, "vit"])
-def test_the_grouped_gate_lets_one_group_half_way_at_a_time(name, groups, special):
+@pytest.mark.parametrize("name", [*TEXT_MODELS, "vit"])
+def test_grouped_gate_has_one_group_halfway_at_a_time(name, groups, special):
     model, case = embedding_model(name), case_of(name)
     case = case if special else replace(case, special_tokens_mask=~case.unpadded)
     expected = grouped(model, case, groups)
     for implementation in ("eager", "sdpa"):
-        found = GroupedMaskGate(groups, "attention_mask").attribute(embedding_model(name, implementation), case)
-        torch.testing.assert_close(found, expected, **EXACT)
+        attribution = GroupedMaskGate(groups, "attention_mask").attribute(embedding_model(name, implementation), case)
+        torch.testing.assert_close(attribution, expected, **EXACT)
     assert (FiniteMaskGate("attention_mask").attribute(model, case) - expected).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("name", TEXT)
-def test_the_grouped_gate_of_long_texts_spends_nothing_on_special_features(name, monkeypatch):
+@pytest.mark.parametrize("name", TEXT_MODELS)
+def test_grouped_gate_runs_no_pass_for_special_features_of_long_texts(name, monkeypatch):
     model, case = embedding_model(name), case_of(name)
-    monkeypatch.setattr(mask_gates, "LONG", max(LENGTHS))
+    monkeypatch.setattr(gate_removal, "LONG_TEXT", max(LENGTHS))
     long = case.unpadded.sum(1, keepdim=True) == max(LENGTHS)
     assert 0 < long.sum() < len(long)
     expected = torch.where(long, grouped(model, case, 4, long=True), grouped(model, case, 4))
@@ -314,20 +238,20 @@ def test_the_grouped_gate_of_long_texts_spends_nothing_on_special_features(name,
 
 
 @pytest.mark.parametrize("explainer", GATES, ids=lambda e: e.name)
-@pytest.mark.parametrize("name", [*TEXT, "vit"])
-def test_how_much_is_worked_on_at_once_changes_nothing_but_round_off(explainer, name, monkeypatch):
-    """All layers together, or one by one, with the gradient at the logits that the backward pass made."""
-    reckon, operands = attention_observer.gates_moved, []
+@pytest.mark.parametrize("name", [*TEXT_MODELS, "vit"])
+def test_batching_layers_changes_only_round_off(explainer, name, monkeypatch):
+    """All layers together, or one by one, with the gradient at the logits that the backward pass collectors."""
+    gate_effects_function, operands = gate_effects.gate_effects, []
 
     def followed(kinds, scratch, *values):
         operands.append(len(values))
-        return reckon(kinds, scratch, *values)
+        return gate_effects_function(kinds, scratch, *values)
 
-    monkeypatch.setattr(attention_observer, "gates_moved", followed)
+    monkeypatch.setattr(gate_effects, "gate_effects", followed)
     gate, model, case = replace(explainer, removal="attention_mask"), embedding_model(name), case_of(name)
     together, few = gate.attribute(model, case), len(operands)
     assert set(operands) == {2}
-    monkeypatch.setattr(attention_observer, "TOGETHER", 1)
+    monkeypatch.setattr(gate_effects, "BATCH_ENTRIES", 1)
     torch.testing.assert_close(gate.attribute(model, case), together, rtol=1e-12, atol=1e-13)
     assert len(operands) > 2 * few
     assert (3 in operands) == (explainer.name != "grouped_mask_gate")  # whose A is not the weights
@@ -337,7 +261,7 @@ def test_how_much_is_worked_on_at_once_changes_nothing_but_round_off(explainer, 
 def test_the_grouped_gate_of_a_square_in_closed_form(groups):
     """f = a², a linear in attention's output, falls to (a − d_i)² without i. With a group G halfway a is a − d_G/2.
 
-    φ_i = 2 a d_i there, where d_i is a's own fall without i, and d_G that without all of G. A group of one alone has
+    φ_i = 2 a d_i there, where d_i is a's own fall without i, and d_G that without all of G. A group of one single_example has
     φ(½) = 2ad − d², Leave-One-Out; φ(0) is 2ad less d times the mean d of the other groups.
     """
     square, linear, case = OneLayer(0, 2), OneLayer(0), tokens()
@@ -351,34 +275,34 @@ def test_the_grouped_gate_of_a_square_in_closed_form(groups):
     whole = torch.stack([fall((group == g).expand(2, -1)) for g in range(groups)], 1)
     halfway = 2 * (a - whole[:, group] / 2) * d
     others = 2 * (a - (whole.sum(1, keepdim=True) - whole[:, group]) / (2 * (groups - 1))) * d
-    found = GroupedMaskGate(groups).attribute(square, case)
-    torch.testing.assert_close(found, (0.6 * halfway + 0.4 * others).detach(), **EXACT)
+    attribution = GroupedMaskGate(groups).attribute(square, case)
+    torch.testing.assert_close(attribution, (0.6 * halfway + 0.4 * others).detach(), **EXACT)
     loo = LeaveOneOut(AttentionMask()).attribute(square, case)
     if groups == 5:
         torch.testing.assert_close(halfway.detach(), loo, **EXACT)
-    assert (found - loo).abs().max() > 1e-3
+    assert (attribution - loo).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("removal", ["attention_mask", "baseline"])
-def test_where_all_are_special_it_is_leave_one_out(removal):
+def test_grouped_gate_of_special_features_alone_is_leave_one_out(removal):
     model, case = embedding_model("bert"), case_of("bert")
     case = replace(case, special_tokens_mask=torch.ones_like(case.special_tokens_mask))
     loo = LeaveOneOut(AttentionMask()) if removal == "attention_mask" else LeaveOneOut()
-    found = GroupedMaskGate(2, removal).attribute(model, case)
-    torch.testing.assert_close(found, loo.attribute(model, case), rtol=0, atol=1e-12)
+    attribution = GroupedMaskGate(2, removal).attribute(model, case)
+    torch.testing.assert_close(attribution, loo.attribute(model, case), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("removal", ["attention_mask", "baseline"])
 @pytest.mark.parametrize("max_tokens", [1, 12, 13, 40])
-def test_the_size_of_a_pass_does_not_matter(max_tokens, removal):
+def test_max_tokens_does_not_change_the_result(max_tokens, removal):
     case, whole = case_of("bert"), GroupedMaskGate(3, removal)
     expected = whole.attribute(embedding_model("bert"), case)
-    found = replace(whole, max_tokens=max_tokens).attribute(embedding_model("bert"), case)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    attribution = replace(whole, max_tokens=max_tokens).attribute(embedding_model("bert"), case)
+    torch.testing.assert_close(attribution, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("groups", [1, 0, -3])
-def test_one_group_has_no_others(groups):
+def test_fewer_than_two_groups_are_refused(groups):
     with pytest.raises(ValueError, match=f"at least 2 groups, got {groups}"):
         GroupedMaskGate(groups)
 
@@ -388,12 +312,12 @@ def test_one_group_has_no_others(groups):
 
 @every_gate
 @every_text
-def test_a_padded_batch_is_its_texts_one_by_one(name, gate):
+def test_a_padded_batch_equals_its_texts_one_by_one(name, gate):
     model, case = embedding_model(name), case_of(name)
     together = gate.attribute(model, case)
     for i, n in enumerate(LENGTHS):
         torch.testing.assert_close(
-            together[i, :n].unsqueeze(0), gate.attribute(model, alone(case, i)), rtol=0, atol=1e-12
+            together[i, :n].unsqueeze(0), gate.attribute(model, single_example(case, i)), rtol=0, atol=1e-12
         )
         assert (together[i, n:] == 0).all()
 
@@ -434,8 +358,8 @@ def test_output_without_on_images():
         model = embedding_model("vit", implementation)
         whole = select_target(case.run(model), case.target).detach()
         removed = [(torch.arange(6) == i).expand(3, -1) for i in range(6)]
-        found = torch.stack([whole - output_without(model, case, gone) for gone in removed], 1)
-        torch.testing.assert_close(found, loo, **EXACT)
+        attribution = torch.stack([whole - output_without(model, case, gone) for gone in removed], 1)
+        torch.testing.assert_close(attribution, loo, **EXACT)
 
 
 # --- what is a softmax -----------------------------------------------------------------------------------------------
@@ -504,13 +428,13 @@ TOO_WIDE = {
 
 
 @pytest.mark.parametrize("name", SOFTMAXES)
-def test_every_softmax_is_seen(name):
+def test_every_way_to_write_a_softmax_is_recognised(name):
     case = tokens()
     expected = MaskGate().attribute(Attends(SOFTMAXES["torch.softmax"]), case)
     torch.testing.assert_close(MaskGate().attribute(Attends(SOFTMAXES[name]), case), expected, **EXACT)
 
 
-def test_and_one_inside_scaled_dot_product_attention():
+def test_softmax_inside_scaled_dot_product_attention_is_recognised():
     case = tokens()
     fused = Attends(None)
     fused.forward = lambda x, **context: scaled_dot_product_attention(x, x, x, scale=1.0)[:, 0]
@@ -519,13 +443,13 @@ def test_and_one_inside_scaled_dot_product_attention():
 
 
 @pytest.mark.parametrize("name", [*LOOK_ALIKES, *TOO_WIDE])
-def test_what_only_looks_like_a_softmax_is_left_as_it_is(name):
+def test_lookalikes_of_a_softmax_are_not_gated(name):
     model, case = Attends((LOOK_ALIKES | TOO_WIDE)[name]), tokens()
-    with AttentionObserver(case) as attention:
+    with GatedAttention(case) as attention:
         output = case.run(model)
     assert torch.equal(output, case.run(model))
     assert not attention.weights
-    with pytest.raises(Unsupported, match=r"no softmax attention over the features|of which no softmax is made"):
+    with pytest.raises(Unsupported, match=r"no softmax attention over the features|of which no softmax is collectors"):
         MaskGate().attribute(model, case)
 
 
@@ -543,17 +467,6 @@ def test_a_model_may_end_in_log_probabilities():
     share = torch.softmax(case.run(model), 1).detach().T.unsqueeze(-1)
     expected = every[case.target, torch.arange(2)] - (share * every).sum(0)
     torch.testing.assert_close(MaskGate().attribute(LogProbabilities(), case), expected, **EXACT)
-
-
-class PyTorch(nn.Module):
-    """PyTorch's own encoder layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True, dtype=torch.float64)
-
-    def forward(self, x, **context):
-        return self.layer(x)[:, 0]
 
 
 class Merged(Attends):
@@ -582,7 +495,7 @@ class Unused(Attends):
 
 KEYS = SOFTMAXES["torch.softmax"]
 REFUSED = {
-    "hidden": (PyTorch().eval(), "hides its attention weights: load the model with attn_implementation='eager'"),
+    "hidden": (PyTorchEncoder().eval(), "hides its attention weights: load the model with attn_implementation='eager'"),
     "another axis": (Attends(lambda z: torch.softmax(z, 1)), "not normalised over the keys"),
     "heads in the batch": (Merged(KEYS), r"attention of (4 rows for 2|8 rows for 4) examples"),
     "unlike length": (Shrinking(KEYS), "layers of 5 and 6 positions"),
@@ -593,7 +506,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 @every_gate
-def test_what_cannot_be_gated_is_refused(gate, name):
+def test_models_that_cannot_be_gated_are_refused(gate, name):
     model, message = REFUSED[name]
     case = replace(tokens(special=torch.ones(2, 5, dtype=torch.bool)), forward_arguments={})
     plain = case.run(model).detach()
@@ -608,7 +521,7 @@ def test_another_removal_is_refused(gate):
         replace(gate, removal="zero").attribute(OneLayer(), tokens())
 
 
-def test_attention_among_fewer_than_the_features_is_none_of_theirs():
+def test_attention_over_fewer_positions_than_features_is_refused():
     model, case = OneLayer(), tokens()
     wider = replace(
         case, inputs=torch.cat([case.inputs] * 2, 1), baseline=torch.cat([case.baseline] * 2, 1), forward_arguments={}
@@ -622,16 +535,10 @@ def test_attention_among_fewer_than_the_features_is_none_of_theirs():
 # --- by the baseline -------------------------------------------------------------------------------------------------
 
 
-def away(case, seed=3):
-    """The case with another baseline than 0."""
-    baseline = torch.randn(case.inputs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return replace(case, baseline=baseline)
-
-
 @pytest.mark.parametrize("gate", [MaskGate, FiniteMaskGate])
 @pytest.mark.parametrize("removal", [None, "baseline"])
 def test_by_the_baseline_a_gate_is_the_gradient_times_the_difference(gate, removal):
-    model, case = embedding_model("bert"), away(case_of("bert"))
+    model, case = embedding_model("bert"), with_other_baseline(case_of("bert"))
     case = replace(case, forward_arguments={}) if removal is None else case
     expected = ((case.inputs - case.baseline) * input_gradient(model, case)).sum(2)
     torch.testing.assert_close(gate(removal).attribute(model, case), expected, **EXACT)
@@ -675,7 +582,7 @@ def test_the_grouped_gate_by_the_baseline_of_a_quadratic(groups):
     torch.testing.assert_close(LeaveOneOut().attribute(model, case), exact, **EXACT)
 
 
-def test_by_default_the_case_says_which():
+def test_the_default_removal_depends_on_the_attention_mask():
     model, case = embedding_model("bert"), case_of("bert")
     for gate in (MaskGate, FiniteMaskGate, GroupedMaskGate):
         masked = gate(removal="attention_mask").attribute(model, case)
@@ -691,8 +598,8 @@ def test_by_default_the_case_says_which():
 @every_gate
 @every_text
 @pytest.mark.parametrize("special", [False, True])
-def test_a_single_feature_has_all_the_attention_and_no_gate_moves_it(gate, name, special):
-    case = alone(case_of(name), 0)
+def test_gates_of_a_single_feature_are_zero(gate, name, special):
+    case = single_example(case_of(name), 0)
     context = {
         key: value[:, :1] if value.dim() > 1 else torch.zeros_like(value)
         for key, value in case.forward_arguments.items()
@@ -715,7 +622,7 @@ class Sharp(OneLayer):
 
 
 @pytest.mark.parametrize("gap", [0.0, 5.0, 25.0, 40.0])
-def test_a_row_that_attends_to_one_key_almost_alone(gap):
+def test_a_row_that_attends_almost_only_to_one_key(gap):
     model, case = Sharp(), tokens()
     model.gap = gap
     loo = LeaveOneOut(AttentionMask()).attribute(model, case)
@@ -725,21 +632,21 @@ def test_a_row_that_attends_to_one_key_almost_alone(gap):
 
 @every_gate
 @pytest.mark.parametrize("special", [False, True])
-def test_and_to_one_key_alone(gate, special):
+def test_a_row_that_attends_only_to_one_key(gate, special):
     """exp(−800) is 0: the weight of the first token is 1, every other 0, and nothing is left to compare with."""
     model, case = Sharp(), tokens(special=torch.full((2, 5), special))
     model.gap = 800.0
-    found = checked_attribution(gate.attribute(model, case), case)
-    torch.testing.assert_close(found[:, 1:], torch.zeros(2, 4).double(), **EXACT)
+    attribution = checked_attribution(gate.attribute(model, case), case)
+    torch.testing.assert_close(attribution[:, 1:], torch.zeros(2, 4).double(), **EXACT)
     torch.testing.assert_close(MaskGate().attribute(model, case), torch.zeros(2, 5).double(), **EXACT)
 
 
 @every_gate
 @pytest.mark.parametrize("name", DECODERS)
-def test_the_first_row_of_a_decoder_sees_itself_alone_and_the_rest_is_as_it_is(gate, name):
+def test_decoder_gates_are_zero_only_after_the_readout_row(gate, name):
     case = case_of(name)
-    found = checked_attribution(gate.attribute(embedding_model(name), case), case)
-    assert found[case.unpadded].abs().min() > 0
+    attribution = checked_attribution(gate.attribute(embedding_model(name), case), case)
+    assert attribution[case.unpadded].abs().min() > 0
     case = replace(case, special_tokens_mask=~case.unpadded)
     earlier = replace(
         case, forward_arguments={**case.forward_arguments, "last": torch.full((3,), 1)}
@@ -748,27 +655,27 @@ def test_the_first_row_of_a_decoder_sees_itself_alone_and_the_rest_is_as_it_is(g
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_special_token_after_the_row_that_is_read_has_the_error_of_f_of_x_alone(name):
+def test_a_special_token_after_the_readout_row_gets_only_the_error_of_f_of_x(name):
     """It moves nothing: what the grouped gate gives it is f(x) as guessed less f(x), the same for all of an example."""
     case = case_of(name)
     special = torch.zeros_like(case.unpadded).index_fill(1, torch.tensor([2, 3]), True) & case.unpadded
     earlier = replace(
         case, special_tokens_mask=special, forward_arguments={**case.forward_arguments, "last": torch.full((3,), 1)}
     )
-    found = GroupedMaskGate(2).attribute(embedding_model(name), earlier)
+    attribution = GroupedMaskGate(2).attribute(embedding_model(name), earlier)
     both = special.sum(1) == 2
     assert both.any()
-    torch.testing.assert_close(found[both, 2], found[both, 3], **EXACT)
-    assert 0 < found[both, 2].abs().max() < 0.1
+    torch.testing.assert_close(attribution[both, 2], attribution[both, 3], **EXACT)
+    assert 0 < attribution[both, 2].abs().max() < 0.1
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_halfway_a_row_looks_no_further_than_before(name):
+def test_halfway_weights_stay_causal(name):
     case = replace(case_of(name), special_tokens_mask=None)
     first = hidden_keys.single(case, 0)
-    with torch.no_grad(), AttentionObserver(case, first, 0.5) as attention:
+    with torch.no_grad(), GatedAttention(case, first, 0.5) as attention:
         case.run(embedding_model(name))
-    for weights in attention.weights:
+    for weights in attention.gated_weights:
         assert (weights[..., 0, 0] == 1).all()
         assert (weights.triu(1) == 0).all()
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]).double(), **EXACT)
@@ -808,38 +715,38 @@ BROKEN = {
 @every_gate
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
-def test_nothing_is_left_on_the_model_or_the_case(gate, broken, grad):
+def test_gates_leave_model_and_case_unchanged(gate, broken, grad):
     model, case = copy.deepcopy(embedding_model("bert")), case_of("bert")
     damage, error = BROKEN[broken]
     damage(model.model)
     model.model.bert.encoder.layer[0].register_forward_hook(lambda *_: None)  # the user's own stays
-    kept = case.select(torch.arange(3))
+    original = case.select(torch.arange(3))
     with torch.set_grad_enabled(grad):
         before = state_of(model)
         if error is None:
-            found = attribution_of(gate, model, case)
+            attribution = attribution_of(gate, model, case)
         else:
             with pytest.raises(error):
                 gate.attribute(model, case)
-        assert_same(before, state_of(model))
+        assert_same_state(before, state_of(model))
     if error is None:
-        assert torch.equal(found, gate.attribute(model, case)), "the same again"
-        assert not found.requires_grad
+        assert torch.equal(attribution, gate.attribute(model, case)), "the same again"
+        assert not attribution.requires_grad
     for name in ("inputs", "baseline", "target", "special_tokens_mask"):
-        assert torch.equal(getattr(case, name), getattr(kept, name))
-    assert torch.equal(case.forward_arguments["attention_mask"], kept.forward_arguments["attention_mask"])
+        assert torch.equal(getattr(case, name), getattr(original, name))
+    assert torch.equal(case.forward_arguments["attention_mask"], original.forward_arguments["attention_mask"])
     assert not case.inputs.requires_grad
 
 
 @every_gate
-def test_the_result_is_no_part_of_a_graph(gate):
+def test_the_attribution_requires_no_grad(gate):
     for kind in ("attention_mask", "baseline"):
         assert not replace(gate, removal=kind).attribute(embedding_model("bert"), case_of("bert")).requires_grad
 
 
 @every_gate
 @every_text
-def test_weights_may_require_grad_or_not(gate, name):
+def test_parameters_may_require_grad_or_not(gate, name):
     model, case = embedding_model(name), case_of(name)
     frozen = copy.deepcopy(model).requires_grad_(False)
     assert torch.equal(gate.attribute(model, case), gate.attribute(frozen, case))
@@ -849,40 +756,43 @@ def test_weights_may_require_grad_or_not(gate, name):
 
 
 @every_gate
-def test_inference_mode_is_refused_by_torch_itself_as_for_every_gradient(gate):
-    model, case = embedding_model("bert"), case_of("bert")  # made outside: tensors made inside are of no use elsewhere
+def test_inference_mode_raises_the_error_of_torch(gate):
+    model, case = (
+        embedding_model("bert"),
+        case_of("bert"),
+    )  # collectors outside: tensors collectors inside are of no use elsewhere
     with torch.inference_mode(), pytest.raises(RuntimeError, match="does not require grad"):
         gate.attribute(model, case)
 
 
 @every_gate
-@pytest.mark.parametrize("name", [*TEXT, "vit"])
+@pytest.mark.parametrize("name", [*TEXT_MODELS, "vit"])
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
-def test_in_less_precision(gate, name, dtype, within):
+def test_lower_precision(gate, name, dtype, within):
     """A handful of operations with 24 or 8 bits, in parts of the largest value; wrong is off by 1 or more."""
     model, case = copy.deepcopy(embedding_model(name)).to(dtype), case_of(name)
     expected = gate.attribute(embedding_model(name), case)
     lower = replace(case, inputs=case.inputs.to(dtype), baseline=case.baseline.to(dtype))
-    found = checked_attribution(gate.attribute(model, lower), lower)
-    assert (found - expected).abs().max() < within * expected.abs().max()
+    attribution = checked_attribution(gate.attribute(model, lower), lower)
+    assert (attribution - expected).abs().max() < within * expected.abs().max()
 
 
 @pytest.mark.parametrize("explainer", GATES, ids=lambda e: e.name)
-def test_no_graph_is_kept(explainer, monkeypatch):
+def test_no_graph_is_kept_alive(explainer, monkeypatch):
     """A hook that holds what holds its tensor is never freed: Python's collector does not see through the graph."""
-    made = []
+    collectors = []
 
-    class Followed(attention_observer.Moved):
+    class Followed(gate_effects.GateEffectCollector):
         def __init__(self, *args):
             super().__init__(*args)
-            made.append(weakref.ref(self))
+            collectors.append(weakref.ref(self))
 
-    monkeypatch.setattr(attention_observer, "Moved", Followed)
+    monkeypatch.setattr(attention_gates, "GateEffectCollector", Followed)
     model, case = embedding_model("bert"), case_of("bert")
     explainer.attribute(model, case)
     gc.collect()
-    assert made
-    assert all(one() is None for one in made)
+    assert collectors
+    assert all(one() is None for one in collectors)
 
 
 class LogitsGoOn(nn.Module):
@@ -904,16 +814,16 @@ class LogitsGoOn(nn.Module):
         return self.head(x[:, 0])
 
 
-@pytest.mark.parametrize("together", [1, attention_observer.TOGETHER])
-def test_the_gradient_at_logits_is_that_of_their_softmax_alone(together, monkeypatch):
-    monkeypatch.setattr(attention_observer, "TOGETHER", together)
+@pytest.mark.parametrize("together", [1, gate_effects.BATCH_ENTRIES])
+def test_first_order_effects_ignore_other_readers_of_the_logits(together, monkeypatch):
+    monkeypatch.setattr(gate_effects, "BATCH_ENTRIES", together)
     inputs = torch.randn(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     case = Case(inputs, torch.tensor([0, 1]), torch.zeros_like(inputs))
-    watched = AttentionObserver(case)
-    with torch.enable_grad(), watched:
+    attention = GatedAttention(case)
+    with torch.enable_grad(), attention:
         output = select_target(case.run(LogitsGoOn()), case.target)
-    at_weights = torch.autograd.grad(output.sum(), watched.weights, retain_graph=True)
-    (derivative,) = watched.moved(output, "derivative")
-    for layer, (weights, gradient) in enumerate(zip(watched.weights, at_weights, strict=True)):
-        byhand = weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
-        torch.testing.assert_close(derivative[layer], byhand.detach(), rtol=1e-12, atol=1e-14)
+    at_weights = torch.autograd.grad(output.sum(), attention.gated_weights, retain_graph=True)
+    (derivative,) = attention.effects(output, "first-order")
+    for layer, (weights, gradient) in enumerate(zip(attention.gated_weights, at_weights, strict=True)):
+        by_hand = weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
+        torch.testing.assert_close(derivative[layer], by_hand.detach(), rtol=1e-12, atol=1e-14)

@@ -1,23 +1,25 @@
-"""What gates cannot see, they refuse: a wrong map without a word is the worst that an explainer can give."""
+"""Models and settings that the gates refuse, because their attribution would be wrong without a warning."""
 
 import pytest
 import torch
 from torch import nn
 
 from faithcheck.explainers import LeaveOneOut, Unsupported
-from faithcheck.explainers.attention_observer import output_without
-from faithcheck.explainers.gates.mask_gates import FiniteMaskGate, GroupedMaskGate, MaskGate
+from faithcheck.explainers.gates.attention_gates import output_without
+from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate
+from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate
+from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask
-from faithcheck.tests.unit.test_gates import OneLayer, case_of, embedding_model, tokens
+from faithcheck.tests.helpers.attention_models import OneLayer, case_of, embedding_model, tokens
 
 GATES = [MaskGate(), FiniteMaskGate(), GroupedMaskGate(2), ReadoutGate()]
 every_gate = pytest.mark.parametrize("gate", GATES, ids=lambda gate: gate.name)
 
 
 class Pooled(OneLayer):
-    """Attention, and then attention pooling of its values: the pool's softmax has no gate."""
+    """Attention, then attention pooling of its outputs: the softmax of the pooling has no gate."""
 
     def forward(self, inputs, attention_mask=None):
         weights, values = self.attention(inputs, attention_mask)
@@ -34,8 +36,8 @@ class ByKeyword(OneLayer):
         return torch.softmax(input=q @ k.transpose(-1, -2), dim=-1), v
 
 
-class Layer(nn.Module):
-    """A layer of attention with a residual, which makes its causal mask, or its positions, itself."""
+class ResidualAttention(nn.Module):
+    """A layer of attention with a residual, which may make its causal mask or its positions itself."""
 
     def __init__(self, kind):
         super().__init__()
@@ -58,7 +60,7 @@ class Stack(nn.Module):
 
     def __init__(self, kind):
         super().__init__()
-        self.layers = nn.ModuleList(Layer(kind) for _ in range(2))
+        self.layers = nn.ModuleList(ResidualAttention(kind) for _ in range(2))
         self.norm = nn.Identity() if kind != "mixing" else Mixing()
         self.head = nn.Linear(6, 2, dtype=torch.float64)
 
@@ -76,24 +78,24 @@ class Mixing(nn.Module):
 
 
 @pytest.mark.parametrize("gate", GATES[:3], ids=lambda gate: gate.name)
-def test_a_softmax_beside_the_attention_has_no_gate(gate):
+def test_gates_refuse_a_softmax_beside_the_attention(gate):
     with pytest.raises(Unsupported, match="pooling"):
         gate.attribute(Pooled(), tokens())
 
 
-def test_and_cannot_be_removed_by():
+def test_output_without_refuses_a_softmax_beside_the_attention():
     case = tokens()
     with pytest.raises(Unsupported, match="pooling"):
         output_without(Pooled(), case, torch.zeros_like(case.unpadded))
 
 
 @pytest.mark.parametrize("gate", GATES[:3], ids=lambda gate: gate.name)
-def test_operations_by_keyword_are_seen(gate):
+def test_operations_called_by_keyword_are_recognised(gate):
     torch.testing.assert_close(gate.attribute(ByKeyword(), tokens()), gate.attribute(OneLayer(), tokens()))
 
 
 @every_gate
-def test_dropout_in_train_mode_is_refused_and_draws_nothing(gate):
+def test_dropout_in_train_mode_is_refused_before_it_draws(gate):
     model, case = embedding_model("bert"), case_of("bert")
     model.train()
     try:
@@ -106,13 +108,13 @@ def test_dropout_in_train_mode_is_refused_and_draws_nothing(gate):
 
 
 @pytest.mark.parametrize("kind", ["causal", "positions", "mixing"])
-def test_the_readout_row_must_be_the_same_by_itself(kind):
+def test_layers_that_depend_on_the_place_of_a_row_are_refused(kind):
     torch.manual_seed(0)
     with pytest.raises(Unsupported, match=r"run by itself|5 positions"):
         ReadoutGate().attribute(Stack(kind), tokens())
 
 
-def test_and_is_in_a_stack_that_makes_nothing_inside():
+def test_layers_that_do_not_depend_on_the_place_of_a_row_are_explained():
     torch.manual_seed(0)
     model, case = Stack("plain"), tokens()
     assert torch.isfinite(ReadoutGate().attribute(model, case)).all()
@@ -127,18 +129,20 @@ def test_a_model_read_at_all_positions_is_refused_in_bfloat16_too():
 
     torch.manual_seed(0)
     model, case = Mean("plain").bfloat16(), tokens()
-    low = case.__class__(case.inputs.bfloat16(), case.target, case.baseline.bfloat16(), context=case.forward_arguments)
+    low = case.__class__(
+        case.inputs.bfloat16(), case.target, case.baseline.bfloat16(), forward_arguments=case.forward_arguments
+    )
     with pytest.raises(Unsupported, match="5 positions"):
         ReadoutGate().attribute(model, low)
 
 
 @pytest.mark.parametrize("arguments", [{"groups": 2.5}, {"groups": 1}, {"groups": "4"}, {"max_tokens": 0}])
-def test_a_grouped_gate_that_is_none(arguments):
+def test_grouped_gate_refuses_bad_arguments(arguments):
     with pytest.raises(ValueError, match=r"groups|max_tokens"):
         GroupedMaskGate(**arguments)
 
 
-def test_a_removal_is_an_object():
+def test_budget_refuses_the_name_of_a_removal():
     with pytest.raises(ValueError, match=r"AttentionMask\(\)"):
         BudgetedLeaveOneOut(removal="attention_mask")
 
@@ -146,12 +150,12 @@ def test_a_removal_is_an_object():
 @pytest.mark.parametrize("target", [{"error": 0.0}, {"correlation": 0.999999999}])
 def test_a_full_budget_is_exact_with_a_target_too(target):
     model, case = embedding_model("bert"), case_of("bert")
-    found, report = BudgetedLeaveOneOut(1.0, **target).attribute_with_report(model, case)
-    torch.testing.assert_close(found, LeaveOneOut(AttentionMask()).attribute(model, case), rtol=0, atol=1e-12)
+    attribution, report = BudgetedLeaveOneOut(1.0, **target).attribute_with_report(model, case)
+    torch.testing.assert_close(attribution, LeaveOneOut(AttentionMask()).attribute(model, case), rtol=0, atol=1e-12)
     assert report.exact.equal(case.unpadded)
     assert (report.rows == case.unpadded.sum(1) + 2).all()
 
 
-def test_an_error_in_units_of_the_output_is_not_the_same_at_any_scale():
+def test_a_target_error_gives_up_the_claim_of_scale():
     assert "scale" in BudgetedLeaveOneOut(correlation=0.9).claims
     assert "scale" not in BudgetedLeaveOneOut(error=0.1).claims

@@ -11,8 +11,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from faithcheck.explainers import LeaveOneOut, Unsupported
-from faithcheck.explainers.gates import mask_gates, readout_gate
-from faithcheck.explainers.gates.mask_gates import MaskGate
+from faithcheck.explainers.gates import gate_removal, readout_copies, readout_recording
+from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of, checked_attribution
@@ -24,23 +24,23 @@ from faithcheck.models.architectures.gpt2 import gpt2
 from faithcheck.models.architectures.llama import llama
 from faithcheck.models.architectures.vit import vit
 from faithcheck.tests.helpers import hidden_keys
-from faithcheck.tests.unit.test_explainers import assert_same, state_of
-from faithcheck.tests.unit.test_gates import (
+from faithcheck.tests.helpers.attention_models import (
     DECODERS,
     LENGTHS,
-    REFUSED,
-    TEXT,
+    TEXT_MODELS,
     OneLayer,
-    alone,
-    away,
+    PyTorchEncoder,
     case_of,
-    rows_read,
+    readout_rows,
+    single_example,
     tokens,
+    with_other_baseline,
 )
+from faithcheck.tests.helpers.model_state import assert_same_state, state_of
 
 CPU = torch.device("cpu")
 GATE = ReadoutGate("attention_mask")
-MAKE = {
+MODELS = {
     "bert": lambda layers: bert(num_hidden_layers=layers),
     "gpt2": lambda layers: gpt2(n_layer=layers),
     "llama": lambda layers: llama(num_hidden_layers=layers),
@@ -49,8 +49,8 @@ MAKE = {
 # Round-off of a few layers in float64, of outputs of about 1.
 EXACT = {"rtol": 1e-10, "atol": 1e-11}
 
-every_name = pytest.mark.parametrize("name", MAKE)
-every_text = pytest.mark.parametrize("name", TEXT)
+every_name = pytest.mark.parametrize("name", MODELS)
+every_text = pytest.mark.parametrize("name", TEXT_MODELS)
 
 
 class LinearHead(nn.Module):
@@ -58,7 +58,7 @@ class LinearHead(nn.Module):
 
     def __init__(self, name, layers):
         super().__init__()
-        self.base_model = random_weights(lambda: MAKE[name](layers))(0, torch.float64, CPU)
+        self.base_model = random_weights(lambda: MODELS[name](layers))(0, torch.float64, CPU)
         self.head = nn.Linear(16, 3, dtype=torch.float64)
 
     @property
@@ -99,7 +99,7 @@ def by_oracle(model, case, layers, exact_from):
     """Key i hidden from the readout row in the upper layers; in other layers and rows, the mean of both gates."""
     changes = (hidden_keys.row_derivatives(model, case) + hidden_keys.finite_changes(model, case)[0]) / 2
     batch, features, queries = changes.shape[1:]
-    read = rows_read(case, queries)
+    read = readout_rows(case, queries)
     result = hidden_keys.leave_one_out_of_rows(model, case, read, range(exact_from, layers))
     for b in range(batch):
         for i in range(features):
@@ -113,31 +113,31 @@ def by_oracle(model, case, layers, exact_from):
 
 def own_key(case, queries):
     """Where the feature is the token that the model is read at, ``(batch, features)``; nowhere in a ViT."""
-    return rows_read(case, queries)[:, -case.shape[1] :]
+    return readout_rows(case, queries)[:, -case.shape[1] :]
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @every_name
-def test_the_readout_row_without_the_key_in_the_upper_layers_and_gates_elsewhere(name, implementation, layers):
+def test_exact_in_the_readout_row_of_the_upper_layers_and_by_gates_elsewhere(name, implementation, layers):
     case = case_of(name)
     expected = by_oracle(embedding_model(name, layers), case, layers, first_exact(name, layers))
-    found = checked_attribution(explain(embedding_model(name, layers, implementation), case), case)
+    attribution = checked_attribution(explain(embedding_model(name, layers, implementation), case), case)
     others = ~own_key(case, case.shape[1] + (name == "vit"))
-    torch.testing.assert_close(found[others], expected[others], **EXACT)
+    torch.testing.assert_close(attribution[others], expected[others], **EXACT)
     for other in range(layers):  # where the exact part begins matters
         if other != first_exact(name, layers):
             assert (by_oracle(embedding_model(name, layers), case, layers, other) - expected).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("some", [1, 2, 3])
-def test_of_short_texts_the_features_that_move_most_are_exact_and_the_others_by_gates(some, monkeypatch):
+def test_short_texts_are_exact_for_the_features_with_the_largest_effects(some, monkeypatch):
     layers, case = 3, case_of("bert")
     model = embedding_model("bert", layers)
-    monkeypatch.setattr(readout_gate, "SHORT", some)
+    monkeypatch.setattr(readout_copies, "COPIES_IN_SHORT_TEXTS", some)
     exact, by_gates = (by_oracle(model, case, layers, since) for since in (first_exact("bert", layers), layers))
     sizes = hidden_keys.finite_changes(model, case)[0].abs().sum(0)
-    own = torch.eye(case.shape[1], dtype=torch.bool) & ~rows_read(case, case.shape[1]).unsqueeze(1)
+    own = torch.eye(case.shape[1], dtype=torch.bool) & ~readout_rows(case, case.shape[1]).unsqueeze(1)
     most = sizes.masked_fill(own, 0).sum(2).masked_fill(~case.unpadded, -1).topk(some).indices
     again = torch.zeros(case.shape, dtype=torch.bool).scatter(1, most, True)
     others = ~own_key(case, case.shape[1])
@@ -146,14 +146,14 @@ def test_of_short_texts_the_features_that_move_most_are_exact_and_the_others_by_
 
 
 @pytest.mark.parametrize("name", ["bert", *DECODERS])
-def test_the_token_that_is_read_has_its_own_row_in_every_layer(name):
+def test_the_readout_token_counts_its_own_row_in_every_layer(name):
     case = case_of(name)
     own = own_key(case, case.shape[1])
-    found, expected = (
+    attribution, expected = (
         explain(embedding_model(name, 3), case),
         by_oracle(embedding_model(name, 3), case, 3, first_exact(name, 3)),
     )
-    torch.testing.assert_close(found[own], expected[own], **EXACT)
+    torch.testing.assert_close(attribution[own], expected[own], **EXACT)
 
 
 @every_name
@@ -162,7 +162,7 @@ def test_one_layer_of_any_model_before_a_linear_head_is_leave_one_out(name):
     model, case = embedding_model(name, 1), case_of(name)
     loo = hidden_keys.leave_one_out(model, case)
     torch.testing.assert_close(explain(model, case), loo * case.unpadded, **EXACT)
-    if name in TEXT:
+    if name in TEXT_MODELS:
         torch.testing.assert_close(loo, LeaveOneOut(AttentionMask()).attribute(model, case), **EXACT)
     assert (MaskGate("attention_mask").attribute(model, case) - loo).abs().max() > 1e-2
 
@@ -175,7 +175,7 @@ class Tanh(LinearHead):
 
 
 @every_name
-def test_a_head_is_taken_by_its_gradient(name):
+def test_a_nonlinear_head_is_linearised(name):
     """f = tanh(y): (1 − tanh² y) times the map of y, each part of it."""
     model, case = embedding_model(name, 3), case_of(name)
     curved = copy.deepcopy(model)
@@ -189,12 +189,14 @@ def test_a_head_is_taken_by_its_gradient(name):
 
 
 @every_text
-def test_a_padded_batch_is_its_texts_one_by_one(name):
+def test_a_padded_batch_equals_its_texts_one_by_one(name):
     """Decoders are read at another row in each example."""
     model, case = embedding_model(name, 3), case_of(name)
     together = explain(model, case)
     for i, n in enumerate(LENGTHS):
-        torch.testing.assert_close(together[i, :n].unsqueeze(0), explain(model, alone(case, i)), rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            together[i, :n].unsqueeze(0), explain(model, single_example(case, i)), rtol=0, atol=1e-12
+        )
         assert (together[i, n:] == 0).all()
 
 
@@ -209,10 +211,10 @@ def test_padding_on_the_left(name, implementation):
                 "attention_mask": case.forward_arguments["attention_mask"].index_fill(1, torch.tensor(0), 1)
             },
         )
-    found = explain(embedding_model(name, 3, implementation), case)
+    attribution = explain(embedding_model(name, 3, implementation), case)
     others = ~own_key(case, case.shape[1])
     torch.testing.assert_close(
-        found[others], by_oracle(embedding_model(name, 3), case, 3, first_exact(name, 3))[others], **EXACT
+        attribution[others], by_oracle(embedding_model(name, 3), case, 3, first_exact(name, 3))[others], **EXACT
     )
 
 
@@ -220,7 +222,7 @@ def test_padding_on_the_left(name, implementation):
 
 
 @every_text
-def test_a_single_feature_has_all_the_attention_and_nothing_moves(name):
+def test_the_gate_of_a_single_feature_is_zero(name):
     case = case_of(name)
     context = {"attention_mask": torch.ones(3, 1, dtype=torch.int64)}
     if name in DECODERS:
@@ -230,23 +232,25 @@ def test_a_single_feature_has_all_the_attention_and_nothing_moves(name):
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_what_comes_after_the_row_that_is_read_has_nothing(name):
+def test_tokens_after_the_readout_row_get_zero(name):
     case = case_of(name)
     case = replace(case, forward_arguments={**case.forward_arguments, "last": torch.tensor([2, 1, 3])})
-    found, others = explain(embedding_model(name, 3), case), ~own_key(case, case.shape[1])
+    attribution, others = explain(embedding_model(name, 3), case), ~own_key(case, case.shape[1])
     torch.testing.assert_close(
-        found[others], by_oracle(embedding_model(name, 3), case, 3, first_exact(name, 3))[others], **EXACT
+        attribution[others], by_oracle(embedding_model(name, 3), case, 3, first_exact(name, 3))[others], **EXACT
     )
-    for row, last in zip(found, (2, 1, 3), strict=True):
+    for row, last in zip(attribution, (2, 1, 3), strict=True):
         assert (row[last + 1 :] == 0).all()
         assert row[: last + 1].abs().min() > 0
 
 
 def test_by_the_baseline_it_is_the_mask_gate():
-    model, case = embedding_model("bert", 2), away(case_of("bert"))
+    model, case = embedding_model("bert", 2), with_other_baseline(case_of("bert"))
     assert torch.equal(ReadoutGate("baseline").attribute(model, case), MaskGate("baseline").attribute(model, case))
-    bare = replace(case, forward_arguments={})
-    assert torch.equal(ReadoutGate().attribute(model, bare), MaskGate().attribute(model, bare))
+    tokens_without_mask = replace(case, forward_arguments={})
+    assert torch.equal(
+        ReadoutGate().attribute(model, tokens_without_mask), MaskGate().attribute(model, tokens_without_mask)
+    )
     assert torch.equal(ReadoutGate().attribute(model, case), explain(model, case))
     with pytest.raises(ValueError, match="'attention_mask' or 'baseline', got 'zero'"):
         ReadoutGate("zero").attribute(model, case)
@@ -356,28 +360,28 @@ NOT_STACKS = {
     "another product": (Bilinear(), "a matrix product of data beside the attention's two"),
     "by keyword": (ByKeyword(), "hidden states as its first argument"),
     "no layers": (NoLayers(), "NoLayers has no nn.ModuleList of layers"),
-    "hidden": (REFUSED["hidden"][0], "no nn.ModuleList"),
+    "hidden": (PyTorchEncoder().eval(), "no nn.ModuleList"),
     "none": (nn.Flatten(), "no nn.ModuleList"),
 }
 
 
-def bare():
+def tokens_without_mask():
     return replace(tokens(), forward_arguments={})
 
 
 @pytest.mark.parametrize("name", NOT_STACKS)
-def test_what_is_no_stack_read_at_one_row_is_refused(name):
+def test_models_without_a_stack_of_layers_or_one_readout_row_are_refused(name):
     model, message = NOT_STACKS[name]
     before = state_of(model)
     with pytest.raises(Unsupported, match=message):
-        explain(model, bare())
-    assert_same(before, state_of(model))
+        explain(model, tokens_without_mask())
+    assert_same_state(before, state_of(model))
 
 
-def test_and_what_is_one_is_not():
+def test_a_stack_by_hand_is_explained_with_and_without_sdpa():
     """Two layers by hand: softmax attention to all, read at the first token."""
-    found = explain(Stack(), bare())
-    assert found.abs().min() > 1e-6
+    attribution = explain(Stack(), tokens_without_mask())
+    assert attribution.abs().min() > 1e-6
 
     class Fused(Layer):
         def forward(self, x, *rest):
@@ -385,7 +389,7 @@ def test_and_what_is_one_is_not():
 
     fused = Stack()
     fused.layers = nn.ModuleList([Fused(), Fused()])
-    torch.testing.assert_close(explain(fused, bare()), found, **EXACT)
+    torch.testing.assert_close(explain(fused, tokens_without_mask()), attribution, **EXACT)
 
 
 def test_a_model_of_one_layer_in_no_list_is_refused():
@@ -426,36 +430,36 @@ BROKEN = {
 
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
-def test_nothing_is_left_on_the_model_or_the_case(broken, grad):
+def test_the_gate_leaves_model_and_case_unchanged(broken, grad):
     model, case = copy.deepcopy(embedding_model("bert", 3)), case_of("bert")
     damage, error = BROKEN[broken]
     damage(model.model.bert)
     model.model.bert.encoder.layer[0].register_forward_hook(lambda *_: None)  # the user's own stays
-    kept = case.select(torch.arange(3))
+    original = case.select(torch.arange(3))
     with torch.set_grad_enabled(grad):
         before = state_of(model)
         if error is None:
-            found = attribution_of(GATE, model, case)
+            attribution = attribution_of(GATE, model, case)
         else:
             with pytest.raises(error):
                 explain(model, case)
-        assert_same(before, state_of(model))
+        assert_same_state(before, state_of(model))
     if error is None:
-        assert torch.equal(found, explain(model, case)), "the same again"
+        assert torch.equal(attribution, explain(model, case)), "the same again"
         assert not explain(model, case).requires_grad
     for name in ("inputs", "baseline", "target", "special_tokens_mask"):
-        assert torch.equal(getattr(case, name), getattr(kept, name))
-    assert torch.equal(case.forward_arguments["attention_mask"], kept.forward_arguments["attention_mask"])
+        assert torch.equal(getattr(case, name), getattr(original, name))
+    assert torch.equal(case.forward_arguments["attention_mask"], original.forward_arguments["attention_mask"])
 
 
 @every_name
-def test_weights_may_require_grad_or_not(name):
+def test_parameters_may_require_grad_or_not(name):
     model, case = embedding_model(name, 2), case_of(name)
     frozen = copy.deepcopy(model).requires_grad_(False)
     assert torch.equal(explain(model, case), explain(frozen, case))
 
 
-def test_inference_mode_is_refused_by_torch_itself_as_for_every_gradient():
+def test_inference_mode_raises_the_error_of_torch():
     model, case = embedding_model("bert", 2), case_of("bert")
     with torch.inference_mode(), pytest.raises(RuntimeError, match="does not require grad"):
         explain(model, case)
@@ -463,13 +467,13 @@ def test_inference_mode_is_refused_by_torch_itself_as_for_every_gradient():
 
 @every_name
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
-def test_in_less_precision(name, dtype, within):
+def test_lower_precision(name, dtype, within):
     """A handful of operations with 24 or 8 bits, in parts of the largest value; wrong is off by 1 or more."""
     model, case = copy.deepcopy(embedding_model(name, 2)).to(dtype), case_of(name)
     expected = explain(embedding_model(name, 2), case)
     lower = replace(case, inputs=case.inputs.to(dtype), baseline=case.baseline.to(dtype))
-    found = checked_attribution(explain(model, lower), lower)
-    assert (found - expected).abs().max() < within * expected.abs().max()
+    attribution = checked_attribution(explain(model, lower), lower)
+    assert (attribution - expected).abs().max() < within * expected.abs().max()
 
 
 # --- long texts: a few features, from a few rows ---
@@ -477,13 +481,13 @@ def test_in_less_precision(name, dtype, within):
 
 @pytest.fixture
 def long(monkeypatch):
-    monkeypatch.setattr(mask_gates, "LONG", 1)
-    return lambda share: monkeypatch.setattr(readout_gate, "SHARE", share)
+    monkeypatch.setattr(gate_removal, "LONG_TEXT", 1)
+    return lambda share: monkeypatch.setattr(readout_copies, "COPIED_SHARE", share)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_every_feature_from_every_row_is_leave_one_out(long, implementation, layers):
+def test_copying_every_row_for_every_feature_is_leave_one_out(long, implementation, layers):
     long(20.0)
     model, case = embedding_model("bert", layers, implementation), case_of("bert")
     loo = hidden_keys.leave_one_out(embedding_model("bert", layers), case)
@@ -494,73 +498,77 @@ def test_every_feature_from_every_row_is_leave_one_out(long, implementation, lay
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0, 2.0])
-def test_a_padded_batch_of_long_texts_is_its_texts_one_by_one(long, share):
+def test_a_padded_batch_of_long_texts_equals_its_texts_one_by_one(long, share):
     long(share)
     model, case = embedding_model("bert", 3), case_of("bert")
     together = explain(model, case)
     for i, n in enumerate(LENGTHS):
-        torch.testing.assert_close(together[i, :n].unsqueeze(0), explain(model, alone(case, i)), rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            together[i, :n].unsqueeze(0), explain(model, single_example(case, i)), rtol=0, atol=1e-12
+        )
 
 
-def test_long_and_short_in_one_batch(monkeypatch):
+def test_a_batch_of_long_and_short_texts_equals_its_texts_one_by_one(monkeypatch):
     model, case = embedding_model("bert", 3), case_of("bert")
     assert len(set(LENGTHS)) > 1
-    monkeypatch.setattr(mask_gates, "LONG", max(LENGTHS))
+    monkeypatch.setattr(gate_removal, "LONG_TEXT", max(LENGTHS))
     together = explain(model, case)
     for i, n in enumerate(LENGTHS):
-        torch.testing.assert_close(together[i, :n].unsqueeze(0), explain(model, alone(case, i)), rtol=0, atol=1e-12)
+        torch.testing.assert_close(
+            together[i, :n].unsqueeze(0), explain(model, single_example(case, i)), rtol=0, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("share", [1.0, 2.0])
-def test_what_changed_values_do_goes_through_the_rows_of_no_copy_alone(long, share, monkeypatch):
+def test_changed_values_are_passed_on_only_through_rows_without_a_copy(long, share, monkeypatch):
     """Σ over copied rows r of (V_r changed − V_r) · Σ over rows j of no copy of A_jr S_j, S the gradient at O_j."""
     long(share)
     model, case, met = embedding_model("bert", 3), case_of("bert"), []
-    pass_on = readout_gate.Copies.pass_on
+    pass_on = readout_copies.CopiedRowsAttention.pass_on
 
     def followed(self, change, product, at_values, at_output):
-        found = pass_on(self, change, product, at_values, at_output)
-        met.append((self.copies, change, product.first, at_output, found))
-        return found
+        attribution = pass_on(self, change, product, at_values, at_output)
+        met.append((self.copies, change, product.first, at_output, attribution))
+        return attribution
 
-    monkeypatch.setattr(readout_gate.Copies, "pass_on", followed)
+    monkeypatch.setattr(readout_copies.CopiedRowsAttention, "pass_on", followed)
     explain(model, case)
     assert len(met) == 1  # below the first layer nothing is asked for, and behind the last nothing is read
-    ((copies, change, weights, at_output, found),) = met
-    expected = torch.zeros_like(found)
-    for example, group in (found != 0).nonzero().tolist():
-        rows = copies.rows[example, group][copies.counted[example, group]]
-        inside = {*rows.tolist(), int(copies.own[example, group])}
+    ((copies, change, weights, at_output, attribution),) = met
+    expected = torch.zeros_like(attribution)
+    for example, group in (attribution != 0).nonzero().tolist():
+        rows = copies.rows[example, group][copies.valid[example, group]]
+        inside = {*rows.tolist(), int(copies.feature_position[example, group])}
         others = [j for j in range(weights.shape[-2]) if j not in inside]
         through = weights[example, :, others][..., rows].mT @ at_output[example, :, others]
         expected[example, group] = (through * change[example, :, group, : len(rows)]).sum()
     assert (expected != 0).any()
-    torch.testing.assert_close(found, expected, **EXACT)
+    torch.testing.assert_close(attribution, expected, **EXACT)
 
 
 @pytest.mark.parametrize("layers", [3, 4])
-def test_to_pass_on_what_changed_values_do_is_nearer_to_leave_one_out(long, layers, monkeypatch):
+def test_passing_on_changed_values_is_nearer_to_leave_one_out(long, layers, monkeypatch):
     long(1.0)
     model, case = embedding_model("bert", layers), case_of("bert")
     loo = hidden_keys.leave_one_out(model, case) * case.unpadded
     error = (explain(model, case) - loo).norm()
-    monkeypatch.setattr(readout_gate.Copies, "pass_on", lambda self, *_: 0)
+    monkeypatch.setattr(readout_copies.CopiedRowsAttention, "pass_on", lambda self, *_: 0)
     assert error < 0.95 * (explain(model, case) - loo).norm()
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 5, 4)], ids=["rows", "batch"])
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-def test_the_backward_pass_of_a_linear_map_is_of_the_rows_that_have_a_gradient(shape, bias):
+def test_row_sparse_linear_skips_rows_without_a_gradient(shape, bias):
     torch.manual_seed(0)
     linear = nn.Linear(4, 3, bias=bias, dtype=torch.float64)
     values = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    found = readout_gate.OfRows.apply(values, linear.weight, linear.bias)
-    assert torch.equal(found, linear(values))
+    attribution = readout_recording.RowSparseLinear.apply(values, linear.weight, linear.bias)
+    assert torch.equal(attribution, linear(values))
     for rows in ([], [0], [1, 3], range(5)):
-        gradient = torch.zeros_like(found)
+        gradient = torch.zeros_like(attribution)
         gradient[..., list(rows), 1:] = 1.0
         with FlopCounterMode(display=False) as counter:
-            (made,) = torch.autograd.grad(found, values, gradient, retain_graph=True)
+            (made,) = torch.autograd.grad(attribution, values, gradient, retain_graph=True)
         assert counter.get_total_flops() == 2 * 3 * 4 * len(rows) * values.numel() // 20, "the others cost nothing"
         (plain,) = torch.autograd.grad(linear(values), values, gradient)
         torch.testing.assert_close(made, plain, **EXACT)
@@ -568,30 +576,35 @@ def test_the_backward_pass_of_a_linear_map_is_of_the_rows_that_have_a_gradient(s
 
 
 @pytest.mark.parametrize("share", [0.5, 20.0])
-def test_and_only_in_the_last_layer_of_long_texts(long, share, monkeypatch):
+def test_row_sparse_linear_runs_only_in_the_last_layer_of_long_texts(long, share, monkeypatch):
     long(share)
-    model, case, apply = embedding_model("bert", 3), case_of("bert"), readout_gate.OfRows.apply
-    found, met = explain(model, case), []
-    monkeypatch.setattr(readout_gate.OfRows, "apply", lambda *given: met.append(given[1]) or apply(*given))
-    assert torch.equal(explain(model, case), found)
+    model, case, apply = embedding_model("bert", 3), case_of("bert"), readout_recording.RowSparseLinear.apply
+    attribution, met = explain(model, case), []
+    monkeypatch.setattr(
+        readout_recording.RowSparseLinear, "apply", lambda *given: met.append(given[1]) or apply(*given)
+    )
+    assert torch.equal(explain(model, case), attribution)
     last = [m.weight for m in model.model.bert.encoder.layer[-1].modules() if isinstance(m, nn.Linear)]
     assert [id(weight) for weight in met] == [id(weight) for weight in last]
     met.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(mask_gates, "LONG", 128)
+        patch.setattr(gate_removal, "LONG_TEXT", 128)
         explain(model, case)
     assert not met
-    monkeypatch.setattr(readout_gate.OfRows, "apply", nn.functional.linear)
-    torch.testing.assert_close(explain(model, case), found, rtol=0, atol=1e-12)
+    monkeypatch.setattr(readout_recording.RowSparseLinear, "apply", nn.functional.linear)
+    torch.testing.assert_close(explain(model, case), attribution, rtol=0, atol=1e-12)
 
 
-def test_weights_that_are_computed_keep_their_gradient(long):
+def test_computed_weights_keep_their_gradient(long):
     long(0.5)
     torch.manual_seed(0)
-    watched, values = readout_gate.Watched(case_of("bert")), torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
-    watched.last = True
+    recorder, values = (
+        readout_recording.LayerRecorder(case_of("bert")),
+        torch.randn(5, 4, dtype=torch.float64, requires_grad=True),
+    )
+    recorder.in_last_layer = True
     for computed in (lambda: (values[:3].tanh(),), lambda: (torch.eye(4).double(), values[0].tanh())):
-        with watched:
-            found = nn.functional.linear(values, *computed())
+        with recorder:
+            attribution = nn.functional.linear(values, *computed())
         plain = torch.autograd.grad(nn.functional.linear(values, *computed()).sum(), values)
-        assert torch.equal(*torch.autograd.grad(found.sum(), values), *plain)
+        assert torch.equal(*torch.autograd.grad(attribution.sum(), values), *plain)

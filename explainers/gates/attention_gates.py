@@ -1,0 +1,177 @@
+"""Gates in the attention: removing features from attention, whole or in part, and the effect of each gate.
+
+What belongs here: everything that changes the attention weights of a running model. Not here: the explainers
+(`mask_gate`, `finite_mask_gate`, `grouped_mask_gate`, `readout_gate`), and the arithmetic of effects (`gate_effects`).
+
+Removing key i from a row of attention weights A does what a 0 in an attention mask does: A_k becomes A_k / (1 − A_i)
+for k ≠ i, and A_i becomes 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.explainers.attention_observer import AttentionObserver
+from faithcheck.explainers.gates import gate_effects
+from faithcheck.explainers.gates.gate_effects import EffectKind, GateEffectCollector, at_least_float32, without_own_row
+from faithcheck.explainers.lrp.rules import OperationCall, dropout_rule
+from faithcheck.explainers.protocol import Unsupported
+from faithcheck.models.case import Case, select_target
+
+
+class GatedAttention(AttentionObserver):
+    """Attention with features removed whole or in part, and the effect of each feature's gate on the output.
+
+    Args:
+        case: what the model is run on.
+        removed: ``(batch, features)`` bool, the features to remove from every row of every layer; by default none.
+        strength: how far to remove them, in [0, 1]: the weights become (1 − strength)·A + strength·(A without them).
+
+    Attributes:
+        weights: the attention weights A of each layer, ``(batch, …, queries, keys)``, detached, before the removal.
+        gated_weights: the weights that the model continues with, shaped likewise.
+    """
+
+    operations = AttentionObserver.operations | {"dropout"}
+    remedy = "remove them by their baseline"
+
+    def __init__(self, case: Case, removed: Tensor | None = None, strength: float = 1.0) -> None:
+        super().__init__(case)
+        self.removed, self.strength = removed, strength
+        self.gated_weights: list[Tensor] = []
+        self._collector = GateEffectCollector()
+
+    def compute(self, call: OperationCall) -> object:
+        """See `AttentionObserver.compute`; refuses dropout in train mode, which is random."""
+        return dropout_rule(call) if call.name == "dropout" else super().compute(call)
+
+    def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
+        """See `AttentionObserver.attend`; removes features, and taps the weights for the backward pass."""
+        # The backward pass computes the gradient at the logits anyway, and long texts reuse it. It is of no use if
+        # the gated weights are not A, or the dtype is narrow. For short texts, computing it twice is as fast.
+        reuse = bool(self.weights) and logits.requires_grad and self.removed is None
+        reuse &= logits.element_size() >= 4 and logits[0].numel() >= gate_effects.BATCH_ENTRIES
+        if reuse:
+            logits = logits.view_as(logits)  # a private view: other readers of the logits would add to their gradient
+        attention, weights = self.remove_features(logits, softmax)
+        if torch.is_grad_enabled():
+            if not (weights.requires_grad and self.weights):
+                weights = weights.detach()  # nothing below the first attention needs a gradient
+            weights = self._collector.tap(attention.detach(), weights, logits if reuse else None)
+        self.weights.append(attention.detach())
+        self.gated_weights.append(weights)
+        return weights
+
+    def remove_features(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """A, and the weights with the removed features removed as far as ``strength`` says.
+
+        In part: A_k shall become (1 − s)·A_k where k is removed, and (1 − s + s/r)·A_k elsewhere, where r is the
+        attention that the features not removed have. So the logits of the removed features are lowered by the log of
+        the ratio of these factors, log(1 + s / ((1 − s) r)). It counts as a constant, which spares the graph a second
+        softmax.
+        """
+        if self.removed is None:
+            return 2 * (softmax(logits),)
+        removed = logits.new_zeros(len(logits), logits.shape[-1], dtype=torch.bool)
+        removed[:, -self.case.shape[1] :] = self.removed
+        removed = removed.reshape(len(removed), *(1,) * (logits.dim() - 2), -1)
+        if self.strength == 1:
+            # The lowest number, not −∞: under a causal mask the first row may have nothing else to attend to.
+            return 2 * (softmax(logits.masked_fill(removed, torch.finfo(logits.dtype).min)),)
+        attention = softmax(logits.detach())
+        rest = at_least_float32(attention) @ at_least_float32((~removed).to(attention)).mT
+        rest = rest.clamp_min(torch.finfo(torch.float32).tiny)
+        lowered = -torch.log1p(self.strength / (1 - self.strength) / rest).to(logits)
+        return attention, softmax(torch.addcmul(logits, lowered, removed.to(logits)))
+
+    def require_attention(self) -> int:
+        """See `AttentionObserver.require_attention`; refuses also what the gates would miss."""
+        if self.open_exponentials:
+            raise Unsupported("exponentials over the features of which no softmax is made: attention of another kind")
+        positions, features = super().require_attention(), self.case.shape[1]
+        if positions in self.other_softmax_lengths:
+            raise Unsupported(
+                "a softmax over the features beside their attention (pooling, another model's keys): it has no gate; "
+                f"{self.remedy}"
+            )
+        if positions > features:
+            attended = torch.stack([(weights[..., -features:] > 0).flatten(1, -2).any(1) for weights in self.weights])
+            expected = self.case.unpadded if self.removed is None else self.case.unpadded & ~self.removed
+            if bool((expected & ~attended.any(0)).any()):
+                raise Unsupported("features that no row attends to: the features are not the last positions (padding?)")
+        return positions
+
+    @property
+    def readout_rows(self) -> Tensor:
+        """The rows of the last layer that the output is read at, ``(batch, queries)`` bool; known after `effects`."""
+        return self._collector.readout_rows
+
+    def effects(self, output: Tensor, *kinds: EffectKind) -> tuple[Tensor, ...]:
+        """The effect of each feature's gate in each row of each layer, summed over heads: one backward pass.
+
+        Args:
+            output: the explained output, ``(batch,)``.
+            kinds: which effects, see `faithcheck.explainers.gates.gate_effects`.
+
+        Returns:
+            One tensor ``(layers, batch, queries, features)`` for each kind.
+
+        Raises:
+            Unsupported: no attention was observed, layers differ in length, or the output does not depend on weights.
+        """
+        self.require_attention()
+        if not output.requires_grad and not output.is_inference():  # in inference mode torch raises its own error
+            raise Unsupported("attention weights that the explained output does not depend on")
+        self._collector.reset(kinds)
+        torch.autograd.grad(output.sum(), self._collector.anchors, allow_unused=True)
+        self._collector.finish()
+        effects, layers = self._collector.effects, len(self.weights)
+        if len(effects) < layers * len(output):
+            raise Unsupported("attention weights that the explained output does not depend on")
+        by_kind = zip(*(effects[place] for place in sorted(effects)), strict=True)
+        features = slice(-self.case.shape[1], None)
+        return tuple(torch.unflatten(torch.stack(each)[..., features], 0, (layers, -1)) for each in by_kind)
+
+
+@torch.enable_grad()
+def attention_gate_effects(
+    model: nn.Module, case: Case, kind: EffectKind, removed: Tensor | None = None, strength: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """The effect of each feature's gate, summed over layers and rows; the model's inputs need no gradient.
+
+    Finite effects leave out a feature's own row, see `without_own_row`.
+
+    Args:
+        model: maps a case to ``(batch, outputs)``.
+        case: the examples.
+        kind: which effect.
+        removed: see `GatedAttention`.
+        strength: see `GatedAttention`.
+
+    Returns:
+        The effects, ``(batch, features)``, and the explained output, ``(batch,)``.
+    """
+    with GatedAttention(case, removed, strength) as attention:
+        output = select_target(case.run(model), case.target)
+    (by_layer,) = attention.effects(output, kind)
+    effects = by_layer.sum(0)
+    return (without_own_row(effects, attention.readout_rows) if kind == "finite" else effects).sum(1), output.detach()
+
+
+@torch.no_grad()
+def output_without(model: nn.Module, case: Case, removed: Tensor) -> Tensor:
+    """The explained output ``(batch,)`` when no row attends to the removed features, ``(batch, features)`` bool.
+
+    The same as a 0 in the attention mask for models that use the mask in their self-attention alone, and defined also
+    for models that take no mask. (OPT derives positions from the mask, and ALiBi distances.)
+
+    Raises:
+        Unsupported: no attention over the features was observed.
+    """
+    with GatedAttention(case, removed) as attention:
+        output = case.run(model)
+    attention.require_attention()
+    return select_target(output, case.target)

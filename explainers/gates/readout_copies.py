@@ -1,0 +1,251 @@
+"""Copied rows for the readout gate: run a few rows of each layer again, without attention to one feature each.
+
+What belongs here: which rows are copied, and the attention of the copies. Not here: recording the unchanged model
+(`readout_recording`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.explainers.attention_observer import AttentionObserver
+from faithcheck.explainers.gates.gate_removal import is_long_text
+from faithcheck.explainers.gates.readout_recording import MatrixProduct, RecordedLayer, matrix_product_of_data
+from faithcheck.explainers.lrp.rules import MATRIX_PRODUCTS, OperationCall
+from faithcheck.explainers.protocol import Unsupported
+from faithcheck.models.case import Case
+
+COPIED_SHARE = 0.12
+"""Copied rows of a long text, as a share of its features; all groups together, in every layer."""
+
+COPIES_IN_SHORT_TEXTS = 8
+"""Features of a short text that the last layers are run again without."""
+
+
+@dataclass
+class CopiedRows:
+    """Groups of copied rows; each group is run without attention to one feature. All groups have as many rows.
+
+    Attributes:
+        feature: ``(batch, groups)`` int64, the removed feature; −1 in the control group and in groups that fill up.
+        feature_position: ``(batch, groups)``, its position.
+        rows: ``(batch, groups, rows)``, the positions of the copied rows, the readout row first.
+        valid: bool, likewise; false where the readout row is repeated to fill up.
+        first_layer: ``(batch,)``, the first layer in which the feature is removed.
+        is_long: ``(batch,)`` bool, whether the effects on rows without a copy are first-order, as in long texts.
+    """
+
+    feature: Tensor
+    feature_position: Tensor
+    rows: Tensor
+    valid: Tensor
+    first_layer: Tensor
+    is_long: Tensor
+
+    @property
+    def flat_rows(self) -> Tensor:
+        """The positions of the copied rows, group after group, ``(batch, groups · rows)``."""
+        return self.rows.flatten(1)
+
+    @property
+    def excluded_queries(self) -> Tensor:
+        """The queries that get no passed-on change, ``(batch, groups, rows + 1)``: the rows, and the feature's own."""
+        return torch.cat([self.rows, self.feature_position.unsqueeze(-1)], -1)
+
+    @property
+    def excluded_valid(self) -> Tensor:
+        """Which of `excluded_queries` are valid: the feature's own row counts unless it is the readout row."""
+        return torch.cat([self.valid, (self.feature_position != self.rows[..., 0]).unsqueeze(-1)], -1)
+
+    def split_groups(self, values: Tensor) -> Tensor:
+        """``(…, groups · rows, ·)`` to ``(…, groups, rows, ·)``."""
+        return torch.unflatten(values, -2, self.rows.shape[1:])
+
+    def gather_rows(self, values: Tensor, rows: Tensor) -> Tensor:
+        """``(…, positions, ·)`` at rows ``(batch, groups, ·)``: ``(…, groups, ·, ·)``."""
+        example = torch.arange(len(rows), device=rows.device)[:, None, None]
+        return values.movedim(-2, 1)[example, rows].movedim((1, 2), (-3, -2))
+
+    def gather_excluded_weights(self, weights: Tensor) -> Tensor:
+        """``(…, positions, positions)`` at the excluded queries and the copied rows' keys: ``(…, groups, ·, rows)``."""
+        index = self.excluded_queries.unsqueeze(-1) * weights.shape[-1] + self.rows.unsqueeze(-2)
+        flat = index.reshape(len(index), *(1,) * (weights.dim() - 3), -1).expand(*weights.shape[:-2], -1)
+        return torch.unflatten(weights.flatten(-2).gather(-1, flat), -1, index.shape[1:])
+
+    def key_index(self, values: Tensor) -> Tensor:
+        """For each row of ``(…, groups, rows, positions)``, its group's keys, ``(…, groups, rows, rows)``."""
+        index = self.rows.reshape(len(self.rows), *(1,) * (values.dim() - 4), *self.rows.shape[1:2], 1, -1)
+        return index.expand(*values.shape[:-1], -1)
+
+    def zero_invalid_keys(self, values: Tensor) -> Tensor:
+        """``(…, groups, rows, rows)``, with 0 where the key is not valid."""
+        return values * self.valid.reshape(len(self.rows), *(1,) * (values.dim() - 4), -1, 1, self.rows.shape[2])
+
+
+class CopiedRowsAttention(AttentionObserver):
+    """Attention of copied rows: each group attends to its own changed keys and to the other rows' unchanged keys.
+
+    It does not attend to the group's removed feature.
+
+    Args:
+        case: what the model was run on.
+        layer: the layer that is run again.
+        copies: the copied rows.
+        removes: ``(batch,)`` bool, whether the examples' features are removed in this layer.
+        passes_on: whether to compute the first-order effect of the changed values through the rows without a copy.
+
+    Attributes:
+        passed_on: ``(batch, groups)``, that effect on the output.
+    """
+
+    operations = AttentionObserver.operations | {*MATRIX_PRODUCTS}
+
+    def __init__(self, case: Case, layer: RecordedLayer, copies: CopiedRows, removes: Tensor, passes_on: bool) -> None:
+        super().__init__(case)
+        self.layer, self.copies, self.removes, self.passes_on = layer, copies, removes, passes_on
+        self.products_run = 0
+        self.passed_on = layer.hidden.new_zeros(copies.feature.shape)
+
+    def compute(self, call: OperationCall) -> Any:
+        """See `AttentionObserver.compute`; multiplies by the keys and values of the unchanged rows."""
+        if call.name == "scaled_dot_product_attention" and call.argument(5, "is_causal", False):
+            positions = torch.arange(self.layer.hidden.shape[1], device=self.copies.rows.device)
+            mask = positions <= self.copies.flat_rows.unsqueeze(-1)
+            options = {**call.kwargs, "is_causal": False, "attn_mask": mask.unsqueeze(1)}
+            call = replace(call, args=call.args[:3], kwargs=options)
+        factors = matrix_product_of_data(call)
+        if not factors:
+            return super().compute(call)
+        assert self.layer.attention is not None
+        if self.products_run not in self.layer.attention:
+            raise Unsupported("a matrix product of data beside the attention's two: take finite_mask_gate")
+        product = self.layer.products[self.products_run]
+        is_logits = self.products_run == self.layer.attention[0]
+        self.products_run += 1
+        return (self.logits if is_logits else self.output)(call, product, *factors)
+
+    def logits(self, call: OperationCall, product: MatrixProduct, queries: Tensor, keys: Tensor) -> Tensor:
+        """The attention logits, ``(…, groups · rows, positions)``."""
+        copies = self.copies
+        logits = copies.split_groups(call.operation(queries, product.second))
+        among_copies = copies.split_groups(queries) @ copies.split_groups(keys.mT).mT
+        return logits.scatter_(-1, copies.key_index(logits), among_copies).flatten(-3, -2)
+
+    def output(self, call: OperationCall, product: MatrixProduct, weights: Tensor, values: Tensor) -> Tensor:
+        """The attention output, ``(…, groups · rows, width)``."""
+        copies = self.copies
+        change = copies.split_groups(values) - copies.gather_rows(product.second, copies.rows)
+        if self.passes_on and product.second_gradient is not None and product.result_gradient is not None:
+            self.passed_on += self.pass_on(change, product, product.second_gradient, product.result_gradient)
+        grouped = copies.split_groups(weights)
+        among_copies = copies.zero_invalid_keys(grouped.gather(-1, copies.key_index(grouped)))
+        unchanged: Tensor = call.operation(weights, product.second)
+        return unchanged + (among_copies @ change).flatten(-3, -2)
+
+    def pass_on(self, change: Tensor, product: MatrixProduct, at_values: Tensor, at_output: Tensor) -> Tensor:
+        """The first-order effect of changed values through the rows without a copy, ``(batch, groups)``.
+
+        It is Σ over copied rows r of (V_r changed − V_r) · Σ over rows j without a copy of A_jr S_j. The inner sum is
+        the gradient at V_r, which goes through all rows, less that through the excluded rows.
+
+        Args:
+            change: the changes of V, ``(…, groups, rows, width)``.
+            product: of the weights A and the values V.
+            at_values: the gradient at V, ``(…, positions, width)``.
+            at_output: S, the gradient at the attention output, ``(…, queries, width)``.
+        """
+        copies, more_axes = self.copies, (1,) * (change.dim() - 4)
+        queries = copies.excluded_valid.reshape(len(change), *more_axes, *copies.excluded_queries.shape[1:], 1)
+        valid = copies.valid.reshape(len(change), *more_axes, *copies.rows.shape[1:], 1)
+        at_excluded = copies.gather_rows(at_output, copies.excluded_queries) * queries
+        through_excluded = copies.gather_excluded_weights(product.first).mT @ at_excluded
+        gradient = copies.gather_rows(at_values, copies.rows) - through_excluded
+        effect = (change * gradient * valid).sum((-1, -2))
+        return effect.reshape(len(effect), -1, effect.shape[-1]).sum(1)
+
+    def is_over_features(self, logits: Tensor) -> bool:
+        """Whether these are the copies' logits: one row per copy, and one key per position."""
+        return logits.dim() >= 3 and logits.shape[-2:] == (self.copies.flat_rows.shape[1], self.layer.hidden.shape[1])
+
+    def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
+        """The attention weights without each group's removed feature."""
+        removes = (self.copies.feature >= 0) & self.removes.unsqueeze(-1)
+        grouped = self.copies.split_groups(logits)
+        shape = len(removes), *(1,) * (grouped.dim() - 4), removes.shape[1], 1, 1
+        key = self.copies.feature_position.reshape(shape).expand(*grouped.shape[:-1], 1)
+        at_key = grouped.gather(-1, key).masked_fill(removes.reshape(shape), torch.finfo(logits.dtype).min)
+        return softmax(grouped.scatter(-1, key, at_key).flatten(-3, -2))
+
+
+def copies_for_every_feature(case: Case, positions: int, readout: Tensor) -> CopiedRows:
+    """One group for every feature: the readout row alone, from the first layer on.
+
+    Args:
+        case: what the model was run on.
+        positions: how many there are; the features are the last.
+        readout: ``(batch,)``, the readout row.
+    """
+    batch, features = case.shape
+    feature = torch.arange(features, device=readout.device).expand(batch, -1).masked_fill(~case.unpadded, -1)
+    feature = with_control_group(feature, readout)
+    rows = readout[:, None, None].expand(batch, features + 1, 1)
+    feature_position, first_layer = feature.clamp_min(0) + positions - features, torch.zeros_like(readout)
+    valid = torch.ones_like(rows, dtype=torch.bool)
+    return CopiedRows(feature, feature_position, rows, valid, first_layer, first_layer.bool())
+
+
+def copies_for_largest_effects(case: Case, effects: Tensor, readout: Tensor, first_layer: int) -> CopiedRows:
+    """Groups for the features with the largest effects.
+
+    In a short text these are `COPIES_IN_SHORT_TEXTS` features, and the readout row is copied, in the last layers. In a
+    long text of n features with the share c = `COPIED_SHARE`, these are 2·√(c n / 2) features with √(c n / 2) rows
+    each, those in which the feature has the largest effects, in every layer.
+
+    Args:
+        case: what the model was run on.
+        effects: ``(batch, queries, features)``, the size of the effect of each feature's gate in each row, ≥ 0.
+        readout: ``(batch,)``, the readout row.
+        first_layer: the first layer in which features of short texts are removed.
+    """
+    unpadded, is_long = case.unpadded.sum(1), is_long_text(case)
+    row_count = torch.where(is_long, (unpadded * COPIED_SHARE / 2).sqrt().ceil().long(), 1)
+    groups = torch.where(is_long, 2 * row_count, COPIES_IN_SHORT_TEXTS).minimum(unpadded)
+    slots = torch.arange(int(groups.max()), device=effects.device)
+    order = effects.sum(1).masked_fill(~case.unpadded, -1).argsort(dim=1, descending=True, stable=True)
+    feature = order[:, : len(slots)].masked_fill(slots >= groups.unsqueeze(1), -1)
+    feature = with_control_group(feature, readout)
+    example = torch.arange(len(unpadded), device=effects.device)
+    score = effects.mT[example.unsqueeze(1), feature]
+    score[example, :, readout] = torch.inf
+    best = score.topk(min(int(row_count.max()), effects.shape[1]))
+    slots = torch.arange(best.values.shape[-1], device=effects.device)
+    valid = (best.values > 0) & (slots < row_count[:, None, None])
+    feature_position = feature.clamp_min(0) + effects.shape[1] - effects.shape[2]
+    rows = torch.where(valid, best.indices, readout[:, None, None])
+    return CopiedRows(feature, feature_position, rows, valid, torch.where(is_long, 0, first_layer), is_long)
+
+
+def with_control_group(feature: Tensor, readout: Tensor) -> Tensor:
+    """Add a control group, from which no feature is removed: its copies must give the unchanged rows.
+
+    The control group shows if a layer infers a row's position from its place among the rows. So it stands where its
+    copy of the readout row cannot be at the right place: first, or last if the first row is read.
+    """
+    return nn.functional.pad(feature, (1, 0) if readout.any() else (0, 1), value=-1)
+
+
+def arguments_at_rows(value: Any, rows: Tensor, positions: int) -> Any:
+    """A layer's argument for these rows ``(batch, rows)``, in place of its argument for all positions."""
+    if not isinstance(value, Tensor) or positions not in value.shape:
+        return value
+    example = torch.arange(len(rows), device=value.device).unsqueeze(1)
+    if value.dim() == 4 and value.shape[-2] == positions:  # a mask, (batch or 1, heads or 1, queries, keys)
+        return value.expand(len(rows), -1, -1, -1)[example, :, rows].transpose(1, 2)
+    if value.dim() >= 2 and value.shape[1] == positions:  # positions and their rotations, (batch or 1, positions, …)
+        return value.expand(len(rows), *value.shape[1:])[example, rows]
+    return value

@@ -1,0 +1,239 @@
+"""Record a forward pass for the readout gate: each layer's inputs, arguments, matrix products and output.
+
+What belongs here: what the readout gate must know about the unchanged model. Not here: running rows again
+(`readout_copies`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.explainers.gates.attention_gates import GatedAttention
+from faithcheck.explainers.gates.gate_effects import rows_with_gradient
+from faithcheck.explainers.gates.gate_removal import is_long_text
+from faithcheck.explainers.lrp.rules import MATRIX_PRODUCTS, OperationCall
+from faithcheck.explainers.lrp.softmax_bypass import blocks
+from faithcheck.explainers.protocol import Unsupported
+from faithcheck.models.case import Case
+
+
+@dataclass
+class MatrixProduct:
+    """A matrix product of two batches of data, and the gradients that the backward pass leaves here.
+
+    Attributes:
+        first: the first factor, ``(…, queries, ·)``.
+        second: the second factor, ``(…, ·, keys)`` or ``(…, keys, ·)``.
+        second_gradient: the gradient at the second factor, for long texts' attention output only; None in a first
+            layer, below which no gradient is computed.
+        result_gradient: the gradient at the product, likewise.
+    """
+
+    first: Tensor
+    second: Tensor
+    second_gradient: Tensor | None = None
+    result_gradient: Tensor | None = None
+
+    def detach(self, result: Tensor | None) -> None:
+        """Release the graph; if the result is given, keep the gradients at it and at the second factor."""
+        if result is not None and self.second.requires_grad:
+            self.second.register_hook(partial(setattr, self, "second_gradient"))  # type: ignore[no-untyped-call]
+            result.register_hook(partial(setattr, self, "result_gradient"))  # type: ignore[no-untyped-call]
+        self.first, self.second = self.first.detach(), self.second.detach()
+
+
+@dataclass
+class RecordedLayer:
+    """The inputs, products and output of one layer.
+
+    Attributes:
+        module: the layer.
+        args: its positional arguments after the hidden states.
+        kwargs: its arguments by keyword.
+        hidden: the hidden states before it, ``(batch, positions, width)``.
+        output: the hidden states after it.
+        ends_in_layer_norm: whether a LayerNorm computed the output.
+        products: its matrix products of data, in order.
+        attention: which of the products gives the attention logits, and which the attention output.
+    """
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    hidden: Tensor
+    output: Tensor | None = None
+    ends_in_layer_norm: bool = False
+    products: list[MatrixProduct] = field(default_factory=list)
+    attention: tuple[int, int] | None = None
+
+
+class LayerRecorder(GatedAttention):
+    """Records the layers of a Transformer, with their attention, and the norm after the last layer.
+
+    Attributes:
+        layers: the recorded layers, in order.
+        after_layers: modules after the last layer that keep the shape of the hidden states, each with its output.
+        has_long_text: whether an example is a long text.
+        in_last_layer: whether the last layer is running.
+    """
+
+    operations = GatedAttention.operations | {*MATRIX_PRODUCTS}
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case)
+        self.layers: list[RecordedLayer] = []
+        self.after_layers: list[tuple[nn.Module, Tensor]] = []
+        self.has_long_text = bool(is_long_text(case).any())
+        self.in_last_layer = False
+        if self.has_long_text:
+            self.operations = self.operations | {"linear"}
+
+    def compute(self, call: OperationCall) -> Any:
+        """See `AttentionObserver.compute`; records matrix products of data."""
+        if call.name == "linear":
+            return self.linear(call)
+        factors = matrix_product_of_data(call)
+        result = super().compute(call)
+        if self.layers and factors:
+            layer, product = self.layers[-1], MatrixProduct(*factors)
+            is_output = layer.attention is not None and len(layer.products) == layer.attention[1]
+            product.detach(result if self.has_long_text and is_output else None)
+            layer.products.append(product)
+        return result
+
+    def linear(self, call: OperationCall) -> Any:
+        """A linear map; in the last layer a `RowSparseLinear`, unless its parameters are computed."""
+        values, *parameters = (call.argument(i, name) for i, name in enumerate(("input", "weight", "bias")))
+        if self.in_last_layer and all(x is None or x.is_leaf for x in parameters):
+            return RowSparseLinear.apply(values, *parameters)  # type: ignore[no-untyped-call]
+        return call.value()
+
+    def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
+        """See `AttentionObserver.attend`; the product before gave the logits, and the next one gives the output."""
+        if not self.layers or self.layers[-1].attention or not self.layers[-1].products:
+            raise Unsupported("expected one attention in each layer, its logits a matrix product of queries and keys")
+        next_product = len(self.layers[-1].products)
+        self.layers[-1].attention = (next_product - 1, next_product)
+        return super().attend(logits, softmax)
+
+    @contextmanager
+    def recording(self, model: nn.Module) -> Iterator[None]:
+        """Record which layer runs, by hooks that are removed at the end."""
+
+        def before_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if not args:
+                raise Unsupported(f"{type(module).__name__}: expected the hidden states as its first argument")
+            self.layers.append(RecordedLayer(module, args[1:], kwargs, args[0].detach()))
+            self.after_layers = []
+            self.in_last_layer = module is last
+
+        def after_layer(module: nn.Module, args: Any, output: Any) -> None:
+            layer, states = self.layers[-1], hidden_states(output)
+            layer.output = states
+            layer.ends_in_layer_norm = (
+                states.grad_fn is not None and states.grad_fn.name() == "NativeLayerNormBackward0"
+            )
+            self.in_last_layer = False
+
+        def after_other_module(module: nn.Module, args: Any, output: Any) -> None:
+            states = self.last_states if self.layers else None
+            if states is not None and args and args[0] is states and getattr(output, "shape", ()) == states.shape:
+                self.after_layers.append((module, output))
+
+        layers = dict.fromkeys(blocks(model))
+        last = next(reversed(layers), None)
+        handles: list[Any] = []
+        try:
+            for layer in layers:
+                handles += [
+                    layer.register_forward_pre_hook(before_layer, with_kwargs=True),
+                    layer.register_forward_hook(after_layer),
+                ]
+            handles += [module.register_forward_hook(after_other_module) for module in modules_outside(model, layers)]
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @property
+    def last_states(self) -> Tensor | None:
+        """The last hidden states, ``(batch, positions, width)``, after a final norm; None within a layer."""
+        return self.after_layers[-1][1] if self.after_layers else self.layers[-1].output
+
+
+class RowSparseLinear(torch.autograd.Function):
+    """A linear map whose backward pass skips rows with a zero gradient: in the last layer, all rows but one.
+
+    For a long text, the zeros of the other rows would take about a twentieth of a plain forward and backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The linear map, ``(…, rows, inputs)`` to ``(…, rows, outputs)``."""
+        ctx.save_for_backward(weight)
+        return nn.functional.linear(values, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """The gradient at the values; none at weight and bias, which are not asked for."""
+        (weight,) = ctx.saved_tensors
+        at_values = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
+        rows = gradient.any(-1)
+        at_values[rows] = gradient[rows] @ weight.to(gradient)
+        return at_values, None, None
+
+
+def modules_outside(module: nn.Module, layers: Collection[nn.Module]) -> Iterator[nn.Module]:
+    """The module and its submodules, without the layers and their submodules."""
+    yield module
+    for child in module.children():
+        if child not in layers:
+            yield from modules_outside(child, layers)
+
+
+def hidden_states(output: Any) -> Tensor:
+    """The hidden states that a layer returns, alone or as the first of several values.
+
+    Raises:
+        Unsupported: it returns something else.
+    """
+    states = output[0] if isinstance(output, tuple | list) and output else output
+    if not isinstance(states, Tensor):
+        raise Unsupported(f"a layer returns {type(states).__name__} and no hidden states: take finite_mask_gate")
+    return states
+
+
+def matrix_product_of_data(call: OperationCall) -> tuple[Tensor, Tensor] | None:
+    """The factors of a matrix product of two batches; None for any other operation.
+
+    Raises:
+        Unsupported: it is an einsum, whose factors may be in any order.
+    """
+    if call.name not in MATRIX_PRODUCTS:
+        return None
+    if call.name == "einsum":
+        raise Unsupported("attention by einsum: the readout gate knows matrix products alone; take finite_mask_gate")
+    second = call.argument(1, "other", call.kwargs.get("mat2"))
+    return (call.argument(0, "input"), second) if second.dim() > 2 else None
+
+
+def readout_position(gradient: Tensor) -> Tensor:
+    """The readout row ``(batch,)``, by the gradient at the last states ``(batch, positions, width)``; 0 without one.
+
+    Raises:
+        Unsupported: the output is read at several positions.
+    """
+    read = rows_with_gradient(gradient.abs().amax(-1))
+    counts = read.sum(1)
+    if (counts > 1).any():
+        raise Unsupported(
+            f"the output is read at {int(counts.max())} positions: the readout gate needs one; take finite_mask_gate"
+        )
+    return read.byte().argmax(1)
