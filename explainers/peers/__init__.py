@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.adapters import Adapted
+from faithcheck.explainers.adapters import AdaptedExplainer
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case
 
@@ -69,8 +69,9 @@ class Peer:
             ImportError: the peer is not installed; names the extra.
             Unsupported: the peer refuses; in its own words.
         """
-        adapted = Adapted(
-            self.name, lambda in_context, one: self.explain(in_context, replace(one, forward_arguments={}))
+        adapted = AdaptedExplainer(
+            self.name,
+            lambda of_inputs, example: self.explain(of_inputs, replace(example, forward_arguments={})),
         )
         try:
             return adapted.attribute(deepcopy(model) if self.leaves else model, case)

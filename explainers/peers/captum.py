@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from faithcheck.explainers.adapters import feature_mask, of_feature
+from faithcheck.explainers.adapters import feature_mask, first_coordinate
 from faithcheck.explainers.peers import Peer, imported
 from faithcheck.models.case import Case
 
@@ -77,7 +77,7 @@ class FeatureAblation(Captum):
         """f(x) − f(x, the feature at its baseline): ``(batch, features)``."""
         explainer = attr().FeatureAblation(model)
         options = {"baselines": case.baseline, "target": case.target, "feature_mask": feature_mask(case)}
-        return of_feature(explainer.attribute(case.inputs, **options))
+        return first_coordinate(explainer.attribute(case.inputs, **options))
 
 
 class DeepLift(Captum):

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from faithcheck.axioms.engine.suite import Check, Settings, sides
 from faithcheck.axioms.trace import restored
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
-from faithcheck.explainers.adapters import Adapted
+from faithcheck.explainers.adapters import AdaptedExplainer
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.lrp.engine import LRP, operation_name
 from faithcheck.explainers.lrp.rules import ATTNLRP, REARRANGEMENTS
@@ -320,7 +320,7 @@ def test_what_peers_leave_behind(table, settings):
             outcome = "explained"
             with restored(model) as left:
                 try:
-                    Adapted(peer.name, peer.explain).attribute(model, case)  # not the copy that it is given else
+                    AdaptedExplainer(peer.name, peer.explain).attribute(model, case)  # not the copy that it is given else
                 except Exception as error:
                     outcome = type(error).__name__
             new = {key for n, module in model.named_modules() for key in set(vars(module)) - attributes.get(n, set())}
