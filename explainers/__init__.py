@@ -12,7 +12,7 @@ from faithcheck.explainers.deeplift import DeepLiftRescale
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.lrp.engine import CPLRP, LRP, AttnLRP, EpsilonLRP
-from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, describe_settings
+from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, describe_settings, display_label
 from faithcheck.explainers.registry import load_explainer
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "as_explainer",
     "builtin_explainers",
     "describe_settings",
+    "display_label",
     "from_captum",
     "from_function",
     "load_explainer",

@@ -23,9 +23,9 @@ class InvalidAttribution(Exception):
 class Explainer(Protocol):
     """The protocol of an explainer: ``name`` and ``attribute``.
 
-    An explainer describes itself. These attributes are optional, and each is read where it is present:
+    An explainer describes itself. These attributes are optional; an empty one counts as absent:
 
-    * ``label``: str, the display name in tables and figures, such as ``"Integrated Gradients"``;
+    * ``label``: str, the display name in tables and figures, such as ``"Integrated Gradients"``; see `display_label`;
     * ``summary``: str, one line that says what the explainer computes, with its source;
     * ``settings``: str, usually a property: how this explainer is set, in words; see `describe_settings`;
     * ``claims``: a collection of axiom names that the explainer claims to satisfy, such as ``{"invariance"}``;
@@ -52,10 +52,15 @@ class Explainer(Protocol):
         ...
 
 
+def display_label(explainer: Explainer) -> str:
+    """The explainer's name in tables and figures: its attribute ``label``, else its ``name``."""
+    return str(getattr(explainer, "label", "") or explainer.name)
+
+
 def describe_settings(explainer: object) -> str:
     """The settings of an explainer or a removal, in words: its attribute ``settings``, else the path of its class."""
-    settings = getattr(explainer, "settings", None)
-    return settings if isinstance(settings, str) else f"{type(explainer).__module__}.{type(explainer).__qualname__}"
+    kind = type(explainer)
+    return str(getattr(explainer, "settings", "") or f"{kind.__module__}.{kind.__qualname__}")
 
 
 def checked_attribution(attribution: object, case: Case) -> Tensor:

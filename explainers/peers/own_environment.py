@@ -175,9 +175,9 @@ class OwnEnvironment:
             output = case.run(model)
         if not _alike(tensors["output"], output):
             raise WorkerFailed(
-                f"the model in {self.peer}'s worker has outputs {describe_tensor(tensors['output'])}, which differ by up "
+                f"the outputs of the model in {self.peer}'s worker, {describe_tensor(tensors['output'])}, differ by up "
                 f"to {_largest_difference(tensors['output'], output)} from the outputs here: it is not the model that "
-                f"was sent (versions there: {document['versions']})"
+                f"was sent (versions in the worker: {document['versions']})"
             )
         return Answer(tensors["attribution"], document["versions"], document.get("figures", {}))
 
