@@ -232,8 +232,8 @@ def test_the_claims_of_every_peer(outcomes, table):
             "note": f"{origins}; {len(PAIRS)} pairs, seed 0, float64. "
             + "; ".join(f"{claim}: {meaning}" for claim, meaning in CLAIMS.items())
             + f" (tolerance {SUM_TOLERANCE:g}, for their ε; for the others {TOLERANCE:g}). The first violated pair is "
-            "the first in the order of the table of pairs. The operations are those of that pair that no pair has on which "
-            "the claim holds; for the sum, the first model of one operation that loses or creates relevance.",
+            "the first in the order of the table of pairs. The operations are those of that pair that no pair has on "
+            "which the claim holds; for the sum, the first model of one operation that loses or creates relevance.",
             "columns": [
                 "peer",
                 "claim",
@@ -481,6 +481,6 @@ SENTENCES = 60
 
 
 def away_from_zero(case):
-    """The case in float64 with noise of 1e-9: at an input of exactly 0 autolrp can have relevance, gradient × input not."""
+    """The case in float64 with noise of 1e-9: at an input of 0 autolrp can have relevance, gradient × input cannot."""
     noise = torch.randn(case.inputs.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     return replace(case, inputs=case.inputs.double() + 1e-9 * noise, baseline=case.baseline.double(), replacements={})
