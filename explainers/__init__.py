@@ -1,15 +1,19 @@
-"""Who explains: Leave-One-Out, gradients, Attention Rollout, Layer-wise Relevance Propagation and DeepLIFT."""
+"""Explainers: their protocol, the built-in explainers, and adapters for explainers of other libraries and of users.
 
+A new explainer is one module here or in a subpackage: `loo` (Leave-One-Out and removals), `gates` (gates on features
+that approximate Leave-One-Out in few passes), `lrp` (Layer-wise Relevance Propagation), `peers` (other libraries').
+What is explained belongs in `faithcheck.models`; what should hold of an explainer belongs in `faithcheck.axioms`.
+"""
+
+from faithcheck.explainers.adapters import NotAnExplainer, as_explainer, from_captum, from_function
 from faithcheck.explainers.attention_rollout import AttentionRollout
+from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.explainers.deeplift import DeepLiftRescale
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.lrp.attnlrp import AttnLRP
-from faithcheck.explainers.lrp.cplrp import CPLRP
-from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.explainers.lrp.epsilon_lrp import EpsilonLRP
-from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported
-from faithcheck.explainers.registry import builtin_explainers, load_explainer
+from faithcheck.explainers.lrp.engine import CPLRP, LRP, AttnLRP, EpsilonLRP
+from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, describe_settings, display_label
+from faithcheck.explainers.registry import load_explainer
 
 __all__ = [
     "CPLRP",
@@ -23,7 +27,13 @@ __all__ = [
     "IntegratedGradients",
     "InvalidAttribution",
     "LeaveOneOut",
+    "NotAnExplainer",
     "Unsupported",
+    "as_explainer",
     "builtin_explainers",
+    "describe_settings",
+    "display_label",
+    "from_captum",
+    "from_function",
     "load_explainer",
 ]

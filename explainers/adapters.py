@@ -1,14 +1,16 @@
-"""Anyone's explainer, taken as it is: a function of model, inputs and target, or an object like those of captum.
+"""Explainers made of objects that do not follow the protocol of this project.
 
-Three ways to call one are known, told apart by the signature:
+Two adapters are told how to call the object:
 
-* ``attribute(model, case)``: the protocol of this project;
-* ``(model, inputs, target)``, a function, or the method ``attribute`` or ``__call__`` of an object;
-* ``attribute(inputs, target=…)`` of an object that was made for one model, as ``captum.attr`` has them; given as the
-  class, as a function that makes one for a model, or as an instance.
+* `from_function`: a function of ``(model, inputs, target)``;
+* `from_captum`: a class, or a function of one model, that makes an object with ``attribute(inputs, target=…)``, as the
+  classes of ``captum.attr`` do.
 
-The two last know no `Case`. Where a case calls its model with more than the inputs (an attention mask), they are given
-one example at a time, and a model that adds that example's context to however many rows they run it on.
+`as_explainer` takes either of them, or an explainer, and judges by the parameters how to call it. The explainer that it
+makes says in ``guessed`` what was judged, and the report shows it.
+
+Neither kind of object knows a `Case`. If a case has forward arguments (an attention mask), the object gets one example
+at a time, and a model that passes the forward arguments of that example, repeated for as many rows as it is called on.
 """
 
 from __future__ import annotations
@@ -17,60 +19,75 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.protocol import Explainer, per_feature
 from faithcheck.models.case import Case
+from faithcheck.models.unknown_name import unknown_name
 
-Call: TypeAlias = Callable[[nn.Module, Case], object]
+AttributionFunction: TypeAlias = Callable[[nn.Module, Case], object]
 Make: TypeAlias = Callable[[nn.Module], Any]
+CallShape: TypeAlias = Literal["(model, case)", "(model, inputs, target)", "(inputs, target)", "(model)"]
 
 EXPECTED = (
     "expected `attribute(model, case)` with a string `name`, a function or object of `(model, inputs, target)`, "
     "or a class like captum's, made for a model, with `attribute(inputs, target=…)`"
 )
+OPTIONAL_ARGUMENTS = ("baselines", "feature_mask")
+"""What `from_captum` can pass besides the inputs and the target: the baseline of the case, and `feature_mask`."""
+OPTIONAL_ARGUMENTS_GUESS = "attribute is passed baselines and feature_mask if it has these parameters"
+CAPTUM_GUESS = f"attribute called as (inputs, target=target); {OPTIONAL_ARGUMENTS_GUESS}"
+JUDGED = "judged by its parameters"
 
 
 class NotAnExplainer(ValueError):
-    """The object cannot be called as an explainer. The message says what was expected and what was found."""
+    """The object cannot be called as an explainer. The message says what was expected and what the object is."""
 
 
 @dataclass(frozen=True)
-class Adapted:
-    """An explainer made of an object that does not follow our protocol.
+class AdaptedExplainer:
+    """An explainer made of an object that does not follow the protocol.
 
     Attributes:
-        name: its name in test ids and reports.
-        call: what it gives for a model and a case: shaped like the inputs, or ``(batch, features)``.
-        claims: see `Explainer`.
-        expected: see `Explainer`.
+        name: see `Explainer`; so for ``claims``, ``expected``, ``label`` and ``summary``.
+        call: computes the attribution of a case from a model of the inputs alone: shaped like the inputs, or
+            ``(batch, features)``.
+        guessed: how the object is called, if that was judged by its parameters; "" if the caller said it.
     """
 
     name: str
-    call: Call
+    call: AttributionFunction
     claims: Collection[str] = ()
     expected: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+    label: str = ""
+    summary: str = ""
+    guessed: str = ""
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
-        """Explain ``case.target``: floating point ``(batch, features)``, summed over what is behind a feature."""
+        """Explain ``case.target``: floating point ``(batch, features)``, summed over the coordinates of a feature."""
         if not case.forward_arguments:
             return self._explain(model, case)
         rows = torch.arange(len(case.inputs), device=case.inputs.device)
         parts = [self._explain(model, case.select(row)) for row in rows.unsqueeze(1)]
-        strange = [part for part in parts if not isinstance(part, Tensor)]
-        return strange[0] if strange else torch.cat(parts)
+        not_tensors = [part for part in parts if not isinstance(part, Tensor)]
+        return not_tensors[0] if not_tensors else torch.cat(parts)  # `checked_attribution` refuses what is no tensor
 
     def _explain(self, model: nn.Module, case: Case) -> Tensor:
-        found: Any = self.call(in_context(model, case), case)
-        whole = isinstance(found, Tensor) and found.shape == case.inputs.shape
-        return per_feature(found) if whole else found  # what is no attribution, `checked_attribution` refuses
+        attribution: Any = self.call(with_forward_arguments(model, case), case)
+        per_coordinate = isinstance(attribution, Tensor) and attribution.shape == case.inputs.shape
+        return per_feature(attribution) if per_coordinate else attribution
 
 
-class InContext(nn.Module):
-    """A model as a function of its inputs alone, ``(rows, features, …)`` of one example in its context."""
+class WithForwardArguments(nn.Module):
+    """A model as a function of its inputs alone, ``(rows, features, …)``: the forward arguments are those of one case.
+
+    Args:
+        model: the model, called with inputs and forward arguments.
+        case: a case of one example.
+    """
 
     def __init__(self, model: nn.Module, case: Case) -> None:
         super().__init__()
@@ -79,135 +96,272 @@ class InContext(nn.Module):
         self.training = model.training
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """What the model makes of these rows: ``(rows, outputs)``."""
-        context = {name: value.expand(len(inputs), *value.shape[1:]) for name, value in self.forward_arguments.items()}
-        output: Tensor = self.model(inputs, **context)
+        """The model's outputs for these rows: ``(rows, outputs)``."""
+        rows = len(inputs)
+        repeated = {name: value.expand(rows, *value.shape[1:]) for name, value in self.forward_arguments.items()}
+        output: Tensor = self.model(inputs, **repeated)
         return output
 
 
-def in_context(model: nn.Module, case: Case) -> nn.Module:
-    """The model itself; where the case, of one example, has a context, the model in it."""
-    return InContext(model, case) if case.forward_arguments else model
+def with_forward_arguments(model: nn.Module, case: Case) -> nn.Module:
+    """The model as a function of its inputs alone: the model itself, or with the forward arguments of the case."""
+    return WithForwardArguments(model, case) if case.forward_arguments else model
 
 
-def as_explainer(found: Any, name: str | None = None) -> Explainer:
-    """Anyone's explainer by our protocol; one that follows it already is returned as it is.
+def from_function(
+    function: Callable[[nn.Module, Tensor, Tensor], object],
+    *,
+    name: str | None = None,
+    claims: Collection[str] = (),
+    expected: Mapping[tuple[str, str], Any] | None = None,
+    label: str = "",
+    summary: str = "",
+) -> AdaptedExplainer:
+    """An explainer made of a function that is called as ``function(model, inputs, target)``.
+
+    The function gets the model, whose outputs are ``(batch, outputs)``; the inputs ``(batch, features, …)``; and the
+    target ``(batch,)``, int64, the output to explain of each example. It returns an attribution shaped like the inputs,
+    which is then summed over the coordinates of each feature, or ``(batch, features)``.
 
     Args:
-        found: an explainer, see the module's docstring; a class that needs no arguments is called without any.
-        name: what to call it where it has no string ``name``; default: the name of the function or class.
+        function: computes the attribution.
+        name: the explainer's name; by default the function's.
+        claims: see `Explainer`; so for ``expected``, ``label`` and ``summary``.
+        expected: the known violations.
+        label: the display name; by default the name.
+        summary: one line that says what the explainer computes.
 
     Raises:
-        NotAnExplainer: says what was expected, and what was found.
+        NotAnExplainer: the object is not callable.
     """
-    if isinstance(found, type):
-        takes = _required(found) or []
-        # Of the class, `attribute` is not bound yet, and takes one more: self.
-        if len(takes) == 1 and _style(getattr(found, "attribute", None), before=1) == "inputs":
-            return _adapted(found, name, _like_captum(found))
-        if takes:
-            raise NotAnExplainer(
-                f"{found.__name__} is made of ({', '.join(takes)}): give an object of it or, where it is made for a "
-                "model, a function of one model that makes one with `attribute(inputs, target=…)`"
-            )
-        found = found()
-    method = getattr(found, "attribute", None)
-    how = _style(found if method is None else method)
-    if how == "case" and method is not None:
-        if not isinstance(getattr(found, "name", None), str):
-            raise NotAnExplainer(f"{EXPECTED}; found {_described(found)}, without a string `name`")
-        explainer: Explainer = found
-        return explainer
-    if how == "triple":
-        call = found if method is None else method
-        parameter = inspect.signature(call).parameters.get("target")
-        if parameter is not None and parameter.kind is parameter.KEYWORD_ONLY:
-            return _adapted(found, name, lambda model, case: call(model, case.inputs, target=case.target))
-        return _adapted(found, name, lambda model, case: call(model, case.inputs, case.target))
-    if how == "inputs" and method is not None:
-        return _adapted(found, name, _like_captum(_rebound(found)))
-    if how == "model" and method is None:
-        return _adapted(found, name, _like_captum(found))
-    raise NotAnExplainer(f"{EXPECTED}; found {_described(found)}")
+    if not callable(function):
+        raise NotAnExplainer(f"expected a function of (model, inputs, target), got {_described(function)}")
+    name = name or _name(function)
+    return AdaptedExplainer(
+        name,
+        lambda model, case: function(model, case.inputs, case.target),
+        claims,
+        expected or {},
+        label or name,
+        summary,
+    )
 
 
-def _adapted(found: Any, name: str | None, call: Call) -> Adapted:
-    own = getattr(found, "name", None)
-    named = own if isinstance(own, str) else name or str(getattr(found, "__name__", type(found).__name__))
-    return Adapted(named, call, getattr(found, "claims", ()), getattr(found, "expected", {}))
+def from_captum(
+    make: Make,
+    *,
+    arguments: Collection[str] | None = None,
+    name: str | None = None,
+    claims: Collection[str] = (),
+    expected: Mapping[tuple[str, str], Any] | None = None,
+    label: str = "",
+    summary: str = "",
+) -> AdaptedExplainer:
+    """An explainer made of a class like those of ``captum.attr``: ``make(model).attribute(inputs, target=target)``.
+
+    ``inputs`` are ``(batch, features, …)`` and require grad; ``target`` is ``(batch,)``, int64. ``attribute`` returns
+    an attribution shaped like the inputs, which is then summed over the coordinates of each feature, or
+    ``(batch, features)``. With a feature mask captum repeats a feature's attribution in each of its coordinates: then
+    the first coordinate is taken instead of the sum.
+
+    Args:
+        make: a class, or a function of one model, that returns an object with the method ``attribute``.
+        arguments: what is passed besides, by keyword: any of "baselines" (the baseline of the case, shaped like the
+            inputs) and "feature_mask" (see `feature_mask`). By default those that are parameters of ``attribute``.
+        name: the explainer's name; by default the name of the class or function.
+        claims: see `Explainer`; so for ``expected``, ``label`` and ``summary``.
+        expected: the known violations.
+        label: the display name; by default the name.
+        summary: one line that says what the explainer computes.
+
+    Raises:
+        NotAnExplainer: the object is not callable.
+        ValueError: an unknown argument.
+    """
+    if not callable(make):
+        raise NotAnExplainer(f"expected a class, or a function of one model, got {_described(make)}")
+    for argument in arguments or ():
+        if argument not in OPTIONAL_ARGUMENTS:
+            raise ValueError(unknown_name("argument of attribute", argument, OPTIONAL_ARGUMENTS))
+    name = name or _name(make)
+    return AdaptedExplainer(
+        name,
+        _captum_call(make, arguments),
+        claims,
+        expected or {},
+        label or name,
+        summary,
+        guessed="" if arguments is not None else f"{OPTIONAL_ARGUMENTS_GUESS}, {JUDGED}",
+    )
+
+
+def _captum_call(make: Make, arguments: Collection[str] | None) -> AttributionFunction:
+    """Make the object for the model and call its ``attribute``."""
+
+    def call(model: nn.Module, case: Case) -> object:
+        attribute = make(model).attribute
+        accepted = inspect.signature(attribute).parameters if arguments is None else arguments
+        available = {"baselines": case.baseline, "feature_mask": feature_mask(case)}
+        passed = {key: value for key, value in available.items() if key in accepted}
+        point = case.inputs.detach().clone().requires_grad_()  # captum warns if it has to change the inputs
+        attribution = attribute(point, target=case.target, **passed)
+        per_coordinate = isinstance(attribution, Tensor) and attribution.shape == case.inputs.shape
+        return first_coordinate(attribution) if "feature_mask" in passed and per_coordinate else attribution
+
+    return call
 
 
 def feature_mask(case: Case) -> Tensor:
-    """Which feature each coordinate of an example belongs to, as captum takes it: int64 ``(1, features, …)``.
+    """The number of the feature that each coordinate of an example belongs to: int64 ``(1, features, …)``.
 
-    Without one, an ablation removes single coordinates of a token's embedding.
+    captum's ablation takes it. Without a mask, an ablation removes single coordinates of a token's embedding.
     """
     numbers = torch.arange(case.shape[1], device=case.inputs.device)
     return numbers.reshape(1, -1, *[1] * (case.inputs.dim() - 2)).expand(1, *case.inputs.shape[1:])
 
 
-def _like_captum(make: Make) -> Call:
-    """Call what is made for a model as captum's are: whoever has a place for them gets baseline and features."""
+def first_coordinate(attribution: Tensor) -> Tensor:
+    """The attribution of captum with a feature mask, as ``(batch, features)``.
 
-    def call(model: nn.Module, case: Case) -> object:
-        attribute = make(model).attribute
-        known = {"baselines": case.baseline, "feature_mask": feature_mask(case)}
-        given = {key: value for key, value in known.items() if key in inspect.signature(attribute).parameters}
-        point = case.inputs.detach().clone().requires_grad_()  # captum warns of inputs that it has to change
-        found = attribute(point, target=case.target, **given)
-        whole = "feature_mask" in given and isinstance(found, Tensor) and found.shape == case.inputs.shape
-        return of_feature(found) if whole else found
-
-    return call
+    captum repeats the attribution of the whole feature in each of its coordinates.
+    """
+    return attribution.flatten(2)[:, :, 0] if attribution.dim() > 2 else attribution
 
 
-def of_feature(found: Tensor) -> Tensor:
-    """What captum says with a mask, ``(batch, features)``: each coordinate has the figure of the whole feature."""
-    return found.flatten(2)[:, :, 0] if found.dim() > 2 else found
+def as_explainer(candidate: Any, name: str | None = None) -> Explainer:
+    """Any explainer, by the protocol of this project; an object that follows the protocol is returned unchanged.
+
+    How to call another object is judged by its parameters, see the module's docstring; `from_function` and
+    `from_captum` do not judge. A class whose constructor needs no arguments is called without any.
+
+    Args:
+        candidate: an explainer, a function of ``(model, inputs, target)``, an object that is called so or has such a
+            method ``attribute``, or an object like captum's: the class, a function that makes one for a model, or an
+            instance.
+        name: the name if the object has no string ``name``; by default the name of the function or class.
+
+    Raises:
+        NotAnExplainer: the message says what was expected, and what the object is.
+    """
+    if isinstance(candidate, type):
+        if _is_made_for_a_model(candidate):
+            guess = f"made as {candidate.__name__}(model); {CAPTUM_GUESS}"
+            return _adapted(candidate, name, _captum_call(candidate, None), guess)
+        candidate = _made_without_arguments(candidate)
+    method = getattr(candidate, "attribute", None)
+    shape = _call_shape(candidate if method is None else method)
+    if shape == "(model, case)" and method is not None:
+        if not isinstance(getattr(candidate, "name", None), str):
+            raise NotAnExplainer(f"{EXPECTED}; found {_described(candidate)}, without a string `name`")
+        explainer: Explainer = candidate
+        return explainer
+    if shape == "(model, inputs, target)":
+        return _adapted(candidate, name, *_function_call(candidate, method))
+    if shape == "(inputs, target)" and method is not None:
+        guess = f"copied, with each checked model as its forward_func; {CAPTUM_GUESS}"
+        return _adapted(candidate, name, _captum_call(_copies_for_models(candidate), None), guess)
+    if shape == "(model)" and method is None:
+        guess = f"called with each model to make it; {CAPTUM_GUESS}"
+        return _adapted(candidate, name, _captum_call(candidate, None), guess)
+    raise NotAnExplainer(f"{EXPECTED}; found {_described(candidate)}")
 
 
-def _rebound(found: Any) -> Make:
-    """A maker of copies of an instance, each with another model in the place of the one that it was made for."""
-    owner = getattr(found, "forward_func", None)
+def _is_made_for_a_model(kind: type) -> bool:
+    """Whether a class looks like captum's: one required argument, and ``attribute(inputs, target=…)``."""
+    one_argument = len(_required_parameters(kind) or []) == 1
+    # The class's `attribute` is not bound: it has one more parameter, self.
+    return one_argument and _call_shape(getattr(kind, "attribute", None), skip=1) == "(inputs, target)"
+
+
+def _made_without_arguments(kind: type) -> Any:
+    if required := _required_parameters(kind):
+        raise NotAnExplainer(
+            f"{kind.__name__} is made of ({', '.join(required)}): give an object of it or, if it is made for a model, "
+            "a function of one model that makes it, with `attribute(inputs, target=…)`"
+        )
+    return kind()
+
+
+def _function_call(candidate: Any, method: Any) -> tuple[AttributionFunction, str]:
+    """How to call a function or method of (model, inputs, target), and the guess in words."""
+    function = candidate if method is None else method
+    words = "called as" if method is None else "attribute called as"
+    parameters = inspect.signature(function).parameters
+    target = parameters.get("target")
+    if target is not None and (target.kind is target.KEYWORD_ONLY or list(parameters).index("target") != 2):
+        by_keyword = f"{words} (model, inputs, target=target)"
+        return lambda model, case: function(model, case.inputs, target=case.target), by_keyword
+    return lambda model, case: function(model, case.inputs, case.target), f"{words} (model, inputs, target)"
+
+
+def _adapted(candidate: Any, name: str | None, call: AttributionFunction, guess: str) -> AdaptedExplainer:
+    """The explainer of an object that describes itself by the optional attributes of `Explainer`."""
+    own = getattr(candidate, "name", None)
+    name = own if isinstance(own, str) else name or _name(candidate)
+    return AdaptedExplainer(
+        name,
+        call,
+        getattr(candidate, "claims", ()),
+        getattr(candidate, "expected", {}),
+        getattr(candidate, "label", name),
+        getattr(candidate, "summary", ""),
+        f"{guess}, {JUDGED}",
+    )
+
+
+def _name(candidate: object) -> str:
+    return str(getattr(candidate, "__name__", type(candidate).__name__))
+
+
+def _copies_for_models(instance: Any) -> Make:
+    """A function that copies an instance made for one model, with another model in its place.
+
+    Raises:
+        NotAnExplainer: the instance is not made for a module, or also refers to a part of it.
+    """
+    owner = getattr(instance, "forward_func", None)
     if not isinstance(owner, nn.Module):
         raise NotAnExplainer(
-            f"{_described(found)} is not made for a module (as `forward_func`), so that no other can take its place: "
-            "give the class, or a function of one model that makes it"
+            f"{_described(instance)} is not made for a module (as `forward_func`), so that no other model can take its "
+            "place: give the class, or a function of one model that makes it"
         )
-    inside = [key for key, value in vars(found).items() if any(value is part for part in list(owner.modules())[1:])]
+    submodules = list(owner.modules())[1:]
+    inside = [key for key, value in vars(instance).items() if any(value is part for part in submodules)]
     if inside:
         raise NotAnExplainer(
-            f"{_described(found)} is made for a part of one model ({', '.join(inside)}): give a function of one model "
-            "that makes it"
+            f"{_described(instance)} is made for a part of one model ({', '.join(inside)}): give a function of one "
+            "model that makes it"
         )
-    return lambda model: deepcopy(found, {id(owner): model})
+    return lambda model: deepcopy(instance, {id(owner): model})
 
 
-def _style(call: object, before: int = 0) -> str:
-    """How it is called behind its first parameters: with a "case", a "triple", "inputs" or a "model"; "" with none.
+def _call_shape(call: object, skip: int = 0) -> CallShape | None:
+    """How to call an object, judged by its required parameters after the first ``skip``; None if no shape fits.
 
-    A parameter ``target`` may be optional: it tells ``(inputs, target=…)`` from ``(model, case)``; ``baselines`` are at
-    hand, and do not count.
+    ``target`` may be optional: it distinguishes ``(inputs, target=…)`` from ``(model, case)``. ``baselines`` do not
+    count, because they can be passed.
     """
-    takes = _required(call)
-    if takes is None:
-        return ""
-    targeted = "target" in inspect.signature(call).parameters  # type: ignore[arg-type]
-    count = len([name for name in takes if name not in ("target", "baselines")]) - before
-    if targeted and count > 1 and takes[before : before + 1] == ["inputs"]:
-        return ""  # captum's, with more than we have to give
-    return ({1: "inputs", 2: "triple"} if targeted else {1: "model", 2: "case", 3: "triple"}).get(count, "")
+    required = _required_parameters(call)
+    if required is None:
+        return None
+    has_target = "target" in inspect.signature(call).parameters  # type: ignore[arg-type]
+    count = len([name for name in required if name not in ("target", "baselines")]) - skip
+    if has_target and count > 1 and required[skip : skip + 1] == ["inputs"]:
+        return None  # like captum's, but it requires more than the case has
+    with_target: dict[int, CallShape] = {1: "(inputs, target)", 2: "(model, inputs, target)"}
+    without_target: dict[int, CallShape] = {1: "(model)", 2: "(model, case)", 3: "(model, inputs, target)"}
+    return (with_target if has_target else without_target).get(count)
 
 
-def _required(call: object) -> list[str] | None:
-    """The positional parameters without a default; None for what has no signature."""
+def _required_parameters(call: object) -> list[str] | None:
+    """The positional parameters without a default; None for an object that has no signature."""
     try:
         parameters = inspect.signature(call).parameters.values()  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [one.name for one in parameters if one.kind in positional and one.default is one.empty]
+    return [p.name for p in parameters if p.kind in positional and p.default is p.empty]
 
 
-def _described(found: object) -> str:
-    return f"{type(found).__name__} {found!r:.80}"
+def _described(candidate: object) -> str:
+    return f"{type(candidate).__name__} {candidate!r:.80}"

@@ -1,13 +1,16 @@
-"""Adapters to other libraries' explainers, so that the suite can check them: the extra ``peers``.
+"""Adapters to peers, the explainers of other libraries, so that the suite can check them: the extra ``peers``.
 
-An adapter is an explainer of this project's protocol that hands a case to a peer and returns what the peer says, with
-the peer's own defaults. It changes nothing but the shape: what a peer gives for the coordinates of a feature is summed,
-and where a case has a context (an attention mask) the examples are explained one at a time. What a peer refuses is
-refused in its own words; what it gets wrong without a word is left as it is, for the axioms to find. ``claims`` are the
-peer's own, from its documentation; ``origin`` is its name and version.
+An adapter follows this project's protocol: it passes a case to the peer and returns the peer's attribution, computed
+with the peer's own defaults. It changes only the shape: it sums the attributions of a feature's coordinates, and it
+explains the examples one at a time if the case has forward arguments (an attention mask). If the peer refuses a model,
+the adapter refuses it with the peer's message. If the peer's attribution is wrong, the adapter does not correct it: the
+axioms find it. ``claims`` are the peer's own, from its documentation; ``origin`` is its name and version.
 
-A peer is imported when it is first asked to explain, not before. One that would leave something behind on a model
-(`Peer.leaves`, measured by ``pytest -m peers``) is given a copy of it.
+A peer is imported when it first explains, not before. A peer that leaves something behind on a model (`Peer.leaves`,
+measured by ``pytest -m peers``) gets a copy of the model.
+
+An adapter to a library that runs in the same process belongs here, one module per library. A library that needs an
+environment of its own has a worker in `workers` and an explainer in `own_environment`.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.adapters import Adapted
+from faithcheck.explainers.adapters import AdaptedExplainer
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case
 
@@ -34,19 +37,23 @@ from faithcheck.models.case import Case
 class Peer:
     """An explainer of another library.
 
-    A subclass says what it is in class attributes, and explains in `explain`.
+    A subclass describes itself in class attributes, and explains in `explain`.
 
     Attributes:
-        name: its name in test ids and reports.
-        distribution: the package that it comes from, as pip knows it.
+        name: the name in test ids and reports.
+        label: the display name.
+        summary: one line that says what the explainer computes.
+        distribution: the package that the explainer comes from, as pip knows it.
         claims: the axioms that the peer's own documentation says it satisfies.
-        refuses: ``(error, words)``: an error of this kind with these words in it is the peer's refusal.
-        way_out: what to do about a refusal.
-        relevance: whether its map is relevance, whose sum is held against the explained output f(x): no baseline.
-        leaves: what the peer leaves behind on a model, which is why it is given a copy; "" for nothing.
+        refuses: ``(error, words)``: an error of this type whose message has these words is the peer's refusal.
+        way_out: what the user can do about a refusal.
+        relevance: whether the attribution is relevance: its sum is compared with f(x), not with f(x) − f(x′).
+        leaves: what the peer leaves behind on a model; then it gets a copy of the model. "" for nothing.
     """
 
     name: ClassVar[str]
+    label: ClassVar[str]
+    summary: ClassVar[str]
     distribution: ClassVar[str]
     claims: ClassVar[frozenset[str]] = frozenset()
     refuses: ClassVar[tuple[tuple[type[Exception], str], ...]] = ()
@@ -63,57 +70,67 @@ class Peer:
             return f"{self.distribution}, not installed"
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
-        """What the peer says: ``(batch, features)``.
+        """The peer's attribution: ``(batch, features)``.
 
         Raises:
-            ImportError: the peer is not installed; names the extra.
-            Unsupported: the peer refuses; in its own words.
+            ImportError: the peer is not installed; the message names the extra.
+            Unsupported: the peer refuses the model; the message has the peer's own.
         """
-        adapted = Adapted(
-            self.name, lambda in_context, one: self.explain(in_context, replace(one, forward_arguments={}))
+        adapted = AdaptedExplainer(
+            self.name,
+            lambda of_inputs, example: self.explain(of_inputs, replace(example, forward_arguments={})),
         )
         try:
             return adapted.attribute(deepcopy(model) if self.leaves else model, case)
         except Exception as error:
             if not any(isinstance(error, kind) and words in str(error) for kind, words in self.refuses):
                 raise
-            said = " ".join(str(error).split())
-            raise Unsupported(f"{self.origin} says: {said[:400]} – {self.way_out}") from error
+            message = " ".join(str(error).split())
+            raise Unsupported(f"{self.origin} says: {message[:400]} – {self.way_out}") from error
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """Call the peer: shaped like ``case.inputs``, or ``(batch, features)``; the context is in the model."""
+        """Call the peer.
+
+        Args:
+            model: a model of the inputs alone, ``(rows, features, …)`` to ``(rows, outputs)``.
+            case: the case, without forward arguments.
+
+        Returns:
+            The attribution, shaped like ``case.inputs``, or ``(batch, features)``.
+        """
         raise NotImplementedError
 
 
 def every_peer() -> list[Peer]:
-    """One of each peer's explainers, installed or not; imports no peer."""
-    from faithcheck.explainers.peers import autolrp, captum, lxt, shap, zennit  # they import this module
+    """One explainer of each class of peers, whether its library is installed or not; imports no library."""
+    from faithcheck.explainers.peers import autolrp, captum, lxt, shap, zennit  # these modules import this one
 
     modules = (captum, autolrp, shap, zennit, lxt)
-    kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
-    return [kind() for kind in kinds if issubclass(kind, Peer) and "name" in vars(kind)]
+    classes = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
+    return [peer() for peer in classes if issubclass(peer, Peer) and "name" in vars(peer)]
 
 
-def imported(module: str) -> Any:
-    """A peer's module; what other libraries warn of while it is imported is not its user's to mend.
+def import_peer(module: str) -> Any:
+    """A module of a peer. Warnings during its import are ignored: the user of the peer cannot act on them.
 
     Raises:
-        ImportError: it is not installed; names the extra.
+        ImportError: the peer is not installed; the message names the extra.
     """
     try:
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=()):  # autolrp draws numbers to check itself
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=()):  # autolrp draws random numbers
             warnings.simplefilter("ignore")
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        ways = (
-            "pip install 'faithcheck[peers]'; zennit and lxt, which ask for more than they need: --no-deps zennit lxt"
+        install = (
+            "pip install 'faithcheck[peers]'; zennit and lxt require packages that they do not need here: "
+            "pip install --no-deps zennit lxt"
         )
-        raise ImportError(f"{error}: {ways}") from error
+        raise ImportError(f"{error}: {install}") from error
 
 
 @contextmanager
 def numpy_random_state() -> Iterator[None]:
-    """Put numpy's global random state back on the way out: some peers seed it."""
+    """Restore numpy's global random state at the end: some peers seed it."""
     state = np.random.get_state()
     try:
         yield

@@ -1,11 +1,11 @@
 """autolrp's presets: relevance over the nodes of the autograd graph.
 
-Where the explained output's relevance starts: autolrp seeds it with 1 (``backward/engine.py``, ``_unit_seed``), so that
-its map sums to 1 and not, as its README says, to the logit. Where the logit is negative the sign is then the other way
-round. The adapter multiplies by the logit, as the README has it.
+autolrp starts the backward pass with a relevance of 1 at the target output (``backward/engine.py``, ``_unit_seed``), so
+that its attributions sum to 1. Its README says that they sum to the logit. If the logit is negative, the sign of every
+attribution differs between the two. The adapter multiplies by the logit, as the README describes it.
 
-The README's claim, "the logit equals the sum of the relevance that reaches the input", is conservation, and Σ = f(x),
-not f(x) − f(x′): completeness, an axiom with a baseline, is not claimed. ``pytest -m peers`` measures Σ = f(x).
+The README claims: "the logit equals the sum of the relevance that reaches the input". This is conservation, Σ = f(x),
+and not completeness, Σ = f(x) − f(x′), an axiom with a baseline. ``pytest -m peers`` measures Σ = f(x).
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.peers import Peer, imported
+from faithcheck.explainers.peers import Peer, import_peer
 from faithcheck.models.case import Case
 
 
 class Base(Peer):
-    """autolrp's table ``BASE``: softmax and norms pass relevance through, sums and products split it by magnitude."""
+    """autolrp's table ``BASE``: softmax and norms leave relevance unchanged, sums and products split it by size."""
 
     name = "autolrp_base"
+    label = "LRP, BASE (autolrp)"
+    summary = "autolrp's table BASE: sums and products split relevance by magnitude"
     distribution = "autolrp"
     claims = frozenset({"conservation"})
     refuses = (
@@ -35,23 +37,23 @@ class Base(Peer):
         (RuntimeError, "no wrapped input under this output"),
         (NotImplementedError, "attention decomposition does not support"),
     )
-    way_out = "autolrp takes a rule of yours by register_installer or register_rewrite"
+    way_out = "register a rule of your own by autolrp's register_installer or register_rewrite"
     relevance = True
 
     def rules(self, autolrp: Any) -> dict[str, Any]:
-        """The table of rules."""
+        """The table of rules, as `LRPConfig` takes it."""
         return dict(autolrp.BASE)
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
         """Relevance, shaped like the inputs; one forward and one backward pass for each example."""
-        autolrp = imported("autolrp")
+        autolrp = import_peer("autolrp")
         config = autolrp.LRPConfig(rule=self.rules(autolrp))
         rows = torch.arange(len(case.inputs), device=case.inputs.device).unsqueeze(1)
         return torch.cat([self._of_one(autolrp, config, model, case.select(row)) for row in rows])
 
     def _of_one(self, autolrp: Any, config: Any, model: nn.Module, case: Case) -> Tensor:
         with torch.enable_grad(), warnings.catch_warnings():
-            # It warns, once in a call, where it has no rule and lets the plain gradient stand for relevance.
+            # autolrp warns once per call if it has no rule for a node and uses the plain gradient as relevance.
             warnings.simplefilter("error", UserWarning)
             inputs = autolrp.tensor(case.inputs.detach().clone())
             output = model(inputs)[0, int(case.target[0])]
@@ -61,9 +63,11 @@ class Base(Peer):
 
 
 class AttnLRP(Base):
-    """autolrp's preset ``ATTNLRP``, as the README merges it: ``BASE`` with the softmax rule of Achtibat et al. 2024."""
+    """``BASE`` with the preset ``ATTNLRP``, merged as in the README: the softmax rule of Achtibat et al. 2024."""
 
     name = "autolrp_attnlrp"
+    label = "AttnLRP (autolrp)"
+    summary = "autolrp's table BASE with AttnLRP's softmax rule; Achtibat et al. 2024"
 
     def rules(self, autolrp: Any) -> dict[str, Any]:
         """The table of rules."""
@@ -71,9 +75,11 @@ class AttnLRP(Base):
 
 
 class CPLRP(Base):
-    """autolrp's preset ``CPLRP``: ``BASE``, the operand that looks like attention weights held constant."""
+    """``BASE`` with the preset ``CPLRP``: the operand that looks like attention weights is held constant."""
 
     name = "autolrp_cplrp"
+    label = "CP-LRP (autolrp)"
+    summary = "autolrp's table BASE with attention weights held constant; Ali et al. 2022"
 
     def rules(self, autolrp: Any) -> dict[str, Any]:
         """The table of rules."""

@@ -8,102 +8,116 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from faithcheck.explainers.adapters import feature_mask, of_feature
-from faithcheck.explainers.peers import Peer, imported
+from faithcheck.explainers.adapters import feature_mask, first_coordinate
+from faithcheck.explainers.peers import Peer, import_peer
 from faithcheck.models.case import Case
 
 
 class Captum(Peer):
-    """What captum's explainers have in common."""
+    """The base class of the adapters to captum."""
 
     distribution = "captum"
 
     def point(self, case: Case) -> Tensor:
-        """The inputs as a leaf that requires grad: captum warns of inputs that it has to change."""
+        """The inputs as a leaf that requires grad: captum warns if it has to change the inputs."""
         return case.inputs.detach().clone().requires_grad_()
 
 
-def attr() -> Any:
-    """``captum.attr``."""
-    return imported("captum.attr")
+def captum_attr() -> Any:
+    """The module ``captum.attr``."""
+    return import_peer("captum.attr")
 
 
 @dataclass(frozen=True)
 class IntegratedGradients(Captum):
     """``captum.attr.IntegratedGradients``.
 
-    Its claims: "Integrated Gradients is an axiomatic model interpretability algorithm" (docstring), after Sundararajan
-    et al. 2017, whose two axioms are sensitivity and implementation invariance; and "the sum of the attribution must be
-    equal to the differences of NN Models's function at its end and start points" (``compute_convergence_delta``).
+    captum claims: "Integrated Gradients is an axiomatic model interpretability algorithm" (docstring), after
+    Sundararajan et al. 2017, whose two axioms are sensitivity and implementation invariance; and "the sum of the
+    attribution must be equal to the differences of NN Models's function at its end and start points"
+    (``compute_convergence_delta``).
 
     Attributes:
-        steps: the nodes of its Gauss–Legendre quadrature; captum's default.
+        steps: the number of nodes of the Gauss–Legendre quadrature; captum's default.
     """
 
     name = "captum_integrated_gradients"
+    label = "Integrated Gradients (captum)"
+    summary = "captum's Integrated Gradients; Sundararajan, Taly & Yan 2017"
     claims = frozenset({"invariance", "completeness", "sensitivity"})
     steps: int = 50
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """From ``case.baseline``; shaped like the inputs."""
-        explainer = attr().IntegratedGradients(model)
-        found: Tensor = explainer.attribute(self.point(case), case.baseline, target=case.target, n_steps=self.steps)
-        return found
+        """Integrate from ``case.baseline``; shaped like the inputs."""
+        explainer = captum_attr().IntegratedGradients(model)
+        attribution: Tensor = explainer.attribute(
+            self.point(case), case.baseline, target=case.target, n_steps=self.steps
+        )
+        return attribution
 
 
 class InputXGradient(Captum):
     """``captum.attr.InputXGradient``; claims no axiom: "A baseline approach for computing the attribution"."""
 
     name = "captum_input_x_gradient"
+    label = "input × gradient (captum)"
+    summary = "captum's input × gradient"
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
         """x ⊙ ∂f(x), shaped like the inputs."""
-        found: Tensor = attr().InputXGradient(model).attribute(self.point(case), target=case.target)
-        return found
+        attribution: Tensor = captum_attr().InputXGradient(model).attribute(self.point(case), target=case.target)
+        return attribution
 
 
 class FeatureAblation(Captum):
-    """``captum.attr.FeatureAblation``, a whole feature at a time.
+    """``captum.attr.FeatureAblation``, with the feature mask of the case.
 
-    It claims no completeness: "A perturbation based approach", "replacing each input feature with a given baseline /
-    reference, and computing the difference in output" (docstring). As a function of outputs alone it must be
-    implementation invariant, which is checked as if it were claimed.
+    captum does not claim completeness: "A perturbation based approach", "replacing each input feature with a given
+    baseline / reference, and computing the difference in output" (docstring). A function of outputs alone must be
+    implementation invariant, so invariance is checked like a claim.
     """
 
     name = "captum_feature_ablation"
+    label = "feature ablation (captum)"
+    summary = "captum's ablation of one feature at a time by its baseline"
     claims = frozenset({"invariance"})
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """f(x) − f(x, the feature at its baseline): ``(batch, features)``."""
-        explainer = attr().FeatureAblation(model)
+        """f(x) − f(x with the feature at its baseline): ``(batch, features)``."""
+        explainer = captum_attr().FeatureAblation(model)
         options = {"baselines": case.baseline, "target": case.target, "feature_mask": feature_mask(case)}
-        return of_feature(explainer.attribute(case.inputs, **options))
+        return first_coordinate(explainer.attribute(case.inputs, **options))
 
 
 class DeepLift(Captum):
     """``captum.attr.DeepLift``, the rescale rule by hooks on activation modules.
 
-    Its claim: "the total sum of model(inputs) - model(baselines) must equal the total sum of the attributions computed
-    based on DeepLift's rescale rule" (docstring, of the delta). "Currently we only support a limited number of
-    non-linear activations": of others, and of what is no module, it says nothing while it runs.
+    captum claims: "the total sum of model(inputs) - model(baselines) must equal the total sum of the attributions
+    computed based on DeepLift's rescale rule" (docstring, of the delta). "Currently we only support a limited number of
+    non-linear activations" (docstring). It does not warn if a model has other activations, or activations that are
+    functions and not modules.
     """
 
     name = "captum_deeplift"
+    label = "DeepLIFT (captum)"
+    summary = "captum's DeepLIFT, the rescale rule on activation modules; Shrikumar et al. 2017"
     claims = frozenset({"completeness"})
     refuses = ((RuntimeError, "required for DeepLift computations"), (AssertionError, "DeepLift"))
-    way_out = "give every activation a module of its own"
-    leaves = "input_ref and other attributes of modules, where it is interrupted"
+    way_out = "use a separate module for every activation"
+    leaves = "input_ref and other attributes of modules, if it is interrupted"
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """From ``case.baseline``; shaped like the inputs."""
+        """Compare with ``case.baseline``; shaped like the inputs."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Setting forward, backward hooks", UserWarning)  # at every call
-            found: Tensor = attr().DeepLift(model).attribute(self.point(case), case.baseline, target=case.target)
-        return found
+            attribution: Tensor = (
+                captum_attr().DeepLift(model).attribute(self.point(case), case.baseline, target=case.target)
+            )
+        return attribution
 
 
-class AtInputs(nn.Module):
-    """A model with a layer at its entry, for explainers of a layer."""
+class WithEntryLayer(nn.Module):
+    """A model with an identity layer at its entry, for explainers of a layer."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -120,41 +134,47 @@ class AtInputs(nn.Module):
 class LayerIntegratedGradients(Captum):
     """``captum.attr.LayerIntegratedGradients`` of a layer at the model's entry, where it is Integrated Gradients.
 
-    A case's inputs are embeddings already: there is no embedding layer whose output it could explain instead. Its
+    The inputs of a case are embeddings already, so the model has no embedding layer that captum could explain. The
     claims are those of Integrated Gradients.
 
     Attributes:
-        steps: the nodes of its quadrature; captum's default.
+        steps: the number of nodes of the quadrature; captum's default.
     """
 
     name = "captum_layer_integrated_gradients"
+    label = "layer Integrated Gradients (captum)"
+    summary = "captum's Integrated Gradients of a layer at the model's entry"
     claims = IntegratedGradients.claims
     steps: int = 50
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """From ``case.baseline``; shaped like the inputs."""
-        entered = AtInputs(model)
-        explainer = attr().LayerIntegratedGradients(entered, entered.entry)
-        found: Tensor = explainer.attribute(self.point(case), case.baseline, target=case.target, n_steps=self.steps)
-        return found.detach()
+        """Integrate from ``case.baseline``; shaped like the inputs."""
+        with_entry = WithEntryLayer(model)
+        explainer = captum_attr().LayerIntegratedGradients(with_entry, with_entry.entry)
+        attribution: Tensor = explainer.attribute(
+            self.point(case), case.baseline, target=case.target, n_steps=self.steps
+        )
+        return attribution.detach()
 
 
 class LRP(Captum):
     """``captum.attr.LRP``, the ε-rule (ε = 1e-9) by hooks on modules.
 
-    Its claim: "we use the completeness property of LRP: The relevance is conserved during the propagation"
-    (``compute_convergence_delta``): conservation, and Σ = f(x), not f(x) − f(x′). It refuses leaf modules that it has
-    no rule for; of operations that are no module it sees nothing.
+    captum claims: "we use the completeness property of LRP: The relevance is conserved during the propagation"
+    (``compute_convergence_delta``). This is conservation, Σ = f(x), not Σ = f(x) − f(x′). captum refuses leaf modules
+    without a rule; its hooks do not see operations that are not modules.
     """
 
     name = "captum_lrp"
+    label = "LRP (captum)"
+    summary = "captum's LRP, the ε-rule on modules; Bach et al. 2015"
     claims = frozenset({"conservation"})
     refuses = ((TypeError, "has no rule defined"),)
-    way_out = "captum takes a rule of yours as the module's attribute `rule`"
-    leaves = "attributes `activations` and, where it refuses, `rule` on every leaf module"
+    way_out = "set a rule of your own as the module's attribute `rule`"
+    leaves = "attributes `activations` and, if it refuses, `rule` on every leaf module"
     relevance = True
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
         """Relevance, shaped like the inputs."""
-        found: Tensor = attr().LRP(model).attribute(self.point(case), target=case.target)
-        return found.detach()
+        attribution: Tensor = captum_attr().LRP(model).attribute(self.point(case), target=case.target)
+        return attribution.detach()

@@ -1,9 +1,10 @@
 """lxt's explicit rules (Achtibat et al. 2024, arXiv 2402.05602), operation by operation, on an unmodified model.
 
-lxt's own way to a whole model is closed here: ``lxt.efficient`` and ``lxt.explicit.core`` need an older transformers.
-What is left are its rules, ``lxt.explicit.functional`` and ``.rules``: functions whose gradient is the relevance. So
-this project's `Propagation` lends them its eyes: each operation that carries relevance is computed by the lxt function
-for it, with lxt's own ε, and rearrangements by torch. Operations that lxt has no rule for are refused.
+lxt 2.1, the latest release, cannot explain a whole model here: its ``lxt.efficient`` and ``lxt.explicit.core`` do not
+import on transformers 5. (lxt's main branch, said to be tested with transformers 5.9, was not tried.) This adapter uses
+the rules, ``lxt.explicit.functional`` and ``.rules``: functions whose gradient is the relevance. This project's
+`Propagation` computes each operation with relevance by the lxt function for it, with lxt's own ε, and rearrangements by
+torch. Operations that lxt has no rule for are refused.
 """
 
 from __future__ import annotations
@@ -16,26 +17,36 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
-from faithcheck.explainers.lrp.operations import Trait, operations_with
-from faithcheck.explainers.lrp.rules.attention import attention_rule
-from faithcheck.explainers.lrp.rules.dropout import dropout_rule
-from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule, unbind_rule
-from faithcheck.explainers.peers import Peer, imported
+from faithcheck.explainers.lrp.rules import (
+    ACTIVATION_MODULES,
+    ACTIVATIONS,
+    REARRANGEMENTS,
+    RMS_NORM_MODULES,
+    OperationCall,
+    Rule,
+    attention_rule,
+    dropout_rule,
+    gradient_rule,
+    tensors_with_relevance,
+    unbind_rule,
+)
+from faithcheck.explainers.peers import Peer, import_peer
 from faithcheck.models.case import Case
 
 
 class Explicit(Peer):
     """lxt's explicit rules on every operation: AttnLRP.
 
-    Its claim: "the LRP conservation property holds for all operations excluding bias terms"
+    lxt claims: "the LRP conservation property holds for all operations excluding bias terms"
     (``conservation_check_wrap``).
     """
 
     name = "lxt_explicit"
+    label = "AttnLRP, explicit rules (lxt)"
+    summary = "lxt's explicit rules on every operation; Achtibat et al. 2024"
     distribution = "lxt"
     refuses = ((RuntimeError, "returned an invalid gradient"),)
-    way_out = "lxt's add2, mul2 and matmul give relevance the shape of the result: expand the operand first"
+    way_out = "lxt's add2, mul2 and matmul return relevance in the shape of the result: expand the operand first"
     claims = frozenset({"conservation"})
     relevance = True
 
@@ -47,18 +58,18 @@ class Explicit(Peer):
 
 
 def table() -> Mapping[str, Rule]:
-    """``{operation: lxt's rule}``.
+    """The table of rules: ``{operation: lxt's rule}``.
 
     Raises:
-        ImportError: lxt is not installed; names the extra.
+        ImportError: lxt is not installed; the message names the extra.
     """
-    functional, rules = imported("lxt.explicit.functional"), imported("lxt.explicit.rules")
+    functional, rules = import_peer("lxt.explicit.functional"), import_peer("lxt.explicit.rules")
     identity = partial(identity_rule, rules.identity)
     return {
-        **dict.fromkeys(operations_with(Trait.REARRANGEMENT), gradient_rule),
-        **dict.fromkeys(operations_with(Trait.ONE_VALUE) | operations_with(Trait.MODULE) | {"neg"}, identity),
-        **dict.fromkeys(("add", "iadd", "add_"), lambda call: functional.add2(*two(call))),
-        "sub": lambda call: functional.add2(two(call)[0], functional.mul2(two(call)[1], -1)),
+        **{name: gradient_rule for name in REARRANGEMENTS if name not in ("relu", "abs", "neg")},
+        **dict.fromkeys((*ACTIVATIONS, *ACTIVATION_MODULES, *RMS_NORM_MODULES, "relu", "abs", "neg"), identity),
+        **dict.fromkeys(("add", "iadd", "add_"), lambda call: functional.add2(*summands(call))),
+        "sub": lambda call: functional.add2(summands(call)[0], functional.mul2(summands(call)[1], -1)),
         **dict.fromkeys(("conv1d", "conv2d", "addmm"), partial(epsilon_rule, rules.epsilon_lrp)),
         **dict.fromkeys(("mul", "imul", "mul_"), lambda call: functional.mul2(*call.args)),
         **dict.fromkeys(("div", "itruediv", "div_"), partial(quotient_rule, functional.mul2, rules.identity)),
@@ -77,28 +88,28 @@ def table() -> Mapping[str, Rule]:
     }
 
 
-def two(call: OperationCall) -> list[Tensor]:
-    """The operands of a sum as tensors, which is what lxt takes."""
+def summands(call: OperationCall) -> list[Tensor]:
+    """The operands of a sum or difference as tensors, because lxt takes no numbers."""
     (like,) = call.operands_with_relevance()[:1]
     operands = call.args[:2] if len(call.args) > 1 else (call.args[0], call.kwargs["other"])
     return [x if isinstance(x, Tensor) else torch.as_tensor(x).to(like) for x in operands]
 
 
 def axis(call: OperationCall) -> int:
-    """The one axis that lxt's mean can take."""
-    found = call.argument(1, "dim")
-    if not isinstance(found, int):
-        raise call.unsupported("lxt's mean is of one axis")
-    return found
+    """The axis of a mean or sum; lxt's mean takes a single axis."""
+    dim = call.argument(1, "dim")
+    if not isinstance(dim, int):
+        raise call.unsupported("lxt's mean takes one axis")
+    return dim
 
 
 def mean_rule(mean: Callable[..., Tensor], call: OperationCall) -> Tensor:
-    """lxt's ε-rule of a mean."""
+    """lxt's ε-rule for a mean."""
     return mean(call.args[0], axis(call), bool(call.argument(2, "keepdim", False)))
 
 
 def identity_rule(identity: Callable[..., Tensor], call: OperationCall) -> Tensor:
-    """lxt's identity rule, of one operand that carries relevance."""
+    """lxt's identity rule, for one operand with relevance."""
     operands = call.operands_with_relevance()
     if len(operands) != 1:
         raise call.unsupported("lxt's identity rule is for one operand")
@@ -115,7 +126,7 @@ def epsilon_rule(epsilon_lrp: Callable[..., Tensor], call: OperationCall) -> Ten
 
 
 def quotient_rule(mul2: Callable[..., Tensor], identity: Callable[..., Tensor], call: OperationCall) -> Any:
-    """a/b as lxt has it: the uniform rule on a and 1/b, the identity rule on the reciprocal."""
+    """lxt's rule for a/b: the uniform rule for a · (1/b), the identity rule for the reciprocal."""
     numerator, denominator = call.args[0], call.argument(1, "other")
     if tensors_with_relevance(denominator):
         return mul2(numerator, identity(torch.reciprocal, denominator))

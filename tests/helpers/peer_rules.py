@@ -1,4 +1,4 @@
-"""Single operations to put LRP's rules side by side on, and autolrp 0.2's rules written as rules of this project."""
+"""Models of one operation, to compare LRP rules on, and the rules of autolrp 0.2 written as rules of this project."""
 
 import torch
 import torch.nn.functional as F
@@ -13,14 +13,14 @@ from faithcheck.models.case import Case
 class Operation(nn.Module):
     """One operation as a model, ``(batch, 12)`` to ``(batch, outputs)``."""
 
-    def __init__(self, of, parameters=()):
+    def __init__(self, function, parameters=()):
         super().__init__()
-        self.of = of
-        for number, value in enumerate(parameters):  # no list of parameters: that would be a module of its own
+        self.function = function
+        for number, value in enumerate(parameters):  # not a ParameterList, because that is a module
             self.register_parameter(f"constant_{number}", nn.Parameter(value))
 
     def forward(self, x):
-        return self.of(x, *self.parameters())
+        return self.function(x, *self.parameters())
 
 
 def constants(*shapes):
@@ -55,8 +55,8 @@ OPERATIONS = {
 }
 
 
-class Folded(nn.Module):
-    """A module in the middle of a model, ``(batch, 12)`` to ``(batch, 12)``."""
+class ModuleInside(nn.Module):
+    """A module inside a model, ``(batch, 12)`` to the module's outputs."""
 
     def __init__(self, module):
         super().__init__()
@@ -67,9 +67,9 @@ class Folded(nn.Module):
 
 
 def modules():
-    """The same operations as torch's modules, which is all that hooks see."""
+    """Some of these operations as modules of torch, so that hooks see them."""
     torch.manual_seed(2)
-    found = {
+    named = {
         "nn.Linear, no bias": nn.Linear(12, 4, bias=False),
         "nn.Linear, bias": nn.Linear(12, 4),
         "nn.ReLU": nn.ReLU(),
@@ -79,24 +79,24 @@ def modules():
         "nn.LayerNorm": nn.LayerNorm(12),
         "nn.BatchNorm1d": nn.BatchNorm1d(12),
     }
-    return {name: Folded(module).double().eval() for name, module in found.items()}
+    return {name: ModuleInside(module).double().eval() for name, module in named.items()}
 
 
 def operation_case():
-    """Five points; relevance starts at the output whose input is the largest of three, above 0 for relu."""
+    """Five points; the target is the largest of the first three inputs, which is positive, so that relu keeps it."""
     x = torch.randn(6, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))[1:]
     return Case(x, x[:, :3].argmax(1), torch.zeros_like(x))
 
 
-# --- autolrp's rules ------------------------------------------------------------------------------------------------
+# --- the rules of autolrp -------------------------------------------------------------------------------------------
 
 
 def by_magnitude(value, *operands):
-    """z with R_i = |x_i| / Σ|x| · R for its operands: the forward value is z, each gradient z · sign x_i / Σ|x|."""
+    """z, with relevance R_i = |x_i| / Σ|x| · R for its operands: the gradient of x_i is z · sign x_i / Σ|x|."""
     total = sum(x.detach().abs() for x in operands)
     share = torch.where(total > 0, value.detach() / total, 0)
-    parts = sum(x * (share * x.detach().sign()) for x in operands if x.requires_grad)
-    return parts + (value - parts).detach()
+    weighted = sum(x * (share * x.detach().sign()) for x in operands if x.requires_grad)
+    return weighted + (value - weighted).detach()
 
 
 def as_tensors(call):
@@ -106,7 +106,7 @@ def as_tensors(call):
 
 
 def sum_rule(call):
-    """A sum of two tensors is split by magnitude, a constant among them taking its share; a number takes none."""
+    """A sum of two tensors is split by magnitude, and a constant tensor gets its share; a number gets none."""
     if not all(isinstance(x, torch.Tensor) for x in call.args[:2]):
         value = call.value()
         (x,) = call.operands_with_relevance()
@@ -123,7 +123,7 @@ def product_rule(call):
 
 
 def quotient_rule(call):
-    """a/b as the product of a and 1/b, which passes relevance on unchanged."""
+    """a/b is split like the product of a and 1/b; the reciprocal leaves relevance unchanged."""
     numerator, denominator = call.args[0], call.argument(1, "other")
     if not (isinstance(denominator, torch.Tensor) and denominator.requires_grad):
         return gradient_rule(call)
@@ -133,31 +133,31 @@ def quotient_rule(call):
 
 
 def linear_rule(call):
-    """The bias takes |b| / (|z| + |b|) of the relevance, the rest goes by Eq. 1 without the bias."""
+    """The bias gets |b| / (|z| + |b|) of the relevance; Eq. 1 without the bias distributes the rest."""
     x, weight, bias = call.argument(0, "input"), call.argument(1, "weight"), call.argument(2, "bias")
     z = F.linear(x, weight)
-    return z if bias is None else less_bias(z, bias)
+    return z if bias is None else without_bias(z, bias)
 
 
 def addmm_rule(call):
     bias, x, weight = call.args
-    return less_bias(torch.mm(x, weight), bias)
+    return without_bias(torch.mm(x, weight), bias)
 
 
 def conv2d_rule(call):
     x, weight, bias, *rest = call.args
     z = F.conv2d(x, weight, None, *rest)
-    return z if bias is None else less_bias(z, bias.view(-1, 1, 1))
+    return z if bias is None else without_bias(z, bias.view(-1, 1, 1))
 
 
-def less_bias(z, bias):
-    """z + b, its relevance scaled by |z| / (|z| + |b|) on the way to z."""
+def without_bias(z, bias):
+    """z + b with relevance |z| / (|z| + |b|) · R for z."""
     share = (z + bias).detach() * z.detach().sign() / (z.detach().abs() + bias.detach().abs())
     return modified(z, (z + bias).detach(), lambda gradient: gradient * share)
 
 
 def layer_norm_rule(call):
-    """Mean, deviation and γ are all held constant: R_x = R but for the share of the bias, as in `less_bias`."""
+    """Mean, standard deviation and γ are held constant: R_x = R less the share of the bias, as in `without_bias`."""
     x, shape = call.argument(0, "input"), call.argument(1, "normalized_shape")
     gamma, beta = call.argument(2, "weight"), call.argument(3, "bias")
     y = F.layer_norm(x.detach(), shape, gamma, None, call.argument(4, "eps", 1e-5))
@@ -176,13 +176,13 @@ def mean_rule(call):
     return result.reshape(value.shape)
 
 
-ROWS = {
+CHANGES = {
     "bias by magnitude": {"linear": linear_rule, "addmm": addmm_rule, "conv2d": conv2d_rule},
     "sums by magnitude": {"add": sum_rule, "sub": sum_rule},
     "LayerNorm's mean held constant": {"layer_norm": layer_norm_rule},
     "products by magnitude": {"mul": product_rule, "div": quotient_rule},
     "means by magnitude": {"mean": mean_rule, "sum": mean_rule},
 }
-"""What autolrp does otherwise, one row of our table at a time."""
+"""The rules of autolrp that differ from ours, by the difference."""
 
-AUTOLRP = {**ATTNLRP, **{name: rule for row in ROWS.values() for name, rule in row.items()}}
+AUTOLRP = {**ATTNLRP, **{name: rule for change in CHANGES.values() for name, rule in change.items()}}

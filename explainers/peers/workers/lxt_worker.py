@@ -1,7 +1,8 @@
 """The worker of lxt (Achtibat et al. 2024, arXiv 2402.05602): ``lxt.efficient``, rules by monkey patches of classes.
 
-Methods: ``attnlrp`` and ``cplrp``, lxt's own maps of patches for BERT, GPT-2, Llama and others. The attribution is
-x ⊙ gradient under the patches, as its README has it. Its patches are of classes, for good: one worker, one request.
+Methods: ``attnlrp`` and ``cplrp``, lxt's own tables of patches for BERT, GPT-2, Llama and others. The attribution is
+x ⊙ gradient of the patched model, as in lxt's README. lxt patches classes and does not restore them, so a worker
+answers one request only.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from worker_protocol import Answer, Refused, Request, serve  # type: ignore[import-not-found]
+from worker_protocol import Refused, WorkerAnswer, WorkerRequest, serve  # type: ignore[import-not-found]
 
 
 def without_torchvision() -> None:
-    """Let ``lxt.efficient`` be imported where torchvision is not: it wants it for a vision model that is not used."""
+    """Put an empty module in the place of torchvision, which ``lxt.efficient`` imports for a vision model only."""
     vision: Any = types.ModuleType("torchvision.models.vision_transformer")
     vision.nn = nn
     models: Any = types.ModuleType("torchvision.models")
@@ -27,13 +28,13 @@ def without_torchvision() -> None:
         sys.modules[module.__name__] = module
 
 
-def explain(request: Request) -> Answer:
-    """x ⊙ gradient under lxt's patches; the output is of the model as it was before."""
+def explain(request: WorkerRequest) -> WorkerAnswer:
+    """x ⊙ gradient of the patched model; ``output`` is that of the model without patches."""
     embedding_model = request.load()
     output = embedding_model(request.inputs, **request.forward_arguments).detach()
     kind = embedding_model.model.config.model_type if hasattr(embedding_model, "model") else "an exported program"
-    stand_in = importlib.util.find_spec("torchvision") is None
-    if stand_in:
+    has_torchvision = importlib.util.find_spec("torchvision") is not None
+    if not has_torchvision:
         without_torchvision()
     efficient: Any = importlib.import_module("lxt.efficient")
     try:
@@ -45,15 +46,13 @@ def explain(request: Request) -> Answer:
         raise Refused(f"lxt.efficient has no {attribute} for {kind!r}")
     modeling = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
     efficient.monkey_patch(modeling, getattr(rules, attribute))
-    embedding_model = (
-        request.load()
-    )  # of BERT it replaces the classes of the module: models made from now on are patched
+    embedding_model = request.load()  # loaded again: for BERT, lxt replaces classes, so only new models are patched
     point = request.inputs.clone().requires_grad_()
     patched = embedding_model(point, **request.forward_arguments)
     explained = patched.gather(1, request.target.unsqueeze(1)).sum()
     (gradient,) = torch.autograd.grad(explained, point)
     figures = {"largest change of the output by the patches": float((patched - output).abs().max().detach())}
-    return Answer((point * gradient).flatten(2).sum(2), output, figures | {"torchvision": not stand_in})
+    return WorkerAnswer((point * gradient).flatten(2).sum(2), output, figures | {"torchvision": has_torchvision})
 
 
 if __name__ == "__main__":

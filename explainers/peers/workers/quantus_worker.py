@@ -1,9 +1,9 @@
 """The worker of quantus (Hedström et al. 2023, arXiv 2202.06861), a library of metrics that calls captum to explain.
 
-Methods: ``Gradient``, ``InputXGradient``, ``IntegratedGradients``, ``FeatureAblation`` of ``quantus.explain``, with its
-own settings (Integrated Gradients: 10 steps of the trapezoid rule, from ``baseline`` where it is asked for), summed
-over what is behind a feature, not over quantus's default, axis 1. Options: ``{"completeness": true}`` also asks
-``quantus.Completeness`` about the attribution: by default, without its normalisation, and from a baseline of 0.
+Methods: ``Gradient``, ``InputXGradient``, ``IntegratedGradients``, ``FeatureAblation`` of ``quantus.explain``, with
+quantus's own settings (Integrated Gradients: 10 steps of the trapezoid rule from the case's baseline), summed over the
+coordinates of each feature instead of quantus's default, axis 1. Options: ``{"completeness": true}`` also runs
+``quantus.Completeness`` on the attribution: with its defaults, without its normalisation, and with a baseline of 0.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from worker_protocol import Answer, Refused, Request, serve  # type: ignore[import-not-found]
+from worker_protocol import Refused, WorkerAnswer, WorkerRequest, serve  # type: ignore[import-not-found]
 
-METHODS = ("Gradient", "InputXGradient", "IntegratedGradients", "FeatureAblation")  # that see nothing of modules
+METHODS = ("Gradient", "InputXGradient", "IntegratedGradients", "FeatureAblation")  # without hooks on modules
 
 
-def explain(request: Request) -> Answer:
-    """What ``quantus.explain`` gives."""
+def explain(request: WorkerRequest) -> WorkerAnswer:
+    """The attribution of ``quantus.explain``."""
     quantus: Any = importlib.import_module("quantus")
     if request.method not in METHODS:
-        raise Refused(f"{request.method!r} is none of {', '.join(METHODS)}: a program has no modules to put hooks on")
+        raise Refused(f"{request.method!r} is not one of {', '.join(METHODS)}: a program has no modules for hooks")
     if request.forward_arguments:
-        raise Refused(f"quantus.explain passes on nothing but inputs, and not {', '.join(request.context)}")
+        raise Refused(f"quantus.explain passes only the inputs, not {', '.join(request.forward_arguments)}")
     program = request.load()
-    program.eval = lambda: program  # a program has no mode to change, and says so by an error
+    program.eval = lambda: program  # an exported program raises an error if eval is called
     output = program(request.inputs).detach()
     axes = tuple(range(2, request.inputs.dim()))
-    found = quantus.explain(
+    attribution = quantus.explain(
         program,
         request.inputs.clone().requires_grad_(),
         request.target,
@@ -40,40 +40,40 @@ def explain(request: Request) -> Answer:
         reduce_axes=axes,
         keepdims=False,
     )
-    attribution = torch.as_tensor(found)
+    attribution = torch.as_tensor(attribution)
     figures = completeness(program, request, attribution) if request.options.get("completeness") else {}
-    return Answer(attribution, output, figures)
+    return WorkerAnswer(attribution, output, figures)
 
 
-def completeness(program: Any, request: Request, attribution: Tensor) -> dict[str, Any]:
-    """What ``quantus.Completeness`` says of an attribution: a boolean for each example."""
+def completeness(program: Any, request: WorkerRequest, attribution: Tensor) -> dict[str, Any]:
+    """The results of ``quantus.Completeness`` for an attribution: for each setting a boolean per example."""
     quantus: Any = importlib.import_module("quantus")
 
-    class InFloat(torch.nn.Module):
-        """The program, fed what quantus makes of its inputs: float32."""
+    class FromFloat32(torch.nn.Module):
+        """The program, called on the float32 inputs that quantus passes."""
 
         def forward(self, inputs: Tensor) -> Tensor:
             result: Tensor = program(inputs.to(request.inputs.dtype).reshape(-1, *request.inputs.shape[1:]))
             return result
 
     figures = {}
-    asked: dict[str, dict[str, Any]] = {
-        "default": {},  # the map over its maximum; from a baseline "black", each example's least input
+    variants: dict[str, dict[str, Any]] = {
+        "default": {},  # the map divided by its maximum; the baseline is "black", the smallest input of each example
         "not normalised": {"normalise": False},
         "not normalised, from 0": {"normalise": False, "perturb_baseline": 0.0},
     }
-    for name, settings in asked.items():
+    for name, settings in variants.items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             metric = quantus.Completeness(disable_warnings=True, **settings)
-            said = metric(
-                model=InFloat().eval(),
+            complete = metric(
+                model=FromFloat32().eval(),
                 x_batch=request.inputs.numpy(),
                 y_batch=request.target.numpy(),
                 a_batch=attribution.numpy(),
                 channel_first=True,
             )
-        figures[name] = [bool(value) for value in np.ravel(said)]
+        figures[name] = [bool(value) for value in np.ravel(complete)]
     return figures
 
 

@@ -1,31 +1,31 @@
-"""The file protocol between faithcheck and a peer in an environment of its own: the worker's half.
+"""The file protocol between faithcheck and a peer in the peer's own environment: the worker's half.
 
-faithcheck writes a request folder and runs ``python WORKER FOLDER`` there; the worker writes its answer to the same
-folder. It stands alone: torch, safetensors and, for a model of `transformers`, that are all that it needs besides the
-peer; faithcheck need not be installed. Nothing is pickled.
+faithcheck writes a request to a folder and runs ``python WORKER FOLDER``; the worker writes its answer to the same
+folder. This module imports nothing of faithcheck: besides the peer, it needs torch, safetensors and, for a model of
+`transformers`, that library. No file is pickled.
 
 The request:
 
-* ``request.json``: ``protocol`` (1), ``peer``, ``method``, ``options`` (of the method), ``dtype`` ("float64"), and
+* ``request.json``: ``protocol`` (2), ``peer``, ``method``, ``options`` (of the method), ``dtype`` ("float64"), and
   ``model``: ``{"form": "exported"}``, or ``{"form": "transformers", "attention": "eager" or "sdpa", "throughout": …}``,
-  the last being whether float64 stays float64, see `KeepFloat64`.
-* ``case.safetensors``: ``inputs`` (batch, features, …), ``baseline`` like it, ``target`` (batch,) int64, and what else
-  the model is called with, by keyword, as ``context.NAME``.
-* ``model/``: ``config.json`` and ``model.safetensors`` as ``save_pretrained`` writes them, and ``buffers.safetensors``,
-  what `transformers` computes anew at every start, such as rotary frequencies, which hang on its version; the model is
-  read at its token embeddings, see `Reader`. Or ``model.pt2``: a program of `torch.export`, called with the inputs and
-  the context.
+  whose last entry says whether float64 stays float64, see `KeepFloat64`.
+* ``case.safetensors``: ``inputs`` (batch, features, …), ``baseline`` of the same shape, ``target`` (batch,) int64, and
+  the forward arguments, which the model gets by keyword, as ``forward_arguments.NAME``.
+* ``model/``: ``config.json`` and ``model.safetensors`` as ``save_pretrained`` writes them, and ``buffers.safetensors``:
+  values that `transformers` computes whenever it makes the model, such as rotary frequencies, which depend on its
+  version. The model is called on token embeddings, see `WorkerEmbeddingModel`. Or ``model.pt2``: a program of
+  `torch.export`, called with the inputs and the forward arguments.
 
 The answer:
 
-* ``answer.safetensors``: ``attribution`` (batch, features), and ``output`` (batch, outputs): what the worker's model
-  makes of the case, by which faithcheck sees that it is the model that was sent.
+* ``answer.safetensors``: ``attribution`` (batch, features), and ``output`` (batch, outputs): the outputs of the
+  worker's model, which faithcheck compares with those of the model that it sent.
 * ``answer.json``, written last: ``protocol``, ``status`` ("answered", "unsupported", "error"), ``versions`` of Python,
-  torch, transformers and the peer, ``reason`` (of a refusal, or the error in a line), ``traceback`` (of an error) and
-  ``figures`` (anything else that the peer says, plain JSON).
+  torch, transformers and the peer, ``reason`` (of a refusal, or the error in one line), ``traceback`` (of an error) and
+  ``figures`` (further results of the peer, plain JSON).
 
-``python WORKER --versions`` prints the versions and does nothing else. A worker leaves when its standard input closes:
-that is held open by faithcheck, so that no worker outlives it.
+``python WORKER --versions`` prints the versions and exits. A worker exits when its standard input closes. faithcheck
+holds that input open, so no worker outlives faithcheck.
 """
 
 from __future__ import annotations
@@ -49,26 +49,28 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-PROTOCOL = 1
+PROTOCOL = 2
+FORWARD_ARGUMENT = "forward_arguments."
+"""The prefix of the names of forward arguments in ``case.safetensors``."""
 
 
 class Refused(Exception):
-    """The peer cannot explain this. The message says why."""
+    """The peer cannot explain this model or case. The message says why."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is to be explained; see the module.
+class WorkerRequest:
+    """A model and a case to explain; see the module's docstring.
 
     Attributes:
-        folder: where it lies.
-        method: the peer's name of it.
-        options: of the method.
+        folder: the folder of the request.
+        method: the peer's name of the method.
+        options: the options of the method.
         inputs: ``(batch, features, …)``.
-        baseline: like ``inputs``.
-        target: ``(batch,)`` int64.
-        context: what else the model is called with.
-        model: how it is written.
+        baseline: shaped like ``inputs``.
+        target: ``(batch,)`` int64, the output to explain.
+        forward_arguments: the further arguments of the model, by keyword.
+        model: the form in which the model was written.
     """
 
     folder: Path
@@ -77,29 +79,25 @@ class Request:
     inputs: Tensor
     baseline: Tensor
     target: Tensor
-    context: Mapping[str, Tensor]
+    forward_arguments: Mapping[str, Tensor]
     model: Mapping[str, Any]
 
     def load(self) -> nn.Module:
-        """The model, in eval mode, called as ``model(inputs, **context)``: ``(batch, outputs)``."""
+        """The model, in eval mode, called as ``model(inputs, **forward_arguments)``: ``(batch, outputs)``."""
         if self.model["form"] == "exported":
             return exported(self.folder / "model.pt2")
-        return Reader(pretrained(self.folder / "model", self.inputs.dtype, self.model["attention"]), **self.reading)
-
-    @property
-    def reading(self) -> dict[str, bool]:
-        """How a model of `transformers` is read: the arguments of `Reader` behind the model."""
-        return {"throughout": bool(self.model["throughout"])}
+        model = pretrained(self.folder / "model", self.inputs.dtype, self.model["attention"])
+        return WorkerEmbeddingModel(model, throughout=bool(self.model["throughout"]))
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a peer says.
+class WorkerAnswer:
+    """The answer of a peer.
 
     Attributes:
         attribution: ``(batch, features)``.
-        output: what the worker's model makes of the case, ``(batch, outputs)``.
-        figures: anything else, plain JSON.
+        output: the outputs of the worker's model for the case, ``(batch, outputs)``.
+        figures: further results, plain JSON.
     """
 
     attribution: Tensor
@@ -108,13 +106,13 @@ class Answer:
 
 
 class KeepFloat64(TorchFunctionMode):
-    """Float64 stays float64 where a model would compute in float32, as faithcheck's own small models do.
+    """Float64 stays float64 in a model that casts to float32, as in faithcheck's own small models.
 
-    transformers 4 multiplies the rotary frequencies by positions in float32 as matrices, which must be of one dtype.
+    transformers 4 multiplies the rotary frequencies by float32 positions as matrices, which must have the same dtype.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Leave the casts out."""
+        """Run the function without the cast to float32."""
         kwargs = kwargs or {}
         if args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
             if func is Tensor.float or (func is Tensor.to and args[1:] == (torch.float32,)):
@@ -126,12 +124,12 @@ class KeepFloat64(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class Reader(nn.Module):
-    """A text model of `transformers`, read at its token embeddings.
+class WorkerEmbeddingModel(nn.Module):
+    """A text model of `transformers`, called on token embeddings instead of token ids.
 
     Args:
-        model: a classifier, or a decoder, which is read at one position.
-        throughout: whether float64 stays float64.
+        model: a classifier, or a decoder, whose outputs are the logits at one position.
+        throughout: whether float64 stays float64, see `KeepFloat64`.
     """
 
     def __init__(self, model: Any, throughout: bool) -> None:
@@ -141,23 +139,23 @@ class Reader(nn.Module):
 
     def forward(self, inputs: Tensor, attention_mask: Tensor | None = None, last: Tensor | None = None) -> Tensor:
         """Embeddings ``(batch, tokens, width)`` to ``(batch, outputs)``; a decoder's at ``last`` ``(batch,)``."""
-        more: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if last is not None:
-            positions, which = last.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-            more = {"use_cache": False, "logits_to_keep": positions}
+            positions, position_of_row = last.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+            options = {"use_cache": False, "logits_to_keep": positions}
         with self.mode():
-            logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask, **more).logits
+            logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask, **options).logits
         if last is not None:
-            return logits[torch.arange(len(which)), which]
+            return logits[torch.arange(len(position_of_row)), position_of_row]
         return logits if logits.dim() == 2 else logits[:, -1]
 
     def mode(self) -> contextlib.AbstractContextManager[object]:
-        """What the model is run under."""
+        """The context manager that the model runs in."""
         return KeepFloat64() if self.throughout else contextlib.nullcontext()
 
 
 def pretrained(folder: Path, dtype: torch.dtype, attention: str) -> Any:
-    """The model of a folder, of the class that its configuration names, with the buffers that were sent; eval mode."""
+    """The model of a folder, of the class that its configuration names, with the folder's buffers; in eval mode."""
     import transformers
 
     name = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0]
@@ -166,79 +164,94 @@ def pretrained(folder: Path, dtype: torch.dtype, attention: str) -> Any:
     model = architecture.from_pretrained(folder, attn_implementation=attention, use_safetensors=True, **as_dtype)
     for path, buffer in load_file(folder / "buffers.safetensors").items():
         owner, _, last = path.rpartition(".")
-        setattr(model.get_submodule(owner), last, buffer)  # a buffer, or what another version keeps it as
+        setattr(model.get_submodule(owner), last, buffer)  # in some versions a plain attribute, not a buffer
     return model.eval()
 
 
 def exported(file: Path) -> nn.Module:
-    """The program of an archive that has no pickle in it."""
+    """The program of an archive.
+
+    Raises:
+        Refused: the archive has a pickle in it.
+    """
     with zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():
             pickled = entry.filename.endswith(".pt") and entry.file_size > 0
             if pickled or (entry.filename.endswith("_config.json") and b'"use_pickle": true' in archive.read(entry)):
-                raise Refused(f"{file.name} has a pickle in it, {entry.filename}, which is not read")
+                raise Refused(f"{file.name} has a pickle in it, {entry.filename}, and pickles are not read")
     program: nn.Module = torch.export.load(file).module()
     return program
 
 
-def read(folder: Path) -> Request:
-    """The request of a folder.
+def read(folder: Path) -> WorkerRequest:
+    """The request in a folder.
 
     Raises:
-        Refused: of another protocol.
+        Refused: the request is of another version of the protocol.
     """
-    said = json.loads((folder / "request.json").read_text(encoding="utf-8"))
-    if said["protocol"] != PROTOCOL:
-        raise Refused(f"the request is of protocol {said['protocol']}, this worker speaks {PROTOCOL}")
-    case = load_file(folder / "case.safetensors")
-    context = {name.removeprefix("context."): case[name] for name in case if name.startswith("context.")}
-    named = (case["inputs"], case["baseline"], case["target"])
-    return Request(folder, said["method"], said["options"], *named, context, said["model"])
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    if request["protocol"] != PROTOCOL:
+        raise Refused(f"the request has protocol {request['protocol']}, this worker has protocol {PROTOCOL}")
+    tensors = load_file(folder / "case.safetensors")
+    return WorkerRequest(
+        folder,
+        request["method"],
+        request["options"],
+        tensors["inputs"],
+        tensors["baseline"],
+        tensors["target"],
+        {
+            name.removeprefix(FORWARD_ARGUMENT): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(FORWARD_ARGUMENT)
+        },
+        request["model"],
+    )
 
 
-def versions(peer: str) -> dict[str, str]:
+def versions_of(peer: str) -> dict[str, str]:
     """The versions of Python, torch, transformers and the peer."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in ("torch", "transformers", peer):
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
-def serve(peer: str, explain: Callable[[Request], Answer]) -> None:
-    """What a worker's script does: answer the request in the folder that the command line names.
+def serve(peer: str, explain: Callable[[WorkerRequest], WorkerAnswer]) -> None:
+    """Run a worker: answer the request in the folder that the command line names.
 
     Args:
         peer: the package, as pip knows it.
-        explain: the peer's answer; may raise `Refused`, any other exception is an error.
+        explain: asks the peer; `Refused` becomes the status "unsupported", any other exception "error".
     """
     if sys.argv[1:] == ["--versions"]:
-        print(json.dumps(versions(peer)))
+        print(json.dumps(versions_of(peer)))
         return
     folder = Path(sys.argv[1])
-    threading.Thread(target=leave_with_parent, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     torch.manual_seed(0)
-    said: dict[str, Any] = {"protocol": PROTOCOL, "status": "answered", "versions": versions(peer)}
+    document: dict[str, Any] = {"protocol": PROTOCOL, "status": "answered", "versions": versions_of(peer)}
     try:
         answer = explain(read(folder))
         tensors = {"attribution": answer.attribution, "output": answer.output}
         tensors = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
         save_file(tensors, folder / "answer.safetensors")
-        said["figures"] = dict(answer.figures)
+        document["figures"] = dict(answer.figures)
     except Refused as refusal:
-        said |= {"status": "unsupported", "reason": str(refusal)}
+        document |= {"status": "unsupported", "reason": str(refusal)}
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        said |= {"status": "error", "reason": reason, "traceback": traceback.format_exc()}
+        document |= {"status": "error", "reason": reason, "traceback": traceback.format_exc()}
     unfinished = folder / "answer.json.part"
-    unfinished.write_text(json.dumps(said, indent=1), encoding="utf-8")
+    unfinished.write_text(json.dumps(document, indent=1), encoding="utf-8")
     unfinished.rename(folder / "answer.json")
 
 
-def leave_with_parent() -> None:
-    """End the process when standard input closes."""
+def exit_with_parent() -> None:
+    """Exit when standard input closes."""
     while os.read(sys.stdin.fileno(), 1024):
         pass
     os._exit(1)
