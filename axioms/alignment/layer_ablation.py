@@ -24,8 +24,8 @@ def ablate(
 ) -> list[Outcome]:
     """Explain every example by AttnLRP with the softmax bypassed in each set of layers: an outcome a set.
 
-    The sets share their forward and backward passes (`attributions_with_bypassed_softmax`). What is measured is kept in ``folder``
-    batch by batch, as `align` does.
+    The sets share their forward and backward passes (`attributions_with_bypassed_softmax`). Measurements are stored in
+    ``folder`` batch by batch, as by `align`.
 
     Raises:
         AlignmentError, StoreError: see `align`.
