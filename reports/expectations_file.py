@@ -19,7 +19,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from faithcheck.axioms.engine.suite import SuppliedExpectation
+from faithcheck.axioms.engine.expectations import SuppliedExpectation
 from faithcheck.models.pair import Expectation
 
 VERDICTS = ("HOLDS", "VIOLATES", "ERROR")

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faithcheck.axioms.engine import suite
+from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.plan import plan
+from faithcheck.axioms.engine.record import Record
+from faithcheck.axioms.engine.registry import AXIOMS, SUMMARIES
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.pair import Pair
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from faithcheck.reports.commands.align import Prepared
 
 MARKERS = {
-    **suite.SUMMARIES,
+    **SUMMARIES,
     "paper": "reproduces a figure of the paper; runs when asked for by -m or by name",
     "bench": "measures cost; runs when asked for by -m or by name",
     "remedies": "measures the remedies against Leave-One-Out; runs when asked for by -m or by name",
@@ -72,7 +75,7 @@ class Run:
         handwritten_digits.use_folder(option.data_dir)
         if option.explainer or option.pairs:
             selection.import_from_here()
-        self.settings = suite.Settings(
+        self.settings = Settings(
             seed=option.seed,
             device=selection.choose_device(option.device),
             timeout=selection.choose_timeout(option.explainer_timeout),
@@ -208,12 +211,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _checks_of(axiom: str, run: Run) -> list[Any]:
     """The checks of an axiom as parameters with its marker; a skip with the reason where there is none."""
     marker = getattr(pytest.mark, axiom)
-    checks = suite.plan(axiom, run.explainers, run.pairs, run.expectations)
+    checks = plan(axiom, run.explainers, run.pairs, run.expectations)
     if not checks:
         nothing = pytest.mark.skip(reason=f"{axiom}: no check for the pairs that were asked for")
         return [pytest.param(None, marks=[marker, nothing], id=f"{axiom}-none")]
     # Part of an axiom: -m invariance also proves that the pairs are pairs, and searches for new ones.
-    markers = [getattr(pytest.mark, name) for name in (axiom, suite.AXIOMS[axiom].part_of) if name]
+    markers = [getattr(pytest.mark, name) for name in (axiom, AXIOMS[axiom].part_of) if name]
     return [pytest.param(check, marks=markers, id=f"{axiom}-{check.id}") for check in checks]
 
 
@@ -245,7 +248,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def settings(pytestconfig: pytest.Config) -> suite.Settings:
+def settings(pytestconfig: pytest.Config) -> Settings:
     """Seed, dtype and device of this run."""
     return pytestconfig.stash[_RUN].settings
 
@@ -272,10 +275,10 @@ def prepared(pytestconfig: pytest.Config) -> Prepared:
 
 
 @pytest.fixture
-def report(request: pytest.FixtureRequest) -> Callable[[suite.Record], None]:
+def report(request: pytest.FixtureRequest) -> Callable[[Record], None]:
     """``report(record)``: keep the record for the report; skip if it is unsupported, fail if it is red."""
 
-    def settle(record: suite.Record) -> None:
+    def settle(record: Record) -> None:
         kept = results.plain(record.to_json())
         request.node.user_properties.append((RECORD, kept))
         if kept["status"] in results.SKIPPED:
@@ -345,7 +348,7 @@ class Reporter:
             counts = {"planned": self.ledger.planned, "deselected": self.ledger.deselected}
             self.config.workeroutput["faithcheck"] = counts
             return
-        self.document = self.ledger.results(self.run.to_json(), suite.SUMMARIES)
+        self.document = self.ledger.results(self.run.to_json(), SUMMARIES)
         if self.run.path:
             results.save(self.document, self.run.path)
         if results.too_many_skips(self.document) and session.exitstatus == pytest.ExitCode.OK:

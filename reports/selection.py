@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from faithcheck.axioms.engine.suite import Settings, SuppliedExpectation, refuse_stale_expectations
+from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.expectations import SuppliedExpectation, refuse_stale_expectations
 from faithcheck.axioms.engine.time_limit import time_limit
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.registry import builtin_explainers, installed, load_explainer, origin, provider, unknown_name

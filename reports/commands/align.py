@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers.utils import logging as hugging_face
 
 from faithcheck.axioms.alignment import evaluate
-from faithcheck.axioms.alignment.store import StoreError, fingerprint
+from faithcheck.axioms.alignment.run_key import StoreError, fingerprint
 from faithcheck.axioms.alignment.summary import summary
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content
 from faithcheck.explainers.protocol import Explainer, Unsupported
@@ -89,7 +89,7 @@ class Prepared:
     model: TextModel | ImageClassifier
     data: Texts | Images
     examples: list[Example]
-    setup: evaluate.Setup
+    setup: evaluate.AlignmentSettings
     chunk_reason: str
     folder: Path
 
@@ -110,7 +110,9 @@ def prepare(request: Request) -> Prepared:
         data = load_texts(request.data or "own", request.limit)
         examples = model.encode(data.texts)
     chunk, reason = choose_chunk(request, [len(example) for example in examples])
-    setup = evaluate.Setup(choose_removal(request, model, examples), chunk, request.max_tokens, request.seed)
+    setup = evaluate.AlignmentSettings(
+        choose_removal(request, model, examples), chunk, request.max_tokens, request.seed
+    )
     return Prepared(model, data, examples, setup, reason, request.cache or cache_folder() / "alignment")
 
 
@@ -166,7 +168,7 @@ def pool_of(model: TextModel | ImageClassifier, examples: Sequence[Example], see
     return {"pool": pool, "owners": tuple(content(inputs[i]) for i, chosen in wanted.items() for _ in chosen)}
 
 
-def choose_explainers(names: Sequence[str], setup: evaluate.Setup) -> list[Explainer]:
+def choose_explainers(names: Sequence[str], setup: evaluate.AlignmentSettings) -> list[Explainer]:
     """LOO and the explainers named, or those of Table 2 where none is named.
 
     Raises:
@@ -212,7 +214,7 @@ def heading(request: Request, prepared: Prepared) -> Json:
             "fingerprint": data.fingerprint,
         },
         "settings": {
-            "removal": evaluate.described(setup.removal),
+            "removal": evaluate.describe_removal(setup.removal),
             "chunk": setup.chunk,
             "chunk_reason": prepared.chunk_reason,
             "max_length": getattr(model, "max_length", None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers.utils import logging as hugging_face
 
-from faithcheck.axioms.engine import suite
+from faithcheck.axioms.engine.check import Check, Settings
+from faithcheck.axioms.engine.check_explainer import DEFAULT_AXIOMS
+from faithcheck.axioms.engine.plan import plan
+from faithcheck.axioms.engine.registry import AXIOMS, SUMMARIES
 from faithcheck.explainers.registry import unknown_name
 from faithcheck.models.data import handwritten_digits
 from faithcheck.reports import outcomes, results, selection
@@ -21,7 +23,7 @@ from faithcheck.reports.pages import report, terminal
 from faithcheck.reports.results import Json
 
 EXPECTED = (selection.SelectionError, handwritten_digits.DataError, OSError)
-DEFAULT: Sequence[str] = inspect.signature(suite.check_explainer).parameters["axioms"].default
+DEFAULT: Sequence[str] = DEFAULT_AXIOMS
 BESIDE = Path()
 
 
@@ -31,7 +33,7 @@ def main(arguments: argparse.Namespace) -> int:
         targets = _targets(arguments)
         selection.import_from_here()
         hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
-        settings = suite.Settings(
+        settings = Settings(
             seed=arguments.seed,
             device=selection.choose_device(arguments.device),
             timeout=selection.choose_timeout(arguments.explainer_timeout),
@@ -41,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"faithcheck: {error}", file=sys.stderr)
         return 2
     records, interrupted = _with_progress(checks, settings)
-    document = outcomes.of_records(records, len(checks), about, suite.SUMMARIES)
+    document = outcomes.of_records(records, len(checks), about, SUMMARIES)
     if arguments.json is not None:
         results.save(document, arguments.json)
     for path, view in targets.items():
@@ -56,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
     return int(results.is_red(document))
 
 
-def _checks(arguments: argparse.Namespace, settings: suite.Settings) -> tuple[list[suite.Check], Json]:
+def _checks(arguments: argparse.Namespace, settings: Settings) -> tuple[list[Check], Json]:
     """Every check that was asked for, and what the results document says of them.
 
     Raises:
@@ -64,13 +66,13 @@ def _checks(arguments: argparse.Namespace, settings: suite.Settings) -> tuple[li
     """
     axioms = list(dict.fromkeys(arguments.axiom or DEFAULT))
     for axiom in axioms:
-        if axiom not in suite.AXIOMS:
-            raise selection.SelectionError(f"--axiom={axiom}: {unknown_name('axiom', axiom, suite.AXIOMS)}")
+        if axiom not in AXIOMS:
+            raise selection.SelectionError(f"--axiom={axiom}: {unknown_name('axiom', axiom, AXIOMS)}")
     specs = [arguments.explainer]
     explainers, pairs = selection.choose_explainers(specs), selection.choose_pairs(arguments.pairs)
     expectations = selection.choose_expectations(arguments.expectations)
     selection.refuse_stale(explainers, pairs, expectations)
-    checks = [check for axiom in axioms for check in suite.plan(axiom, explainers, pairs, expectations)]
+    checks = [check for axiom in axioms for check in plan(axiom, explainers, pairs, expectations)]
     if not checks:
         raise selection.SelectionError(
             f"nothing to check: {', '.join(axioms)} are measured on none of the {len(pairs)} pairs that were asked for"
@@ -79,7 +81,7 @@ def _checks(arguments: argparse.Namespace, settings: suite.Settings) -> tuple[li
     return checks, selection.described(settings, specs, explainers, pairs, expectations, given)
 
 
-def _with_progress(checks: Sequence[suite.Check], settings: suite.Settings) -> tuple[list[Json], bool]:
+def _with_progress(checks: Sequence[Check], settings: Settings) -> tuple[list[Json], bool]:
     """The records of the checks, and whether the run was interrupted; a progress bar where stderr is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

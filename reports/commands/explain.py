@@ -24,9 +24,9 @@ from rich.table import Table
 from rich.text import Text
 from transformers.utils import logging as hugging_face
 
-from faithcheck.axioms.alignment.evaluate import Setup, described, table_2
+from faithcheck.axioms.alignment.evaluate import AlignmentSettings, table_2
 from faithcheck.explainers.loo.removal import AttentionMask
-from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
+from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.explainers.registry import unknown_name
 from faithcheck.models.case import Case, output_difference
 from faithcheck.models.pretrained import SENTIMENT
@@ -78,7 +78,7 @@ def choose_explainer(spec: str) -> Explainer:
     Raises:
         SelectionError: an unknown name, or a module that cannot be imported.
     """
-    of_texts = {explainer.name: explainer for explainer in table_2(Setup(AttentionMask()))}
+    of_texts = {explainer.name: explainer for explainer in table_2(AlignmentSettings(AttentionMask()))}
     return of_texts.get(spec) or selection.choose_explainers([spec])[0]
 
 
@@ -142,7 +142,7 @@ def explain(model: TextModel, text: str, explainer: Explainer, target: str | Non
             "architecture": type(model.model).__name__,
             "text": text,
             "explainer": explainer.name,
-            "how": described(explainer),
+            "how": describe_settings(explainer),
             "origin": getattr(explainer, "origin", ""),
             "explained": _name(model, explained),
             "decoder": isinstance(model, NextTokenModel),
