@@ -20,9 +20,10 @@ from faithcheck.explainers import CPLRP, AttnLRP, IntegratedGradients, Unsupport
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.models.pretrained.text import Example, ModelError, load
 from faithcheck.reports import results
-from faithcheck.reports.commands.align import Request, measure
+from faithcheck.reports.alignment_request import AlignRequest, measure
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import alignment as pages
+from faithcheck.reports.pages import alignment_wording
 from faithcheck.tests.helpers import small_models
 from faithcheck.tests.helpers.small_models import WORDS
 
@@ -57,7 +58,7 @@ def texts(tmp_path_factory):
 
 
 def request(small, texts, tmp_path, **changed):
-    return Request(**{"model": str(small), "data": str(texts), "cache": tmp_path / "cache", **changed})
+    return AlignRequest(**{"model": str(small), "data": str(texts), "cache": tmp_path / "cache", **changed})
 
 
 def by_name(document):
@@ -500,7 +501,7 @@ def test_the_figures_on_minilm_and_what_the_page_says_of_them(tmp_path):
     if not (model.is_dir() and (data / "sst2").is_dir()):
         pytest.skip(f"no {model} and {data / 'sst2'}: set FAITHCHECK_DATA to a folder that holds sst2/, beside models/")
     explainers = ["attnlrp", "cplrp"]
-    asked = Request(model=str(model), data=str(data / "sst2"), limit=60, explainer=explainers, cache=tmp_path)
+    asked = AlignRequest(model=str(model), data=str(data / "sst2"), limit=60, explainer=explainers, cache=tmp_path)
     document = measure(asked)
     figures = {name: explainer["figures"] for name, explainer in by_name(document).items()}
     assert figures["attnlrp"]["pearson_no_special"]["mean"] == pytest.approx(0.735, abs=0.005)
@@ -528,7 +529,7 @@ def compared(low, high, n=9, p=0.01):
     ],
 )
 def test_the_words_follow_from_the_interval_and_the_test(document, comparison, said, paper):
-    told = pages.finding(document, compared(*comparison))
+    told = alignment_wording.finding(document, compared(*comparison))
     assert told.startswith(said)
     assert f"the paper found {paper} on BERT-base" in told
 
