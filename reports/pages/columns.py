@@ -66,8 +66,12 @@ def plain_table(
         "columns": [str(heading) for heading in columns],
         "rows": cells,
         "groups": [group.label if group else "" for group in groups or [None] * len(columns)],
-        "words": [i for i in range(len(columns)) if any(re.search(r"[^\W\d]{2}", row[i]) for row in cells)],
+        "words": [i for i in range(len(columns)) if any(_is_text(row[i]) for row in cells)],
     }
+
+
+def _is_text(cell: str) -> bool:
+    return bool(re.search(r"[^\W\d]{2}", cell)) and cell not in ("nan", "inf", "-inf")
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:

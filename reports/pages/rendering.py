@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from faithcheck.axioms.engine.statuses import Group
-from faithcheck.reports.pages import colours, figures, wording
+from faithcheck.reports.pages import colours, columns, figures
+from faithcheck.reports.pages.wording import number
 from faithcheck.reports.results import Json
 
 
@@ -70,10 +71,10 @@ def _environment(html: bool) -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        number=lambda value: wording.number(value, 4),
+        number=lambda value: number(value, 4),
         md=markdown,
         svg=lambda figure: Markup(figures.to_svg(figure)),
-        numbers=figures.to_tables,
+        numbers=lambda figure: [columns.plain_table(note="", **table) for table in figures.to_tables(figure)],
     )
     environment.globals.update(
         verdict_colours=[(group.label, colours.PAGE[group]) for group in Group], red_symbol=Group.RED.symbol
