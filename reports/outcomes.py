@@ -1,4 +1,4 @@
-"""The ledger of one pytest run: what was planned, ran, failed and was skipped, and the records that tests left."""
+"""The outcomes of one run: which tests were planned, ran, failed and were skipped, with their records."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
+from faithcheck.axioms.engine.statuses import Group
 from faithcheck.reports import results
-from faithcheck.reports.results import Json
+from faithcheck.reports.results import Json, group_of
 
 RECORD = "faithcheck.record"
 TABLE = "faithcheck.table"
@@ -25,7 +26,7 @@ def document(
     tables: Sequence[Json] = (),
     figures: Sequence[Json] = (),
 ) -> Json:
-    """A results document of now; records, tables and figures sorted, so that the order of the run leaves no mark."""
+    """A results document with the current date. Its lists are sorted: the order of the run does not change them."""
     return {
         "schema_version": results.SCHEMA_VERSION,
         "faithcheck": results.version(),
@@ -43,19 +44,19 @@ def document(
 
 
 def of_records(records: Sequence[Json], planned: int, settings: Json, axioms: dict[str, str]) -> Json:
-    """The results document of checks that ran without pytest: each is a test, and its record says how it went.
+    """The results document of checks that ran without pytest. Each counts as a test with the outcome of its record.
 
     Args:
-        records: of the checks that ran, as plain values.
-        planned: how many checks there were to run.
-        settings: of the run.
-        axioms: the meaning of each.
+        records: the records of the checks that ran, as plain values.
+        planned: the number of checks to run.
+        settings: the settings of the run.
+        axioms: the summary of each axiom.
     """
-    red = sum(record["status"] not in results.PASSING + results.SKIPPED for record in records)
+    red = sum(group_of(record["status"]) is Group.RED for record in records)
     skipped = [
         (str(record["id"]), f"{record['explainer']}: {record['detail'].get('reason', 'unsupported')}")
         for record in records
-        if record["status"] in results.SKIPPED
+        if group_of(record["status"]) is Group.SKIP
     ]
     ran = len(records) - len(skipped)
     counts = {"planned": planned, "ran": ran, "passed": ran - red, "failed": red, "skipped": len(skipped)}
@@ -70,7 +71,7 @@ def of_records(records: Sequence[Json], planned: int, settings: Json, axioms: di
 
 
 class Outcomes:
-    """Counts each test once, by its worst phase, from the reports that pytest (or pytest-xdist) hands over."""
+    """Counts each test once, by its worst phase, from the reports of pytest or pytest-xdist."""
 
     def __init__(self) -> None:
         self.planned = 0
@@ -86,29 +87,38 @@ class Outcomes:
         node = report.nodeid
         self._settle(node, report)
         properties = report.user_properties
-        # Every phase repeats the properties so far, so the last phase has them all.
+        # Each phase repeats the properties of the phases before, so the last phase has all.
         self.records[node] = [value for key, value in properties if key == RECORD]
         self.tables[node] = [value for key, value in properties if key == TABLE]
         self.figures[node] = [value for key, value in properties if key == FIGURE]
 
     def add_collected(self, report: Any) -> None:
-        """Take one `pytest.CollectReport`: a file that cannot be collected is a failed test, not nothing."""
+        """Take one `pytest.CollectReport`: a file that cannot be collected counts as a failed test."""
         if not report.passed and report.nodeid not in self.outcomes:
             self.planned += 1
             self._settle(report.nodeid, report)
 
-    def plan(self, planned: int, deselected: int) -> None:
-        """Take the counts of a collection; pytest-xdist's workers all collect the same, so the largest is taken."""
+    def plan(self, planned: int = 0, deselected: int = 0) -> None:
+        """Take the counts of a pytest-xdist worker, the same of each worker; none of a worker that crashed."""
         self.planned, self.deselected = max(self.planned, planned), max(self.deselected, deselected)
 
+    def axioms(self) -> set[str]:
+        """The axioms that left a record."""
+        return {record["axiom"] for records in self.records.values() for record in records}
+
     def results(self, settings: Json, axioms: dict[str, str]) -> Json:
-        """The results document, with the meaning of each axiom; sorted, so that the order of the run leaves no mark."""
+        """The results document of the run.
+
+        Args:
+            settings: the settings of the run.
+            axioms: the summary of each axiom.
+        """
         outcomes = list(self.outcomes.values())
         passed, failed, skipped = (outcomes.count(outcome) for outcome in ("passed", "failed", "skipped"))
         records = [record for records in self.records.values() for record in records]
         tables = [table for tables in self.tables.values() for table in tables]
         figures = [figure for figures in self.figures.values() for figure in figures]
-        skipped_tests = [(node, self.reasons.get(node, "")) for node, how in self.outcomes.items() if how == "skipped"]
+        skips = [(node, self.reasons.get(node, "")) for node, outcome in self.outcomes.items() if outcome == "skipped"]
         return document(
             settings,
             axioms,
@@ -120,7 +130,7 @@ class Outcomes:
                 "skipped": skipped,
                 "deselected": self.deselected,
             },
-            skips=results.skips_by_reason(skipped_tests),
+            skips=results.skips_by_reason(skips),
             failures=[{"id": node, "message": self.reasons.get(node, "")} for node in sorted(self._unrecorded())],
             records=records,
             tables=tables,
@@ -136,17 +146,21 @@ class Outcomes:
             self.outcomes[node] = "skipped"
             self.reasons[node] = _reason(report)
         elif report.when == "teardown":
-            # Only the last phase completes a test: one that was stopped in the middle has not run.
+            # The last phase completes a test; a test that was interrupted before has not run.
             self.outcomes[node] = before
 
     def _unrecorded(self) -> list[str]:
-        """Failed tests whose records do not show it."""
+        """Failed tests without a red record."""
         failed = [node for node, outcome in self.outcomes.items() if outcome == "failed"]
-        return [node for node in failed if not any(r["status"] in results.RED for r in self.records.get(node, []))]
+        return [
+            node
+            for node in failed
+            if not any(group_of(record["status"]) is Group.RED for record in self.records.get(node, []))
+        ]
 
 
 def _failure(report: Any) -> str:
-    """One line for a failure: pytest's own summary of the exception, else the last line of its text."""
+    """A failure in one line: pytest's summary of the exception, else the last line of its text."""
     crash = getattr(report.longrepr, "reprcrash", None)
     lines = str(crash.message if crash else report.longreprtext).strip().splitlines() or ["no message"]
     line = (lines[0] if crash else lines[-1]).removeprefix("E   ").strip()

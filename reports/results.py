@@ -5,21 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
-import os
 import platform
 import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from faithcheck.axioms.engine.statuses import BY_LABEL, Group
+
 SCHEMA_VERSION = 2
 
 Json: TypeAlias = dict[str, Any]
-
-PASSING = ("holds", "predicted violation", "expected error", "recorded")
-RED = ("broken claim", "violation vanished", "inconclusive", "error")
-SKIPPED = ("unsupported",)
 
 _KEYS = frozenset({"schema_version", "faithcheck", "created", "environment", "settings", "axioms", "counts"})
 _COUNTS = ("planned", "ran", "passed", "failed", "skipped", "deselected")
@@ -32,37 +28,31 @@ class ResultsError(ValueError):
 
 
 def save(results: Json, path: Path) -> None:
-    """Write the document, or leave the file as it was: readers never see half of one.
+    """Write the document as JSON. If writing fails, the file stays as it was.
 
     Raises:
         OSError: the folder is missing or cannot be written.
+        ValueError: the document holds a number that is not finite; `plain` replaces such numbers.
     """
-    text = json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    from faithcheck.models.atomic_write import write_atomically  # not at the top: faithcheck.models imports torch
+
+    write_atomically(path, json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def load(path: Path) -> Json:
     """Read a results document.
 
     Raises:
-        ResultsError: no such file, not JSON, not a results document, or one of another schema version.
+        ResultsError: the file is missing, is not JSON, is not a results document or has another schema version.
     """
     return check(read(path), path)
 
 
 def read(path: Path) -> Json:
-    """Read a document of faithcheck, of whatever kind.
+    """Read a document of faithcheck: of a run of the suite or of an alignment.
 
     Raises:
-        ResultsError: no such file, not JSON, or no document of faithcheck.
+        ResultsError: the file is missing, is not JSON or is not a document of faithcheck.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -82,9 +72,9 @@ def check(document: Json, path: Path) -> Json:
         ResultsError: another schema version, or something is missing or of another type.
     """
     if document["schema_version"] != SCHEMA_VERSION:
-        found = document["schema_version"]
         raise ResultsError(
-            f"{path}: schema version {found!r}, this faithcheck reads {SCHEMA_VERSION}: run the suite again"
+            f"{path}: schema version {document['schema_version']!r}, this faithcheck reads {SCHEMA_VERSION}: "
+            "run the suite again"
         )
     missing = sorted(_KEYS.union(_LISTS) - document.keys())
     if missing:
@@ -97,10 +87,10 @@ def check(document: Json, path: Path) -> Json:
 
 
 def plain(value: object) -> Any:
-    """The value with nothing but what JSON, and pytest-xdist's transport, can carry.
+    """The value in the types of JSON alone, which pytest-xdist can transport too.
 
-    Numbers that are not finite become the strings ``nan``, ``inf`` and ``-inf``: JSON has no such numbers, and a
-    null would hide them. Subclasses of ``str`` (enumerations) become ``str``, numpy scalars Python numbers.
+    Numbers that are not finite become the strings ``nan``, ``inf`` and ``-inf``: JSON has no such numbers, and null
+    would hide them. Subclasses of ``str`` become ``str``, numpy scalars become Python numbers.
     """
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
@@ -120,7 +110,7 @@ def plain(value: object) -> Any:
 
 
 def environment() -> Json:
-    """The versions that can change a figure, and the commit of the clone if faithcheck runs from one."""
+    """The versions that can change a measured number, and the commit if faithcheck runs from a git clone."""
     versions = {name: _version(name) for name in _PACKAGES}
     return {"python": platform.python_version(), "platform": platform.platform(), **versions, "commit": _commit()}
 
@@ -139,8 +129,13 @@ def skips_by_reason(skipped: Iterable[tuple[str, str]]) -> list[Json]:
     return sorted(rows, key=lambda row: (-len(row["ids"]), row["reason"]))
 
 
+def group_of(status: str) -> Group:
+    """The group of a status by its label. A status that this version does not know counts as red."""
+    return BY_LABEL[status].group if status in BY_LABEL else Group.RED
+
+
 def is_red(results: Json) -> bool:
-    """Whether anything was not as expected, a test that left no record included."""
+    """Whether a check or a test failed, or more tests were skipped than --max-skips allows."""
     return bool(red_records(results) or results["failures"] or results["counts"]["failed"] or too_many_skips(results))
 
 
@@ -152,7 +147,7 @@ def too_many_skips(results: Json) -> bool:
 
 def red_records(results: Json) -> list[Json]:
     """The records that are not as expected."""
-    return [record for record in results["records"] if record["status"] not in PASSING + SKIPPED]
+    return [record for record in results["records"] if group_of(record["status"]) is Group.RED]
 
 
 def not_run(results: Json) -> int:
@@ -169,12 +164,12 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of this file's clone; None for an installed wheel, also when its environment lies inside a clone."""
-    here = Path(__file__).resolve()
-    if _git(here.parent, "ls-files", "--error-unmatch", here.name) is None:
+    """The commit of the clone that holds this file; None for an installed wheel, even inside another clone."""
+    this_file = Path(__file__).resolve()
+    if _git(this_file.parent, "ls-files", "--error-unmatch", this_file.name) is None:
         return None
-    commit = _git(here.parent, "rev-parse", "HEAD")
-    changes = _git(here.parent, "status", "--porcelain")
+    commit = _git(this_file.parent, "rev-parse", "HEAD")
+    changes = _git(this_file.parent, "status", "--porcelain")
     return commit and commit + ("-dirty" if changes else "")
 
 
@@ -185,9 +180,3 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -9,16 +9,16 @@ from enum import Enum
 
 
 class Group(Enum):
-    """How statuses are counted together in tables: the symbol of the column, and its colour for Rich."""
+    """How statuses are counted together in tables; the symbol heads the column of the group."""
 
-    PASS = "pass", "✓", "green"
-    PREDICTED = "predicted", "≠", "cyan"
-    RECORDED = "recorded", "·", ""
-    RED = "red", "✗", "bold red"
-    SKIP = "skip", "–", "dim"
+    PASS = "pass", "✓"
+    PREDICTED = "predicted", "≠"
+    RECORDED = "recorded", "·"
+    RED = "red", "✗"
+    SKIP = "skip", "–"
 
-    def __init__(self, label: str, symbol: str, colour: str) -> None:
-        self.label, self.symbol, self.colour = label, symbol, colour
+    def __init__(self, label: str, symbol: str) -> None:
+        self.label, self.symbol = label, symbol
 
 
 class Status(Enum):

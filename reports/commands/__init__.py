@@ -1,5 +1,5 @@
-"""The `faithcheck` command: one command a file, and the scaffolding that they share.
+"""The `faithcheck` command: one command a file, and the arguments and the output that several commands share.
 
-What belongs here: arguments, progress, exit codes. Not here: what is measured (`faithcheck.axioms`) and how a result
-is shown (`faithcheck.reports.pages`).
+What belongs here: parsers, files that are written, progress, exit codes. Not here: measuring (`faithcheck.axioms`) and
+pages (`faithcheck.reports.pages`).
 """

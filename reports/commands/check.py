@@ -3,90 +3,81 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import inspect
+from collections.abc import Sequence
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from transformers.utils import logging as hugging_face
 
-from faithcheck.axioms.engine.check import Check, Settings
-from faithcheck.axioms.engine.check_explainer import DEFAULT_AXIOMS
-from faithcheck.axioms.engine.plan import plan
-from faithcheck.axioms.engine.registry import AXIOMS, SUMMARIES
+from faithcheck.axioms.engine import suite
 from faithcheck.explainers.registry import unknown_name
 from faithcheck.models.data import handwritten_digits
-from faithcheck.reports import outcomes, results, selection
+from faithcheck.reports import outcomes, results
+from faithcheck.reports.commands import output
+from faithcheck.reports.options import OptionError
+from faithcheck.reports.options.device import choose_device
+from faithcheck.reports.options.expectations import choose_expectations, refuse_stale
+from faithcheck.reports.options.explainer_timeout import choose_timeout
+from faithcheck.reports.options.explainers import choose_explainers
+from faithcheck.reports.options.loading import import_from_current_folder
+from faithcheck.reports.options.pairs import choose_pairs
 from faithcheck.reports.pages import report, terminal
 from faithcheck.reports.results import Json
+from faithcheck.reports.run_settings import not_applicable, run_settings
 
-EXPECTED = (selection.SelectionError, handwritten_digits.DataError, OSError)
-DEFAULT: Sequence[str] = DEFAULT_AXIOMS
-BESIDE = Path()
+EXPECTED = (OptionError, handwritten_digits.DataError, OSError)
+"""The errors whose message is all that the user needs."""
+DEFAULT_AXIOMS: Sequence[str] = inspect.signature(suite.check_explainer).parameters["axioms"].default
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the command; returns its exit code: 0, 1 where something is red, 2 for what is not there, 130 interrupted."""
+    """Run the command. Returns its exit code: 0, 1 if a check is red, 2 if the run cannot start, 130 if interrupted."""
     try:
-        targets = _targets(arguments)
-        selection.import_from_here()
+        files = output.files(arguments, {"md": report.to_markdown, "html": report.to_html})
+        import_from_current_folder()
         hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
-        settings = Settings(
+        settings = suite.Settings(
             seed=arguments.seed,
-            device=selection.choose_device(arguments.device),
-            timeout=selection.choose_timeout(arguments.explainer_timeout),
+            device=choose_device(arguments.device),
+            timeout=choose_timeout(arguments.explainer_timeout),
         )
         checks, about = _checks(arguments, settings)
     except EXPECTED as error:
-        print(f"faithcheck: {error}", file=sys.stderr)
-        return 2
-    records, interrupted = _with_progress(checks, settings)
-    document = outcomes.of_records(records, len(checks), about, SUMMARIES)
-    if arguments.json is not None:
-        results.save(document, arguments.json)
-    for path, view in targets.items():
-        path.write_text(view(document), encoding="utf-8")
-    print(terminal.render(document, shutil.get_terminal_size().columns, sys.stdout.isatty()), end="")
-    for path in (arguments.json, *targets):
-        if path is not None:
-            print(f"written: {path}")
-    if interrupted:
-        print("faithcheck: interrupted; the report is of the checks that ran", file=sys.stderr)
-        return 130
-    return int(results.is_red(document))
+        return output.refuse(error)
+    records, complete = _run(checks, settings)
+    document = outcomes.of_records(records, len(checks), about, suite.SUMMARIES)
+    files.write(document)
+    output.print_for_terminal(terminal.render, document)
+    files.print_paths()
+    return int(results.is_red(document)) if complete else output.interrupted("the report holds the checks that ran")
 
 
-def _checks(arguments: argparse.Namespace, settings: Settings) -> tuple[list[Check], Json]:
-    """Every check that was asked for, and what the results document says of them.
+def _checks(arguments: argparse.Namespace, settings: suite.Settings) -> tuple[list[suite.Check], Json]:
+    """The checks to run, and the settings for the results document.
 
     Raises:
-        SelectionError: an unknown axiom, explainer or pair; an expectation that matches no check; or no check at all.
+        OptionError: an unknown axiom, explainer or pair; an expectation that matches no check; or no check at all.
     """
-    axioms = list(dict.fromkeys(arguments.axiom or DEFAULT))
+    axioms = list(dict.fromkeys(arguments.axiom or DEFAULT_AXIOMS))
     for axiom in axioms:
-        if axiom not in AXIOMS:
-            raise selection.SelectionError(f"--axiom={axiom}: {unknown_name('axiom', axiom, AXIOMS)}")
+        if axiom not in suite.AXIOMS:
+            raise OptionError(f"--axiom={axiom}: {unknown_name('axiom', axiom, suite.AXIOMS)}")
     specs = [arguments.explainer]
-    explainers, pairs = selection.choose_explainers(specs), selection.choose_pairs(arguments.pairs)
-    expectations = selection.choose_expectations(arguments.expectations)
-    selection.refuse_stale(explainers, pairs, expectations)
-    checks = [check for axiom in axioms for check in plan(axiom, explainers, pairs, expectations)]
+    explainers, pairs = choose_explainers(specs), choose_pairs(arguments.pairs)
+    expectations = choose_expectations(arguments.expectations)
+    refuse_stale(explainers, pairs, expectations)
+    checks = [check for axiom in axioms for check in suite.plan(axiom, explainers, pairs, expectations)]
+    missing = not_applicable(axioms, explainers)
     if not checks:
-        raise selection.SelectionError(
-            f"nothing to check: {', '.join(axioms)} are measured on none of the {len(pairs)} pairs that were asked for"
-        )
-    given = ["faithcheck", *arguments.given]
-    return checks, selection.described(settings, specs, explainers, pairs, expectations, given)
+        reasons = "".join(f"; {row['axiom']} does not apply to {row['explainer']}: {row['reason']}" for row in missing)
+        raise OptionError(f"nothing to check: {', '.join(axioms)} on the {len(pairs)} pairs of this run{reasons}")
+    about = run_settings(settings, specs, explainers, pairs, expectations, ["faithcheck", *arguments.argv])
+    return checks, {**about, "not_applicable": missing}
 
 
-def _with_progress(checks: Sequence[Check], settings: Settings) -> tuple[list[Json], bool]:
-    """The records of the checks, and whether the run was interrupted; a progress bar where stderr is a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+def _run(checks: Sequence[suite.Check], settings: suite.Settings) -> tuple[list[Json], bool]:
+    """The records of the checks, with a progress bar, and whether all checks ran before the user stopped the run."""
     records: list[Json] = []
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    with output.progress_bar() as progress:
         task = progress.add_task("", total=len(checks))
         try:
             for check in checks:
@@ -94,31 +85,5 @@ def _with_progress(checks: Sequence[Check], settings: Settings) -> tuple[list[Js
                 records.append(results.plain(check.run(settings).to_json()))
                 progress.advance(task)
         except KeyboardInterrupt:
-            return records, True
-    return records, False
-
-
-def _targets(arguments: argparse.Namespace) -> dict[Path, Callable[[Json], str]]:
-    """Where the pages go, checked before the run, and what makes each.
-
-    Raises:
-        SelectionError: a path cannot be written, there is no JSON to write beside, or two are one file.
-    """
-    if arguments.json is not None:
-        selection.check_writable(arguments.json, "--json")
-    taken = {arguments.json} - {None}
-    targets: dict[Path, Callable[[Json], str]] = {}
-    for name, view in (("md", report.to_markdown), ("html", report.to_html)):
-        path = getattr(arguments, name)
-        if path is None:
-            continue
-        if path == BESIDE:
-            if arguments.json is None:
-                raise selection.SelectionError(f"--{name} needs a path where there is no --json to write it beside")
-            path = arguments.json.with_suffix(f".{name}")
-        selection.check_writable(path, f"--{name}")
-        if path.resolve() in {other.resolve() for other in taken}:
-            raise selection.SelectionError(f"--{name}={path} would overwrite another file of this run")
-        taken.add(path)
-        targets[path] = view
-    return targets
+            return records, False
+    return records, True

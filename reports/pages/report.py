@@ -2,91 +2,67 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
-from faithcheck.reports.pages import figures, wording
-from faithcheck.reports.results import Json, is_red, not_run, red_records
-
-CORRELATIONS = ("pearson", "pearson_sum_to_one", "spearman", "kendall")
+from faithcheck.reports.pages import columns, wording
+from faithcheck.reports.pages.rendering import to_page
+from faithcheck.reports.results import Json, group_of, is_red, not_run, red_records
 
 
 def to_markdown(results: Json) -> str:
     """The report as Markdown (tables and ``<details>`` as GitHub renders them)."""
-    return page("report.md.j2", _view(results))
+    return to_page("report.md.j2", _view(results))
 
 
 def to_html(results: Json) -> str:
     """The report as one self-contained HTML page: no scripts, no network."""
-    return page("report.html.j2", _view(results))
-
-
-def page(template: str, view: Json) -> str:
-    """A template filled in; what it is called says whether it makes HTML or Markdown."""
-    html = template.endswith(".html.j2")
-    text = _environment(html).get_template(template).render(view)
-    return text if html else re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
-
-
-def _environment(html: bool) -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=html,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(
-        number=lambda value: wording.number(value, 4),
-        md=_markdown,
-        svg=lambda figure: Markup(figures.to_svg(figure)),
-        numbers=figures.to_tables,
-    )
-    return environment
-
-
-def _markdown(value: object) -> str:
-    """Text that is safe in a Markdown table cell: no markup of its own, one line."""
-    text = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\|*_`\[\]])", r"\\\1", text)
+    return to_page("report.html.j2", _view(results))
 
 
 def _view(results: Json) -> Json:
-    """What the templates show, in their order."""
+    """The content of the templates, in their order."""
     records = results["records"]
-    named = [*results["axioms"], *sorted({record["axiom"] for record in records} - results["axioms"].keys())]
-    by_axiom = {name: [record for record in records if record["axiom"] == name] for name in named}
-    tally = wording.tally_of(records)
+    names = [*results["axioms"], *sorted({record["axiom"] for record in records} - results["axioms"].keys())]
+    by_axiom = {name: [record for record in records if record["axiom"] == name] for name in names}
+    measured = (columns.plain_table(**table) for table in results["tables"])
     return {
         "results": results,
         "red": is_red(results),
         "headline": wording.headline(results),
         "not_run": not_run(results),
         "left_behind": wording.left_behind(results),
+        "not_applicable": wording.not_applicable(results),
         "origins": wording.origins(results),
-        "settings": {key: value for key, value in results["settings"].items() if not isinstance(value, dict)},
-        "tiles": [{"count": tally[status], **_status(status)} for status in tally],
+        "settings": _settings(results),
+        "tiles": _tally(records),
         "reds": [_red(record) for record in red_records(results)],
-        "axioms": [_matrix(name, results["axioms"].get(name, ""), found) for name, found in by_axiom.items() if found],
-        "correlations": _correlations(by_axiom.get("loo", [])),
-        "tables": [*wording.symbolic_gaps(records), *results["tables"]],
+        "summary": columns.summary(records) if records else None,
+        "axioms": [_matrix(name, results["axioms"].get(name, ""), rows) for name, rows in by_axiom.items() if rows],
+        "tables": [*columns.correlations(by_axiom.get("loo", [])), *columns.symbolic_gaps(records), *measured],
         "figures": results["figures"],
-        "reasons": [reason for found in by_axiom.values() for reason in _reasons(found)],
+        "expectations": columns.expectations(records) if records else None,
+    }
+
+
+def _settings(results: Json) -> Json:
+    """The settings that fit a line each; origins and what is not applicable are shown in tables and sentences."""
+    settings = {key: value for key, value in results["settings"].items() if not isinstance(value, dict)}
+    return {
+        key: " ".join(map(str, value)) if isinstance(value, list) else value
+        for key, value in settings.items()
+        if key != "not_applicable"
     }
 
 
 def _status(status: str) -> Json:
     return {
         "status": status,
-        "symbol": wording.SYMBOLS.get(status, "✗"),
-        "meaning": wording.MEANINGS.get(status, status),
-        "kind": wording.kind(status),
+        "symbol": wording.symbol(status),
+        "meaning": wording.meaning(status),
+        "group": group_of(status).label,
     }
+
+
+def _tally(records: list[Json]) -> list[Json]:
+    return [{"count": count, **_status(status)} for status, count in wording.tally_of(records).items()]
 
 
 def _red(record: Json) -> Json:
@@ -99,21 +75,19 @@ def _red(record: Json) -> Json:
 
 
 def _matrix(axiom: str, meaning: str, records: list[Json]) -> Json:
-    """Subjects as rows, explainers as columns; a cell is None where nothing was measured."""
+    """Subjects as rows, explainers as columns; a cell is None where no record exists."""
     cells = {(record["subject"], record["explainer"] or ""): record for record in records}
-    subjects = sorted({subject for subject, _ in cells}, key=_natural)
-    columns = sorted({explainer for _, explainer in cells})
+    explainers = sorted({explainer for _, explainer in cells})
     rows = [
-        {"subject": subject, "cells": [_cell(cells.get((subject, column))) for column in columns]}
-        for subject in subjects
+        {"subject": subject, "cells": [_cell(cells.get((subject, explainer))) for explainer in explainers]}
+        for subject in sorted({subject for subject, _ in cells}, key=columns.natural)
     ]
-    tally = wording.tally_of(records)
     return {
         "name": axiom,
         "meaning": meaning,
-        "columns": [column or "models alone" for column in columns],
+        "columns": [explainer or "models alone" for explainer in explainers],
         "rows": rows,
-        "tally": [{"count": tally[status], **_status(status)} for status in tally],
+        "tally": _tally(records),
     }
 
 
@@ -121,38 +95,4 @@ def _cell(record: Json | None) -> Json | None:
     if record is None:
         return None
     title = f"{record['status']}, expected {record['expected']}: {record['why']}"
-    return {"text": wording.cell(record), "kind": wording.kind(record["status"]), "title": title}
-
-
-def _correlations(records: list[Json]) -> Json | None:
-    """One row for each measured explainer and subject; correlations without special positions where there are any."""
-    measured = [record for record in records if "pearson" in record["detail"]]
-    special = [f"{key}_no_special" for key in CORRELATIONS if any(f"{key}_no_special" in r["detail"] for r in measured)]
-    keys = [*CORRELATIONS, *special]
-    rows = [
-        [record["subject"], record["explainer"] or ""]
-        + [wording.correlation(record["detail"].get(key)) for key in keys]
-        + [wording.number(record["detail"].get(key)) for key in ("examples", "undefined")]
-        for record in sorted(measured, key=lambda record: (_natural(record["subject"]), record["explainer"] or ""))
-    ]
-    columns = ["subject", "explainer", *(key.replace("_", " ") for key in keys), "examples", "undefined"]
-    return {"columns": columns, "rows": rows} if rows else None
-
-
-def _reasons(records: list[Json]) -> list[Json]:
-    """Each expectation with its reason once, and the subjects that it covers."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for record in records:
-        key = (record["axiom"], record["explainer"] or "", record["expected"], record["why"], record["cite"])
-        groups.setdefault(key, []).append(record["subject"])
-    names = ("axiom", "explainer", "expected", "why", "cite")
-    rows: list[dict[str, Any]] = [
-        {**dict(zip(names, key, strict=True)), "subjects": sorted(subjects, key=_natural)}
-        for key, subjects in groups.items()
-    ]
-    return sorted(rows, key=lambda row: tuple(row[name] for name in names))
-
-
-def _natural(name: str) -> list[tuple[int, int | str]]:
-    """Sort key in which ``x2`` comes before ``x10``."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
+    return {"text": wording.cell(record), "group": group_of(record["status"]).label, "title": title}

@@ -1,38 +1,21 @@
-"""The words, symbols and number formats that the terminal, the pages and the failure messages share."""
+"""The sentences and number formats that the terminal, the pages and the failure messages of tests share."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable
 
-from faithcheck.reports.results import SKIPPED, Json, not_run, red_records, too_many_skips
+from faithcheck.axioms.engine.statuses import BY_LABEL, Group, Status
+from faithcheck.reports.results import Json, group_of, not_run, red_records, too_many_skips
 
-SYMBOLS = {
-    "holds": "✓",
-    "predicted violation": "≠",
-    "expected error": "≠",
-    "recorded": "·",
-    "broken claim": "✗",
-    "violation vanished": "✗",
-    "inconclusive": "✗",
-    "error": "!",
-    "unsupported": "–",
-}
+SKIP_LINES = 10  # of the summary at the end of a run; the pages list all skips
 
-MEANINGS = {
-    "holds": "the axiom holds, as expected",
-    "predicted violation": "the axiom is violated by the amount that theory predicts",
-    "expected error": "the explainer raises the error that is expected of it",
-    "recorded": "measured; nothing is claimed",
-    "broken claim": "the axiom should hold and does not",
-    "violation vanished": "a violation or an error is expected and there is none",
-    "inconclusive": "violated, but not by the amount that theory predicts",
-    "error": "the check could not be measured",
-    "unsupported": "the explainer has no rule for something in the model",
-}
+# --- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def number(value: object, digits: int = 2) -> str:
-    """A number in few characters: ``0.31``, ``2e-16``; a dash for nothing, any other value as it is."""
+    """A number in few characters: ``0.31``, ``2e-16``; a dash for None; any other value as text."""
     if value is None:
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -50,50 +33,96 @@ def correlation(value: object) -> str:
     return f"{value:+.3f}" if isinstance(value, float | int) and not isinstance(value, bool) else number(value)
 
 
+# --- statuses --------------------------------------------------------------------------------------------------------
+
+
+def symbol(status: str) -> str:
+    """The symbol of a status; the one for red where this version does not know the status."""
+    return BY_LABEL[status].symbol if status in BY_LABEL else Group.RED.symbol
+
+
+def meaning(status: str) -> str:
+    """What a status means, in words."""
+    return BY_LABEL[status].meaning if status in BY_LABEL else status
+
+
+def tally_of(records: list[Json]) -> dict[str, int]:
+    """How many records have each status, in the order of `Status`; statuses without a record are left out."""
+    counts = Counter(record["status"] for record in records)
+    order = [
+        *(status for status in BY_LABEL if status in counts),
+        *(status for status in counts if status not in BY_LABEL),
+    ]
+    return {status: counts[status] for status in order}
+
+
+# --- a record --------------------------------------------------------------------------------------------------------
+
+_SUFFIXES = {
+    Status.PREDICTED_VIOLATION.label: " predicted",
+    Status.VIOLATION_VANISHED.label: " vanished",
+    Status.ERROR.label: " error",
+}
+
+
 def cell(record: Json) -> str:
-    """What a matrix shows of a record: ``✓ 2e-16``, ``≠ 0.31 predicted``, ``✗ 0.4``, ``–``."""
-    status = record["status"]
-    symbol = SYMBOLS.get(status, "✗")
+    """A record in a cell of the matrix: ``✓ 2e-16``, ``≠ 0.31 predicted``, ``✗ 0.4``, ``–``."""
     gap = "" if record["gap"] is None else f" {number(record['gap'])}"
     if not gap and "pearson" in record["detail"]:
         gap = f" r {correlation(record['detail']['pearson'])}"
-    suffix = {"predicted violation": " predicted", "violation vanished": " vanished", "error": " error"}.get(status, "")
-    return f"{symbol}{gap}{suffix}"
+    return f"{symbol(record['status'])}{gap}{_SUFFIXES.get(record['status'], '')}"
 
 
 def subject_of(record: Json) -> str:
-    """``attnlrp on linear_attention.assoc``, or the subject alone where no explainer takes part."""
+    """``attnlrp on linear_attention.assoc``; the subject alone where no explainer takes part."""
     return f"{record['explainer']} on {record['subject']}" if record["explainer"] else str(record["subject"])
 
 
 def sentence(record: Json) -> str:
-    """One sentence that says what was expected, what was measured and why they differ."""
-    what, axiom, status = subject_of(record), record["axiom"], record["status"]
-    gap, tol = number(record["gap"], 4), number(record["tol"], 4)
-    if status == "error":
-        error = str(record["detail"].get("error") or last_line(record["traceback"]))
-        return f"{axiom}: {what}: the check could not be measured: {error.splitlines()[0]}"
-    if status == "broken claim":
-        return f"{axiom}: {what}: expected to hold, but the gap {gap} is above the tolerance {tol}"
-    if status == "violation vanished" and record["expected"] == "ERROR":
-        return f"{axiom}: {what}: an error is expected and there was none: take the expectation out"
-    if status == "violation vanished":
-        size = f"of up to {number(record['predicted'], 4)} " if record["predicted"] is not None else ""
-        return f"{axiom}: {what}: theory predicts a violation {size}and there is none: gap {gap}, tolerance {tol}"
-    control = record["detail"].get("control gap")
-    if status == "inconclusive" and isinstance(control, int | float) and control > (record["tol"] or 0):
-        return f"{axiom}: {what}: the violation proves nothing: a model and its own copy differ by {number(control, 4)}"
-    if status == "inconclusive" and record["predicted"] is not None:
-        error, size = number(record["prediction_error"]), number(record["predicted"], 4)
-        return f"{axiom}: {what}: violated, gap {gap}, but {error} away from what theory predicts (up to {size})"
-    if status == "inconclusive":
-        least = number(record["floor"], 4)
-        return f"{axiom}: {what}: the gap {gap} is below the least violation that theory allows, {least}"
-    return f"{axiom}: {what}: {MEANINGS.get(status, status)}, gap {gap}"
+    """One sentence: what was expected, what was measured, and how they differ."""
+    explain = _EXPLANATIONS.get(record["status"])
+    text = explain(record) if explain else f"{meaning(record['status'])}, gap {number(record['gap'], 4)}"
+    return f"{record['axiom']}: {subject_of(record)}: {text}"
+
+
+def _error(record: Json) -> str:
+    error = str(record["detail"].get("error") or last_line(record["traceback"]))
+    return f"the check could not be measured: {error.splitlines()[0]}"
+
+
+def _broken_claim(record: Json) -> str:
+    gap, tolerance = number(record["gap"], 4), number(record["tol"], 4)
+    return f"expected to hold, but the gap {gap} is above the tolerance {tolerance}"
+
+
+def _violation_vanished(record: Json) -> str:
+    if record["expected"] == "ERROR":
+        return "an error is expected and there was none: remove the expectation"
+    gap, tolerance = number(record["gap"], 4), number(record["tol"], 4)
+    size = f"of up to {number(record['predicted'], 4)} " if record["predicted"] is not None else ""
+    return f"theory predicts a violation {size}and there is none: gap {gap}, tolerance {tolerance}"
+
+
+def _inconclusive(record: Json) -> str:
+    gap, control = number(record["gap"], 4), record["detail"].get("control gap")
+    if isinstance(control, int | float) and control > (record["tol"] or 0):
+        return f"the violation proves nothing: a model and its own copy differ by {number(control, 4)}"
+    if record["predicted"] is None:
+        return f"the gap {gap} is below the least violation that theory allows, {number(record['floor'], 4)}"
+    error, size = number(record["prediction_error"]), number(record["predicted"], 4)
+    return f"violated, gap {gap}, but {error} away from what theory predicts (up to {size})"
+
+
+_EXPLANATIONS: dict[str, Callable[[Json], str]] = {
+    Status.ERROR.label: _error,
+    Status.BROKEN_CLAIM.label: _broken_claim,
+    Status.VIOLATION_VANISHED.label: _violation_vanished,
+    Status.INCONCLUSIVE.label: _inconclusive,
+}
 
 
 def details(record: Json) -> list[tuple[str, str]]:
-    """The rest of a record, as labelled lines: what is null is left out."""
+    """The other fields of a record as labels and text; a field that is null or empty is left out."""
     numbers = [(key, record[key]) for key in ("gap", "tol", "predicted", "prediction_error", "floor")]
     labels = {"prediction_error": "prediction error", "tol": "tolerance"}
     lines = [(labels.get(key, key), number(value, 6)) for key, value in numbers if value is not None]
@@ -103,19 +132,28 @@ def details(record: Json) -> list[tuple[str, str]]:
 
 
 def message(record: Json) -> str:
-    """The whole story of a red record, for a test's failure."""
+    """A red record in full, for the failure of a test: the sentence, every field and the traceback."""
     lines = [sentence(record), *(f"  {label:<17} {text}" for label, text in details(record))]
     return "\n".join(lines + ([record["traceback"].rstrip()] if record["traceback"] else []))
 
 
+def last_line(text: str | None) -> str:
+    """The last line of a traceback: the exception and its message."""
+    lines = [line for line in (text or "").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no traceback"
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------
+
+
 def headline(results: Json) -> str:
-    """The verdict on a run, in words."""
-    tally = tally_of(results["records"])
+    """The outcome of a run in one line."""
+    groups = Counter(group_of(record["status"]) for record in results["records"])
     red = len(red_records(results)) + len(results["failures"])
-    expected = sum(tally.get(status, 0) for status in ("holds", "predicted violation", "expected error"))
+    expected = groups[Group.PASS] + groups[Group.PREDICTED]
     parts = [f"{expected} {'check' if expected == 1 else 'checks'} as expected", f"{red} red"]
-    if tally.get("recorded"):
-        parts.append(f"{tally['recorded']} recorded without a claim")
+    if groups[Group.RECORDED]:
+        parts.append(f"{groups[Group.RECORDED]} recorded without a claim")
     allowed = f", where --max-skips allows {results['settings']['max_skips']}" if too_many_skips(results) else ""
     parts.append(f"{results['counts']['skipped']} skipped{allowed}")
     if not_run(results) > 0:
@@ -125,71 +163,46 @@ def headline(results: Json) -> str:
 
 def origins(results: Json) -> list[tuple[str, str]]:
     """Where the explainers, and the pairs that are not built in, come from: ``(origin, names)``."""
-    by_origin: dict[str, list[str]] = {}
+    names_of: dict[str, list[str]] = {}
     for key in ("origins", "pair_origins"):
         for name, origin in results["settings"].get(key, {}).items():
-            by_origin.setdefault(origin, []).append(name)
-    return [(origin, ", ".join(names)) for origin, names in by_origin.items()]
+            names_of.setdefault(origin, []).append(name)
+    return [(origin, ", ".join(names)) for origin, names in names_of.items()]
 
 
 def left_behind(results: Json) -> str:
-    """A sentence on what explainers left on models or in the process; "" if nothing was."""
-    found = [
-        record for record in results["records"] if record["axiom"] != "trace" and "left behind" in record["detail"]
-    ]
-    if not found:
+    """A sentence on the traces that explainers left on models or in the process; ``""`` if they left none."""
+    traces = [r for r in results["records"] if r["axiom"] != "trace" and "left behind" in r["detail"]]
+    if not traces:
         return ""
-    who = ", ".join(sorted({str(record["explainer"]) for record in found}))
-    what, checks = found[0]["detail"]["left behind"], "check" if len(found) == 1 else "checks"
-    return f"In {len(found)} {checks} {who} left something behind, and it was taken away: {what} (see the axiom trace)."
+    explainers = ", ".join(sorted({str(record["explainer"]) for record in traces}))
+    checks = "1 check" if len(traces) == 1 else f"{len(traces)} checks"
+    trace = traces[0]["detail"]["left behind"]
+    return f"In {checks} {explainers} left something behind, which the suite removed: {trace} (see the axiom trace)."
 
 
-def tally_of(records: list[Json]) -> dict[str, int]:
-    """How many records have each status, in the order of `SYMBOLS`."""
-    tally = dict.fromkeys(SYMBOLS, 0)
-    for record in records:
-        tally[record["status"]] = tally.get(record["status"], 0) + 1
-    return {status: count for status, count in tally.items() if count}
+def not_applicable(results: Json) -> list[str]:
+    """A line for each axiom that cannot be measured for some explainers: their names and the reason."""
+    names_of: dict[tuple[str, str], list[str]] = {}
+    for row in results["settings"].get("not_applicable", []):
+        names_of.setdefault((row["axiom"], row["reason"]), []).append(row["explainer"])
+    return [f"{axiom} does not apply to {', '.join(names)}: {reason}" for (axiom, reason), names in names_of.items()]
 
 
-def kind(status: str) -> str:
-    """The group of a status: ``pass``, ``predicted``, ``recorded``, ``skip`` or ``red``."""
-    if status in SKIPPED:
-        return "skip"
-    groups = {
-        "holds": "pass",
-        "predicted violation": "predicted",
-        "expected error": "predicted",
-        "recorded": "recorded",
-    }
-    return groups.get(status, "red")
+def skip_lines(results: Json) -> list[tuple[str, str]]:
+    """The skips of a run in at most `SKIP_LINES` lines, ``(count, explainer and reason)``, the most frequent first.
 
-
-def last_line(text: str | None) -> str:
-    """The last line of a traceback: the exception and its message."""
-    lines = [line for line in (text or "").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no traceback"
-
-
-def symbolic_gaps(records: list[Json]) -> list[Json]:
-    """The table of a_f − a_g as SymPy derived it, a row for the explainers that share it; none if none was derived."""
-    rows: dict[tuple[str, str], list[str]] = {}
-    for record in records:
-        if (gap := record["detail"].get("symbolic gap")) is not None:
-            rows.setdefault((record["subject"], gap), []).append(record["explainer"])
-    if not rows:
-        return []
-    moved = {explainer for (_, gap), who in rows.items() if gap != "0" for explainer in who}
-    everyone = {explainer for who in rows.values() for explainer in who}
-    unmoved = ", ".join(sorted(everyone - moved))
-    note = f"Proved to be 0 on every pair: {unmoved}." if unmoved else "No explainer's gap is 0 on every pair."
-    # A row of zeros says something where the explainer has a gap elsewhere.
-    rows = {key: left for key, who in rows.items() if (left := [name for name in who if name in moved])}
-    return [
-        {
-            "title": "Symbolic gaps: a_f − a_g, proved in SymPy",
-            "note": note,
-            "columns": ["pair", "explainers", "gap of each factor"],
-            "rows": [[subject, ", ".join(who), gap] for (subject, gap), who in sorted(rows.items())],
-        }
-    ]
+    A reason such as ``explainer: matmul in layer (Class): no rule for this operation`` counts without the place, which
+    differs from model to model. The last line counts the skips that the other lines leave out.
+    """
+    counts: Counter[str] = Counter()
+    for skip in results["skips"]:
+        explainer, _, reason = skip["reason"].partition(": ")
+        known = explainer in results["settings"].get("explainers", [])
+        counts[f"{explainer}: {reason.rsplit(': ', 1)[-1]}" if known else skip["reason"]] += int(skip["count"])
+    rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
+    shown = rows if len(rows) <= SKIP_LINES else rows[: SKIP_LINES - 1]
+    lines = [(f"{count} ×", reason) for reason, count in shown]
+    if rest := rows[len(shown) :]:
+        lines.append((f"{sum(count for _, count in rest)} ×", f"and {len(rest)} more reasons in the report"))
+    return lines

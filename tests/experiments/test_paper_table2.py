@@ -11,8 +11,9 @@ import pytest
 from faithcheck.axioms.alignment.evaluate import TABLE_2, align, table_2
 from faithcheck.axioms.alignment.summary import summary
 from faithcheck.reports import results
-from faithcheck.reports.commands.align import Request, heading
+from faithcheck.reports.alignment_request import AlignRequest, heading
 from faithcheck.reports.pages import alignment as pages
+from faithcheck.reports.pages import alignment_wording
 
 pytestmark = [pytest.mark.paper]
 
@@ -22,7 +23,7 @@ def test_table_2(prepared, table, pytestconfig):
     outcomes = align(prepared.model, prepared.examples, table_2(setup), setup, prepared.folder)
     found = summary(prepared.examples, outcomes, setup.seed, prepared.model.model.dtype)
     asked = (option.paper_model, option.paper_texts, option.paper_limit)
-    request = Request(*asked, device=option.device, seed=option.seed)
+    request = AlignRequest(*asked, device=option.device, seed=option.seed)
     document = results.plain({**heading(request, prepared), **found})
 
     how = f"Removed: {document['settings']['removal']}; seed {setup.seed}."
@@ -44,7 +45,7 @@ def test_table_2(prepared, table, pytestconfig):
         for key, values in explainer["examples"].items():
             undefined = explainer["undefined"].get("all" if key.endswith("_all") else "no_special", {})
             missing = sum(value is None for value in values)
-            counted = sum(undefined.values()) if key in pages.FIGURES and key != "delta" else 0
+            counted = sum(undefined.values()) if key in alignment_wording.FIGURES and key != "delta" else 0
             # A map that sums to 0 cannot be divided by its sum.
             assert missing == counted or (missing > counted and "sum_to_one" in key), (name, key)
             assert all(math.isfinite(value) for value in values if value is not None), (name, key)

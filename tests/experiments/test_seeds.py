@@ -5,7 +5,10 @@ from dataclasses import replace
 import pytest
 
 from faithcheck.axioms import AXIOMS, plan
-from faithcheck.reports import results, selection
+from faithcheck.axioms.engine import statuses
+from faithcheck.reports import results
+from faithcheck.reports.options.explainers import choose_explainers
+from faithcheck.reports.options.pairs import choose_pairs
 from faithcheck.reports.pages import wording
 
 SEEDS = range(5)
@@ -16,9 +19,9 @@ SEEDS = range(5)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_check_is_green_at_every_seed(seed, axiom, settings, pytestconfig):
     option = pytestconfig.option
-    checks = plan(axiom, selection.choose_explainers(option.explainer), selection.choose_pairs(option.pairs))
+    checks = plan(axiom, choose_explainers(option.explainer), choose_pairs(option.pairs))
     records = [check.run(replace(settings, seed=seed)) for check in checks]
-    red = [record for record in records if record.status not in (*results.PASSING, *results.SKIPPED)]
+    red = [record for record in records if record.status not in (*statuses.PASSING, *statuses.SKIPPED)]
     assert not red, "\n\n".join(wording.message(results.plain(record.to_json())) for record in red)
     if not any(record.passed for record in records):
         pytest.skip(f"{axiom}: nothing to measure for the explainers and pairs that were asked for")

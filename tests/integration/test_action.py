@@ -104,7 +104,7 @@ def test_every_step_has_a_shell_or_an_action_of_a_named_version(action):
 
 def test_what_the_scripts_call_is_there():
     """The options of pytest and of the command, by their own help."""
-    from faithcheck.reports.commands.main import parser
+    from faithcheck.reports.commands.parsers import parser
 
     (commands,) = (one for one in parser()._actions if one.dest == "command")
     known = {"report": {"--md", "--html"}, "compare": {"--md"}}

@@ -11,9 +11,11 @@ from faithcheck.explainers import builtin_explainers
 from faithcheck.models.pair import registered_pairs
 from faithcheck.reports import results
 from faithcheck.reports.commands import listing
-from faithcheck.reports.commands.main import SHELLS, main, parser
+from faithcheck.reports.commands.main import main
+from faithcheck.reports.commands.parsers import SHELLS, parser
 from faithcheck.reports.pages import terminal
-from faithcheck.tests.integration.test_plugin import run
+from faithcheck.tests.helpers.documents import document, record
+from faithcheck.tests.helpers.processes import run
 
 COMMANDS = ("check", "explain", "align", "report", "compare", "pairs", "explainers", "axioms")
 HEAVY = ("torch", "transformers", "matplotlib", "scipy")
@@ -90,7 +92,7 @@ def test_the_commands_are_these(capsys):
     assert exit_code("--help") == 0
     said = capsys.readouterr().out
     assert all(re.search(rf"^    {command}\b", said, re.MULTILINE) for command in COMMANDS)
-    assert set(parser().parse_args(["axioms"]).__dict__) >= {"command", "run"}
+    assert set(parser().parse_args(["axioms"]).__dict__) >= {"command", "module"}
 
 
 def test_help_and_version_come_without_torch(tmp_path):
@@ -105,8 +107,6 @@ def test_help_and_version_come_without_torch(tmp_path):
 
 
 def test_report_and_compare_need_no_torch_either(tmp_path):
-    from faithcheck.tests.unit.test_reports import document, record
-
     results.save(document([record("holds")], figures=[]), tmp_path / "a.json")
     for given in (["report", "a.json"], ["compare", "a.json", "a.json"]):
         assert run(tmp_path, "-c", LIGHT, *given).returncode == 0, given
@@ -143,7 +143,7 @@ def test_a_glob_chooses_and_one_that_matches_nothing_is_refused(capsys):
 @pytest.mark.parametrize("width", [50, 80, 200])
 def test_a_terminal_gets_a_table_that_cuts_no_name(width):
     columns, rows = ("pair", "why"), listing.pairs()
-    lines = listing.shown(columns, rows, width, tty=True).splitlines()
+    lines = listing.as_text(columns, rows, width, tty=True).splitlines()
     assert max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in lines) <= width
     assert all(any(name in line for line in lines) for name, _ in rows)
     assert len(lines) <= len(rows) + 4, "one line each"

@@ -1,15 +1,15 @@
 """The pytest plugin, mostly from outside: a folder of a stranger, with packages that have our folders' names."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from faithcheck.reports import plugin, selection
+from faithcheck.reports import plugin
+from faithcheck.reports.options.markers import marker_names
+from faithcheck.tests.helpers.processes import run
 
 THEIRS = """
 import models
@@ -111,15 +111,6 @@ def stranger(tmp_path_factory):
     return folder
 
 
-def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    done = subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
-    print(done.stdout, done.stderr)
-    return done
-
-
 ARGUMENTS = ["-p", "faithcheck.reports.plugin", "-m", "invariance", "--continue-on-collection-errors"]
 ARGUMENTS += [
     "--explainer",
@@ -185,7 +176,7 @@ BAD = [
     (["--explainer=no_such_module:X"], "No module named 'no_such_module'"),
     (["--explainer=their:THING"], "their:THING is no explainer: expected `attribute(model, case)`"),
     (["--expectations=nowhere.toml"], "nowhere.toml cannot be read"),
-    (["--expectations=their.py"], "their.py is no TOML"),
+    (["--expectations=their.py"], "their.py is not TOML"),
     (["--expectations=stale.toml"], "unknown subject 'product.x1x2x9': did you mean product.x1x2x3"),
     (["--max-skips=-1"], "--max-skips=-1: a number of skips is 0 or more"),
     (["--explainer-timeout=0"], "--explainer-timeout: the seconds are above 0 and finite, got 0"),
@@ -284,5 +275,5 @@ def test_slow_tests_run_on_demand_only(expression, argument, runs):
 
 
 def test_marker_names_leave_arguments_out():
-    assert selection.marker_names("invariance and not (slow or bench)") == ["invariance", "slow", "bench"]
-    assert selection.marker_names("device(serial='abc')") == ["device"]
+    assert marker_names("invariance and not (slow or bench)") == ["invariance", "slow", "bench"]
+    assert marker_names("device(serial='abc')") == ["device"]

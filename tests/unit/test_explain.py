@@ -12,11 +12,12 @@ from faithcheck.explainers import IntegratedGradients, LeaveOneOut, Unsupported
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of
 from faithcheck.models.case import output_difference
-from faithcheck.models.pretrained.loading import load
-from faithcheck.models.pretrained.next_token_model import NextTokenModel
-from faithcheck.reports.commands import explain
-from faithcheck.reports.commands.explain import ExplainError
+from faithcheck.models.pretrained.text import NextToken, load
+from faithcheck.reports import explanation
 from faithcheck.reports.commands.main import main
+from faithcheck.reports.explanation import ExplainError
+from faithcheck.reports.pages import colours
+from faithcheck.reports.pages import explanation as pages
 from faithcheck.tests.helpers import small_models
 
 TEXT = "the quick brown fox jumps"
@@ -45,18 +46,18 @@ class Given:
 
 
 def viewed(model, explainer, text=TEXT, target=None):
-    return {**explain.explain(model, text, explainer, target), "model": "small"}
+    return {**explanation.explain(model, text, explainer, target), "model": "small"}
 
 
 def plain(view, width=100):
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    explain.print_to(console, view)
+    pages.print_to(console, view)
     return console.file.getvalue()
 
 
 def coloured(view):
     console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="truecolor", highlight=False)
-    console.print(explain.coloured(view["tokens"]))
+    console.print(pages.coloured(view["tokens"]))
     return console.file.getvalue()
 
 
@@ -71,7 +72,7 @@ def test_the_map_is_the_explainers_and_the_sums_are_said(model):
     assert [token["special"] for token in view["tokens"]] == case.special_tokens_mask[0].tolist()
     (explained,) = (one for one in view["classes"] if one["explained"])
     assert explained["logit"] == pytest.approx(max(case.run(model)[0].tolist()))
-    assert view["decoder"] == isinstance(model, NextTokenModel)
+    assert view["decoder"] == isinstance(model, NextToken)
     json.dumps(view, allow_nan=False)
 
 
@@ -114,20 +115,22 @@ def test_strengths_are_shares_of_the_largest_that_is_not_special(bert):
     assert "full at ±2, the largest of the tokens that are not special" in " ".join(plain(view).split())
     nothing = viewed(load(bert), Given(5, 0, 0, 0, 0, 0, 5))
     assert [token["strength"] for token in nothing["tokens"]] == [0.0] * 7
-    assert "every token that is not special has relevance 0" in explain.colours(nothing)
+    assert "every token that is not special has relevance 0" in pages.colours(nothing)
 
 
 def test_red_speaks_for_and_blue_against(bert):
     view = viewed(load(bert), Given(0, 1, -1, 0, 0.5, -0.5, 0))
     text = coloured(view)
-    full_red, full_blue = (f"48;2;{';'.join(map(str, rgb))}m" for rgb in (explain.POSITIVE, explain.NEGATIVE))
+    full_red, full_blue = (
+        f"48;2;{';'.join(map(str, rgb))}m" for rgb in (colours.POSITIVE_RELEVANCE, colours.NEGATIVE_RELEVANCE)
+    )
     assert re.search(rf"{full_red}the\b", text)
     assert re.search(rf"{full_blue}quick\b", text)
     assert re.search(r"(?<!m)brown", text), "no colour for 0"
-    page = explain.to_html(view)
+    page = pages.to_html(view)
     found = dict(re.findall(r'<span style="([^"]*)"[^>]*>(\w+)</span>', page))
     found = {token: style for style, token in found.items()}
-    red, blue = (" ".join(map(str, rgb)) for rgb in (explain.POSITIVE, explain.NEGATIVE))
+    red, blue = (" ".join(map(str, rgb)) for rgb in (colours.POSITIVE_RELEVANCE, colours.NEGATIVE_RELEVANCE))
     assert f"rgb({red} / 1.000)" in found["the"]
     assert f"rgb({blue} / 1.000)" in found["quick"]
     assert f"rgb({red} / 0.500)" in found["fox"]
@@ -142,7 +145,7 @@ def test_special_tokens_are_marked_and_every_number_is_there(bert):
     assert ["1", "the", "1.12"] in lines
     assert ["6", "[SEP]", "-9", "special"] in lines
     assert ["2", "quick", "-2.5"] in lines
-    page = explain.to_html(view)
+    page = pages.to_html(view)
     assert page.count('class="special"') == 2
     assert all(f"<td>{number}</td>" in page for number in ("7", "1.125", "-2.5", "0.25", "-9"))
     assert "\x1b" not in printed
@@ -151,7 +154,7 @@ def test_special_tokens_are_marked_and_every_number_is_there(bert):
 def test_the_page_loads_nothing_and_escapes(bert):
     view = viewed(load(bert), Given(0, 1, -1, 0, 0.5, -0.5, 0))
     view["tokens"][1]["text"], view["notes"] = "<script>", ["a < b"]
-    page = explain.to_html(view)
+    page = pages.to_html(view)
     assert page.startswith("<!doctype html>")
     assert "<script" not in page
     assert "&lt;script&gt;" in page
@@ -166,10 +169,10 @@ def test_a_text_that_is_cut_or_unknown_says_so(bert):
     (note,) = view["notes"]
     assert "cut to 6 tokens" in note
     assert note in " ".join(plain(view).split())
-    assert note in explain.to_html(view)
+    assert note in pages.to_html(view)
     assert viewed(model, LeaveOneOut(AttentionMask()), "a quick fox")["notes"] == []
     (note,) = viewed(model, LeaveOneOut(AttentionMask()), "a zebra fox")["notes"]
-    assert note == "1 of 5 tokens stand for what the tokenizer does not know."
+    assert note == "1 of 5 tokens are unknown to the tokenizer."
 
 
 def test_what_the_explainer_warns_of_is_said(bert):
@@ -184,7 +187,7 @@ def test_a_long_table_is_cut_to_the_largest_and_says_so(bert):
     rows = [int(found) for found in re.findall(r"^ *(\d+) +t\d+ ", printed, re.MULTILINE)]
     assert rows == list(range(50, 90))
     assert "the 40 largest of 90 tokens" in printed
-    assert explain.to_html(view).count("<td") >= 3 * 90
+    assert pages.to_html(view).count("<td") >= 3 * 90
 
 
 @pytest.mark.parametrize(
@@ -199,8 +202,8 @@ def test_pieces_of_words_are_put_together(bert, names, read):
     model = load(bert)
     model.tokenizer = type("Tokenizer", (), {"all_special_tokens": ["[CLS]", "[SEP]"]})()
     model.tokenizer.convert_tokens_to_string = lambda tokens: tokens[0].replace("Ġ", " ").replace("▁", " ")
-    tokens = [{**piece, "special": False, "value": 0.0, "strength": 0.0} for piece in explain._pieces(model, names)]
-    assert explain.coloured(tokens).plain == read
+    tokens = [{**piece, "special": False, "value": 0.0, "strength": 0.0} for piece in explanation._pieces(model, names)]
+    assert pages.coloured(tokens).plain == read
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The results document and the views made from it."""
+"""The results document, its pages and its text for a terminal."""
 
 import json
 import math
@@ -9,120 +9,53 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from faithcheck.axioms.engine.statuses import BY_LABEL, RED, Group
 from faithcheck.reports import results
 from faithcheck.reports.commands.main import main
-from faithcheck.reports.pages import figures, report, terminal, wording
+from faithcheck.reports.outcomes import Outcomes
+from faithcheck.reports.pages import colours, columns, figures, report, terminal, wording
 from faithcheck.reports.results import Json, ResultsError
-
-ALL = [*results.PASSING, *results.RED, *results.SKIPPED]
-
-
-def record(status: str, **changed: object) -> Json:
-    explainer = f"by_{status.replace(' ', '_')}"
-    return {
-        "id": f"invariance/{explainer}-family.pair",
-        "axiom": "invariance",
-        "explainer": explainer,
-        "subject": "family.pair",
-        "gap": None if status in ("error", "unsupported") else 0.31,
-        "tol": 1e-9,
-        "predicted": 0.62,
-        "prediction_error": 0.5,
-        "floor": None,
-        "expected": "HOLDS",
-        "status": status,
-        "why": f"why of {status}",
-        "cite": "Someone 2025, Eq. 1",
-        "seed": 7,
-        "detail": {},
-        "traceback": None,
-        **changed,
-    }
-
-
-def drawn(**changed: object) -> Json:
-    """A figure of two panels: plain lines with a gap, and a dashed one on logarithmic axes."""
-    lines = [
-        {"label": "AttnLRP", "x": [1, 2, 4], "y": [0.5, "nan", 0.25]},
-        {"label": "a < b $", "x": [2], "y": [0.125]},
-    ]
-    rough = {"label": "AttnLRP", "x": [0.01, 100], "y": [1e-5, 10.0], "dashed": True}
-    panels = [
-        {"title": "agreement", "x": "layers & $k$", "y": "r", "lines": lines},
-        {"title": "size", "x": "s", "y": "share", "log": "xy", "lines": [rough]},
-    ]
-    return {"title": "Figure 2", "note": "60 sentences", "panels": panels, **changed}
-
-
-def document(records: list[Json], **changed: object) -> Json:
-    red = sum(r["status"] in results.RED for r in records)
-    skipped = sum(r["status"] in results.SKIPPED for r in records)
-    passed = len(records) - red - skipped
-    counts = {"planned": len(records), "ran": passed + red, "passed": passed, "failed": red}
-    return {
-        "schema_version": results.SCHEMA_VERSION,
-        "faithcheck": "0.1.0",
-        "created": "2026-01-01T00:00:00+00:00",
-        "environment": {"python": "3.11", "commit": None},
-        "settings": {
-            "seed": 7,
-            "dtype": "float64",
-            "device": "cpu",
-            "data": "digits",
-            "threads": 2,
-            "arguments": ["-m", "x"],
-        },
-        "axioms": {"invariance": "two implementations get one attribution"},
-        "counts": {**counts, "skipped": skipped, "deselected": 3},
-        "skips": results.skips_by_reason([("a::b[c]", "no rule for mul")] * skipped),
-        "failures": [],
-        "records": records,
-        "tables": [
-            {"title": "Table 1", "note": "five seeds", "columns": ["explainer", "r"], "rows": [["LOO", 0.73521]]}
-        ],
-        "figures": [drawn()],
-        **changed,
-    }
+from faithcheck.tests.helpers.documents import document, figure, record
 
 
 @pytest.fixture
 def everything() -> Json:
     """One record of each status."""
-    return document([record(status) for status in ALL])
+    return document([record(status) for status in BY_LABEL])
 
 
 VIEWS = [report.to_html, report.to_markdown, terminal.render]
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_shows_the_verdict_every_red_record_and_the_table(view, everything):
+def test_a_view_shows_the_headline_every_red_record_and_the_table(view, everything):
     page = view(everything)
     # A terminal breaks lines.
     flat = " ".join(page.replace("\\_", "_").split())
     assert "3 checks as expected, 4 red, 1 recorded without a claim, 1 skipped" in flat
     assert "0.7352" in flat
     assert "no rule for mul" in flat
-    assert all(f"why of {status}" in flat for status in results.RED)
+    assert all(f"why of {status}" in flat for status in RED)
     assert all(record["explainer"] in flat for record in everything["records"])
 
 
 @pytest.mark.parametrize("view", [report.to_html, report.to_markdown])
-def test_a_page_shows_every_status_by_symbol_and_word(view, everything):
+def test_a_page_shows_the_symbol_and_the_label_of_every_status(view, everything):
     page = view(everything)
-    for status in ALL:
+    for status in BY_LABEL:
         assert status in page
-        assert wording.SYMBOLS[status] in page
+        assert wording.symbol(status) in page
         assert wording.cell(next(r for r in everything["records"] if r["status"] == status)) in page
 
 
 @pytest.mark.parametrize("view", [report.to_html, report.to_markdown])
-def test_red_comes_before_the_matrices(view, everything):
+def test_red_records_come_before_the_matrices(view, everything):
     page = view(everything)
     assert page.index("why of broken claim") < page.index("family.pair", page.index("two implementations"))
     assert page.index("Red") < page.index("two implementations")
 
 
-def test_html_escapes_and_loads_nothing(everything):
+def test_the_html_page_escapes_text_and_loads_nothing(everything):
     everything["records"][0]["why"] = "<script>alert(1)</script>"
     everything["tables"][0]["note"] = "a < b & c"
     page = report.to_html(everything)
@@ -134,13 +67,13 @@ def test_html_escapes_and_loads_nothing(everything):
     assert not re.search(r"\bsrc=|href=\"[^#]|@import|url\([^#]", page)
 
 
-def test_markdown_cells_stay_in_their_cells(everything):
+def test_markdown_cells_are_escaped(everything):
     everything["records"][0]["why"] = "a | b\n<b>c</b>"
     assert "a \\| b &lt;b&gt;c&lt;/b&gt;" in report.to_markdown(everything)
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_terminal_keeps_to_its_width(width, everything):
+def test_the_terminal_text_fits_its_width(width, everything):
     everything["records"][3]["why"] = "word " * 60
     everything["records"][3]["explainer"] = "a_rather_long_name_for_an_explainer"
     lines = terminal.render(everything, width).splitlines()
@@ -148,7 +81,7 @@ def test_the_terminal_keeps_to_its_width(width, everything):
     assert "\x1b" not in terminal.render(everything, width)
 
 
-def test_a_run_that_was_stopped_says_so(everything):
+def test_the_headline_counts_tests_that_did_not_run(everything):
     everything["counts"]["planned"] += 5
     assert "5 not run" in wording.headline(everything)
 
@@ -165,7 +98,7 @@ def test_a_failure_without_a_record_is_red():
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "text"),
     [
         ({}, "violated, gap 0.31, but 0.5 away from what theory predicts (up to 0.62)"),
         ({"predicted": None, "floor": 0.4}, "the gap 0.31 is below the least violation that theory allows, 0.4"),
@@ -173,12 +106,12 @@ def test_a_failure_without_a_record_is_red():
         ({"detail": {"control gap": 1e-16}}, "0.5 away from what theory predicts"),
     ],
 )
-def test_an_inconclusive_record_says_why(changed, said):
-    assert said in wording.sentence(record("inconclusive", **changed))
+def test_the_sentence_of_an_inconclusive_record_gives_the_reason(changed, text):
+    assert text in wording.sentence(record("inconclusive", **changed))
 
 
-def test_correlations_have_their_table():
-    figures = {
+def test_correlations_have_a_table():
+    detail = {
         "pearson": 0.5,
         "pearson_sum_to_one": -0.25,
         "spearman": None,
@@ -186,9 +119,116 @@ def test_correlations_have_their_table():
         "examples": 8,
         "undefined": 1,
     }
-    page = report.to_markdown(document([record("recorded", axiom="loo", gap=None, detail=figures)]))
-    assert "| family.pair | by\\_recorded | +0.500 | -0.250 | – | +0.125 | 8 | 1 |" in page
-    assert "no special" not in page
+    (table,) = columns.correlations([record("recorded", axiom="loo", gap=None, detail=detail)])
+    (row,) = [dict(zip(table["columns"], cells, strict=True)) for cells in table["rows"]]
+    assert row == row | {
+        "subject": "family.pair",
+        "explainer": "by_recorded",
+        "pearson": "+0.500",
+        "pearson sum to one": "-0.250",
+        "spearman": "–",
+        "kendall": "+0.125",
+        "examples": "8",
+        "undefined": "1",
+    }
+    assert not any("no special" in column for column in row), "a column without a value is left out"
+    page = report.to_markdown(document([record("recorded", axiom="loo", gap=None, detail=detail)]))
+    assert "| family.pair | by\\_recorded | +0.500 |" in page
+
+
+# --- the summary: one description of its columns for the terminal and both pages -------------------------------------
+
+
+def test_the_summary_counts_the_records_of_each_group(everything):
+    records = [
+        record("holds", explainer="loo", gap=1e-16),
+        record("holds", explainer="loo", gap=0.25),
+        record("broken claim", explainer="loo", gap=None),
+        record("unsupported", explainer="ig"),
+    ]
+    table = columns.summary(records)
+    rows = {cells[1]: dict(zip(table["columns"], cells, strict=True)) for cells in table["rows"]}
+    assert rows["loo"] == rows["loo"] | {"axiom": "invariance", "✓": "2", "✗": "1", "–": "", "largest gap": "0.25"}
+    assert rows["ig"] == rows["ig"] | {"✓": "", "✗": "", "–": "1", "largest gap": "–"}
+    assert "≠" not in table["columns"], "a column without a value is left out"
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_new_column_of_the_summary_is_in_every_view(view, everything, monkeypatch):
+    new = columns.Column("least gap", lambda records: f"least of {len(records)}")
+    monkeypatch.setattr(columns, "SUMMARY", (*columns.SUMMARY, new))
+    page = view(everything, 120) if view is terminal.render else view(everything)
+    assert "least gap" in page
+    assert "least of 1" in page
+
+
+def test_every_group_has_its_colours_on_pages_and_terminals(everything):
+    assert set(colours.PAGE) == set(colours.TERMINAL) == set(Group)
+    page = report.to_html(everything)
+    for group in Group:
+        assert f"--{group.label}: {colours.PAGE[group].light};" in page
+        assert f"td.{group.label} {{ color: var(--{group.label});" in page
+
+
+def test_an_unknown_status_counts_as_red():
+    unknown = document([record("of a later version")])
+    assert results.is_red(unknown)
+    assert all("of a later version" in view(unknown) for view in VIEWS)
+
+
+# --- skips and what does not apply -----------------------------------------------------------------------------------
+
+
+def skipped(*reasons):
+    """A document of an explainer `mine` that was skipped for these reasons, once for each."""
+    content = document([record("holds")], skips=results.skips_by_reason((f"id {i}", r) for i, r in enumerate(reasons)))
+    content["settings"]["explainers"] = ["mine"]
+    return content
+
+
+def test_skips_of_one_explainer_and_reason_share_a_line():
+    lines = wording.skip_lines(
+        skipped(
+            "mine: matmul in the model (Attention): no rule for this operation",
+            "mine: mul in layer.0 (Norm): no rule for this operation",
+            "mine: no softmax",
+            "other: mul in layer.0 (Norm): no rule",
+        )
+    )
+    assert lines == [
+        ("2 ×", "mine: no rule for this operation"),
+        ("1 ×", "mine: no softmax"),
+        ("1 ×", "other: mul in layer.0 (Norm): no rule"),
+    ]
+
+
+def test_the_terminal_lists_skips_in_ten_lines_and_the_pages_list_all():
+    content = skipped(*(f"mine: reason {i} " + "long " * 30 for i in range(30)))
+    lines = terminal.render(content).splitlines()
+    first = lines.index("skipped") + 1
+    assert lines[first + 9].split() == "21 × and 21 more reasons in the report".split()
+    assert not lines[first + 10].strip()
+    assert all(f"reason {i} " in report.to_html(content) for i in range(30))
+    assert all(f"reason {i} " in report.to_markdown(content) for i in range(30))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_axiom_that_does_not_apply_is_named_once(view):
+    content = document([record("holds")])
+    rows = [("conservation", name, "propagates no relevance") for name in ("loo", "ig")]
+    keys = ("axiom", "explainer", "reason")
+    content["settings"]["not_applicable"] = [dict(zip(keys, row, strict=True)) for row in rows]
+    page = view(content)
+    assert page.count("conservation does not apply to loo, ig: propagates no relevance") == 1
+    assert "not_applicable" not in page.replace("\\_", "_")
+    assert "does not apply" not in view(document([record("holds")])), "documents of older versions"
+
+
+def test_a_crashed_worker_leaves_no_counts():
+    outcomes = Outcomes()
+    outcomes.plan(planned=5, deselected=2)
+    outcomes.plan()
+    assert (outcomes.planned, outcomes.deselected) == (5, 2)
 
 
 @pytest.mark.parametrize(
@@ -205,11 +245,11 @@ def test_correlations_have_their_table():
         ("inf", "inf"),
     ],
 )
-def test_numbers_are_short(value, text):
+def test_numbers_are_written_in_few_characters(value, text):
     assert wording.number(value) == text
 
 
-def test_plain_keeps_what_json_can_say():
+def test_plain_gives_values_of_json_types():
     value = {
         "a": np.float64(0.5),
         "b": (1, np.int64(2), True),
@@ -218,9 +258,9 @@ def test_plain_keeps_what_json_can_say():
         "e": Path("x"),
         "f": None,
     }
-    kept = results.plain(value)
-    assert kept == {"a": 0.5, "b": [1, 2, True], "c": "nan", "d": "-inf", "e": "x", "f": None}
-    assert json.loads(json.dumps(kept, allow_nan=False)) == kept
+    converted = results.plain(value)
+    assert converted == {"a": 0.5, "b": [1, 2, True], "c": "nan", "d": "-inf", "e": "x", "f": None}
+    assert json.loads(json.dumps(converted, allow_nan=False)) == converted
 
 
 def test_save_and_load(tmp_path, everything):
@@ -245,7 +285,7 @@ def test_save_and_load(tmp_path, everything):
         (f'{{"schema_version": {results.SCHEMA_VERSION}}}', "damaged results document, without axioms, counts"),
     ],
 )
-def test_bad_files_are_refused(tmp_path, capsys, text, reason):
+def test_files_that_are_no_results_document_are_refused(tmp_path, capsys, text, reason):
     path = tmp_path / "bad.json"
     path.write_text(text)
     with pytest.raises(ResultsError, match=reason):
@@ -269,7 +309,7 @@ def test_the_command_writes_pages_beside_the_json(tmp_path, capsys, everything):
     assert "as expected" in capsys.readouterr().out
 
 
-def test_the_command_refuses_what_it_cannot_do(tmp_path, capsys, everything):
+def test_the_command_refuses_missing_files_and_paths_that_it_cannot_write(tmp_path, capsys, everything):
     assert main(["report", str(tmp_path / "none.json")]) == 2
     assert "none.json: cannot be read: No such file" in capsys.readouterr().err
     path = tmp_path / "run.json"
@@ -279,7 +319,7 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path, capsys, everything):
     assert main(["report", str(path), "--md", str(tmp_path / "no" / "run.md")]) == 2
 
 
-def test_symbolic_gaps_are_shown_where_they_are_not_zero():
+def test_symbolic_gaps_that_are_not_zero_are_listed():
     gaps = {"attnlrp": "x1*x2*x3 · (-1/4, 0, 1/4)", "cplrp": "x1*x2*x3 · (-1/4, 0, 1/4)", "loo": "0"}
     records = [
         record("holds", axiom="symbolic", explainer=who, detail={"symbolic gap": gap}) for who, gap in gaps.items()
@@ -289,7 +329,7 @@ def test_symbolic_gaps_are_shown_where_they_are_not_zero():
         assert "attnlrp, cplrp" in text
         assert "(-1/4, 0, 1/4)" in text
         assert "Proved to be 0 on every pair: loo." in text
-    assert wording.symbolic_gaps([record("holds")]) == []
+    assert columns.symbolic_gaps([record("holds")]) == []
 
 
 def elements(svg, name):
@@ -297,44 +337,44 @@ def elements(svg, name):
 
 
 def strokes(svg):
-    """How each line of data is drawn: (stroke, dashed, sub-paths)."""
+    """The colour, whether it is dashed, and the number of sub-paths of each line of data."""
     styles = [(path.get("style", ""), path.get("d", "")) for path in elements(svg, "path") if path.get("clip-path")]
-    found = [(re.search(r"stroke: (#\w+)", style), style, d) for style, d in styles]
-    return [(stroke[1], "dasharray" in style, d.count("M")) for stroke, style, d in found if stroke]
+    strokes = [(re.search(r"stroke: (#\w+)", style), style, d) for style, d in styles]
+    return [(stroke[1], "dasharray" in style, d.count("M")) for stroke, style, d in strokes if stroke]
 
 
-def test_a_figure_is_drawn_the_same_each_time_and_whatever_the_users_style():
+def test_a_figure_is_the_same_each_time_and_for_any_matplotlib_style():
     import matplotlib
 
-    first = figures.to_svg(drawn())
+    first = figures.to_svg(figure())
     with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "lines.marker": "x"}):
-        assert figures.to_svg(drawn()) == first
+        assert figures.to_svg(figure()) == first
     texts = [element.text for element in elements(first, "text")]
-    said = ["agreement", "layers & $k$", "r", "size", "s", "share", "AttnLRP", "a < b $"]
-    assert sorted(text for text in texts if text in said) == sorted(said)  # each label once in the legend
+    labels = ["agreement", "layers & $k$", "r", "size", "s", "share", "AttnLRP", "a < b $"]
+    assert sorted(text for text in texts if text in labels) == sorted(labels)  # each label once in the legend
 
 
-def test_lines_keep_their_colour_and_differ_by_marker_too():
-    svg = figures.to_svg(drawn())
-    attnlrp, other, rough = (stroke for stroke in strokes(svg) if stroke[0] != "#000000")
-    assert attnlrp[0] == rough[0] != other[0]
-    assert (attnlrp[1], other[1], rough[1]) == (False, False, True)
+def test_lines_of_one_label_share_a_colour_and_labels_differ_by_marker_too():
+    svg = figures.to_svg(figure())
+    attnlrp, other, dashed = (stroke for stroke in strokes(svg) if stroke[0] != "#000000")
+    assert attnlrp[0] == dashed[0] != other[0]
+    assert (attnlrp[1], other[1], dashed[1]) == (False, False, True)
     assert attnlrp[2] == 2, "the gap splits the line"
     # Markers are defined once, in their line's colour; the ticks are in ink.
     markers = [path for path in elements(svg, "path") if path.get("id") and "stroke: #" in path.get("style", "")]
     assert len({path.get("d") for path in markers}) == 2
 
 
-def test_panels_go_on_in_a_second_row():
-    panels = [{**drawn()["panels"][0], "title": f"panel {i}"} for i in range(4)]
-    svg = figures.to_svg(drawn(panels=panels))
+def test_the_fourth_panel_begins_a_second_row():
+    panels = [{**figure()["panels"][0], "title": f"panel {i}"} for i in range(4)]
+    svg = figures.to_svg(figure(panels=panels))
     titles = [element.text for element in elements(svg, "text") if str(element.text).startswith("panel")]
     assert titles == [f"panel {i}" for i in range(4)]
-    assert len(strokes(svg)) == len(strokes(figures.to_svg(drawn(panels=panels[:1])))) * 4
+    assert len(strokes(svg)) == len(strokes(figures.to_svg(figure(panels=panels[:1])))) * 4
 
 
-def test_figures_of_one_page_share_no_names_and_no_ink():
-    first, second = figures.to_svg(drawn()), figures.to_svg(drawn(title="another"))
+def test_figures_of_one_page_share_no_ids_and_take_the_ink_of_the_page():
+    first, second = figures.to_svg(figure()), figures.to_svg(figure(title="another"))
     names = [set(re.findall(r'id="([^"]*)"', svg)) for svg in (first, second)]
     assert names[0]
     assert not names[0] & names[1]
@@ -344,7 +384,7 @@ def test_figures_of_one_page_share_no_names_and_no_ink():
         assert "fill: #ffffff" not in svg
 
 
-def test_a_page_draws_the_figure_and_gives_its_numbers(everything):
+def test_html_draws_a_figure_and_both_pages_list_its_numbers(everything):
     markdown, html = report.to_markdown(everything), report.to_html(everything)
     assert "<svg" not in markdown
     assert "| layers &amp; $k$ | AttnLRP | a &lt; b $ |" in markdown
@@ -361,15 +401,15 @@ def test_a_page_draws_the_figure_and_gives_its_numbers(everything):
 def bad(panel=None, **line):
     panel = panel or {}
     good = {"label": "a", "x": [1, 2], "y": [3, 4], **line}
-    return drawn(panels=[{"title": "p", "x": "k", "y": "r", "lines": [good], **panel}])
+    return figure(panels=[{"title": "p", "x": "k", "y": "r", "lines": [good], **panel}])
 
 
 @pytest.mark.parametrize(
-    ("figure", "said"),
+    ("malformed", "message"),
     [
         ({"title": "T"}, "'T': a figure has note, panels, title; got title"),
-        (drawn(extra=1), "'Figure 2': a figure has note, panels, title; got title, note, panels, extra"),
-        (drawn(panels=[]), "has no panel"),
+        (figure(extra=1), "'Figure 2': a figure has note, panels, title; got title, note, panels, extra"),
+        (figure(panels=[]), "has no panel"),
         (bad({"lines": []}), "panel 'p' has no line"),
         (bad({"log": "z"}), "log names the axes x, y or xy, got 'z'"),
         (bad({"legend": 1}), "a panel has lines, title, x, y, maybe log; got"),
@@ -381,6 +421,6 @@ def bad(panel=None, **line):
         (bad(y=["a", 1]), "could not convert string to float"),
     ],
 )
-def test_what_is_no_figure_is_refused(figure, said):
-    with pytest.raises(ValueError, match=re.escape(said)):
-        figures.check(figure)
+def test_a_malformed_figure_is_refused(malformed, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        figures.check(malformed)

@@ -1,0 +1,119 @@
+"""The output of commands: files, the terminal, a progress bar, errors and exit codes. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from faithcheck.reports import results
+from faithcheck.reports.commands.arguments import BESIDE
+from faithcheck.reports.options import OptionError
+from faithcheck.reports.options.output_path import check_writable
+from faithcheck.reports.results import Json
+
+REFUSED, INTERRUPTED = 2, 130
+"""The exit codes of a request that cannot be carried out, and of a command that Ctrl-C stopped."""
+
+View = Callable[[Json], str]
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files that a command writes: the results document and its pages.
+
+    Attributes:
+        json: the path of the document, or None.
+        pages: for each path the function that makes the page from the document.
+    """
+
+    json: Path | None
+    pages: Mapping[Path, View]
+
+    def write(self, document: Json) -> None:
+        """Write the document and its pages."""
+        if self.json is not None:
+            results.save(document, self.json)
+        for path, view in self.pages.items():
+            path.write_text(view(document), encoding="utf-8")
+
+    def print_paths(self) -> None:
+        """Print the path of each written file."""
+        for path in (self.json, *self.pages):
+            if path is not None:
+                print(f"written: {path}")
+
+
+def files(arguments: argparse.Namespace, views: Mapping[str, View]) -> Files:
+    """The files of ``--json``, ``--md`` and ``--html``, checked before the run.
+
+    Args:
+        arguments: with ``json`` and a path or None for each name in ``views``.
+        views: for ``md`` and ``html`` the function that makes the page.
+
+    Raises:
+        OptionError: a path cannot be written, two are one file, or a page has no path and there is no ``--json``.
+    """
+    if arguments.json is not None:
+        check_writable(arguments.json, "--json")
+    pages: dict[Path, View] = {}
+    for name, view in views.items():
+        beside = arguments.json and arguments.json.with_suffix(f".{name}")
+        path = page_path(f"--{name}", getattr(arguments, name), beside, [*filter(None, [arguments.json]), *pages])
+        if path is not None:
+            pages[path] = view
+    return Files(arguments.json, pages)
+
+
+def page_path(option: str, path: Path | None, beside: Path | None, taken: Iterable[Path]) -> Path | None:
+    """The path of a page; None without the option.
+
+    Args:
+        option: its name, for the error.
+        path: the value of the option.
+        beside: the path of the page if the option names none; None if it must name one.
+        taken: the other files of the command.
+
+    Raises:
+        OptionError: the path cannot be written, would overwrite another file, or is missing.
+    """
+    if path is None:
+        return None
+    if path == BESIDE:
+        if beside is None:
+            raise OptionError(f"{option} needs a path where there is no --json to write it beside")
+        path = beside
+    check_writable(path, option)
+    if path.resolve() in {other.resolve() for other in taken}:
+        raise OptionError(f"{option}={path} would overwrite another file of this command")
+    return path
+
+
+def print_for_terminal(view: Callable[[Json, int, bool], str], content: Json) -> None:
+    """Print text as wide as the terminal, in colour if stdout is one."""
+    print(view(content, shutil.get_terminal_size().columns, sys.stdout.isatty()), end="")
+
+
+def progress_bar() -> Progress:
+    """A progress bar on stderr, which shows nothing if stderr is not a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+
+
+def refuse(error: Exception) -> int:
+    """Print on stderr why a request cannot be carried out. Returns the exit code."""
+    print(f"faithcheck: {error}", file=sys.stderr)
+    return REFUSED
+
+
+def interrupted(hint: str) -> int:
+    """Print on stderr that the user stopped the command, with a hint. Returns the exit code."""
+    print(f"faithcheck: interrupted; {hint}", file=sys.stderr)
+    return INTERRUPTED

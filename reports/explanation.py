@@ -1,0 +1,196 @@
+"""One explainer's map of one text: measured by `explain`, as plain values that `pages.explanation` shows."""
+
+from __future__ import annotations
+
+import math
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+
+from faithcheck.axioms.alignment.evaluate import Setup, described, table_2
+from faithcheck.explainers.loo.removal import AttentionMask
+from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
+from faithcheck.explainers.registry import unknown_name
+from faithcheck.models.case import Case, output_difference
+from faithcheck.models.pretrained.text import Example, NextToken, TextModel
+from faithcheck.reports import results
+from faithcheck.reports.options.explainers import choose_explainers
+from faithcheck.reports.results import Json
+
+CLASSES = 5  # of a vocabulary, the most likely ones
+SPACES = ("Ġ", "▁")  # how byte-level and sentencepiece tokenizers write the space before a word
+
+
+class ExplainError(ValueError):
+    """The text cannot be explained as asked. The message says why and what to change."""
+
+
+def choose_explainer(spec: str) -> Explainer:
+    """An explainer of ``faithcheck align`` by its name (LOO by the attention mask), or one of ``--explainer``.
+
+    Raises:
+        OptionError: an unknown name, or a module that cannot be imported.
+    """
+    of_align = {explainer.name: explainer for explainer in table_2(Setup(AttentionMask()))}
+    return of_align.get(spec) or choose_explainers([spec])[0]
+
+
+def explain(model: TextModel, text: str, explainer: Explainer, target: str | None = None) -> Json:
+    """An explainer's map of one text.
+
+    Args:
+        model: a classifier, or a decoder, whose next token is explained.
+        text: cut if it is longer than the model takes; a note says so.
+        explainer: the explainer.
+        target: the number or the name of the output to explain; the most likely output by default.
+
+    Returns:
+        Plain values: ``tokens``, each with ``text``, ``glued`` (no space before it), ``special``, ``value`` and
+        ``strength`` in −1 … 1, its value as a share of ``largest``; ``classes`` with ``number``, ``name``, ``logit``
+        and whether ``explained``; ``sum`` of the map and ``change``, f(x) − f(baseline); ``notes``, sentences such as
+        warnings.
+
+    Raises:
+        ExplainError: no such output; no token that is not special; the explainer refused, failed or returned no map.
+        ModelError: the tokenizer is another model's.
+    """
+    example = _encoded(model, text)
+    case = model.case([example])
+    with torch.no_grad():
+        logits = case.run(model)[0]
+    output = int(case.target[0]) if target is None else _target(model, target, len(logits))
+    case = replace(case, target=torch.full_like(case.target, output))
+    values, warned = _attribution(explainer, model, case)
+    special = example.special_tokens_mask.tolist()
+    largest = max(abs(value) for value, is_special in zip(values, special, strict=True) if not is_special)
+    tokens = [
+        {
+            **piece,
+            "special": is_special,
+            "value": value,
+            "strength": max(-1.0, min(1.0, value / largest)) if largest else 0.0,
+        }
+        for piece, is_special, value in zip(_pieces(model, example.names), special, values, strict=True)
+    ]
+    view: Json = results.plain(
+        {
+            "faithcheck": results.version(),
+            "architecture": type(model.model).__name__,
+            "text": text,
+            "explainer": explainer.name,
+            "how": described(explainer),
+            "origin": getattr(explainer, "origin", ""),
+            "explained": _name(model, output),
+            "decoder": isinstance(model, NextToken),
+            "classes": _classes(model, logits, output),
+            "tokens": tokens,
+            "largest": largest,
+            "sum": math.fsum(values),
+            "change": float(output_difference(model, case)),
+            "notes": [*_notes(model, example), *warned],
+        }
+    )
+    return view
+
+
+def _encoded(model: TextModel, text: str) -> Example:
+    """The text as the model reads it.
+
+    Raises:
+        ExplainError: it is empty, or all of its tokens are special.
+    """
+    if not text.strip():
+        raise ExplainError("the text is empty: give one with at least one word")
+    (example,) = model.encode([text])
+    if bool(example.special_tokens_mask.all()):
+        hint = ": a decoder is read at its last token, so give at least two" if isinstance(model, NextToken) else ""
+        raise ExplainError(f"no token of {text!r} can be explained: all of them are special{hint}")
+    return example
+
+
+def _notes(model: TextModel, example: Example) -> Iterator[str]:
+    """Sentences on tokens that the tokenizer does not know and on a text that was cut."""
+    if unknown := int((example.features == model.tokenizer.unk_token_id).sum()):
+        yield f"{unknown} of {len(example)} tokens are unknown to the tokenizer."
+    if example.truncated:
+        yield f"The text was cut to {len(example)} tokens, the most that the model takes: the rest is not read."
+
+
+def _attribution(explainer: Explainer, model: TextModel, case: Case) -> tuple[list[float], list[str]]:
+    """The map, and the explainer's warnings as sentences.
+
+    Raises:
+        ExplainError: the explainer refused, failed or returned no map.
+    """
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            values = attribution_of(explainer, model, case)[0].tolist()
+    except (Unsupported, InvalidAttribution) as error:
+        raise ExplainError(f"{explainer.name} cannot explain this model: {error}") from error
+    except Exception as error:  # of the user's explainer: shown with its traceback
+        raise ExplainError(f"{explainer.name} raised:\n{traceback.format_exc().rstrip()}") from error
+    return values, [f"{explainer.name} warned: {warning.message}" for warning in caught]
+
+
+def _target(model: TextModel, target: str, outputs: int) -> int:
+    """The index of the output with this number or name."""
+    if target.isascii() and target.isdigit():
+        if int(target) < outputs:
+            return int(target)
+        raise ExplainError(f"--target={target}: the model has {outputs} outputs, 0 to {outputs - 1}")
+    decoder = isinstance(model, NextToken)
+    listed: Any = model.tokenizer.get_vocab() if decoder else model.model.config.label2id or {}
+    names = {str(name): int(number) for name, number in listed.items()}
+    index = names.get(target, {name.lower(): number for name, number in names.items()}.get(target.lower()))
+    if index is None or not 0 <= index < outputs:
+        # A whole vocabulary would fill the screen: name only the nearest tokens.
+        near = get_close_matches(target, names, n=3)
+        hint = unknown_name("output", target, near if decoder else names) if near or not decoder else "unknown token"
+        raise ExplainError(f"--target={target}: {hint}; or give its number")
+    return index
+
+
+def _name(model: TextModel, output: int) -> str:
+    """The name that the model gives to an output."""
+    if isinstance(model, NextToken):
+        return repr(model.tokenizer.decode([output]))
+    named: Any = model.model.config.id2label or {}
+    return str(named.get(output, output))
+
+
+def _classes(model: TextModel, logits: torch.Tensor, explained: int) -> list[Json]:
+    """All classes in order; for a decoder the most likely tokens and the explained one."""
+    listed = list(range(len(logits)))
+    if isinstance(model, NextToken):
+        listed = logits.topk(min(CLASSES, len(logits))).indices.tolist()
+        listed += [explained] if explained not in listed else []
+    return [
+        {
+            "number": i,
+            "name": _name(model, i),
+            "logit": float(logits[i]),
+            "explained": i == explained,
+        }
+        for i in listed
+    ]
+
+
+def _pieces(model: TextModel, names: Sequence[str]) -> Iterator[Json]:
+    """The text of each token, and whether it is glued to the token before it."""
+    spaced = any(name.startswith(SPACES) for name in names)
+    special = set(model.tokenizer.all_special_tokens)
+    for i, name in enumerate(names):
+        if name in special:
+            yield {"text": name, "glued": False}
+        elif spaced:
+            # Byte-level tokens write other letters than those of the text.
+            text = str(model.tokenizer.convert_tokens_to_string([name])) if name.isprintable() else name
+            yield {"text": text.strip() or name, "glued": i > 0 and not name.startswith(SPACES)}
+        else:
+            yield {"text": name.removeprefix("##"), "glued": name.startswith("##")}

@@ -1,0 +1,75 @@
+"""``--pairs``: the pairs that a run checks on, and where each comes from."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import importlib.util
+import re
+from collections.abc import Iterable, Sequence
+
+from faithcheck.explainers.registry import installed, provider, unknown_name
+from faithcheck.models.pair import Pair, registered_pairs
+from faithcheck.reports.options import OptionError
+from faithcheck.reports.options.loading import loaded
+
+PAIRS = "faithcheck.pairs"
+"""The group of entry points under which a package offers pairs: ``their_name = "their.module"``."""
+
+
+def choose_pairs(specs: Sequence[str]) -> list[Pair]:
+    """The pairs that the specs name; without specs all registered pairs.
+
+    Args:
+        specs: each a registered name, a glob, an entry point, or a module that registers pairs.
+
+    Raises:
+        OptionError: an unknown name, a glob that matches nothing, a module that cannot be imported or has no pairs.
+    """
+    chosen = {name for spec in specs for name in _names(spec)}
+    return [pair for name, pair in registered_pairs().items() if not specs or name in chosen]
+
+
+def pair_origins(pairs: Iterable[Pair]) -> dict[str, str]:
+    """The modules of the pairs that are not built in, with the package that offers them, by the pair's name."""
+    offers = {point.module: f", entry point {name} of {provider(point)}" for name, point in installed(PAIRS).items()}
+    modules = {pair.name: pair.build.__module__ for pair in pairs}
+    return {
+        name: module + next((offer for package, offer in offers.items() if _is_within(module, package)), "")
+        for name, module in modules.items()
+        if not _is_within(module, "faithcheck")
+    }
+
+
+def _names(spec: str) -> list[str]:
+    known = registered_pairs()
+    matches = fnmatch.filter(known, spec)
+    if matches:
+        return matches
+    if re.search(r"[*?\[]", spec):
+        raise OptionError(f"--pairs={spec} matches no pair; known: {', '.join(known)}")
+    offered = installed(PAIRS)
+    module = offered[spec].module if spec in offered else spec
+    if not _is_module(module):
+        unknown = unknown_name("pair", spec, {*known, *offered})
+        raise OptionError(f"--pairs={spec}: {unknown} (nor is there a module of that name)")
+    loaded(f"--pairs={spec}", lambda: importlib.import_module(module))
+    names = [
+        name
+        for name, pair in registered_pairs().items()
+        if name not in known or _is_within(pair.build.__module__, module)
+    ]
+    if not names:
+        raise OptionError(f"--pairs={spec}: the module registers no pair: decorate a function with @equivalent_pair")
+    return names
+
+
+def _is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False

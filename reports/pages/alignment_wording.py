@@ -1,0 +1,150 @@
+"""The sentences, labels and number formats of the alignment document."""
+
+from __future__ import annotations
+
+import math
+
+from faithcheck.reports.results import Json
+
+FEWEST = 6  # examples: 2 · 2⁻⁶ < 0.05
+# Figures of the paper, arXiv 2510.18810, Table 2, BERT-base: r (maps sum to one), LeRF, MoRF, Δ.
+PAPER = {
+    "SST-2": {
+        "LOO": (1.00, 1.11, 0.33, 0.78),
+        "IG": (-0.05, 0.48, 0.36, 0.12),
+        "Attention Rollout": (0.08, 0.72, 0.38, 0.35),
+        "AttnLRP": (0.22, 0.88, 0.05, 0.83),
+        "CP-LRP": (0.52, 1.00, 0.22, 0.79),
+    },
+    "IMDB": {
+        "LOO": (1.00, 2.20, -0.94, 3.14),
+        "IG": (0.00, 1.98, 2.70, -0.72),
+        "Attention Rollout": (0.04, 2.85, 1.38, 1.47),
+        "AttnLRP": (0.25, 3.72, -2.64, 6.36),
+        "CP-LRP": (0.26, 3.73, -3.02, 6.75),
+    },
+}
+CORRELATIONS = {
+    "pearson": "r",
+    "pearson_sum_to_one": "r, sum to one",
+    "spearman": "Spearman's ρ",
+    "kendall": "Kendall's τ",
+}
+SCOPES = {"no_special": "without special ones", "all": "all"}
+FIGURES = {
+    **{f"{key}_{scope}": f"{name}, {where}" for scope, where in SCOPES.items() for key, name in CORRELATIONS.items()},
+    "delta": "Δ",
+}
+
+
+def label(document: Json, name: str) -> str:
+    """The name that a page shows for an explainer: its own label, which documents of older versions do not hold."""
+    return next((row["label"] for row in document["explainers"] if row["name"] == name and row.get("label")), name)
+
+
+def number(value: object, digits: int = 3) -> str:
+    """A figure with a true minus sign; a dash for one that is undefined."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return "–"
+    return f"{value:.{digits}f}".replace("-", "−")
+
+
+def interval(figure: Json) -> str:
+    """``[0.700, 0.771]``; a dash where there are too few examples for one."""
+    return "–" if figure["low"] is None else f"[{number(figure['low'])}, {number(figure['high'])}]"
+
+
+def paper_data(document: Json) -> str | None:
+    """Which of the paper's data sets this is, by the name of the source; None if neither."""
+    name = document["data"]["name"].lower().replace("-", "").replace("_", "")
+    return "SST-2" if "sst2" in name else "IMDB" if "imdb" in name else None
+
+
+def verdict(comparison: Json) -> str:
+    """Beats, does not beat, no difference, or cannot be told.
+
+    Two explainers differ if the 95 % interval excludes 0 and the signed-rank test has p < 0.05. Over few examples the
+    bootstrap's interval is too short; below `FEWEST` examples the test cannot reach p < 0.05.
+    """
+    if comparison["low"] is None or comparison["n"] < FEWEST:
+        return "cannot be told"
+    if comparison["p"] is None or comparison["p"] >= 0.05:
+        return "no difference"
+    return "beats" if comparison["low"] > 0 else "does not beat" if comparison["high"] < 0 else "no difference"
+
+
+def claim(document: Json, comparison: Json) -> str:
+    """The verdict as a clause: ``CP-LRP does not beat AttnLRP on this model``."""
+    explainer, rival = label(document, comparison["explainer"]), label(document, comparison["against"])
+    return {
+        "beats": f"{explainer} beats {rival} on this model",
+        "does not beat": f"{explainer} does not beat {rival} on this model",
+        "no difference": f"No difference between {explainer} and {rival} shows on this model",
+        "cannot be told": f"Whether {explainer} beats {rival} cannot be told",
+    }[verdict(comparison)]
+
+
+def finding(document: Json, comparison: Json) -> str:
+    """The clause with its figures, and for CP-LRP with the finding of the paper."""
+    clause = claim(document, comparison)
+    if comparison["difference"] is None:
+        return f"{clause}: the correlation of both is defined on no example."
+    return (
+        f"{clause}: mean r {number(comparison['mean'])} against {number(comparison['mean_against'])}, "
+        f"difference {number(comparison['difference'])} {interval(comparison)} over {comparison['n']} "
+        f"{document['data']['items']}{_finding_of_the_paper(document, comparison)}."
+    )
+
+
+def _finding_of_the_paper(document: Json, comparison: Json) -> str:
+    if comparison["explainer"] != "cplrp":
+        return ""
+    data = paper_data(document) or "SST-2"
+    cplrp, attnlrp = PAPER[data]["CP-LRP"][0], PAPER[data]["AttnLRP"][0]
+    finding = {
+        "beats": "the paper found the same",
+        "does not beat": "the paper found the opposite",
+        "no difference": "the paper found that it beats AttnLRP",
+        "cannot be told": "the paper found that it does",
+    }[verdict(comparison)]
+    return f"; {finding} on BERT-base, {data} ({cplrp:.2f} against {attnlrp:.2f}, maps that sum to one)"
+
+
+def headline(document: Json) -> str:
+    """CP-LRP against AttnLRP if both were measured, else how many explainers were measured."""
+    for comparison in _correlations_compared(document):
+        if comparison["explainer"] == "cplrp":
+            return claim(document, comparison)
+    measured = [explainer for explainer in document["explainers"] if not explainer["refused"]]
+    return f"{len(measured)} explainers against Leave-One-Out"
+
+
+def findings(document: Json) -> list[str]:
+    """A sentence for each explainer against AttnLRP, CP-LRP first; LOO is the reference and has no sentence."""
+    compared = [row for row in _correlations_compared(document) if row["explainer"] != "loo"]
+    return [finding(document, row) for row in sorted(compared, key=lambda row: row["explainer"] != "cplrp")]
+
+
+def _correlations_compared(document: Json) -> list[Json]:
+    return [row for row in document["comparisons"] if row["figure"] == "pearson_no_special"]
+
+
+def counted(document: Json) -> list[str]:
+    """Sentences on the examples: how many were measured, left out or cut, and why."""
+    counts, items, features = document["counts"], document["data"]["items"], document["model"]["features"]
+    feature = singular(features)
+    return [
+        f"{counts['measured']} of {counts['examples']} {items} are measured.",
+        f"Left out, without any {feature} that is not special: {counts['empty']}; with a single {feature}, whose "
+        f"removal leaves nothing: {counts['alone']}.",
+        f"Cut to {document['settings']['max_length']} {features}: {counts['truncated']}."
+        if counts["truncated"]
+        else f"No {items[:-1]} is cut.",
+        f"With a single {feature} that is not special, so that the correlation without special {features} is "
+        f"undefined: {counts['one_feature']}.",
+    ]
+
+
+def singular(features: str) -> str:
+    """``token`` for ``tokens``, ``patch`` for ``patches``."""
+    return {"tokens": "token", "patches": "patch"}[features]

@@ -1,0 +1,192 @@
+"""The columns of the report's tables. The terminal, the Markdown page and the HTML page show what is described here.
+
+A new column is one more `Column` in `SUMMARY`, `CORRELATIONS`, `SYMBOLIC_GAPS` or `EXPECTATIONS`. It reads a record of
+the results document; a figure that records do not hold yet goes into ``Measurement.detail``, in the axiom that
+measures it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from faithcheck.axioms.engine.statuses import Group
+from faithcheck.reports.pages import wording
+from faithcheck.reports.results import Json, group_of
+
+Records = Sequence[Json]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        title: its heading.
+        text: the cell of a row, from what the table has a row for; ``""`` is an empty cell. A column whose cells are
+            all empty is left out.
+        group: the group of statuses in whose colour the column is shown.
+    """
+
+    title: str
+    text: Callable[[Any], str]
+    group: Group | None = None
+
+
+def table(title: str, note: str, columns: Sequence[Column], items: Iterable[Any]) -> Json:
+    """A table with a row for each item.
+
+    Returns:
+        ``title``, ``note``, ``columns`` (headings), ``rows`` (cells, all strings), ``groups`` (for each column the
+        label of its group or ``""``) and ``words`` (the indices of the columns that hold words, which are aligned on
+        the left).
+    """
+    rows = [[column.text(item) for column in columns] for item in items]
+    shown = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    return plain_table(
+        title,
+        note,
+        [columns[i].title for i in shown],
+        [[row[i] for i in shown] for row in rows],
+        [columns[i].group for i in shown],
+    )
+
+
+def plain_table(
+    title: str, note: str, columns: Sequence[str], rows: Sequence[Sequence[object]], groups: Sequence[Group | None] = ()
+) -> Json:
+    """A table of cells that are there already, strings or numbers; returns the same as `table`."""
+    cells = [[wording.number(cell, 4) for cell in row] for row in rows]
+    return {
+        "title": title,
+        "note": note,
+        "columns": [str(heading) for heading in columns],
+        "rows": cells,
+        "groups": [group.label if group else "" for group in groups or [None] * len(columns)],
+        "words": [i for i in range(len(columns)) if any(_is_text(row[i]) for row in cells)],
+    }
+
+
+def _is_text(cell: str) -> bool:
+    return bool(re.search(r"[^\W\d]{2}", cell)) and cell not in ("nan", "inf", "-inf")
+
+
+def natural(name: str) -> list[tuple[int, int | str]]:
+    """Sort key in which ``x2`` comes before ``x10``."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+# --- the summary: a row for each axiom and explainer, from their records ---------------------------------------------
+
+
+def _gaps(records: Records) -> list[float]:
+    return [record["gap"] for record in records if isinstance(record["gap"], int | float)]
+
+
+def _count(group: Group) -> Callable[[Records], str]:
+    return lambda records: str(sum(group_of(record["status"]) is group for record in records) or "")
+
+
+SUMMARY = (
+    Column("axiom", lambda records: str(records[0]["axiom"])),
+    Column("explainer", lambda records: str(records[0]["explainer"] or "(the models)")),
+    *(Column(group.symbol, _count(group), group) for group in Group),
+    Column("largest gap", lambda records: wording.number(max(_gaps(records), default=None))),
+)
+
+
+def summary(records: Records) -> Json:
+    """How many records of each group every axiom and explainer have, and the largest gap."""
+
+    def key(record: Json) -> tuple[str, str]:
+        return record["axiom"], record["explainer"] or ""
+
+    rows = [list(group) for _, group in groupby(sorted(records, key=key), key)]
+    return table("Summary", "   ".join(f"{group.symbol} {group.label}" for group in Group), SUMMARY, rows)
+
+
+# --- correlations: a row for each measured explainer and subject, from its record ------------------------------------
+
+STATISTICS = ("pearson", "pearson_sum_to_one", "spearman", "kendall")
+
+
+def _correlation(key: str) -> Callable[[Json], str]:
+    return lambda record: wording.correlation(record["detail"][key]) if key in record["detail"] else ""
+
+
+CORRELATIONS = (
+    Column("subject", lambda record: str(record["subject"])),
+    Column("explainer", lambda record: str(record["explainer"] or "")),
+    *(
+        Column(f"{key}{suffix}".replace("_", " "), _correlation(f"{key}{suffix}"))
+        for suffix in ("", "_no_special")
+        for key in STATISTICS
+    ),
+    Column("examples", lambda record: wording.number(record["detail"].get("examples"))),
+    Column("undefined", lambda record: wording.number(record["detail"].get("undefined"))),
+)
+
+
+def correlations(records: Records) -> list[Json]:
+    """The table of correlations with Leave-One-Out, without special tokens too where there are any; [] without them."""
+    measured = [record for record in records if "pearson" in record["detail"]]
+    rows = sorted(measured, key=lambda record: (natural(record["subject"]), record["explainer"] or ""))
+    note = "Mean over the examples whose correlation is defined."
+    return [table("Correlation with leave-one-out", note, CORRELATIONS, rows)] if rows else []
+
+
+# --- symbolic gaps: a row for the explainers that share a gap on a pair ----------------------------------------------
+
+SYMBOLIC_GAPS = (
+    Column("pair", lambda row: str(row["pair"])),
+    Column("explainers", lambda row: ", ".join(row["explainers"])),
+    Column("gap of each factor", lambda row: str(row["gap"])),
+)
+
+
+def symbolic_gaps(records: Records) -> list[Json]:
+    """The table of a_f − a_g as SymPy derived it; [] if none was derived."""
+    explainers_of: dict[tuple[str, str], list[str]] = {}
+    for record in records:
+        if (gap := record["detail"].get("symbolic gap")) is not None:
+            explainers_of.setdefault((record["subject"], gap), []).append(record["explainer"])
+    if not explainers_of:
+        return []
+    violating = {name for (_, gap), names in explainers_of.items() if gap != "0" for name in names}
+    invariant = sorted({name for names in explainers_of.values() for name in names} - violating)
+    note = f"Proved to be 0 on every pair: {', '.join(invariant)}." if invariant else "No gap is 0 on every pair."
+    # A gap of zero is listed only for explainers with a gap on another pair: the note names the rest.
+    rows = [
+        {"pair": pair, "gap": gap, "explainers": listed}
+        for (pair, gap), names in sorted(explainers_of.items())
+        if (listed := [name for name in names if name in violating])
+    ]
+    return [table("Symbolic gaps: a_f − a_g, proved in SymPy", note, SYMBOLIC_GAPS, rows)]
+
+
+# --- expectations: a row for each expectation with its reason, and the subjects that it covers -----------------------
+
+EXPECTATIONS = (
+    Column("axiom", lambda row: str(row["axiom"])),
+    Column("explainer", lambda row: row["explainer"] or "–"),
+    Column("expected", lambda row: str(row["expected"])),
+    Column("why", lambda row: str(row["why"])),
+    Column("source", lambda row: str(row["cite"])),
+    Column("subjects", lambda row: ", ".join(row["subjects"])),
+)
+
+
+def expectations(records: Records) -> Json:
+    """Each expectation once, with its reason, its source and the subjects that it covers."""
+    subjects_of: dict[tuple[str, ...], list[str]] = {}
+    names = ("axiom", "explainer", "expected", "why", "cite")
+    for record in records:
+        subjects_of.setdefault(tuple(record[name] or "" for name in names), []).append(record["subject"])
+    rows = [
+        {**dict(zip(names, key, strict=True)), "subjects": sorted(subjects, key=natural)}
+        for key, subjects in sorted(subjects_of.items())
+    ]
+    return table("What was expected, and why", "", EXPECTATIONS, rows)

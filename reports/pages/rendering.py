@@ -1,0 +1,82 @@
+"""From a view to text: a template filled in for a page, Rich's output for a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from faithcheck.axioms.engine.statuses import Group
+from faithcheck.reports.pages import colours, columns, figures
+from faithcheck.reports.pages.wording import number
+from faithcheck.reports.results import Json
+
+
+def to_page(template: str, view: Json) -> str:
+    """Fill in a template. Its name ends in ``.html.j2`` or ``.md.j2``, which decides how text is escaped."""
+    html = template.endswith(".html.j2")
+    text = _environment(html).get_template(template).render(view)
+    return text if html else re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+
+
+def to_terminal(parts: Iterable[RenderableType], width: int, color: bool) -> str:
+    """Print the parts with Rich, one below the other, and return the text."""
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        highlight=False,
+        emoji=False,
+    )
+    for part in parts:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+
+
+def terminal_table(table: Json) -> Table:
+    """A table of `columns.table` for Rich: words on the left, numbers on the right, group columns in their colour."""
+    styles = {group.label: style for group, style in colours.TERMINAL.items()}
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for i, (title, group) in enumerate(zip(table["columns"], table["groups"], strict=True)):
+        justify = "left" if i in table["words"] else "right"
+        drawn.add_column(title, justify=justify, style=styles.get(group, ""), overflow="fold")  # type: ignore[arg-type]
+    for row in table["rows"]:
+        drawn.add_row(*map(Text, row))
+    return drawn
+
+
+def markdown(value: object) -> str:
+    """Text that is safe in a Markdown table cell: no markup of its own, one line."""
+    text = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\|*_`\[\]])", r"\\\1", text)
+
+
+def _environment(html: bool) -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=html,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        number=lambda value: number(value, 4),
+        md=markdown,
+        svg=lambda figure: Markup(figures.to_svg(figure)),
+        numbers=lambda figure: [columns.plain_table(note="", **table) for table in figures.to_tables(figure)],
+    )
+    environment.globals.update(
+        verdict_colours=[(group.label, colours.PAGE[group]) for group in Group], red_symbol=Group.RED.symbol
+    )
+    return environment

@@ -1,0 +1,55 @@
+"""The settings of a run, as its results document holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from faithcheck.axioms.engine import suite
+from faithcheck.axioms.engine.suite import Settings, SuppliedExpectation
+from faithcheck.explainers.protocol import Explainer
+from faithcheck.models.data import handwritten_digits
+from faithcheck.models.pair import Pair
+from faithcheck.reports.options.explainers import origins
+from faithcheck.reports.options.pairs import pair_origins
+from faithcheck.reports.results import Json
+
+
+def run_settings(
+    settings: Settings,
+    specs: Sequence[str],
+    explainers: Sequence[Explainer],
+    pairs: Sequence[Pair],
+    supplied: Sequence[SuppliedExpectation],
+    arguments: Sequence[object],
+) -> Json:
+    """The settings of a run of the suite.
+
+    Args:
+        settings: seed, dtype and device.
+        specs: the specs of ``--explainer``; none for the built-in explainers.
+        explainers: the explainers that the run checks.
+        pairs: the pairs that the run checks on.
+        supplied: the expectations of ``--expectations``.
+        arguments: the command line.
+    """
+    return {
+        "seed": settings.seed,
+        "dtype": str(settings.dtype).removeprefix("torch."),
+        "device": str(settings.device),
+        "data": handwritten_digits.source(),
+        "explainers": [explainer.name for explainer in explainers],
+        "origins": origins(specs, explainers),
+        "pairs": len(pairs),
+        "pair_origins": pair_origins(pairs),
+        "expectations": len(supplied),
+        "threads": torch.get_num_threads(),
+        "arguments": [str(argument) for argument in arguments],
+    }
+
+
+def not_applicable(axioms: Iterable[str], explainers: Sequence[Explainer]) -> list[dict[str, str]]:
+    """The axioms that can never be measured for some of the explainers: ``axiom``, ``explainer`` and ``reason``."""
+    listed = getattr(suite, "not_applicable", None)  # not yet in every branch of the suite
+    return [] if listed is None else list(listed(list(axioms), explainers))
