@@ -25,7 +25,7 @@ def sections():
 def edits(text):
     """``(path, language, code)`` of the blocks of a section that make or change a file, in their order."""
     for block in re.finditer(r"^```(\w+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
-        saved = re.search(r"[Ss]ave it as `([\w./]+)`[^`]*:\s*\Z", text[: block.start()])
+        saved = re.search(r"[Ss]ave\s+it\s+as\s+`([\w./]+)`:\s*\Z", text[: block.start()])
         if block[1] == "diff":
             path = re.search(r"^\+\+\+ (?:b/)?(\S+)$", block[2], flags=re.MULTILINE)
             assert path, f"a diff block must name its file in a line '+++ b/path':\n{block[2]}"

@@ -8,12 +8,24 @@ import re
 
 import pytest
 
-from faithcheck.axioms import AXIOMS
 from faithcheck.tests.helpers.contributing import CLONE, Copy, edits, sections
 
-LISTING = "import json, faithcheck; from faithcheck.axioms import AXIOMS; \
-from faithcheck.explainers.registry import builtin_explainers; from faithcheck.models import registered_pairs; \
-print(json.dumps([list(faithcheck.__path__), list(registered_pairs()), list(builtin_explainers()), list(AXIOMS)]))"
+RUN_AND_LIST = """
+import json, sys
+import pytest
+
+exit_code = pytest.main(sys.argv[1:])
+import faithcheck
+from faithcheck.axioms import AXIOMS
+from faithcheck.explainers.registry import builtin_explainers
+from faithcheck.models import registered_pairs
+from faithcheck.reports.commands.main import main
+
+main(["report", "new.json", "--md"])
+names = [list(names) for names in (faithcheck.__path__, registered_pairs(), builtin_explainers(), AXIOMS)]
+open("names.json", "w").write(json.dumps(names))
+raise SystemExit(exit_code)
+"""
 
 # {section: the number of files that it touches besides documents and tests}
 FILES_TOUCHED = {
@@ -60,38 +72,44 @@ def test_an_extension_touches_as_few_files_as_it_says(title):
     assert len(touched) == FILES_TOUCHED[title], touched
 
 
-def names(title, pattern):
-    """The first groups of a pattern in the blocks of a section."""
-    return [name for _, _, code in edits(sections()[title]) for name in re.findall(pattern, code)]
+def name_in(title, pattern):
+    """The one name that a pattern finds in the blocks of a section."""
+    codes = [code for _, _, code in edits(sections()[title])]
+    (name,) = {name for code in codes for name in re.findall(pattern, code, flags=re.MULTILINE)}
+    return name
 
 
-def test_the_extensions_are_listed_and_their_own_checks_are_green(copy):
-    path, pairs, explainers, axioms = json.loads(copy.run("-c", LISTING))
-    assert path == [str(copy.site / "faithcheck")], "the code that ran is not the copy's"
+def test_the_extensions_are_listed_measured_and_shown(copy):
+    """One run of pytest in the copy, on what the sections add, and the page that is made of it."""
+    pair = name_in("Add a pair", r'@equivalent_pair\(\s*"([\w.]+)"')
+    transform = name_in("Add a transform", r'@function_preserving_transform\(\s*"([\w.]+)"')
+    explainer = name_in("Add an explainer", r'^ +name(?:: str)? = "(\w+)"')
+    axiom = name_in("Add an axiom", r'@axiom\(\s*"(\w+)"')
+    architecture = name_in("Add an architecture", r'Architecture\(\s*"(\w+)"')
+    column = name_in("Add a column to the report", r'^\+.*Column\(\s*"([^"]+)"')
 
-    (pair,) = names("Add a pair", r'@equivalent_pair\(\s*"([\w.]+)"')
-    (transform,) = names("Add a transform", r'@function_preserving_transform\(\s*"([\w.]+)"')
-    (explainer,) = names("Add an explainer", r'^    name = "(\w+)"') or names("Add an explainer", r'name = "(\w+)"')
-    new_axioms = [name for name in axioms if name not in AXIOMS]
-    on_architectures = [name for name in pairs if name.startswith(transform)]
-    assert pair in pairs
-    assert len(on_architectures) >= 6
-    assert explainer in explainers
-    assert len(new_axioms) == 1
-
-    chosen = [pair, "control.mlp", "product.x1x2x3", *(f"{transform}_{name}" for name in ("bert", "gpt2", "llama"))]
-    options = [f"--pairs={name}" for name in chosen] + [f"--explainer={name}" for name in ("loo", "attnlrp", explainer)]
-    selection = f"equivalence or invariance or {new_axioms[0]} or unit"
+    pairs = [pair, "control.mlp", *(f"{transform}_{name}" for name in ("bert", "gpt2", architecture))]
+    explainers = ["loo", "attnlrp", explainer]
     files = ["tests/test_axioms.py", *tests_of_the_sections()]
-    copy.run("-m", "pytest", "-q", "-m", selection, *files, *options, "--axioms-json=new.json")
+    options = [*(f"--pairs={name}" for name in pairs), *(f"--explainer={name}" for name in explainers)]
+    selection = f"equivalence or invariance or {axiom} or unit"
+    copy.run("-c", RUN_AND_LIST, "-q", "-m", selection, *files, *options, "--axioms-json=new.json")
+
+    path, all_pairs, all_explainers, all_axioms = json.loads((copy.root / "names.json").read_text(encoding="utf-8"))
+    assert path == [str(copy.site / "faithcheck")], "the code that ran is not the copy's"
+    assert {*pairs} <= {*all_pairs}
+    assert explainer in all_explainers
+    assert axiom in all_axioms
+
     records = json.loads((copy.root / "new.json").read_text(encoding="utf-8"))["records"]
-    measured = {(record["axiom"], record["subject"], record["explainer"]): record["status"] for record in records}
-    for subject in (pair, f"{transform}_bert", f"{transform}_gpt2", f"{transform}_llama"):
-        assert measured["equivalence", subject, None] == "holds"
-        assert measured["invariance", subject, "loo"] == "holds"
-        assert measured["invariance", subject, "attnlrp"] == "holds"
-    assert measured["invariance", pair, explainer] == "holds"
-    assert any(axiom == new_axioms[0] for axiom, _, _ in measured)
+    statuses = {(record["axiom"], record["subject"], record["explainer"]): record["status"] for record in records}
+    for name in pairs:
+        assert statuses["equivalence", name, None] == "holds"
+        assert statuses["invariance", name, "loo"] == "holds"
+        assert statuses["invariance", name, "attnlrp"] == "holds"
+        assert statuses["invariance", name, explainer] == "holds"
+    assert axiom in {name for name, _, _ in statuses}
+    assert column in (copy.root / "new.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
