@@ -4,14 +4,14 @@ SHELL := bash
 .SHELLFLAGS := -o pipefail -c
 .DEFAULT_GOAL := help
 
-# The first Python on the path that is new enough; or say which: make test PYTHON=/path/to/python
+# The first Python on the path that is new enough. To choose another: make test PYTHON=/path/to/python
 CANDIDATES := python3 python3.13 python3.12 python3.11 python
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in $(CANDIDATES); do $$p -c "$(RECENT)" 2>/dev/null && echo $$p && break; done)
 
-# A folder with mnist/train.npz and mnist/dev.npz; without one, the digits bundled with scikit-learn.
+# A folder with mnist/train.npz and mnist/dev.npz. Default: the digits bundled with scikit-learn.
 DATA ?=
-# More arguments for pytest: make invariance ARGS="--explainer attnlrp"
+# Further arguments of pytest: make invariance ARGS="--explainer attnlrp"
 ARGS ?=
 
 BIN := .venv/bin
@@ -19,36 +19,39 @@ READY := .venv/installed
 REPORT := build/report
 TYPED := axioms explainers models reports
 
-# After the install nothing needs the network, and nothing may try it.
+# After the install nothing needs the network. With this variable, no library tries to use it.
 export HF_HUB_OFFLINE := 1
-# Small models: a thread that spins while it waits for the other takes longer than the work, where the machine is busy.
+# The models are small. On a busy machine, a thread that spins while it waits takes more time than the work itself.
 export OMP_WAIT_POLICY := PASSIVE
 
-# $(call suite,NAME,ARGUMENTS): run pytest, make the pages even of a red run, and end with pytest's exit code.
-# The old files go first: a run that stops before its first test must not leave them there to be read as its own.
+# $(call suite,NAME,ARGUMENTS): run pytest, make the pages, also of a red run, and exit with pytest's exit code.
+# Old files are removed first. Otherwise a run that stops before its first test would leave them as its results.
 define suite
 	@mkdir -p $(REPORT) && rm -f $(REPORT)/$(1).*
 	@$(BIN)/pytest $(2) --axioms-json=$(REPORT)/$(1).json $(if $(DATA),--data-dir=$(DATA)) $(ARGS); code=$$?; \
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: help invariance test lint types paper remedies peers bench slow clean
+.PHONY: help invariance test unit lint types paper remedies peers bench slow contributing clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
 
 invariance: $(READY)  ## check implementation invariance over the registry and write the report
 	$(call suite,invariance,-m invariance)
 
-# Two processes: the models are too small for threads to help, and the suite is half as long.
+# Two processes: the models are too small for threads to help, and two processes take half the time.
 test: lint types  ## ruff, mypy and the whole test suite; writes the report too
 	$(call suite,test,-n 2)
+
+unit: $(READY)  ## the unit tests alone
+	@$(BIN)/pytest -n 2 -m unit tests/unit $(ARGS)
 
 lint: $(READY)  ## ruff: rules and format
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 
-# mypy cannot follow the editable install, so it reads the wheel, unpacked; its messages name the files of the clone.
+# mypy cannot follow the editable install, so it reads the unpacked wheel. sed puts the paths of the clone in its messages.
 types: $(READY)  ## mypy, strict, on the built wheel
 	@rm -rf build/lib build/wheel build/typecheck
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
@@ -72,7 +75,10 @@ bench: $(READY)  ## measure the cost of the explainers
 slow: $(READY)  ## the tests that take minutes
 	$(call suite,slow,-m slow)
 
-clean:  ## remove what the other targets made, .venv too
+contributing: $(READY)  ## every extension of CONTRIBUTING.md in a copy of the clone, and the fast suite there
+	@$(BIN)/pytest -m "integration or slow" tests/integration/test_contributing.py $(ARGS)
+
+clean:  ## remove everything that the other targets made, also .venv
 	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

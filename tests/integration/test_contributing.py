@@ -1,83 +1,117 @@
-"""The snippets of CONTRIBUTING.md and README.md do what the text around them says."""
+"""CONTRIBUTING.md is true: every extension that it teaches works and touches no more files than it should.
 
+The tests apply the blocks of all sections to one copy of the repository and run them there.
+"""
+
+import json
 import re
-from pathlib import Path
 
 import pytest
 
-import faithcheck.tests
-from faithcheck.axioms.engine.check_explainer import check_explainer
-from faithcheck.axioms.engine.plan import plan
-from faithcheck.explainers.registry import builtin_explainers
-from faithcheck.models import pair, registered_pairs, transform
-from faithcheck.models.architectures.base_models import ARCHITECTURES
+from faithcheck.tests.helpers.contributing import CLONE, Copy, edits, sections
 
-CLONE = Path(faithcheck.tests.__path__[0]).resolve().parent
+RUN_AND_LIST = """
+import json, sys
+import pytest
+
+exit_code = pytest.main(sys.argv[1:])
+import faithcheck
+from faithcheck.axioms import AXIOMS
+from faithcheck.explainers.registry import builtin_explainers
+from faithcheck.models import registered_pairs
+from faithcheck.reports.commands.main import main
+
+main(["report", "new.json", "--md"])
+names = [list(names) for names in (faithcheck.__path__, registered_pairs(), builtin_explainers(), AXIOMS)]
+open("names.json", "w").write(json.dumps(names))
+raise SystemExit(exit_code)
+"""
+
+# {section: the number of files that it touches besides documents and tests}
+FILES_TOUCHED = {
+    "Add a pair": 1,
+    "Add a transform": 1,
+    "Add an explainer": 1,
+    "Add an axiom": 1,
+    "Add an LRP rule for a new operation": 1,
+    "Add an architecture": 1,
+    "Add a column to the report": 2,
+}
 
 pytestmark = pytest.mark.skipif(
-    not (CLONE / "CONTRIBUTING.md").is_file(), reason="the text is in the clone, not in the wheel"
+    not (CLONE / "CONTRIBUTING.md").is_file(), reason="CONTRIBUTING.md is in the clone, not in the wheel"
 )
 
 
-def snippets(document, word):
-    """The fenced Python blocks of a document that hold a word."""
-    blocks = re.findall(r"```python\n(.*?)```", (CLONE / document).read_text(encoding="utf-8"), flags=re.DOTALL)
-    return [block for block in blocks if word in block]
-
-
-def execute(snippet):
-    """The names that a snippet defines."""
-    names = {"__name__": "snippet"}
-    exec(compile(snippet, "snippet", "exec"), names)
-    return names
+def tests_of_the_sections():
+    """The test files that the sections add."""
+    paths = [path for title in FILES_TOUCHED for path, _, _ in edits(sections()[title])]
+    return sorted({path for path in paths if path.startswith("tests/")})
 
 
 @pytest.fixture
-def new_pair(monkeypatch):
-    """The pair of the snippet, registered for this test alone."""
-    before = registered_pairs()
-    monkeypatch.setattr(pair, "_registry", dict(before))
-    (snippet,) = snippets("CONTRIBUTING.md", "@equivalent_pair")
-    assert len(snippet.splitlines()) <= 25
-    execute(snippet)
-    (name,) = registered_pairs().keys() - before.keys()
-    return registered_pairs()[name]
+def copy(tmp_path):
+    """A copy of the repository in which every extension of CONTRIBUTING.md is made."""
+    copy = Copy(tmp_path)
+    copy.extend(FILES_TOUCHED)
+    return copy
 
 
-def test_the_pair_is_a_pair_and_its_expectations_hold(new_pair, settings):
-    checks = [
-        check
-        for axiom in ("equivalence", "invariance")
-        for check in plan(axiom, builtin_explainers().values(), [new_pair])
-    ]
-    records = [check.run(settings) for check in checks]
-    assert {record.status for record in records if not record.passed} <= {"unsupported"}, records
-    by_explainer = {record.explainer: record.status for record in records}
-    assert by_explainer[None] == "holds"  # the equivalence of the pair
-    assert all(by_explainer[explainer] == "holds" for _, explainer in new_pair.expected)
-    assert new_pair.expected
+# --- the sections -----------------------------------------------------------------------------------------------------
 
 
-def test_the_gauge_makes_pairs_of_every_architecture(monkeypatch, settings):
-    before = registered_pairs()
-    monkeypatch.setattr(pair, "_registry", dict(before))
-    monkeypatch.setattr(transform, "_transforms", [])
-    (snippet,) = snippets("CONTRIBUTING.md", "@transform")
-    execute(snippet)
-    made = {name: registered_pairs()[name] for name in registered_pairs().keys() - before.keys()}
-    assert set(made) == {f"rescaling.query_key_{base_model}" for base_model in ARCHITECTURES}
-    small = [made[f"rescaling.query_key_{base_model}"] for base_model in ("bert", "gpt2", "llama")]
-    explainers = [builtin_explainers()[name] for name in ("loo", "attnlrp")]
-    for axiom in ("equivalence", "invariance"):
-        assert {check.run(settings).status for check in plan(axiom, explainers, small)} == {"holds"}
+def test_contributing_has_a_section_for_every_extension():
+    titles = [title for title in sections() if title.startswith("Add ")]
+    assert titles == list(FILES_TOUCHED)
 
 
-@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "README.md"])
-def test_the_explainer_holds_what_it_claims(document, settings):
-    (snippet,) = snippets(document, "def attribute")
-    (explainer,) = (value() for value in execute(snippet).values() if hasattr(value, "attribute"))
-    assert explainer.claims
-    pairs = [pair for name, pair in registered_pairs().items() if name in {"product.x1x2x3", "control.mlp"}]
-    records = check_explainer(explainer, explainer.claims, pairs, settings)
-    assert [record.status for record in records] == ["holds"] * len(records)
-    assert records
+@pytest.mark.parametrize("title", FILES_TOUCHED)
+def test_an_extension_touches_as_few_files_as_it_says(title):
+    paths = {path for path, _, _ in edits(sections()[title])}
+    touched = sorted(path for path in paths if not path.startswith(("tests/", "docs/")) and not path.endswith(".md"))
+    assert len(touched) == FILES_TOUCHED[title], touched
+
+
+def name_in(title, pattern):
+    """The one name that a pattern finds in the blocks of a section."""
+    codes = [code for _, _, code in edits(sections()[title])]
+    (name,) = {name for code in codes for name in re.findall(pattern, code, flags=re.MULTILINE)}
+    return name
+
+
+def test_the_extensions_are_listed_measured_and_shown(copy):
+    """One run of pytest in the copy, on what the sections add, and the page that is made of it."""
+    pair = name_in("Add a pair", r'@equivalent_pair\(\s*"([\w.]+)"')
+    transform = name_in("Add a transform", r'@function_preserving_transform\(\s*"([\w.]+)"')
+    explainer = name_in("Add an explainer", r'^ +name(?:: str)? = "(\w+)"')
+    axiom = name_in("Add an axiom", r'@axiom\(\s*"(\w+)"')
+    architecture = name_in("Add an architecture", r'Architecture\(\s*"(\w+)"')
+    column = name_in("Add a column to the report", r'^\+.*Column\(\s*"([^"]+)"')
+
+    pairs = [pair, "control.mlp", *(f"{transform}_{name}" for name in ("bert", "gpt2", architecture))]
+    explainers = ["loo", "attnlrp", explainer]
+    files = ["tests/test_axioms.py", *tests_of_the_sections()]
+    options = [*(f"--pairs={name}" for name in pairs), *(f"--explainer={name}" for name in explainers)]
+    selection = f"equivalence or invariance or {axiom} or unit"
+    copy.run("-c", RUN_AND_LIST, "-q", "-m", selection, *files, *options, "--axioms-json=new.json")
+
+    path, all_pairs, all_explainers, all_axioms = json.loads((copy.root / "names.json").read_text(encoding="utf-8"))
+    assert path == [str(copy.site / "faithcheck")], "the code that ran is not the copy's"
+    assert {*pairs} <= {*all_pairs}
+    assert explainer in all_explainers
+    assert axiom in all_axioms
+
+    records = json.loads((copy.root / "new.json").read_text(encoding="utf-8"))["records"]
+    statuses = {(record["axiom"], record["subject"], record["explainer"]): record["status"] for record in records}
+    for name in pairs:
+        assert statuses["equivalence", name, None] == "holds"
+        assert statuses["invariance", name, "loo"] == "holds"
+        assert statuses["invariance", name, "attnlrp"] == "holds"
+        assert statuses["invariance", name, explainer] == "holds"
+    assert axiom in {name for name, _, _ in statuses}
+    assert column in (copy.root / "new.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_whole_fast_suite_is_green_with_every_extension(copy):
+    copy.run("-m", "pytest", "-q", "-n", "2", "-m", "not slow", "tests/unit", "tests/test_axioms.py", timeout=3000)

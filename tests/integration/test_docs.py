@@ -1,4 +1,4 @@
-"""The tutorials do what they say: every block of code is saved or run, in order, in an empty folder."""
+"""The documents are true: tutorials work block by block, links lead somewhere, and paths and modules exist."""
 
 import os
 import re
@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import faithcheck.tests
+from faithcheck.axioms import check_explainer
+from faithcheck.tests.helpers.contributing import edits, sections
 
 CLONE = Path(faithcheck.tests.__path__[0]).resolve().parent
 TUTORIALS = ("verify.md", "add_a_pair.md", "read_the_report.md")
@@ -16,16 +18,18 @@ TUTORIALS = ("verify.md", "add_a_pair.md", "read_the_report.md")
 pytestmark = pytest.mark.skipif(not (CLONE / "docs").is_dir(), reason="the docs are in the clone, not in the wheel")
 
 
+# --- tutorials: every block of code is saved or run, in order, in an empty folder -------------------------------------
+
+
 def blocks(text):
-    """``(language, code, name)`` of each fenced block; its name where the text before it says "as `name`:"."""
-    found = re.finditer(r"^```(\w+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
-    for block in found:
+    """``(language, code, name)`` of each fenced block; the name is that of the text before it, "as `name`:"."""
+    for block in re.finditer(r"^```(\w+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
         saved = re.search(r"as\s+`([\w.]+)`:\s*\Z", text[: block.start()])
         yield block[1], block[2], saved[1] if saved else None
 
 
 def run(folder, *command):
-    """Run a command with this Python's programs first; its output, and its exit code."""
+    """Run a command with the programs of this Python first on the path; returns its output and its exit code."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     environment |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "200"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
@@ -34,26 +38,24 @@ def run(folder, *command):
 
 
 def follow(text, folder):
-    """Follow a tutorial in a folder, and compare what it promises with what comes."""
+    """Follow a tutorial in a folder, and compare the output that it promises with the output of its commands."""
     output = ""
     for language, code, name in blocks(text):
         if name:
             (folder / name).write_text(code, encoding="utf-8")
         elif language in ("sh", "python"):
-            expected = int(found[1]) if (found := re.search(r"# exit code (\d+)", code)) else 0
-            output, code_ = run(folder, *(("bash", "-ec", code) if language == "sh" else (sys.executable, "-c", code)))
-            assert code_ == expected, code
+            promised = re.search(r"# exit code (\d+)", code)
+            command = ("bash", "-ec", code) if language == "sh" else (sys.executable, "-c", code)
+            output, exit_code = run(folder, *command)
+            assert exit_code == (int(promised[1]) if promised else 0), code
         elif language == "text":
             flat = " ".join(output.split())
             assert all(" ".join(line.split()) in flat for line in code.splitlines()), f"{code}\nis not in\n{output}"
 
 
 @pytest.mark.parametrize("name", TUTORIALS)
-def test_a_tutorial_works_to_the_letter(name, tmp_path):
-    text = (CLONE / "docs" / name).read_text(encoding="utf-8")
-    follow(text, tmp_path)
-    for link in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
-        assert link.startswith("http") or (CLONE / "docs" / link).exists(), link
+def test_a_tutorial_works_block_by_block(name, tmp_path):
+    follow((CLONE / "docs" / name).read_text(encoding="utf-8"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +70,64 @@ def test_a_tutorial_works_to_the_letter(name, tmp_path):
 def test_a_tutorial_that_does_not_work_is_red(text, tmp_path):
     with pytest.raises(AssertionError):
         follow(text, tmp_path)
+
+
+# --- the snippet of the README ----------------------------------------------------------------------------------------
+
+
+def test_the_explainer_of_the_readme_holds_what_it_claims(settings):
+    blocks = re.findall(r"```python\n(.*?)```", (CLONE / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    (snippet,) = (block for block in blocks if "def attribute" in block)
+    namespace = {"__name__": "snippet"}
+    exec(compile(snippet, "snippet", "exec"), namespace)
+    explainer = namespace["AbsoluteGradient"]()
+    assert explainer.claims
+    records = check_explainer(explainer, explainer.claims, ["product.x1x2x3", "control.mlp"], settings)
+    assert [record.status for record in records] == ["holds"] * len(records)
+    assert records
+
+
+# --- links, paths and modules -----------------------------------------------------------------------------------------
+
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/pretrained/sentiment/README.md"]
+DOCUMENTS += sorted(f"docs/{path.name}" for path in (CLONE / "docs").glob("*.md"))
+
+
+def anchors(path):
+    """The anchors of a Markdown file's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_links_of_a_document_lead_to_a_file_and_a_heading(document):
+    for link in re.findall(r"\]\(([^)\s]+)\)", (CLONE / document).read_text(encoding="utf-8")):
+        if link.startswith("http"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (CLONE / document).parent / name if name else CLONE / document
+        assert target.exists(), f"{document}: {link}"
+        assert not anchor or anchor in anchors(target), f"{document}: {link}"
+
+
+FOLDERS = "axioms|docs|explainers|models|reports|tests"
+PATH = rf"(?<![\w./])((?:{FOLDERS})/[\w./]*\w\.(?:py|md))"
+MODULE = rf"\bfaithcheck\.((?:{FOLDERS})(?:\.\w+)*)"
+CURRENT = [document for document in DOCUMENTS if document != "CHANGELOG.md"]  # that one names former modules too
+
+
+def is_module(parts):
+    """Whether these parts name a module or a folder of the clone, or one name in it."""
+    path, parent = CLONE.joinpath(*parts), CLONE.joinpath(*parts[:-1])
+    return any(place.is_dir() or place.with_suffix(".py").is_file() for place in (path, parent))
+
+
+@pytest.mark.parametrize("document", CURRENT)
+def test_the_paths_and_modules_that_a_document_names_exist(document):
+    text = (CLONE / document).read_text(encoding="utf-8")
+    new = {path for section in sections().values() for path, _, _ in edits(section)}  # what a reader makes
+    for path in re.findall(PATH, text):
+        assert path in new or (CLONE / path).is_file(), f"{document}: {path}"
+    for module in re.findall(MODULE, text):
+        parts = module.split(".")
+        assert is_module(parts) or "/".join(parts) + ".py" in new, f"{document}: faithcheck.{module}"
