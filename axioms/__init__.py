@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from faithcheck.axioms.engine.check_explainer import check_explainer
     from faithcheck.axioms.engine.plan import plan
     from faithcheck.axioms.engine.record import Record
-    from faithcheck.axioms.engine.registry import AXIOMS
+    from faithcheck.axioms.engine.registry import AXIOMS, SUMMARIES
     from faithcheck.axioms.engine.verdicts import Measurement, settle
 
-__all__ = ["AXIOMS", "Check", "Measurement", "Record", "Settings", "check_explainer", "plan", "settle"]
+__all__ = ["AXIOMS", "SUMMARIES", "Check", "Measurement", "Record", "Settings", "check_explainer", "plan", "settle"]
 
 _HOMES = {
     "AXIOMS": "registry",
     "Check": "check",
     "Measurement": "verdicts",
     "Record": "record",
+    "SUMMARIES": "registry",
     "Settings": "check",
     "check_explainer": "check_explainer",
     "plan": "plan",

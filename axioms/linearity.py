@@ -14,7 +14,7 @@ from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
-from faithcheck.models.networks.derived import MIXTURE, WeightedOutputs
+from faithcheck.models.networks.derived import OUTPUT_WEIGHTS, WeightedOutputs
 
 
 @axiom("linearity", "αf₀ + βf₁ gets α times the attribution of f₀ plus β times that of f₁")
@@ -37,7 +37,7 @@ def linearity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement
     def attribution_of_output(model: nn.Module, output: int) -> Tensor:
         return attribution_of(explainer, model, replace(case, target=torch.full_like(case.target, output))).double()
 
-    alpha, beta = MIXTURE
+    alpha, beta = OUTPUT_WEIGHTS
     first = alpha * attribution_of_output(model, 0)
     second = beta * attribution_of_output(model, 1)
     weighted = attribution_of_output(WeightedOutputs(model), 0)

@@ -13,7 +13,7 @@ from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
-from faithcheck.models.networks.derived import GAIN, UNIT, Rescaled, moved
+from faithcheck.models.networks.derived import GAIN, UNIT, Rescaled, affine_case
 
 
 @axiom("scale", "s·f(x/c) at c·x gets s times the attribution of f at x")
@@ -29,6 +29,6 @@ def scale(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
         Unsupported, InvalidAttribution: from the explainer.
     """
     scaled = GAIN * attribution_of(explainer, model, case).double()
-    rescaled = attribution_of(explainer, Rescaled(model), moved(case, times=UNIT)).double()
+    rescaled = attribution_of(explainer, Rescaled(model), affine_case(case, factor=UNIT)).double()
     values, size = rescaled - scaled, torch.cat([rescaled, scaled], 1)
     return Measurement(relative_gap(values, size), tolerance(case.inputs), values, size)

@@ -15,7 +15,7 @@ from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
-from faithcheck.models.networks.derived import SHIFT, Shifted, moved
+from faithcheck.models.networks.derived import SHIFT, Shifted, affine_case
 
 
 @axiom("shift", "f(x − c) at x + c gets the attribution of f at x")
@@ -33,7 +33,7 @@ def shift(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
         Unsupported, InvalidAttribution: from the explainer.
     """
     original = attribution_of(explainer, model, case).double()
-    shifted_case = moved(case, plus=SHIFT)
+    shifted_case = affine_case(case, offset=SHIFT)
 
     def compared(shifted: Case) -> tuple[Tensor, Tensor]:
         attribution = attribution_of(explainer, Shifted(model), shifted).double()

@@ -11,7 +11,10 @@ from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.explainers.deeplift import DeepLiftRescale
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.lrp.engine import CPLRP, LRP, AttnLRP, EpsilonLRP
+from faithcheck.explainers.lrp.attnlrp import AttnLRP
+from faithcheck.explainers.lrp.cplrp import CPLRP
+from faithcheck.explainers.lrp.engine import LRP
+from faithcheck.explainers.lrp.epsilon_lrp import EpsilonLRP
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, describe_settings, display_label
 from faithcheck.explainers.registry import load_explainer
 

@@ -14,15 +14,19 @@ from typing import Any
 import torch
 
 from faithcheck.axioms.alignment import evaluate
-from faithcheck.axioms.alignment.store import fingerprint
+from faithcheck.axioms.alignment.run_key import fingerprint
 from faithcheck.axioms.alignment.summary import summary
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content
 from faithcheck.explainers.protocol import Explainer
+from faithcheck.models.cache_folder import cache_folder
 from faithcheck.models.data.images import Images, load_images
 from faithcheck.models.data.texts import Texts, load_texts
-from faithcheck.models.pretrained.images import ImageClassifier
-from faithcheck.models.pretrained.text import SENTIMENT, Example, NextToken, TextModel, load
-from faithcheck.models.training.digit_classifier import cache_folder
+from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.image_classifier import ImageClassifier
+from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.reports import results
 from faithcheck.reports.options import OptionError, explainers
 from faithcheck.reports.options.device import choose_device
@@ -70,7 +74,7 @@ class Prepared:
     model: TextModel | ImageClassifier
     data: Texts | Images
     examples: list[Example]
-    setup: evaluate.Setup
+    setup: evaluate.AlignmentSettings
     chunk_reason: str
     folder: Path
 
@@ -91,7 +95,9 @@ def prepare(request: AlignRequest) -> Prepared:
         data = load_texts(request.data or "own", request.limit)
         examples = model.encode(data.texts)
     chunk, reason = choose_chunk(request, [len(example) for example in examples])
-    setup = evaluate.Setup(choose_removal(request, model, examples), chunk, request.max_tokens, request.seed)
+    setup = evaluate.AlignmentSettings(
+        choose_removal(request, model, examples), chunk, request.max_tokens, request.seed
+    )
     return Prepared(model, data, examples, setup, reason, request.cache or cache_folder() / "alignment")
 
 
@@ -147,7 +153,7 @@ def pool_of(model: TextModel | ImageClassifier, examples: Sequence[Example], see
     return {"pool": pool, "owners": tuple(content(inputs[i]) for i, chosen in wanted.items() for _ in chosen)}
 
 
-def choose_explainers(names: Sequence[str], setup: evaluate.Setup) -> list[Explainer]:
+def choose_explainers(names: Sequence[str], setup: evaluate.AlignmentSettings) -> list[Explainer]:
     """LOO and the explainers of these names; without names the explainers of Table 2.
 
     Raises:
@@ -174,7 +180,7 @@ def heading(request: AlignRequest, prepared: Prepared) -> Json:
         if images
         else "word embeddings, so that what reaches position and type embeddings is not in it"
     )
-    explained = "most likely next token" if isinstance(model, NextToken) else "predicted class"
+    explained = "most likely next token" if isinstance(model, NextTokenModel) else "predicted class"
     return {
         "faithcheck": results.version(),
         "environment": results.environment(),
@@ -193,7 +199,7 @@ def heading(request: AlignRequest, prepared: Prepared) -> Json:
             "fingerprint": data.fingerprint,
         },
         "settings": {
-            "removal": evaluate.described(setup.removal),
+            "removal": evaluate.describe_removal(setup.removal),
             "chunk": setup.chunk,
             "chunk_reason": prepared.chunk_reason,
             "max_length": getattr(model, "max_length", None),

@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 
-from faithcheck.axioms.alignment.evaluate import Setup, described, table_2
+from faithcheck.axioms.alignment.evaluate import AlignmentSettings, table_2
 from faithcheck.explainers.loo.removal import AttentionMask
-from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
+from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.explainers.registry import unknown_name
 from faithcheck.models.case import Case, output_difference
-from faithcheck.models.pretrained.text import Example, NextToken, TextModel
+from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.reports import results
 from faithcheck.reports.options.explainers import choose_explainers
 from faithcheck.reports.results import Json
@@ -36,7 +38,7 @@ def choose_explainer(spec: str) -> Explainer:
     Raises:
         OptionError: an unknown name, or a module that cannot be imported.
     """
-    of_align = {explainer.name: explainer for explainer in table_2(Setup(AttentionMask()))}
+    of_align = {explainer.name: explainer for explainer in table_2(AlignmentSettings(AttentionMask()))}
     return of_align.get(spec) or choose_explainers([spec])[0]
 
 
@@ -83,10 +85,10 @@ def explain(model: TextModel, text: str, explainer: Explainer, target: str | Non
             "architecture": type(model.model).__name__,
             "text": text,
             "explainer": explainer.name,
-            "how": described(explainer),
+            "how": describe_settings(explainer),
             "origin": getattr(explainer, "origin", ""),
             "explained": _name(model, output),
-            "decoder": isinstance(model, NextToken),
+            "decoder": isinstance(model, NextTokenModel),
             "classes": _classes(model, logits, output),
             "tokens": tokens,
             "largest": largest,
@@ -108,7 +110,9 @@ def _encoded(model: TextModel, text: str) -> Example:
         raise ExplainError("the text is empty: give one with at least one word")
     (example,) = model.encode([text])
     if bool(example.special_tokens_mask.all()):
-        hint = ": a decoder is read at its last token, so give at least two" if isinstance(model, NextToken) else ""
+        hint = (
+            ": a decoder is read at its last token, so give at least two" if isinstance(model, NextTokenModel) else ""
+        )
         raise ExplainError(f"no token of {text!r} can be explained: all of them are special{hint}")
     return example
 
@@ -144,7 +148,7 @@ def _target(model: TextModel, target: str, outputs: int) -> int:
         if int(target) < outputs:
             return int(target)
         raise ExplainError(f"--target={target}: the model has {outputs} outputs, 0 to {outputs - 1}")
-    decoder = isinstance(model, NextToken)
+    decoder = isinstance(model, NextTokenModel)
     listed: Any = model.tokenizer.get_vocab() if decoder else model.model.config.label2id or {}
     names = {str(name): int(number) for name, number in listed.items()}
     index = names.get(target, {name.lower(): number for name, number in names.items()}.get(target.lower()))
@@ -158,7 +162,7 @@ def _target(model: TextModel, target: str, outputs: int) -> int:
 
 def _name(model: TextModel, output: int) -> str:
     """The name that the model gives to an output."""
-    if isinstance(model, NextToken):
+    if isinstance(model, NextTokenModel):
         return repr(model.tokenizer.decode([output]))
     named: Any = model.model.config.id2label or {}
     return str(named.get(output, output))
@@ -167,7 +171,7 @@ def _name(model: TextModel, output: int) -> str:
 def _classes(model: TextModel, logits: torch.Tensor, explained: int) -> list[Json]:
     """All classes in order; for a decoder the most likely tokens and the explained one."""
     listed = list(range(len(logits)))
-    if isinstance(model, NextToken):
+    if isinstance(model, NextTokenModel):
         listed = logits.topk(min(CLASSES, len(logits))).indices.tolist()
         listed += [explained] if explained not in listed else []
     return [

@@ -25,7 +25,8 @@ from faithcheck.explainers.attention_rollout import AttentionRollout
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import Removal
-from faithcheck.explainers.lrp.engine import CPLRP, AttnLRP
+from faithcheck.explainers.lrp.attnlrp import AttnLRP
+from faithcheck.explainers.lrp.cplrp import CPLRP
 from faithcheck.explainers.protocol import (
     Explainer,
     InvalidAttribution,

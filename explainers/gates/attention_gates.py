@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from faithcheck.explainers.attention_observer import AttentionObserver
 from faithcheck.explainers.gates import gate_effects
 from faithcheck.explainers.gates.gate_effects import EffectKind, GateEffectCollector, at_least_float32, without_own_row
-from faithcheck.explainers.lrp.rules import OperationCall, dropout_rule
+from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.lrp.rules.dropout import dropout_rule
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case, select_target
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from faithcheck.explainers.attention_observer import AttentionObserver
 from faithcheck.explainers.gates.gate_removal import is_long_text
 from faithcheck.explainers.gates.readout_recording import MatrixProduct, RecordedLayer, matrix_product_of_data
-from faithcheck.explainers.lrp.rules import MATRIX_PRODUCTS, OperationCall
+from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case
 
@@ -103,7 +104,7 @@ class CopiedRowsAttention(AttentionObserver):
         passed_on: ``(batch, groups)``, that effect on the output.
     """
 
-    operations = AttentionObserver.operations | {*MATRIX_PRODUCTS}
+    operations = AttentionObserver.operations | operations_with(Trait.MATRIX_PRODUCT)
 
     def __init__(self, case: Case, layer: RecordedLayer, copies: CopiedRows, removes: Tensor, passes_on: bool) -> None:
         super().__init__(case)

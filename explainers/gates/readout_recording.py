@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from faithcheck.explainers.gates.attention_gates import GatedAttention
 from faithcheck.explainers.gates.gate_effects import rows_with_gradient
 from faithcheck.explainers.gates.gate_removal import is_long_text
-from faithcheck.explainers.lrp.rules import MATRIX_PRODUCTS, OperationCall
-from faithcheck.explainers.lrp.softmax_bypass import blocks
+from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.softmax_bypass import transformer_layers
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case
 
@@ -84,7 +85,7 @@ class LayerRecorder(GatedAttention):
         in_last_layer: whether the last layer is running.
     """
 
-    operations = GatedAttention.operations | {*MATRIX_PRODUCTS}
+    operations = GatedAttention.operations | operations_with(Trait.MATRIX_PRODUCT)
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -147,7 +148,7 @@ class LayerRecorder(GatedAttention):
             if states is not None and args and args[0] is states and getattr(output, "shape", ()) == states.shape:
                 self.after_layers.append((module, output))
 
-        layers = dict.fromkeys(blocks(model))
+        layers = dict.fromkeys(transformer_layers(model))
         last = next(reversed(layers), None)
         handles: list[Any] = []
         try:
@@ -216,7 +217,7 @@ def matrix_product_of_data(call: OperationCall) -> tuple[Tensor, Tensor] | None:
     Raises:
         Unsupported: it is an einsum, whose factors may be in any order.
     """
-    if call.name not in MATRIX_PRODUCTS:
+    if call.name not in operations_with(Trait.MATRIX_PRODUCT):
         return None
     if call.name == "einsum":
         raise Unsupported("attention by einsum: the readout gate knows matrix products alone; take finite_mask_gate")

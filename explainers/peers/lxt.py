@@ -17,19 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.explainers.lrp.rules import (
-    ACTIVATION_MODULES,
-    ACTIVATIONS,
-    REARRANGEMENTS,
-    RMS_NORM_MODULES,
-    OperationCall,
-    Rule,
-    attention_rule,
-    dropout_rule,
-    gradient_rule,
-    tensors_with_relevance,
-    unbind_rule,
-)
+from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
+from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.rules.attention import attention_rule
+from faithcheck.explainers.lrp.rules.dropout import dropout_rule
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule, unbind_rule
 from faithcheck.explainers.peers import Peer, import_peer
 from faithcheck.models.case import Case
 
@@ -66,8 +58,8 @@ def table() -> Mapping[str, Rule]:
     functional, rules = import_peer("lxt.explicit.functional"), import_peer("lxt.explicit.rules")
     identity = partial(identity_rule, rules.identity)
     return {
-        **{name: gradient_rule for name in REARRANGEMENTS if name not in ("relu", "abs", "neg")},
-        **dict.fromkeys((*ACTIVATIONS, *ACTIVATION_MODULES, *RMS_NORM_MODULES, "relu", "abs", "neg"), identity),
+        **{name: gradient_rule for name in operations_with(Trait.REARRANGEMENT, without=(Trait.ONE_VALUE,))},
+        **dict.fromkeys((*operations_with(Trait.ONE_VALUE), *operations_with(Trait.MODULE), "neg"), identity),
         **dict.fromkeys(("add", "iadd", "add_"), lambda call: functional.add2(*summands(call))),
         "sub": lambda call: functional.add2(summands(call)[0], functional.mul2(summands(call)[1], -1)),
         **dict.fromkeys(("conv1d", "conv2d", "addmm"), partial(epsilon_rule, rules.epsilon_lrp)),

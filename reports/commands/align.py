@@ -15,7 +15,7 @@ from faithcheck.axioms.alignment.store import StoreError
 from faithcheck.explainers.loo.removal import REMOVALS
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.data.handwritten_digits import DataError
-from faithcheck.models.pretrained.text import ModelError
+from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.reports.alignment_request import DTYPES, AlignRequest, measure
 from faithcheck.reports.commands import output
 from faithcheck.reports.commands.arguments import PAGE, positive_integer, seed

@@ -17,12 +17,12 @@ from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.lrp.softmax_bypass import (
     attnlrp_with_bypassed_softmax,
     attributions_with_bypassed_softmax,
-    layerwise_sets,
+    figure_2_sets,
 )
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models.case import Case
 from faithcheck.models.data.texts import load_texts
-from faithcheck.models.pretrained.text import load
+from faithcheck.models.pretrained.loading import load
 from faithcheck.tests.helpers.timing import in_turn
 
 pytestmark = pytest.mark.bench
@@ -107,7 +107,7 @@ def test_loo_against_a_plain_forward_pass_of_its_rows(minilm, settings, table):
 def test_the_ablation_against_its_configurations_one_by_one(settings, table):
     model = load(device=settings.device)
     depth = model.model.config.num_hidden_layers
-    sets = list(chain(*layerwise_sets(depth).values()))
+    sets = list(chain(*figure_2_sets(depth).values()))
     examples = model.encode(load_texts("own", 64).texts)
     rows = []
     for how, plan in (("the batches of `faithcheck align`", batches(examples, MAX_TOKENS)), ("one batch", None)):

@@ -16,13 +16,15 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from faithcheck.axioms.engine.suite import Check, Settings, sides
+from faithcheck.axioms.engine.check import Check, Settings
+from faithcheck.axioms.engine.suite import sides
 from faithcheck.axioms.trace import restored
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.adapters import AdaptedExplainer
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP, operation_name
-from faithcheck.explainers.lrp.rules import ATTNLRP, REARRANGEMENTS
+from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.peers import autolrp, captum, every_peer, lxt
 from faithcheck.explainers.protocol import Unsupported, attribution_of
 from faithcheck.models.case import select_target
@@ -152,7 +154,7 @@ def operations(name):
     return names - WITHOUT_VALUES
 
 
-WITHOUT_VALUES = set(REARRANGEMENTS) - set("relu abs neg max min amax amin maximum minimum".split())
+WITHOUT_VALUES = operations_with(Trait.REARRANGEMENT) - set("relu abs neg max min amax amin maximum minimum".split())
 
 
 @pytest.fixture(scope="module")

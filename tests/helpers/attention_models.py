@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from faithcheck.models import Case
-from faithcheck.models.architectures.base_models import BASE_MODELS, KeepFloat64
+from faithcheck.models.architectures.base_models import BASE_MODELS
+from faithcheck.models.architectures.embedding_model import KeepFloat64
 from faithcheck.tests.helpers.hidden_keys import HIDDEN
 
 CPU = torch.device("cpu")

@@ -30,7 +30,7 @@ from faithcheck.explainers.protocol import InvalidAttribution, Unsupported, attr
 from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.case import Case
 from faithcheck.models.pair import registered_pairs
-from faithcheck.models.pretrained.text import load
+from faithcheck.models.pretrained.loading import load
 from faithcheck.tests.helpers.linear_model import linear_model_and_case
 from faithcheck.tests.helpers.small_models import save
 

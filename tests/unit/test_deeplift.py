@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from faithcheck.axioms.completeness import completeness
-from faithcheck.axioms.engine import suite
-from faithcheck.axioms.engine.suite import Settings, plan
-from faithcheck.explainers import AttnLRP, DeepLiftRescale, GradientTimesInput, Unsupported
+from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.plan import plan
+from faithcheck.explainers import AttnLRP, DeepLiftRescale, GradientTimesInput, Unsupported, builtin_explainers
 from faithcheck.explainers import deeplift as module
 from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.models import Case, registered_pairs
@@ -264,4 +264,4 @@ def test_transformers_are_refused():
 
 def test_an_operation_is_affine_or_a_function_of_one_value_or_a_choice():
     assert not module.AFFINE_RULES.keys() & (module.FUNCTIONS_OF_ONE_VALUE | operations_with(Trait.CHOICE))
-    assert "deeplift_rescale" in {explainer.name for explainer in suite.builtin_explainers().values()}
+    assert "deeplift_rescale" in {explainer.name for explainer in builtin_explainers().values()}

@@ -12,7 +12,8 @@ from faithcheck.explainers import IntegratedGradients, LeaveOneOut, Unsupported
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of
 from faithcheck.models.case import output_difference
-from faithcheck.models.pretrained.text import NextToken, load
+from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
 from faithcheck.reports import explanation
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.explanation import ExplainError
@@ -72,7 +73,7 @@ def test_the_map_is_the_explainers_and_the_sums_are_said(model):
     assert [token["special"] for token in view["tokens"]] == case.special_tokens_mask[0].tolist()
     (explained,) = (one for one in view["classes"] if one["explained"])
     assert explained["logit"] == pytest.approx(max(case.run(model)[0].tolist()))
-    assert view["decoder"] == isinstance(model, NextToken)
+    assert view["decoder"] == isinstance(model, NextTokenModel)
     json.dumps(view, allow_nan=False)
 
 

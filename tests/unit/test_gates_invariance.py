@@ -31,9 +31,11 @@ from faithcheck.axioms.engine.verdicts import relative_gap
 from faithcheck.axioms.invariance import invariance
 from faithcheck.axioms.symmetry import symmetry
 from faithcheck.explainers import attention_observer
-from faithcheck.explainers.attention_observer import output_without
 from faithcheck.explainers.gates import mask_gates, readout_gate
-from faithcheck.explainers.gates.mask_gates import FiniteMaskGate, GroupedMaskGate, MaskGate
+from faithcheck.explainers.gates.attention_gates import output_without
+from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate
+from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate
+from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODELS, layers

@@ -36,7 +36,8 @@ from faithcheck.models.transform import (
     register_checkpoint,
     registered_transforms,
 )
-from faithcheck.reports.selection import SelectionError, choose_checkpoint, describe_checkpoint
+from faithcheck.reports.options.checkpoint import choose_checkpoint, describe_checkpoint
+from faithcheck.reports.selection import SelectionError
 from faithcheck.tests.helpers import small_models
 from faithcheck.tests.helpers.small_models import DECODERS, IMAGE_CLASSIFIERS, save, tokenizer
 
