@@ -44,11 +44,11 @@ def conservation(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
             f"the ledger does not balance: {ledger.gap:.1e} of the relevance is lost without a named cause, at "
             f"{', '.join(unaccounted(ledger, tol)) or 'no single operation'}"
         )
-    values = torch.stack([entry.lost for entry in ledger.entries], 1)
-    scale = torch.cat([torch.stack([e.received, e.passed_on], 1) for e in ledger.entries], 1)
+    values = torch.stack([entry.lost for entry in ledger.operations], 1)
+    scale = torch.cat([torch.stack([e.received, e.passed_on], 1) for e in ledger.operations], 1)
     size = scale.abs().amax(1)
-    detail: dict[str, object] = {"operations": len(ledger.entries)}
-    losing = [entry for entry in ledger.entries if bool((entry.lost.abs() > tol * size).any())]
+    detail: dict[str, object] = {"operations": len(ledger.operations)}
+    losing = [entry for entry in ledger.operations if bool((entry.lost.abs() > tol * size).any())]
     if losing:
         worst = max(losing, key=lambda entry: float((entry.lost.abs() / size).max()))
         detail["operations that lose"] = len(losing)
@@ -63,8 +63,8 @@ def conservation(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
 
 def unaccounted(ledger: ConservationLedger, tol: float) -> list[str]:
     """The operations that lose more than ``tol`` without a named cause, with their rules: two, and a count."""
-    size = torch.stack([r for e in ledger.entries for r in (e.received, e.passed_on)]).abs().amax(0)
-    losing = [entry for entry in ledger.entries if bool((entry.unaccounted.abs() > tol * size).any())]
+    size = torch.stack([r for e in ledger.operations for r in (e.received, e.passed_on)]).abs().amax(0)
+    losing = [entry for entry in ledger.operations if bool((entry.unaccounted.abs() > tol * size).any())]
     more = [f"{len(losing) - 2} more"] if len(losing) > 2 else []
     return [f"{e.operation} in {e.module or 'the model'} (by {e.rule})" for e in losing[:2]] + more
 

@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor, softmax
 from torch.overrides import TorchFunctionMode
 
-from faithcheck.explainers.lrp.engine import operation_name
 from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.lrp.operations import operation_name
 from faithcheck.explainers.lrp.rules.attention import attention_rule
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case

@@ -58,19 +58,19 @@ def _checks(arguments: argparse.Namespace, settings: axioms.Settings) -> tuple[l
     Raises:
         OptionError: an unknown axiom, explainer or pair; an expectation that matches no check; or no check at all.
     """
-    axioms = list(dict.fromkeys(arguments.axiom or DEFAULT_AXIOMS))
-    for axiom in axioms:
+    chosen = list(dict.fromkeys(arguments.axiom or DEFAULT_AXIOMS))
+    for axiom in chosen:
         if axiom not in axioms.AXIOMS:
             raise OptionError(f"--axiom={axiom}: {unknown_name('axiom', axiom, axioms.AXIOMS)}")
     specs = [arguments.explainer]
     explainers, pairs = choose_explainers(specs), choose_pairs(arguments.pairs)
     expectations = choose_expectations(arguments.expectations)
     refuse_stale(explainers, pairs, expectations)
-    checks = [check for axiom in axioms for check in axioms.plan(axiom, explainers, pairs, expectations)]
-    missing = not_applicable(axioms, explainers)
+    checks = [check for axiom in chosen for check in axioms.plan(axiom, explainers, pairs, expectations)]
+    missing = not_applicable(chosen, explainers)
     if not checks:
         reasons = "".join(f"; {row['axiom']} does not apply to {row['explainer']}: {row['reason']}" for row in missing)
-        raise OptionError(f"nothing to check: {', '.join(axioms)} on the {len(pairs)} pairs of this run{reasons}")
+        raise OptionError(f"nothing to check: {', '.join(chosen)} on the {len(pairs)} pairs of this run{reasons}")
     about = run_settings(settings, specs, explainers, pairs, expectations, ["faithcheck", *arguments.argv])
     return checks, {**about, "not_applicable": missing}
 
