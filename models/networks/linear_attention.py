@@ -37,7 +37,7 @@ class LinearAttention(nn.Module):
         width: the embedding's dimension; 32 in the paper.
         pooling: ``mean`` over tokens, or ``flatten``: the head sees every token. The paper does not say.
         position: whether p_i is learned or absent. The paper does not say.
-        mean, std: the pixels' standardisation, done here so that the model's input 0 is a black pixel; (0, 1) is none.
+        mean, std: the pixels' standardisation, in the model, so that its input 0 is a black pixel; (0, 1) for none.
 
     Raises:
         ValueError: an unknown order or pooling, or std ≤ 0.

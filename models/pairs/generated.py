@@ -112,7 +112,7 @@ register(
         "generated.search",
         models_of_terms((x1 * x2) * x3, x1 * (x2 * x3)),
         factors(3),
-        "multiplication is associative; the search draws its own pairs, this one stands for all of them",
+        "multiplication is associative; the search draws its own pairs, this pair stands for all of them",
         cite=BILINEAR_RULE,
         expected=EXPECTED,
         axioms=frozenset({"generated"}),

@@ -46,8 +46,8 @@ class Preparation:
             wanted = " or ".join(str(n) for n in sorted({1, channels}))
             raise ModelError(f"an image must be floating point ({wanted} channels, h, w), got {describe_tensor(image)}")
         mean, std = self.mean_and_std(image)
-        prepared: Tensor = (self.cropped(self.resized(image)).expand(channels, -1, -1) - mean) / std
-        return prepared
+        normalised: Tensor = (self.cropped(self.resized(image)).expand(channels, -1, -1) - mean) / std
+        return normalised
 
     def mean_and_std(self, like: Tensor) -> Tensor:
         """Mean and standard deviation of the channels, ``(2, channels, 1, 1)``."""

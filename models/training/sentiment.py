@@ -78,6 +78,7 @@ def read_corpus(data: Path, seed: int) -> Corpus:
     generator.shuffle(sst)
     held_out, sst = sst[: len(sst) // 10], sst[len(sst) // 10 :]
     unseen = {_letters(text) for text, _ in held_out}
+    # Dev sentences are dropped below, after spans are drawn: the shipped weights depend on the order of random numbers.
     sentences = [(text, label) for text, label in sst + polarity if _letters(text) not in unseen]
     spans = [_span(text, generator) for text, _ in sentences for _ in range(2)]
     reviews = []
@@ -198,7 +199,7 @@ def new_student(tokenizer: PreTrainedTokenizerBase) -> BertForSequenceClassifica
 
 
 def plan(corpus: Corpus, ids: list[list[int]], generator: random.Random) -> list[list[list[int]]]:
-    """The batches of every epoch: all sentences and spans, a part of the reviews; similar lengths together, shuffled."""
+    """The batches of every epoch: all sentences and spans, a part of the reviews; shuffled by length."""
     every_epoch = list(range(len(corpus.sentences) + len(corpus.spans)))
     reviews = list(range(len(every_epoch), len(ids)))
     epochs = []
