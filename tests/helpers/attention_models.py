@@ -81,7 +81,7 @@ def readout_rows(case, queries):
 class OneLayer(nn.Module):
     """One layer of attention and a linear map to a power: tokens ``(batch, tokens, 6)`` to ``(batch, 2)``.
 
-    Read at single row, or at the mean of all rows.
+    Read at one row, or at the mean of all rows.
     """
 
     def __init__(self, read=0, power=1, heads=1):

@@ -22,7 +22,7 @@ from faithcheck.tests.helpers.model_state import assert_same_state, state_of
 
 LENGTHS, WIDTH = (14, 9, 12, 3), 16
 BUDGETS = (1, 2, 5, 9, 40, 0.01, 0.3, 0.5, 0.75, 1.0)
-CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # round-map_error of two layers in float64, of outputs of about 1
+CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # round-off of two layers in float64, of outputs of about 1
 
 
 def texts(lengths=LENGTHS, name="bert", seed=0):
@@ -186,7 +186,7 @@ def test_the_estimated_error_falls_with_the_budget():
 
 
 def test_the_estimated_error_has_the_size_of_the_true_error():
-    """For single texts it is map_error by a factor of several (docs/remedies.md); over 40 texts the median ratio is near 1."""
+    """For single texts it is off by a factor of several (docs/remedies.md); the median ratio is near 1."""
     model, case = embedding_model("bert"), texts((20,) * 40, seed=2)
     attribution, report = BudgetedLeaveOneOut(GATE_ROWS + 1 + 2 * ERROR_SAMPLE).attribute_with_report(model, case)
     true = map_error(attribution, LeaveOneOut(AttentionMask()).attribute(model, case), case)

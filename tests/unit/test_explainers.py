@@ -1,6 +1,7 @@
-"""The explainers on functions whose attributions are known, and what they leave behind: nothing."""
+"""The explainers on functions whose attributions are known, and that they leave nothing on the model."""
 
 import copy
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -17,16 +18,19 @@ from faithcheck.explainers import (
     builtin_explainers,
     load_explainer,
 )
+from faithcheck.explainers import builtin as registered
 from faithcheck.explainers.gradients import CompletenessWarning
+from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
+from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import InvalidAttribution, checked_attribution
 from faithcheck.models import Case, select_target
-from faithcheck.models.networks.scalar_product import Leaf, ProductNode
 from faithcheck.models.pairs import control
-from faithcheck.models.pairs.product import ScalarProduct, depths, left_comb, parenthesisations
+from faithcheck.models.pairs.product import Leaf, Product, ScalarProduct, depths, left_comb, parenthesisations
+from faithcheck.tests.helpers.attention_models import PyTorchEncoder, case_of, embedding_model, tokens
 from faithcheck.tests.helpers.model_state import assert_same_state, state_of
 
 CPU = torch.device("cpu")
-LEFT, RIGHT = left_comb(3), ProductNode(Leaf(0), ProductNode(Leaf(1), Leaf(2)))
+LEFT, RIGHT = left_comb(3), Product(Leaf(0), Product(Leaf(1), Leaf(2)))
 
 
 def at(*point: float) -> Case:
@@ -86,7 +90,7 @@ def test_loo_does_not_depend_on_its_batch():
     torch.testing.assert_close(reference[:, 3], removed, rtol=1e-12, atol=1e-12)
 
 
-def test_integrated_gradients_says_when_it_is_too_coarse():
+def test_integrated_gradients_warns_when_it_has_too_few_steps():
     class Spike(nn.Module):
         def forward(self, x):
             return torch.sigmoid(200 * (x - 0.7)).sum(1, keepdim=True)
@@ -122,17 +126,81 @@ class TwoLayers(nn.Module):
         return (weights @ x).mean(1)
 
 
-def test_rollout_refuses_what_hides_its_weights():
-    case = Case(torch.randn(2, 4, 3), torch.zeros(2, dtype=torch.int64), torch.zeros(2, 4, 3))
+class FusedHead(nn.Module):
+    """`OneHead` by scaled_dot_product_attention."""
 
-    class Fused(nn.Module):
-        def forward(self, x):
-            return nn.functional.scaled_dot_product_attention(x, x, x).mean(1)
+    def forward(self, x):
+        return nn.functional.scaled_dot_product_attention(x, x, x, scale=1.0).mean(1)
 
-    with pytest.raises(Unsupported, match="eager"):
-        AttentionRollout().attribute(Fused(), case)
-    with pytest.raises(Unsupported, match="no softmax attention"):
-        AttentionRollout().attribute(nn.Flatten(), case)
+
+class WrittenOutHead(nn.Module):
+    """`OneHead` with its softmax written as exponential and division."""
+
+    def forward(self, x):
+        exponential = (x @ x.transpose(1, 2)).exp()
+        return (exponential / exponential.sum(-1, keepdim=True) @ x).mean(1)
+
+
+@pytest.mark.parametrize("model", [FusedHead(), WrittenOutHead()], ids=["sdpa", "written out"])
+def test_rollout_runs_on_every_way_to_compute_a_softmax(model):
+    x = torch.randn(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    case = Case(x, torch.zeros(2, dtype=torch.int64), torch.zeros_like(x))
+    expected = AttentionRollout().attribute(OneHead(), case)
+    torch.testing.assert_close(AttentionRollout().attribute(model, case), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "vit"])
+def test_rollout_under_sdpa_is_rollout_of_eager_attention(name):
+    case = case_of(name)
+    eager = AttentionRollout().attribute(embedding_model(name), case)
+    fused = AttentionRollout().attribute(embedding_model(name, "sdpa"), case)
+    torch.testing.assert_close(fused, eager, rtol=1e-12, atol=1e-12)
+
+
+class MergedHeads(nn.Module):
+    """Heads and examples share the first axis of the attention weights."""
+
+    def forward(self, x):
+        return OneHead()(torch.cat([x, x]))[: len(x)]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (PyTorchEncoder().eval(), "hides its attention weights: load the model with attn_implementation='eager'"),
+        (nn.Flatten(), "no softmax attention over the features"),
+        (MergedHeads(), "attention of 4 rows for 2 examples"),
+    ],
+    ids=["hidden", "none", "merged"],
+)
+def test_rollout_refuses_models_without_visible_attention(model, message):
+    case = replace(tokens(), forward_arguments={})
+    with pytest.raises(Unsupported, match=message):
+        AttentionRollout().attribute(model, case)
+
+
+OWN_EXPLAINERS = (
+    "loo gradient_x_input integrated_gradients attention_rollout mask_gate finite_mask_gate readout_gate "
+    "grouped_mask_gate budgeted_loo"
+).split()
+
+
+@pytest.mark.parametrize("name", OWN_EXPLAINERS)
+def test_explainers_describe_themselves(name):
+    """Label and summary belong to the class: they are no settings, so that kept results stay valid."""
+    explainer = builtin_explainers()[name]
+    for text in (explainer.label, explainer.summary, explainer.settings):
+        assert text
+        assert "\n" not in text
+    assert not {"label", "summary", "settings"} & {field.name for field in fields(explainer)}
+    assert name in registered.builtin_explainers()
+
+
+def test_settings_name_what_the_user_set():
+    assert "16 nodes on the path from mask" in IntegratedGradients(16, baseline="mask").settings
+    assert "row 3" in AttentionRollout(row=3).settings
+    assert LeaveOneOut(AttentionMask()).settings == "removed: attention mask 0, as in the paper"
+    assert BudgetedLeaveOneOut(0.1, correlation=0.9).settings == "10% of full LOO's rows; to a correlation of 0.9"
 
 
 @pytest.mark.parametrize("method", [AttnLRP, CPLRP])
@@ -148,7 +216,7 @@ def test_sdpa_bert_is_eager_bert(method):
         )
 
 
-def test_lrp_batch_is_single():
+def test_lrp_of_a_batch_equals_single_examples():
     model, _ = control.bert(0, torch.float64, CPU)
     case = control.sentences(0, torch.float64, CPU)
     together = AttnLRP().attribute(model, case)
@@ -200,7 +268,7 @@ def test_parameters_may_require_grad_or_not():
     ],
     ids=["shape", "integers", "nan", "device", "dtype", "list", "none"],
 )
-def test_what_is_no_attribution_is_refused(returned, message):
+def test_invalid_attributions_are_refused(returned, message):
     with pytest.raises(InvalidAttribution, match=message):
         checked_attribution(returned, at(1, 2, 3))
 
@@ -214,7 +282,7 @@ def test_what_is_no_attribution_is_refused(returned, message):
         ("faithcheck.explainers.loo.leave_one_out:LeaveOneOut", "built-in explainer's name"),
     ],
 )
-def test_what_is_no_explainer_is_refused(spec, message):
+def test_specs_that_load_no_explainer_are_refused(spec, message):
     with pytest.raises(ValueError, match=message):
         load_explainer(spec)
 

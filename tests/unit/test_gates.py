@@ -44,7 +44,7 @@ every_text = pytest.mark.parametrize("name", TEXT_MODELS)
 
 
 def without_own_row(changes, read):
-    """Sum the oracle's changes ``(layers, batch, features, queries)``, a token's own row where it is read single_example."""
+    """Sum changes ``(layers, batch, features, queries)``, a token's own row only if it is the readout row."""
     batch, features, queries = changes.shape[1:]
     total = torch.zeros(batch, features, dtype=torch.float64)
     for b in range(batch):
@@ -63,7 +63,7 @@ def without_own_row(changes, read):
 def test_the_oracle_removes_keys_as_an_attention_mask_does(name):
     model, case = embedding_model(name), case_of(name)
     loo = hidden_keys.leave_one_out(model, case)
-    assert loo.abs().max() > 1e-2, "nothing changes: the tests below prove nothing"
+    assert loo.abs().max() > 1e-2, "Leave-One-Out is almost 0 everywhere: the tests below would prove nothing"
     if name in TEXT_MODELS:
         torch.testing.assert_close(loo, LeaveOneOut(AttentionMask()).attribute(model, case), **EXACT)
     with torch.no_grad():
@@ -112,10 +112,10 @@ def test_finite_gate_is_the_change_of_each_row_without_the_key(name, implementat
     read = readout_rows(case, changes.shape[-1])
     expected = without_own_row(changes, read)
     torch.testing.assert_close(attribution, expected, **EXACT)
-    # Each part of the rule matters here: own rows are left out, and that of the token read is not.
-    for others in (torch.ones_like(read), torch.zeros_like(read)):
-        if name != "vit" or others.all():  # no feature is the class token
-            assert (without_own_row(changes, others) - expected).abs().max() > 1e-3
+    # Both parts of the rule matter here: own rows are left out, but not that of the readout token.
+    for wrong in (torch.ones_like(read), torch.zeros_like(read)):
+        if name != "vit" or wrong.all():  # in a ViT no feature is the readout token
+            assert (without_own_row(changes, wrong) - expected).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -146,10 +146,12 @@ def test_gates_of_one_layer_by_hand(read, heads):
 def test_the_finite_gate_of_one_layer_before_a_linear_map_is_leave_one_out(read, heads):
     model, case = OneLayer(read, heads=heads), tokens()
     loo = LeaveOneOut(AttentionMask()).attribute(model, case)
-    nearly = {"rtol": 1e-8, "atol": 1e-10}  # a row here has 1 − A = 5e-6: five digits go
+    nearly = {"rtol": 1e-8, "atol": 1e-10}  # a row here has 1 − A = 5e-6, which loses five digits
     torch.testing.assert_close(FiniteMaskGate().attribute(model, case), loo, **nearly)
     torch.testing.assert_close(GroupedMaskGate(3).attribute(model, case), loo, **nearly)
-    special = torch.arange(5).expand(2, -1) < 2  # f(x) is guessed exactly, as it is linear and each group has one
+    special = (
+        torch.arange(5).expand(2, -1) < 2
+    )  # f is linear and each group has one feature, so f(x) is guessed exactly
     torch.testing.assert_close(
         GroupedMaskGate(3).attribute(model, replace(case, special_tokens_mask=special)), loo, **nearly
     )
@@ -189,11 +191,10 @@ def test_features_are_assigned_to_groups_in_turn():
 
 
 def grouped(model, case, groups, long=False):
-    """0.6 φ(½) + 0.4 the mean of φ(0) over the other groups' rows, and special features exactly, by the oracle.
+    """The grouped gate by the oracle: 0.6 φ(½) + 0.4 φ(0), and special features exactly up to the guess of f(x).
 
-    In long texts special features have φ(0), in the mean over all groups' rows.
-
-    But for f(x), which is what it is with a group halfway and ½ Σ ½ (φ(½) + φ(0)) more, in the mean over groups.
+    φ(0) is the mean over the passes of the other groups. f(x) is guessed as the mean over groups g of f with g halfway
+    plus ½ Σ_{i in g} ½ (φ_i(½) + φ_i(0)). In long texts special features get φ(0), in the mean over all groups.
     """
     ordinary = case.unpadded & ~case.special_tokens_mask
     halfway = torch.zeros(groups, *case.shape, dtype=torch.bool)
@@ -240,28 +241,28 @@ def test_grouped_gate_runs_no_pass_for_special_features_of_long_texts(name, monk
 @pytest.mark.parametrize("explainer", GATES, ids=lambda e: e.name)
 @pytest.mark.parametrize("name", [*TEXT_MODELS, "vit"])
 def test_batching_layers_changes_only_round_off(explainer, name, monkeypatch):
-    """All layers together, or one by one, with the gradient at the logits that the backward pass collectors."""
-    gate_effects_function, operands = gate_effects.gate_effects, []
+    """All layers in one batch, or one by one with the gradient at the logits from the backward pass."""
+    original_effects, operands = gate_effects.gate_effects, []
 
-    def followed(kinds, scratch, *values):
+    def recording(kinds, scratch, *values):
         operands.append(len(values))
-        return gate_effects_function(kinds, scratch, *values)
+        return original_effects(kinds, scratch, *values)
 
-    monkeypatch.setattr(gate_effects, "gate_effects", followed)
+    monkeypatch.setattr(gate_effects, "gate_effects", recording)
     gate, model, case = replace(explainer, removal="attention_mask"), embedding_model(name), case_of(name)
     together, few = gate.attribute(model, case), len(operands)
     assert set(operands) == {2}
     monkeypatch.setattr(gate_effects, "BATCH_ENTRIES", 1)
     torch.testing.assert_close(gate.attribute(model, case), together, rtol=1e-12, atol=1e-13)
     assert len(operands) > 2 * few
-    assert (3 in operands) == (explainer.name != "grouped_mask_gate")  # whose A is not the weights
+    assert (3 in operands) == (explainer.name != "grouped_mask_gate")  # there the weights are not A
 
 
 @pytest.mark.parametrize("groups", [5, 2])
 def test_the_grouped_gate_of_a_square_in_closed_form(groups):
     """f = a², a linear in attention's output, falls to (a − d_i)² without i. With a group G halfway a is a − d_G/2.
 
-    φ_i = 2 a d_i there, where d_i is a's own fall without i, and d_G that without all of G. A group of one single_example has
+    φ_i = 2 a d_i there, where d_i is a's own fall without i, and d_G that without all of G. A group of one feature has
     φ(½) = 2ad − d², Leave-One-Out; φ(0) is 2ad less d times the mean d of the other groups.
     """
     square, linear, case = OneLayer(0, 2), OneLayer(0), tokens()
@@ -362,7 +363,7 @@ def test_output_without_on_images():
         torch.testing.assert_close(attribution, loo, **EXACT)
 
 
-# --- what is a softmax -----------------------------------------------------------------------------------------------
+# --- recognising a softmax --------------------------------------------------------------------------------------------
 
 
 class Attends(nn.Module):
@@ -449,19 +450,19 @@ def test_lookalikes_of_a_softmax_are_not_gated(name):
         output = case.run(model)
     assert torch.equal(output, case.run(model))
     assert not attention.weights
-    with pytest.raises(Unsupported, match=r"no softmax attention over the features|of which no softmax is collectors"):
+    with pytest.raises(Unsupported, match=r"no softmax attention over the features|of which no softmax is made"):
         MaskGate().attribute(model, case)
 
 
 class LogProbabilities(OneLayer):
-    """The same, and the logarithm of its softmax."""
+    """`OneLayer`, followed by a log-softmax over its outputs."""
 
     def forward(self, inputs, attention_mask=None):
         return torch.log_softmax(super().forward(inputs, attention_mask), 1)
 
 
 def test_a_model_may_end_in_log_probabilities():
-    """The gate of log softmax(y)_t is that of y_t less the mean, by the softmax, of those of all outputs."""
+    """The gate of log softmax(y)_t is the gate of y_t − the softmax-weighted mean of the gates of all outputs."""
     model, case = OneLayer(), tokens()
     every = torch.stack([MaskGate().attribute(model, replace(case, target=torch.full((2,), t))) for t in range(2)])
     share = torch.softmax(case.run(model), 1).detach().T.unsqueeze(-1)
@@ -477,7 +478,7 @@ class Merged(Attends):
 
 
 class Shrinking(Attends):
-    """A layer of six positions, then one of five."""
+    """A layer of six positions, then a layer of five."""
 
     def forward(self, x, **context):
         x = torch.cat([x[:, :1], x], 1)
@@ -486,7 +487,7 @@ class Shrinking(Attends):
 
 
 class Unused(Attends):
-    """Two layers, one of which does not matter to the output."""
+    """Two layers; the output does not depend on the first."""
 
     def forward(self, x, **context):
         super().forward(x / 2)
@@ -559,9 +560,9 @@ class Quadratic(nn.Module):
 
 @pytest.mark.parametrize("groups", [2, 3, 6])
 def test_the_grouped_gate_by_the_baseline_of_a_quadratic(groups):
-    """With d = x − x′, group G halfway: φ_i = d_i (g − ½ Q d_G)_i, g = Qx + b. LOO_i = d_i g_i − ½ Q_ii d_i².
+    """With d = x − x′ and group G halfway: φ_i = d_i (g − ½ Q d_G)_i, g = Qx + b. LOO_i = d_i g_i − ½ Q_ii d_i².
 
-    And f there is f − ½ d_G·g + ⅛ d_G·Q d_G, from which f is guessed by adding ¼ Σ (φ(½) + φ(0)) of the group.
+    f there is f − ½ d_G·g + ⅛ d_G·Q d_G, and f is guessed by adding ¼ Σ (φ(½) + φ(0)) over the group.
     """
     n = 6
     model, numbers = Quadratic(n), torch.Generator().manual_seed(1)
@@ -569,7 +570,7 @@ def test_the_grouped_gate_by_the_baseline_of_a_quadratic(groups):
     special = torch.arange(n).expand(3, -1) == 2
     case = Case(inputs, torch.zeros(3, dtype=torch.int64), baseline, special)
     d, gradient = inputs - baseline, inputs @ model.matrix + model.linear
-    group = torch.tensor([0, 1, -1, *(torch.arange(2, n - 1) % groups).tolist()])  # the special one is in none
+    group = torch.tensor([0, 1, -1, *(torch.arange(2, n - 1) % groups).tolist()])  # the special feature is in no group
     member = group == torch.arange(groups).unsqueeze(1)
     moves = d.unsqueeze(1) * (gradient.unsqueeze(1) - (d.unsqueeze(1) * member) @ model.matrix / 2)
     own, others = (moves * member).sum(1), (moves * ~member).sum(1) / (groups - 1)
@@ -609,7 +610,7 @@ def test_gates_of_a_single_feature_are_zero(gate, name, special):
 
 
 class Sharp(OneLayer):
-    """Each row attends to the first token by so many logits more."""
+    """In each row the logit of the first token is larger by ``gap``."""
 
     gap = 0.0
 
@@ -626,14 +627,14 @@ def test_a_row_that_attends_almost_only_to_one_key(gap):
     model, case = Sharp(), tokens()
     model.gap = gap
     loo = LeaveOneOut(AttentionMask()).attribute(model, case)
-    assert loo[:, 0].abs().min() > 0.02, "without the first token the others have all"
+    assert loo[:, 0].abs().min() > 0.02, "removing the first token must matter"
     torch.testing.assert_close(FiniteMaskGate().attribute(model, case), loo, rtol=1e-9, atol=1e-9)
 
 
 @every_gate
 @pytest.mark.parametrize("special", [False, True])
 def test_a_row_that_attends_only_to_one_key(gate, special):
-    """exp(−800) is 0: the weight of the first token is 1, every other 0, and nothing is left to compare with."""
+    """exp(−800) is 0: the weight of the first token is 1 and all others are 0, so no other weights remain."""
     model, case = Sharp(), tokens(special=torch.full((2, 5), special))
     model.gap = 800.0
     attribution = checked_attribution(gate.attribute(model, case), case)
@@ -650,13 +651,13 @@ def test_decoder_gates_are_zero_only_after_the_readout_row(gate, name):
     case = replace(case, special_tokens_mask=~case.unpadded)
     earlier = replace(
         case, forward_arguments={**case.forward_arguments, "last": torch.full((3,), 1)}
-    )  # what comes later cannot matter
+    )  # later tokens have no effect
     assert (gate.attribute(embedding_model(name), earlier)[:, 2:] == 0).all()
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_special_token_after_the_readout_row_gets_only_the_error_of_f_of_x(name):
-    """It moves nothing: what the grouped gate gives it is f(x) as guessed less f(x), the same for all of an example."""
+    """It has no effect: the grouped gate gives it guessed f(x) − f(x), the same for all such tokens of an example."""
     case = case_of(name)
     special = torch.zeros_like(case.unpadded).index_fill(1, torch.tensor([2, 3]), True) & case.unpadded
     earlier = replace(
@@ -730,7 +731,7 @@ def test_gates_leave_model_and_case_unchanged(gate, broken, grad):
                 gate.attribute(model, case)
         assert_same_state(before, state_of(model))
     if error is None:
-        assert torch.equal(attribution, gate.attribute(model, case)), "the same again"
+        assert torch.equal(attribution, gate.attribute(model, case)), "the second call differs"
         assert not attribution.requires_grad
     for name in ("inputs", "baseline", "target", "special_tokens_mask"):
         assert torch.equal(getattr(case, name), getattr(original, name))
@@ -760,7 +761,7 @@ def test_inference_mode_raises_the_error_of_torch(gate):
     model, case = (
         embedding_model("bert"),
         case_of("bert"),
-    )  # collectors outside: tensors collectors inside are of no use elsewhere
+    )  # tensors made in inference mode cannot be used outside it
     with torch.inference_mode(), pytest.raises(RuntimeError, match="does not require grad"):
         gate.attribute(model, case)
 
@@ -769,7 +770,7 @@ def test_inference_mode_raises_the_error_of_torch(gate):
 @pytest.mark.parametrize("name", [*TEXT_MODELS, "vit"])
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
 def test_lower_precision(gate, name, dtype, within):
-    """A handful of operations with 24 or 8 bits, in parts of the largest value; wrong is off by 1 or more."""
+    """Round-off of a few operations with 24 or 8 bits, relative to the largest value; errors are 1 or more."""
     model, case = copy.deepcopy(embedding_model(name)).to(dtype), case_of(name)
     expected = gate.attribute(embedding_model(name), case)
     lower = replace(case, inputs=case.inputs.to(dtype), baseline=case.baseline.to(dtype))
@@ -779,24 +780,24 @@ def test_lower_precision(gate, name, dtype, within):
 
 @pytest.mark.parametrize("explainer", GATES, ids=lambda e: e.name)
 def test_no_graph_is_kept_alive(explainer, monkeypatch):
-    """A hook that holds what holds its tensor is never freed: Python's collector does not see through the graph."""
+    """A hook that holds its own tensor is never freed: Python's garbage collector does not see through the graph."""
     collectors = []
 
-    class Followed(gate_effects.GateEffectCollector):
+    class Recorded(gate_effects.GateEffectCollector):
         def __init__(self, *args):
             super().__init__(*args)
             collectors.append(weakref.ref(self))
 
-    monkeypatch.setattr(attention_gates, "GateEffectCollector", Followed)
+    monkeypatch.setattr(attention_gates, "GateEffectCollector", Recorded)
     model, case = embedding_model("bert"), case_of("bert")
     explainer.attribute(model, case)
     gc.collect()
     assert collectors
-    assert all(one() is None for one in collectors)
+    assert all(reference() is None for reference in collectors)
 
 
 class LogitsGoOn(nn.Module):
-    """Layers whose logits are added to the next layer's: read by a softmax, and by others."""
+    """Layers whose logits are also added to the next layer's: a softmax and an addition read them."""
 
     def __init__(self):
         super().__init__()

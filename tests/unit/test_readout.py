@@ -1,4 +1,4 @@
-"""The readout gate: its exact part by brute force, the rest by slow oracles, and what it refuses."""
+"""The readout gate: its exact part by brute force, the rest by slow oracles, and the models that it refuses."""
 
 import copy
 from dataclasses import replace
@@ -54,7 +54,7 @@ every_text = pytest.mark.parametrize("name", TEXT_MODELS)
 
 
 class LinearHead(nn.Module):
-    """A small unmodified model's layers, the norm behind them, and a linear map of the row that it is read at."""
+    """The layers of a small unmodified model, the norm after them, and a linear map of the readout row."""
 
     def __init__(self, name, layers):
         super().__init__()
@@ -85,7 +85,7 @@ def embedding_model(name, layers, implementation="eager"):
 
 
 def explain(model, case, gate=GATE):
-    """The gate runs layers by themselves, outside a reader's forward, where Llama's norm would be in float32."""
+    """The gate runs layers outside the model's forward pass, where Llama's norm would compute in float32."""
     with KeepFloat64():
         return gate.attribute(model, case)
 
@@ -96,7 +96,7 @@ def first_exact(name, layers):
 
 
 def by_oracle(model, case, layers, exact_from):
-    """Key i hidden from the readout row in the upper layers; in other layers and rows, the mean of both gates."""
+    """Key i removed from the readout row in the upper layers; elsewhere the mean of both gate effects."""
     changes = (hidden_keys.row_derivatives(model, case) + hidden_keys.finite_changes(model, case)[0]) / 2
     batch, features, queries = changes.shape[1:]
     read = readout_rows(case, queries)
@@ -112,7 +112,7 @@ def by_oracle(model, case, layers, exact_from):
 
 
 def own_key(case, queries):
-    """Where the feature is the token that the model is read at, ``(batch, features)``; nowhere in a ViT."""
+    """Where the feature is the readout token, ``(batch, features)`` bool; nowhere in a ViT."""
     return readout_rows(case, queries)[:, -case.shape[1] :]
 
 
@@ -123,26 +123,26 @@ def test_exact_in_the_readout_row_of_the_upper_layers_and_by_gates_elsewhere(nam
     case = case_of(name)
     expected = by_oracle(embedding_model(name, layers), case, layers, first_exact(name, layers))
     attribution = checked_attribution(explain(embedding_model(name, layers, implementation), case), case)
-    others = ~own_key(case, case.shape[1] + (name == "vit"))
-    torch.testing.assert_close(attribution[others], expected[others], **EXACT)
-    for other in range(layers):  # where the exact part begins matters
-        if other != first_exact(name, layers):
-            assert (by_oracle(embedding_model(name, layers), case, layers, other) - expected).abs().max() > 1e-4
+    not_own = ~own_key(case, case.shape[1] + (name == "vit"))
+    torch.testing.assert_close(attribution[not_own], expected[not_own], **EXACT)
+    for wrong in range(layers):  # the first exact layer matters
+        if wrong != first_exact(name, layers):
+            assert (by_oracle(embedding_model(name, layers), case, layers, wrong) - expected).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("some", [1, 2, 3])
-def test_short_texts_are_exact_for_the_features_with_the_largest_effects(some, monkeypatch):
+@pytest.mark.parametrize("copied", [1, 2, 3])
+def test_short_texts_are_exact_for_the_features_with_the_largest_effects(copied, monkeypatch):
     layers, case = 3, case_of("bert")
     model = embedding_model("bert", layers)
-    monkeypatch.setattr(readout_copies, "COPIES_IN_SHORT_TEXTS", some)
+    monkeypatch.setattr(readout_copies, "COPIES_IN_SHORT_TEXTS", copied)
     exact, by_gates = (by_oracle(model, case, layers, since) for since in (first_exact("bert", layers), layers))
     sizes = hidden_keys.finite_changes(model, case)[0].abs().sum(0)
     own = torch.eye(case.shape[1], dtype=torch.bool) & ~readout_rows(case, case.shape[1]).unsqueeze(1)
-    most = sizes.masked_fill(own, 0).sum(2).masked_fill(~case.unpadded, -1).topk(some).indices
-    again = torch.zeros(case.shape, dtype=torch.bool).scatter(1, most, True)
-    others = ~own_key(case, case.shape[1])
-    torch.testing.assert_close(explain(model, case)[others], torch.where(again, exact, by_gates)[others], **EXACT)
-    assert ((exact - by_gates).abs() > 1e-5)[others & case.unpadded].all()
+    most = sizes.masked_fill(own, 0).sum(2).masked_fill(~case.unpadded, -1).topk(copied).indices
+    is_copied = torch.zeros(case.shape, dtype=torch.bool).scatter(1, most, True)
+    not_own = ~own_key(case, case.shape[1])
+    torch.testing.assert_close(explain(model, case)[not_own], torch.where(is_copied, exact, by_gates)[not_own], **EXACT)
+    assert ((exact - by_gates).abs() > 1e-5)[not_own & case.unpadded].all()
 
 
 @pytest.mark.parametrize("name", ["bert", *DECODERS])
@@ -158,7 +158,7 @@ def test_the_readout_token_counts_its_own_row_in_every_layer(name):
 
 @every_name
 def test_one_layer_of_any_model_before_a_linear_head_is_leave_one_out(name):
-    """No other row is read: all there is, is the readout row's own attention; norms and feed-forward are exact."""
+    """No other row is read, so only the readout row's own attention counts; norms and feed-forward layers are exact."""
     model, case = embedding_model(name, 1), case_of(name)
     loo = hidden_keys.leave_one_out(model, case)
     torch.testing.assert_close(explain(model, case), loo * case.unpadded, **EXACT)
@@ -168,7 +168,7 @@ def test_one_layer_of_any_model_before_a_linear_head_is_leave_one_out(name):
 
 
 class Tanh(LinearHead):
-    """The head's tanh."""
+    """The tanh of the head's output."""
 
     def forward(self, inputs, attention_mask=None, last=None):
         return torch.tanh(super().forward(inputs, attention_mask, last))
@@ -176,7 +176,7 @@ class Tanh(LinearHead):
 
 @every_name
 def test_a_nonlinear_head_is_linearised(name):
-    """f = tanh(y): (1 − tanh² y) times the map of y, each part of it."""
+    """f = tanh(y): the attribution is (1 − tanh² y) times the attribution of y."""
     model, case = embedding_model(name, 3), case_of(name)
     curved = copy.deepcopy(model)
     curved.__class__ = Tanh
@@ -190,7 +190,7 @@ def test_a_nonlinear_head_is_linearised(name):
 
 @every_text
 def test_a_padded_batch_equals_its_texts_one_by_one(name):
-    """Decoders are read at another row in each example."""
+    """Decoders have a different readout row in each example."""
     model, case = embedding_model(name, 3), case_of(name)
     together = explain(model, case)
     for i, n in enumerate(LENGTHS):
@@ -212,9 +212,9 @@ def test_padding_on_the_left(name, implementation):
             },
         )
     attribution = explain(embedding_model(name, 3, implementation), case)
-    others = ~own_key(case, case.shape[1])
+    not_own = ~own_key(case, case.shape[1])
     torch.testing.assert_close(
-        attribution[others], by_oracle(embedding_model(name, 3), case, 3, first_exact(name, 3))[others], **EXACT
+        attribution[not_own], by_oracle(embedding_model(name, 3), case, 3, first_exact(name, 3))[not_own], **EXACT
     )
 
 
@@ -235,9 +235,9 @@ def test_the_gate_of_a_single_feature_is_zero(name):
 def test_tokens_after_the_readout_row_get_zero(name):
     case = case_of(name)
     case = replace(case, forward_arguments={**case.forward_arguments, "last": torch.tensor([2, 1, 3])})
-    attribution, others = explain(embedding_model(name, 3), case), ~own_key(case, case.shape[1])
+    attribution, not_own = explain(embedding_model(name, 3), case), ~own_key(case, case.shape[1])
     torch.testing.assert_close(
-        attribution[others], by_oracle(embedding_model(name, 3), case, 3, first_exact(name, 3))[others], **EXACT
+        attribution[not_own], by_oracle(embedding_model(name, 3), case, 3, first_exact(name, 3))[not_own], **EXACT
     )
     for row, last in zip(attribution, (2, 1, 3), strict=True):
         assert (row[last + 1 :] == 0).all()
@@ -256,11 +256,11 @@ def test_by_the_baseline_it_is_the_mask_gate():
         ReadoutGate("zero").attribute(model, case)
 
 
-# --- what it refuses -------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 class Layer(nn.Module):
-    """Attention with a residual; what comes of a residual is what its class says."""
+    """Attention with a residual."""
 
     def forward(self, x, *rest):
         return x + torch.softmax(x @ x.transpose(1, 2), -1) @ x
@@ -300,7 +300,7 @@ class InTwo(Stack):
 
 
 class Twice(Stack):
-    """A layer of two attentions."""
+    """Layers with two attentions each."""
 
     class layer(Layer):
         def forward(self, x, *rest):
@@ -308,7 +308,7 @@ class Twice(Stack):
 
 
 class Without(Stack):
-    """A layer without attention."""
+    """One layer has no attention."""
 
     def __init__(self):
         super().__init__()
@@ -323,7 +323,7 @@ class Outside(Stack):
 
 
 class Bilinear(Stack):
-    """A layer with a product of data beside its attention's."""
+    """Layers with a product of data beside those of their attention."""
 
     class layer(Layer):
         def forward(self, x, *rest):
@@ -345,7 +345,7 @@ class ByKeyword(Stack):
 
 
 class NoLayers(nn.Module):
-    """One attention, in no list of layers."""
+    """One attention, without a list of layers."""
 
     def forward(self, x, **context):
         return Layer()(x)[:, 0]
@@ -405,7 +405,7 @@ def break_last(model):
 
 
 def break_second_time(model):
-    """A layer that runs once for the model, and not again, on copies of the readout row."""
+    """A layer that runs once, and raises an error when the copied rows run through it."""
     counts = iter([1])
 
     def once(module, args):
@@ -445,7 +445,7 @@ def test_the_gate_leaves_model_and_case_unchanged(broken, grad):
                 explain(model, case)
         assert_same_state(before, state_of(model))
     if error is None:
-        assert torch.equal(attribution, explain(model, case)), "the same again"
+        assert torch.equal(attribution, explain(model, case)), "the second call differs"
         assert not explain(model, case).requires_grad
     for name in ("inputs", "baseline", "target", "special_tokens_mask"):
         assert torch.equal(getattr(case, name), getattr(original, name))
@@ -468,7 +468,7 @@ def test_inference_mode_raises_the_error_of_torch():
 @every_name
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
 def test_lower_precision(name, dtype, within):
-    """A handful of operations with 24 or 8 bits, in parts of the largest value; wrong is off by 1 or more."""
+    """Round-off of a few operations with 24 or 8 bits, relative to the largest value; errors are 1 or more."""
     model, case = copy.deepcopy(embedding_model(name, 2)).to(dtype), case_of(name)
     expected = explain(embedding_model(name, 2), case)
     lower = replace(case, inputs=case.inputs.to(dtype), baseline=case.baseline.to(dtype))
@@ -476,7 +476,7 @@ def test_lower_precision(name, dtype, within):
     assert (attribution - expected).abs().max() < within * expected.abs().max()
 
 
-# --- long texts: a few features, from a few rows ---
+# --- long texts: a few features, removed from a few rows ---
 
 
 @pytest.fixture
@@ -521,29 +521,30 @@ def test_a_batch_of_long_and_short_texts_equals_its_texts_one_by_one(monkeypatch
 
 @pytest.mark.parametrize("share", [1.0, 2.0])
 def test_changed_values_are_passed_on_only_through_rows_without_a_copy(long, share, monkeypatch):
-    """Σ over copied rows r of (V_r changed − V_r) · Σ over rows j of no copy of A_jr S_j, S the gradient at O_j."""
+    """Σ over copied rows r of (V_r changed − V_r) · Σ over rows j without a copy of A_jr S_j, S the gradient at O_j."""
     long(share)
-    model, case, met = embedding_model("bert", 3), case_of("bert"), []
+    model, case, calls = embedding_model("bert", 3), case_of("bert"), []
     pass_on = readout_copies.CopiedRowsAttention.pass_on
 
-    def followed(self, change, product, at_values, at_output):
-        attribution = pass_on(self, change, product, at_values, at_output)
-        met.append((self.copies, change, product.first, at_output, attribution))
-        return attribution
+    def recorded(self, change, product, at_values, at_output):
+        effect = pass_on(self, change, product, at_values, at_output)
+        calls.append((self.copies, change, product.first, at_output, effect))
+        return effect
 
-    monkeypatch.setattr(readout_copies.CopiedRowsAttention, "pass_on", followed)
+    monkeypatch.setattr(readout_copies.CopiedRowsAttention, "pass_on", recorded)
     explain(model, case)
-    assert len(met) == 1  # below the first layer nothing is asked for, and behind the last nothing is read
-    ((copies, change, weights, at_output, attribution),) = met
-    expected = torch.zeros_like(attribution)
-    for example, group in (attribution != 0).nonzero().tolist():
+    # The first of the three layers has no gradient at its values, and after the last layer other rows are not read.
+    assert len(calls) == 1
+    ((copies, change, weights, at_output, effect),) = calls
+    expected = torch.zeros_like(effect)
+    for example, group in (effect != 0).nonzero().tolist():
         rows = copies.rows[example, group][copies.valid[example, group]]
-        inside = {*rows.tolist(), int(copies.feature_position[example, group])}
-        others = [j for j in range(weights.shape[-2]) if j not in inside]
-        through = weights[example, :, others][..., rows].mT @ at_output[example, :, others]
+        excluded = {*rows.tolist(), int(copies.feature_position[example, group])}
+        not_copied = [j for j in range(weights.shape[-2]) if j not in excluded]
+        through = weights[example, :, not_copied][..., rows].mT @ at_output[example, :, not_copied]
         expected[example, group] = (through * change[example, :, group, : len(rows)]).sum()
     assert (expected != 0).any()
-    torch.testing.assert_close(attribution, expected, **EXACT)
+    torch.testing.assert_close(effect, expected, **EXACT)
 
 
 @pytest.mark.parametrize("layers", [3, 4])
@@ -569,7 +570,9 @@ def test_row_sparse_linear_skips_rows_without_a_gradient(shape, bias):
         gradient[..., list(rows), 1:] = 1.0
         with FlopCounterMode(display=False) as counter:
             (made,) = torch.autograd.grad(attribution, values, gradient, retain_graph=True)
-        assert counter.get_total_flops() == 2 * 3 * 4 * len(rows) * values.numel() // 20, "the others cost nothing"
+        assert counter.get_total_flops() == 2 * 3 * 4 * len(rows) * values.numel() // 20, (
+            "rows without a gradient cost nothing"
+        )
         (plain,) = torch.autograd.grad(linear(values), values, gradient)
         torch.testing.assert_close(made, plain, **EXACT)
         assert not made[..., [j for j in range(5) if j not in rows], :].any()
@@ -579,18 +582,18 @@ def test_row_sparse_linear_skips_rows_without_a_gradient(shape, bias):
 def test_row_sparse_linear_runs_only_in_the_last_layer_of_long_texts(long, share, monkeypatch):
     long(share)
     model, case, apply = embedding_model("bert", 3), case_of("bert"), readout_recording.RowSparseLinear.apply
-    attribution, met = explain(model, case), []
+    attribution, weights = explain(model, case), []
     monkeypatch.setattr(
-        readout_recording.RowSparseLinear, "apply", lambda *given: met.append(given[1]) or apply(*given)
+        readout_recording.RowSparseLinear, "apply", lambda *arguments: weights.append(arguments[1]) or apply(*arguments)
     )
     assert torch.equal(explain(model, case), attribution)
     last = [m.weight for m in model.model.bert.encoder.layer[-1].modules() if isinstance(m, nn.Linear)]
-    assert [id(weight) for weight in met] == [id(weight) for weight in last]
-    met.clear()
+    assert [id(weight) for weight in weights] == [id(weight) for weight in last]
+    weights.clear()
     with monkeypatch.context() as patch:
         patch.setattr(gate_removal, "LONG_TEXT", 128)
         explain(model, case)
-    assert not met
+    assert not weights
     monkeypatch.setattr(readout_recording.RowSparseLinear, "apply", nn.functional.linear)
     torch.testing.assert_close(explain(model, case), attribution, rtol=0, atol=1e-12)
 
