@@ -1,17 +1,24 @@
-"""The suite's own logic: how measurements settle, what runs, and that breaking a rule turns it red."""
+"""The engine: how measurements settle, which checks are planned, and that breaking a rule turns the run red."""
 
 import json
 import math
 import re
+import subprocess
+import sys
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 import torch
 from torch import nn
 
+import faithcheck.axioms
 from faithcheck.axioms import AXIOMS, Check, Measurement, Settings, check_explainer, plan, settle
+from faithcheck.axioms.engine.axiom import axiom, registered
+from faithcheck.axioms.engine.expectations import SuppliedExpectation
+from faithcheck.axioms.engine.plan import not_applicable
 from faithcheck.axioms.engine.statuses import Status
 from faithcheck.axioms.engine.verdicts import relative_gap, tolerance
 from faithcheck.axioms.loo_correlation import agreement, correlations
@@ -23,7 +30,8 @@ from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models import Case, Expectation, Pair, register, registered_pairs
 from faithcheck.models.networks.scalar_product import left_comb
 
-DERIVED = {name: who for name, who in builtin_explainers().items() if name in DERIVATIONS}
+DERIVED = {name: explainer for name, explainer in builtin_explainers().items() if name in DERIVATIONS}
+PAIRS = list(registered_pairs().values())
 X1X2X3 = registered_pairs()["product.x1x2x3"]
 
 
@@ -63,12 +71,12 @@ def test_settling_by_prediction(scale, status):
     assert error == pytest.approx(abs(1 - scale) / max(1, abs(scale)))
 
 
-def test_a_predicted_violation_that_vanished_is_red_even_if_nothing_was_predicted():
+def test_a_violation_that_vanished_is_red_even_if_its_predicted_size_is_zero():
     expectation = Expectation("VIOLATES", "because", predict=zero)
     assert settle(Measurement(0.0, 1e-9, zero()), expectation, zero())[0] is Status.VIOLATION_VANISHED
 
 
-def test_relative_gaps_are_by_example():
+def test_relative_gaps_are_relative_to_each_example():
     difference = torch.tensor([[1e-3, 0.0], [0.0, 0.0]])
     scale = torch.tensor([[1e-3, 0.0], [1e6, 1e6]])
     assert relative_gap(difference, scale) == pytest.approx(1)
@@ -82,7 +90,7 @@ def test_tolerance_follows_the_dtype():
         tolerance(torch.zeros(1, dtype=torch.float16))
 
 
-def test_an_expectation_needs_its_parts():
+def test_an_incomplete_expectation_is_refused():
     for arguments in ({"why": ""}, {"why": "x", "floor": 0.1}, {"why": "x", "predict": zero}):
         with pytest.raises(ValueError, match=r"needs a reason|takes one of"):
             Expectation("HOLDS", **arguments)
@@ -122,7 +130,7 @@ def test_breaking_loo_turns_the_run_red(broken):
     assert check(Off()).status == "broken claim"
 
 
-def test_a_violation_without_a_quiet_control_proves_nothing():
+def test_a_violation_whose_control_does_not_hold_is_inconclusive():
     class Noisy:
         name = "noisy"
         expected = MappingProxyType({("invariance", "product.*"): Expectation("VIOLATES", "it is random", floor=0.1)})
@@ -135,7 +143,7 @@ def test_a_violation_without_a_quiet_control_proves_nothing():
     assert record.detail["control gap"] > 0.1
 
 
-def test_claims_and_known_violations_are_read():
+def test_claims_and_expectations_of_an_explainer_are_used():
     class Mine:
         name = "mine"
         claims = frozenset({"invariance"})
@@ -183,18 +191,18 @@ def test_an_expectation_that_matches_nothing_is_an_error(key, message):
     ("key", "message"),
     [(("invariance", "atnlrp"), "did you mean attnlrp"), (("loo", "attnlrp"), "unknown axiom 'loo'")],
 )
-def test_a_pair_that_expects_nothing_there_is_an_error(key, message):
+def test_a_stale_expectation_of_a_pair_is_an_error(key, message):
     pair = replace(X1X2X3, expected={key: Expectation("HOLDS", "x")})
     with pytest.raises(ValueError, match=message):
         plan("invariance", builtin_explainers().values(), [pair])
 
 
-def test_unknown_axiom():
+def test_an_unknown_axiom_is_refused_with_the_nearest_name():
     with pytest.raises(ValueError, match="did you mean completeness"):
         plan("completenes", [], [])
 
 
-def test_a_name_is_registered_once():
+def test_a_pair_is_registered_once():
     with pytest.raises(ValueError, match="already registered"):
         register(X1X2X3)
 
@@ -220,7 +228,7 @@ def returning(value):
         (torch.full((8, 3), float("nan")), "InvalidAttribution: 24 of 24 values are NaN"),
         (torch.zeros(8, 3, dtype=torch.int64), "InvalidAttribution: expected floating point"),
         (torch.zeros(8, 3, device="meta"), "InvalidAttribution: expected a tensor on cpu"),
-        (ZeroDivisionError("theirs"), "ZeroDivisionError: theirs"),
+        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero"),
     ],
     ids=["shape", "dtype", "nan", "integers", "device", "raises"],
 )
@@ -234,7 +242,7 @@ def test_a_bad_explainer_is_a_red_record_not_a_crash(value, message, axiom):
     assert "Traceback" in record.traceback
 
 
-def test_a_coarse_quadrature_is_said_and_other_warnings_are_passed_on():
+def test_a_coarse_quadrature_is_recorded_and_other_warnings_are_shown():
     coarse = replace(builtin_explainers()["integrated_gradients"], steps=1, name="coarse")
     mlp = registered_pairs()["control.mlp"]
     record = Check("invariance", coarse, mlp).run(Settings())
@@ -250,7 +258,7 @@ def test_a_coarse_quadrature_is_said_and_other_warnings_are_passed_on():
         Check("invariance", Warns(), mlp).run(Settings())
 
 
-def test_random_numbers_of_a_check_are_its_own():
+def test_a_check_leaves_the_random_state_unchanged():
     before = torch.get_rng_state()
 
     class Draws:
@@ -273,8 +281,8 @@ class Scaled(nn.Module):
         return (x * self.scale).sum(1, keepdim=True)
 
 
-class Masked(nn.Module):
-    """Σx with a pole where the first feature is above 1.5, which the case below never visits."""
+class KinkedAbove(nn.Module):
+    """Σx, plus a term that is not 0 if the first feature is above 1.5, as in no example of the case below."""
 
     def forward(self, x):
         return x.sum(1, keepdim=True) + 5 * torch.relu(x[:, :1] - 1.5)
@@ -286,20 +294,20 @@ def pair_of(f, g):
     return Pair("test.pair", lambda *_: (f.eval(), g.eval()), lambda *_: case, "they are not equal")
 
 
-def test_models_that_differ_are_no_pair():
+def test_models_with_different_outputs_are_no_pair():
     record = Check("equivalence", None, pair_of(Scaled(1.0), Scaled(1.0 + 1e-6))).run(Settings())
     assert record.status == "broken claim"
 
 
-def test_models_that_differ_off_their_case_are_told_apart_by_a_shrunk_input():
-    record = Check("equivalence", None, pair_of(Scaled(1.0), Masked())).run(Settings())
+def test_models_that_differ_only_outside_their_case_are_distinguished_by_a_shrunk_input():
+    record = Check("equivalence", None, pair_of(Scaled(1.0), KinkedAbove())).run(Settings())
     assert record.status == "broken claim"
     first, *rest = json.loads(record.detail["told apart by"])
     assert first > 1.5
     assert rest == [0, 0]
 
 
-def test_models_whose_gradients_alone_differ_are_no_pair():
+def test_models_with_equal_outputs_and_different_gradients_are_no_pair():
     class Detached(nn.Module):
         def forward(self, x):
             return (0.5 * x + 0.5 * x.detach()).sum(1, keepdim=True)
@@ -309,7 +317,7 @@ def test_models_whose_gradients_alone_differ_are_no_pair():
 
 
 class Linear(nn.Module):
-    """x·w, with weights that its forward pass may change."""
+    """x·w; with a decay other than 1 a forward pass changes the buffer ``calls``."""
 
     def __init__(self, *weights, decay=1.0):
         super().__init__()
@@ -322,7 +330,7 @@ class Linear(nn.Module):
 
 
 class Doubled(Linear):
-    """The same function, of half the weights."""
+    """The function of `Linear` with half the weights."""
 
     def forward(self, x):
         return (x @ (2 * self.weights)).unsqueeze(1)
@@ -363,7 +371,7 @@ ONE, WEIGHTS = Scaled(1.0), (1.0, 2.0, 3.0)
         (ONE, function(lambda x: x.sum(1, keepdim=True) + (len(x) > 1)), "but on none of its examples alone"),
     ],
 )
-def test_what_is_no_pair_at_all_is_refused(f, g, message):
+def test_two_models_that_cannot_be_a_pair_are_refused(f, g, message):
     record = Check("equivalence", None, pair_of(f, g)).run(Settings())
     assert record.status == "error"
     assert record.traceback is None
@@ -373,13 +381,16 @@ def test_what_is_no_pair_at_all_is_refused(f, g, message):
 @pytest.mark.parametrize(
     ("g", "point"),
     [
-        (lambda x: 1.01 * x.sum(1, keepdim=True), None),  # whatever is drawn
+        (lambda x: 1.01 * x.sum(1, keepdim=True), None),  # everywhere
         (lambda x: x.sum(1, keepdim=True) + 5 * torch.relu(x[:, :1] - 1.9), None),
         (lambda x: x.sum(1, keepdim=True) + torch.relu(x[:, :1] - 2.5), None),  # beyond ±2
-        (lambda x: x.sum(1, keepdim=True) + (x[:, 2:] == -0.123), "[0.0, 0.0, -0.123]"),  # the case's own, shrunk
+        (
+            lambda x: x.sum(1, keepdim=True) + (x[:, 2:] == -0.123),
+            "[0.0, 0.0, -0.123]",
+        ),  # in the case
     ],
 )
-def test_models_that_differ_are_told_apart_by_an_input(g, point):
+def test_the_record_shows_an_input_on_which_two_models_differ(g, point):
     case = Case(
         *(torch.tensor([[0.5, 2.0, -0.123]], dtype=torch.float64), torch.zeros(1, dtype=torch.int64)),
         torch.zeros(1, 3).double(),
@@ -391,7 +402,7 @@ def test_models_that_differ_are_told_apart_by_an_input(g, point):
 
 
 @pytest.mark.parametrize("floor", [0.0, -1.0, math.nan, math.inf])
-def test_a_floor_that_every_gap_or_none_reaches_is_refused(floor):
+def test_a_floor_that_every_gap_or_no_gap_reaches_is_refused(floor):
     with pytest.raises(ValueError, match="above 0 and finite"):
         Expectation("VIOLATES", "why", floor=floor)
 
@@ -402,7 +413,7 @@ def test_a_model_in_train_mode_is_no_pair():
     assert "g is in train mode (itself)" in record.detail["error"]
 
 
-def test_weights_in_another_order_are_shared():
+def test_models_that_store_one_weight_in_different_orders_share_it():
     class Reversed(Linear):
         def forward(self, x):
             return (x.flip(1) @ self.weights).unsqueeze(1)
@@ -410,15 +421,15 @@ def test_weights_in_another_order_are_shared():
     assert Check("equivalence", None, pair_of(Linear(1.0, 2.0, 3.0), Reversed(3.0, 2.0, 1.0))).run(Settings()).passed
 
 
-def test_undefined_correlations_are_counted_not_averaged():
+def test_undefined_correlations_are_counted_and_not_averaged():
     loo = torch.tensor([[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]])
     attribution = torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
     pearson, means = agreement(attribution, loo)
     assert pearson == pytest.approx([-1])
     assert (means["examples"], means["undefined"]) == (2, 1)
     assert means["pearson"] == pytest.approx(-1)
-    only = agreement(attribution[1:], loo[1:])
-    assert only == (
+    undefined = agreement(attribution[1:], loo[1:])
+    assert undefined == (
         [],
         dict.fromkeys(("pearson", "pearson_sum_to_one", "spearman", "kendall")) | {"examples": 1, "undefined": 1},
     )
@@ -427,13 +438,13 @@ def test_undefined_correlations_are_counted_not_averaged():
 
 def test_sum_to_one_flips_the_sign_where_a_map_sums_to_a_negative_number():
     a, b = torch.tensor([1.0, 2.0, 4.0]).numpy(), torch.tensor([-1.0, 0.0, -3.0]).numpy()
-    both = correlations(a, b)
+    statistics = correlations(a, b)
     direct = torch.corrcoef(torch.stack([torch.tensor(a / a.sum()), torch.tensor(b / b.sum())]))[0, 1]
-    assert both["pearson_sum_to_one"] == pytest.approx(float(direct))
-    assert both["pearson_sum_to_one"] == pytest.approx(-both["pearson"])
+    assert statistics["pearson_sum_to_one"] == pytest.approx(float(direct))
+    assert statistics["pearson_sum_to_one"] == pytest.approx(-statistics["pearson"])
 
 
-def test_loo_that_is_undefined_everywhere_is_not_a_pass():
+def test_a_correlation_that_is_undefined_everywhere_is_not_green():
     pair = replace(X1X2X3, axioms=frozenset({"loo"}), expected={})
     record = Check("loo", builtin_explainers()["loo"], pair, "f").run(Settings())
     assert record.status == "unsupported"
@@ -453,7 +464,7 @@ class Root(nn.Module):
 
 
 @pytest.mark.parametrize("axiom", ["equivalence", "loo"])
-def test_models_that_give_nan_are_red(axiom):
+def test_models_with_nan_outputs_are_red(axiom):
     inputs = torch.ones(1, 3, dtype=torch.float64)
     target = torch.zeros(1, dtype=torch.int64)
     positive = Pair(
@@ -465,16 +476,16 @@ def test_models_that_give_nan_are_red(axiom):
     assert "NaN" in str(record.detail["error"])
 
 
-def test_a_rule_that_is_missing_is_red_where_an_expectation_is_stated():
+def test_a_missing_rule_is_red_if_there_is_an_explicit_expectation():
     without = {name: rule for name, rule in ATTNLRP.items() if name != "mul"}
-    for axiom in ("invariance", "symbolic"):
-        record = check(LRP("attnlrp", without, epsilon=0), axiom)
+    for name in ("invariance", "symbolic"):
+        record = check(LRP("attnlrp", without, epsilon=0), name)
         assert record.status == "error"
         assert "no rule" in str(record.detail["error"])
 
 
 class Writes:
-    """Returns one buffer again and again, and zeroes its inputs."""
+    """Returns the same buffer from every call, and zeroes its inputs if asked to."""
 
     name = "writes"
     claims = frozenset({"invariance"})
@@ -489,13 +500,13 @@ class Writes:
         return self.buffer
 
 
-def test_two_attributions_in_one_buffer_are_two():
+def test_two_attributions_in_one_buffer_are_compared_correctly():
     record = check(Writes(zeroes=False))
     assert record.status == "broken claim"
     assert record.gap == pytest.approx(0.5)
 
 
-def test_an_explainer_that_writes_to_its_case_is_red_and_spoils_nothing():
+def test_an_explainer_that_writes_to_its_case_is_red_and_changes_no_other_case():
     linear = registered_pairs()["linear_attention.assoc"]
     images = linear.case(0, torch.float64, torch.device("cpu")).inputs.clone()
     record = check(Writes(zeroes=True))
@@ -523,7 +534,7 @@ def test_a_malformed_explainer_is_refused(attribute, value, message):
         plan("invariance", [explainer], [X1X2X3])
 
 
-def test_a_constant_map_does_not_agree_with_loo():
+def test_a_constant_map_does_not_correlate_with_loo():
     class Constant:
         name = "constant"
         claims = frozenset({"loo"})
@@ -535,3 +546,122 @@ def test_a_constant_map_does_not_agree_with_loo():
     record = Check("loo", Constant(), mlp, "f").run(Settings())
     assert record.status == "broken claim"
     assert (record.gap, record.detail["undefined"]) == (1.0, 6)
+
+
+# --- axioms register themselves --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ones_axiom(monkeypatch):
+    """Adds an axiom for one test, with the arguments of the decorator; returns the adding function."""
+
+    def add(name="ones", **fields):
+        monkeypatch.setattr("faithcheck.axioms.engine.axiom._registry", {})
+
+        @axiom(name, "every attribution is one", **fields)
+        def ones(explainer, model, case):
+            values = explainer.attribute(model, case) - 1
+            return Measurement(float(values.abs().max()), 1e-9, values)
+
+        monkeypatch.setitem(AXIOMS, name, registered()[name])
+
+    return add
+
+
+class Ones:
+    name = "ones_explainer"
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+    def attribute(self, model, case):
+        return torch.ones_like(case.inputs)
+
+
+def test_every_module_of_axioms_is_one_axiom():
+    modules = [axiom.measure.__module__ for axiom in AXIOMS.values()]
+    assert len(set(modules)) == len(modules)
+    files = {file.stem for file in Path(faithcheck.axioms.__path__[0]).glob("*.py")} - {"__init__"}
+    assert {module.rpartition(".")[2] for module in modules} == files
+    assert all(name == axiom.name for name, axiom in AXIOMS.items())
+    assert list(AXIOMS) == sorted(AXIOMS)
+
+
+def test_statuses_are_imported_without_torch():
+    script = "import sys, faithcheck.axioms.engine.statuses; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_an_axiom_names_its_subjects_and_expectations_in_its_own_file(ones_axiom):
+    holds = Expectation("HOLDS", "it returns ones")
+    ones_axiom(subjects=("product.x1x2x3",), expected={("ones_explainer", "product.*.f"): holds})
+    checks = plan("ones", [Ones()], registered_pairs().values())
+    assert [check.id for check in checks] == ["ones_explainer-product.x1x2x3.f", "ones_explainer-product.x1x2x3.g"]
+    assert [check.run(Settings()).status for check in checks] == ["holds", "recorded"]
+    violated = Ones(expected={("ones", "product.*"): Expectation("VIOLATES", "its own", floor=0.1)})
+    assert plan("ones", [violated], [X1X2X3])[0].run(Settings()).status == "violation vanished", "its own is first"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"subjects": ("prodct.*",)}, r"the axiom ones is measured on an unknown pair 'prodct\.\*'"),
+        ({"expected": {("atnlrp", "*"): Expectation("HOLDS", "x")}}, "the axiom ones expects .* did you mean attnlrp"),
+        ({"expected": {("loo", "control.mlp"): Expectation("HOLDS", "x")}}, "the axiom ones .* unknown subject"),
+    ],
+)
+def test_a_stale_subject_or_expectation_of_an_axiom_is_refused(ones_axiom, fields, message):
+    ones_axiom(**{"subjects": ("product.x1x2x3",), **fields})
+    with pytest.raises(ValueError, match=message):
+        plan("invariance", [], [X1X2X3])
+
+
+def test_an_axiom_is_registered_once_and_its_name_is_a_marker():
+    with pytest.raises(ValueError, match=r"already registered, in faithcheck\.axioms\.loo_correlation"):
+        axiom("loo", "again")(lambda *_: None)
+    for name in ("Loo", "two words", ""):
+        with pytest.raises(ValueError, match="pytest marker"):
+            axiom(name, "a name that is no marker")
+
+
+# --- cells to which an axiom does not apply --------------------------------------------------------------------------
+
+
+def refuses_ones(explainer):
+    return "it returns ones anyway" if explainer.name == "ones_explainer" else None
+
+
+def test_cells_to_which_an_axiom_does_not_apply_are_not_planned(ones_axiom):
+    ones_axiom(subjects=("product.x1x2x3",), not_applicable=refuses_ones)
+    explainers = [Ones(), LeaveOneOut()]
+    assert {check.explainer.name for check in plan("ones", explainers, [X1X2X3])} == {"loo"}
+    assert not_applicable(["ones", "loo", "equivalence"], explainers) == [
+        {"axiom": "ones", "explainer": "ones_explainer", "reason": "it returns ones anyway"}
+    ]
+    assert check_explainer(Ones(), ["ones"], [X1X2X3]) == []
+
+
+def test_an_expectation_of_a_cell_to_which_the_axiom_does_not_apply_is_refused(ones_axiom):
+    ones_axiom(subjects=("product.x1x2x3",), not_applicable=refuses_ones)
+    expectation = Expectation("HOLDS", "x")
+    message = "ones_explainer under ones, which does not apply: it returns ones anyway"
+    with pytest.raises(ValueError, match=message):
+        plan("ones", [Ones(expected={("ones", "*"): expectation})], [X1X2X3])
+    supplied = SuppliedExpectation("ones", "ones_*", "*", expectation)
+    with pytest.raises(ValueError, match=message):
+        plan("ones", [Ones()], [X1X2X3], [supplied])
+    pair = replace(X1X2X3, expected={("ones", "ones_explainer"): expectation})
+    with pytest.raises(ValueError, match=message):
+        plan("invariance", [Ones()], [pair])
+    by_glob = SuppliedExpectation("ones", "*", "product.*", expectation)
+    assert plan("ones", [Ones(), LeaveOneOut()], [X1X2X3], [by_glob]), "it is about LOO as well"
+
+
+def test_only_lrp_has_a_ledger_and_only_derived_explainers_a_derivation():
+    cells = not_applicable(AXIOMS, builtin_explainers().values())
+    assert {cell["axiom"] for cell in cells} == {"conservation", "symbolic"}
+    assert all(cell["reason"] for cell in cells)
+    with_ledger = {check.explainer.name for check in plan("conservation", builtin_explainers().values(), PAIRS)}
+    assert with_ledger == {name for name, explainer in builtin_explainers().items() if isinstance(explainer, LRP)}
+    derived = {check.explainer.name for check in plan("symbolic", builtin_explainers().values(), PAIRS)}
+    assert derived == set(DERIVED)
