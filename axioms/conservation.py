@@ -1,7 +1,7 @@
 """Conservation, operation by operation: each passes on the relevance that it received.
 
-Σ_i R_i of the operands = Σ_j R_j of the results; Bach et al. 2015, doi 10.1371/journal.pone.0130140, Eqs. 2 and 12; the
-text after Eq. 5 of arXiv 2510.18810 says it of AttnLRP's rules.
+Σ_i R_i of the operands = Σ_j R_j of the results; Bach et al. 2015, doi 10.1371/journal.pone.0130140, Eqs. 2 and 12; for
+AttnLRP's rules the text after Eq. 5 of arXiv 2510.18810.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger import ConservationLedger, OperationBalance, conservation_ledger
@@ -16,23 +17,31 @@ from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.models.case import Case
 
 
+def no_ledger(explainer: Explainer) -> str | None:
+    """Why an explainer has no conservation ledger; None for LRP, which has one."""
+    if isinstance(explainer, LRP):
+        return None
+    return "it passes no relevance from operation to operation: only LRP has a conservation ledger"
+
+
+@axiom("conservation", "every operation passes on the relevance that it received", not_applicable=no_ledger)
 def conservation(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how much relevance operations do not pass on.
 
     ``values`` is received − passed on, ``(batch, operations)`` in the order of the forward pass; ``gap`` its largest
     entry relative to the largest relevance that an operation of the example received or passed on, in [0, 2]. The
-    ledger itself has to balance to the same tolerance: in float32 that is 1e-4, round-off having no name there.
+    ledger itself must balance to the same tolerance: in float32 that is 1e-4, since round-off is no named cause there.
 
     Raises:
-        Unsupported: from the explainer; or it propagates nothing through operations, so that there is no ledger.
-        ValueError: the ledger does not balance: something was lost and has no name.
+        Unsupported: from the explainer; or the explainer is not LRP.
+        ValueError: the ledger does not balance: relevance was lost without a named cause.
     """
     if not isinstance(explainer, LRP):
-        raise Unsupported(f"{explainer.name} hands no relevance from operation to operation: only LRP keeps a ledger")
+        raise Unsupported(no_ledger(explainer))
     ledger, tol = conservation_ledger(explainer, model, case), tolerance(case.inputs)
     if not ledger.gap <= tol:
         raise ValueError(
-            f"the ledger does not balance: {ledger.gap:.1e} of the relevance is lost and has no name, at "
+            f"the ledger does not balance: {ledger.gap:.1e} of the relevance is lost without a named cause, at "
             f"{', '.join(unaccounted(ledger, tol)) or 'no single operation'}"
         )
     values = torch.stack([entry.lost for entry in ledger.entries], 1)
@@ -53,7 +62,7 @@ def conservation(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
 
 
 def unaccounted(ledger: ConservationLedger, tol: float) -> list[str]:
-    """The operations, and their rules, that alone lose more than ``tol`` without a name: the first two, and a count."""
+    """The operations that lose more than ``tol`` without a named cause, with their rules: two, and a count."""
     size = torch.stack([r for e in ledger.entries for r in (e.received, e.passed_on)]).abs().amax(0)
     losing = [entry for entry in ledger.entries if bool((entry.unaccounted.abs() > tol * size).any())]
     more = [f"{len(losing) - 2} more"] if len(losing) > 2 else []
@@ -66,5 +75,5 @@ def named(entry: OperationBalance) -> str:
 
 
 def share(lost: Tensor, start: Tensor) -> str:
-    """What is lost in the whole batch, relative to Σ |explained output|."""
+    """The relevance lost in the whole batch, relative to Σ |target output|."""
     return f"{float(lost.abs().sum() / start.abs().sum()):.3f}"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
 
+@axiom("determinism", "the same call gives the same bits")
 def determinism(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
-    """Measure how far two attributions of one case differ, one straight after the other.
+    """Measure how far two successive attributions of one case differ.
 
-    Torch's random state runs on in between: an explainer that draws random numbers fixes their seed, or differs.
+    Torch's random state is not reset in between: an explainer that draws random numbers must fix their seed itself.
 
     ``values`` is the second minus the first, ``(batch, features)``; ``gap`` is its largest entry relative to the
     example's largest attribution, in [0, 2]; the tolerance is 0.

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
@@ -17,8 +18,9 @@ from faithcheck.models.case import Case
 DRAWS = 16
 
 
+@axiom("dummy", "a feature on which the function does not depend gets zero")
 def dummy(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
-    """Measure what features on which the model does not depend are given.
+    """Measure the attribution of features on which the model does not depend.
 
     ``values``, ``(batch, features)``, is the attribution of those features, and 0 elsewhere; ``gap`` is the largest of
     them relative to the example's largest attribution, in [0, 1]; None where the model depends on every feature.
@@ -27,30 +29,30 @@ def dummy(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
         Unsupported, InvalidAttribution: from the explainer.
     """
     attribution, tol = attribution_of(explainer, model, case).double(), tolerance(case.inputs)
-    idle = ~depends(model, case)
-    values = attribution * idle
-    detail: dict[str, object] = {"features": str(idle.nonzero().flatten().tolist())}
-    if not idle.any():
+    irrelevant = ~depends(model, case)
+    values = attribution * irrelevant
+    detail: dict[str, object] = {"features": str(irrelevant.nonzero().flatten().tolist())}
+    if not irrelevant.any():
         return Measurement(None, tol, values, detail={"reason": "the model depends on every feature"})
     return Measurement(relative_gap(values, attribution), tol, values, attribution, detail)
 
 
 @torch.no_grad()
 def depends(model: nn.Module, case: Case) -> Tensor:
-    """Whether an output changes when a feature alone is drawn anew, at 16 drawn inputs: ``(features,)`` bool."""
-    here, there = drawn(case, seed=0), drawn(case, seed=1)
-    outputs = here.run(model)
+    """Whether an output changes if a feature alone is drawn anew, at 16 drawn inputs: ``(features,)`` bool."""
+    first, second = drawn(case, seed=0), drawn(case, seed=1)
+    outputs = first.run(model)
 
-    def moves(feature: int) -> bool:
-        inputs = here.inputs.clone()
-        inputs[:, feature] = there.inputs[:, feature]
-        return not equal(replace(here, inputs=inputs).run(model), outputs)
+    def changes_an_output(feature: int) -> bool:
+        inputs = first.inputs.clone()
+        inputs[:, feature] = second.inputs[:, feature]
+        return not equal(replace(first, inputs=inputs).run(model), outputs)
 
-    return torch.tensor([moves(feature) for feature in range(case.shape[1])], device=outputs.device)
+    return torch.tensor([changes_an_output(feature) for feature in range(case.shape[1])], device=outputs.device)
 
 
 def drawn(case: Case, seed: int) -> Case:
-    """The case at drawn inputs: its examples in turn, plus normal noise as large as the inputs' standard deviation."""
+    """A case of 16 drawn inputs: its examples in turn, plus normal noise with the inputs' standard deviation."""
     turn = torch.arange(DRAWS, device=case.inputs.device) % len(case.inputs)
     rows, generator = case.select(turn), torch.Generator().manual_seed(seed)
     noise = torch.randn(rows.inputs.shape, dtype=torch.float64, generator=generator).to(case.inputs)
@@ -58,5 +60,5 @@ def drawn(case: Case, seed: int) -> Case:
 
 
 def equal(a: Tensor, b: Tensor) -> bool:
-    """Whether outputs differ by no more than the round-off of the largest of them all; NaN equals nothing."""
+    """Whether outputs differ by no more than the round-off of the largest output; NaN equals nothing."""
     return relative_gap((a - b).unsqueeze(0), b.unsqueeze(0)) <= tolerance(b)

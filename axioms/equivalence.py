@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor, nn
 
+from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.models.case import Case, describe_tensor
 
@@ -55,6 +56,13 @@ def forward_and_gradient(which: str, model: nn.Module, case: Case) -> Computed:
         raise NotAPair(f"{which} fails on {describe_tensor(case.inputs)}: {type(error).__name__}: {error}") from error
 
 
+@axiom(
+    "equivalence",
+    "the two models of a pair are one function",
+    measured_on="pairs",
+    needs_explainer=False,
+    part_of="invariance",
+)
 def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     """Measure how far two models differ in output or input gradient.
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
 
+@axiom("invariance", "two implementations of one function get one attribution", measured_on="pairs")
 def invariance(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     """Measure how far the attributions of two equivalent models differ.
 

@@ -10,17 +10,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.networks.derived import MIXTURE, WeightedOutputs
 
 
+@axiom("linearity", "αf₀ + βf₁ gets α times the attribution of f₀ plus β times that of f₁")
 def linearity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
-    """Measure how far the attribution of a mixture of the first two outputs is from the mixture of theirs.
+    """Measure how far the attribution of a weighted sum of two outputs is from the weighted sum of their attributions.
 
-    α = 2, β = −3. ``values``, ``(batch, features)``, is a(αf₀ + βf₁) − α·a(f₀) − β·a(f₁); ``gap`` is its largest entry
-    relative to the largest of the three terms, in [0, 3]; None where the model has one output.
+    The outputs are the first two, α = 2, β = −3. ``values``, ``(batch, features)``, is
+    a(αf₀ + βf₁) − α·a(f₀) − β·a(f₁); ``gap`` is its largest entry relative to the largest of the three terms, in
+    [0, 3]; None if the model has one output.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
@@ -31,10 +34,12 @@ def linearity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement
         nothing = torch.zeros(case.shape).to(case.inputs)
         return Measurement(None, tolerance(case.inputs), nothing, detail={"reason": "the model has one output"})
 
-    def of(model: nn.Module, output: int) -> Tensor:
+    def attribution_of_output(model: nn.Module, output: int) -> Tensor:
         return attribution_of(explainer, model, replace(case, target=torch.full_like(case.target, output))).double()
 
     alpha, beta = MIXTURE
-    first, second, mixed = alpha * of(model, 0), beta * of(model, 1), of(WeightedOutputs(model), 0)
-    values, scale = mixed - first - second, torch.cat([mixed, first, second], 1)
+    first = alpha * attribution_of_output(model, 0)
+    second = beta * attribution_of_output(model, 1)
+    weighted = attribution_of_output(WeightedOutputs(model), 0)
+    values, scale = weighted - first - second, torch.cat([weighted, first, second], 1)
     return Measurement(relative_gap(values, scale), tolerance(case.inputs), values, scale)

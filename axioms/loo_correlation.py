@@ -1,7 +1,7 @@
 """LOO agreement: how well an attribution correlates with Leave-One-Out.
 
-You et al., arXiv 2510.18810, §4; the sum-to-one normalisation is theirs, and flips the sign of Pearson's r wherever a
-map sums to a negative number, so the raw correlation stands beside it.
+You et al., arXiv 2510.18810, §4. They normalise maps to sum to one. This flips the sign of Pearson's r if
+exactly one of the two maps sums to a negative number, so the raw correlation is reported beside it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from faithcheck.axioms.alignment.statistics import undefined
+from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, tolerance
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Explainer, attribution_of
@@ -20,7 +21,7 @@ STATISTICS = ("pearson", "pearson_sum_to_one", "spearman", "kendall")
 
 
 def correlations(a: np.ndarray, b: np.ndarray, noise: float = 0.0) -> dict[str, float | None] | None:
-    """Correlate a map ``(features,)`` with LOO's; None where one is constant or has fewer than two features.
+    """Correlate two maps ``(features,)``; None if one is constant or has fewer than two features.
 
     ``pearson_sum_to_one`` correlates a/Σa with b/Σb: Pearson's r times the sign of Σa·Σb, None where a sum is 0.
     ``noise`` is the round-off of LOO's outputs, see `undefined`.
@@ -38,7 +39,7 @@ def correlations(a: np.ndarray, b: np.ndarray, noise: float = 0.0) -> dict[str, 
 
 
 def agreement(attribution: Tensor, loo: Tensor, keep: Tensor | None = None) -> tuple[list[float], dict[str, object]]:
-    """Pearson's r of each example where it is defined, and the mean of every statistic with counts.
+    """Pearson's r of each example for which it is defined, and the mean of every statistic with counts.
 
     Args:
         attribution: ``(batch, features)``.
@@ -56,13 +57,14 @@ def agreement(attribution: Tensor, loo: Tensor, keep: Tensor | None = None) -> t
     return columns["pearson"], means | counts
 
 
+@axiom("loo", "attributions correlate with Leave-One-Out")
 def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
-    """Measure 1 − r, r the mean over examples of Pearson's correlation with Leave-One-Out (raw, every position).
+    """Measure 1 − r; r is the mean over examples of Pearson's correlation with Leave-One-Out (raw, every position).
 
-    Examples whose LOO map is constant are left out; a constant attribution of any other counts as r = 0 here.
+    Examples whose LOO map is constant are left out; on the other examples a constant attribution counts as r = 0.
 
     ``detail`` has Pearson's r raw and after sum-to-one, Spearman's ρ and Kendall's τ, each a mean over the examples
-    where it is defined, the counts, and the same without special positions where the case has any.
+    for which it is defined, the counts, and the same without special positions if the case has any.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
@@ -70,7 +72,8 @@ def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measure
     attribution = attribution_of(explainer, model, case)
     loo = attribution_of(LeaveOneOut(), model, case)
     pearson, detail = agreement(attribution, loo)
-    # A constant map says nothing of a LOO map that varies: undefined, but no way to a perfect mean.
+    # A constant attribution has no correlation with a LOO map that varies. It counts as 0: left out of the mean, it
+    # would improve the mean.
     varies = sum(correlations(row, row) is not None for row in loo.double().cpu().numpy())
     pearson += [0.0] * (varies - len(pearson))
     if case.special_tokens_mask is not None:

@@ -1,7 +1,7 @@
-"""Scale covariance: the inputs' unit makes no difference, and the outputs' unit is that of the attribution.
+"""Scale covariance: the unit of the inputs has no influence, and the attribution has the unit of the outputs.
 
-For the inputs Affine Scale Invariance, Friedman 2004; Sundararajan & Najmi 2020, arXiv 1908.08474; for the outputs the
-linearity of Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §4, with β = 0.
+Inputs: Affine Scale Invariance, Friedman 2004; Sundararajan & Najmi 2020, arXiv 1908.08474. Outputs: linearity with
+β = 0, Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §4.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.networks.derived import GAIN, UNIT, Rescaled, moved
 
 
+@axiom("scale", "s·f(x/c) at c·x gets s times the attribution of f at x")
 def scale(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far the attribution of s·f(x/c) at c·x is from s times that of f at x; c = 2, s = 3.
 
-    The baseline, and whatever else a removed feature can become, is an input as well: c times what it was.
+    The baseline and the replacements are inputs as well: they are multiplied by c.
 
     ``values`` is a(s·f(·/c), c·x) − s·a(f, x), ``(batch, features)``; ``gap`` is its largest entry relative to the
     largest of the two terms, in [0, 2].
@@ -26,7 +28,7 @@ def scale(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    here = GAIN * attribution_of(explainer, model, case).double()
-    there = attribution_of(explainer, Rescaled(model), moved(case, times=UNIT)).double()
-    values, size = there - here, torch.cat([there, here], 1)
+    scaled = GAIN * attribution_of(explainer, model, case).double()
+    rescaled = attribution_of(explainer, Rescaled(model), moved(case, times=UNIT)).double()
+    values, size = rescaled - scaled, torch.cat([rescaled, scaled], 1)
     return Measurement(relative_gap(values, size), tolerance(case.inputs), values, size)

@@ -1,4 +1,4 @@
-"""Sensitivity (a): the one feature in which input and baseline differ is not given zero, if the outputs differ.
+"""Sensitivity (a): if input and baseline differ in one feature and the outputs differ, that feature is not given zero.
 
 Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §2.1.
 """
@@ -10,40 +10,43 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case, output_difference, select_target
 
 
+@axiom("sensitivity", "a feature that changes the output alone is not given zero")
 def sensitivity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
-    """Measure which features change the output alone and are given zero.
+    """Measure which features are given zero although they change the output alone.
 
-    Every present feature of every example is one question: the baseline is the input itself, but for this feature,
-    which has its value of ``case.baseline``. Zero is what is below the tolerance, relative to the change of the output.
+    Every unpadded feature of every example is one question. Its baseline is the input itself, except for this feature,
+    which takes its value in ``case.baseline``. An attribution counts as zero if it is below the tolerance, relative to
+    the difference of the outputs.
 
-    ``values``, ``(batch, features)``, is the change f(x) − f(x′) where the feature's attribution is zero, and 0
-    elsewhere; ``gap`` is the largest of them relative to the largest change of the example, in [0, 1]. It is None where
-    no feature alone changes any output.
+    ``values``, ``(batch, features)``, is the difference f(x) − f(x′) if the feature's attribution is zero, and 0
+    otherwise; ``gap`` is the largest of them relative to the largest difference of the example, in [0, 1]. It is None
+    if no feature alone changes any output.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
     tol = tolerance(case.inputs)
     example, feature = case.unpadded.nonzero(as_tuple=True)
-    one = torch.arange(len(feature), device=feature.device)
+    question = torch.arange(len(feature), device=feature.device)
     questions = case.select(example)
     baseline = questions.inputs.clone()
-    baseline[one, feature] = questions.baseline[one, feature]
+    baseline[question, feature] = questions.baseline[question, feature]
     questions = replace(questions, baseline=baseline)
-    given = attribution_of(explainer, model, questions)[one, feature].double()
-    added = output_difference(model, questions).double()
+    attribution = attribution_of(explainer, model, questions)[question, feature].double()
+    difference = output_difference(model, questions).double()
     with torch.no_grad():
         outputs = select_target(questions.run(model), questions.target).double()
-    added = torch.where(added.abs() > tol * outputs.abs(), added, 0)
-    values, scale = (torch.zeros(case.shape).to(added) for _ in range(2))
-    values[example, feature] = torch.where(given.abs() <= tol * added.abs(), added, 0)
-    scale[example, feature] = added
+    difference = torch.where(difference.abs() > tol * outputs.abs(), difference, 0)
+    values, scale = (torch.zeros(case.shape).to(difference) for _ in range(2))
+    values[example, feature] = torch.where(attribution.abs() <= tol * difference.abs(), difference, 0)
+    scale[example, feature] = difference
     if not scale.any():
         return Measurement(None, tol, values, detail={"reason": "no feature alone changes an output"})
-    missed = {"features": int((scale != 0).sum()), "given zero": int((values != 0).sum())}
-    return Measurement(relative_gap(values, scale), tol, values, scale, missed)
+    counts = {"features": int((scale != 0).sum()), "given zero": int((values != 0).sum())}
+    return Measurement(relative_gap(values, scale), tol, values, scale, counts)

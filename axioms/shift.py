@@ -1,7 +1,7 @@
 """Input-shift invariance: f at x and f(· − c) at x + c get one attribution.
 
-Kindermans et al. 2017, arXiv 1711.00867; with a baseline, half of the Affine Scale Invariance of Sundararajan &
-Najmi 2020, arXiv 1908.08474.
+Kindermans et al. 2017, arXiv 1711.00867. With a baseline that shifts too, it is the shift in the Affine Scale
+Invariance of Sundararajan & Najmi 2020, arXiv 1908.08474.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.networks.derived import SHIFT, Shifted, moved
 
 
+@axiom("shift", "f(x − c) at x + c gets the attribution of f at x")
 def shift(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
-    """Measure how far an attribution changes when inputs and model are shifted against each other, by c = 1.
+    """Measure how far an attribution changes if the inputs are shifted by c = 1 and the model subtracts c again.
 
-    The baseline, and whatever else a removed feature can become, is an input as well and shifts with the inputs.
-    ``detail["gap, baseline fixed"]`` is the gap where it does not, as Kindermans et al. have it for a zero
-    baseline: there the question has changed, and whoever answers it relative to the baseline answers otherwise.
+    The baseline and the replacements are inputs as well and shift with the inputs.
+    ``detail["gap, baseline fixed"]`` is the gap if they do not, as in Kindermans et al. for a zero baseline. This
+    changes the question: an explainer that answers relative to the baseline gives another answer.
 
     ``values`` is a(f(· − c), x + c) − a(f, x), ``(batch, features)``; ``gap`` is its largest entry relative to the
     example's largest attribution, in [0, 2].
@@ -30,14 +32,16 @@ def shift(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    here, there = attribution_of(explainer, model, case).double(), moved(case, plus=SHIFT)
+    original = attribution_of(explainer, model, case).double()
+    shifted_case = moved(case, plus=SHIFT)
 
     def compared(shifted: Case) -> tuple[Tensor, Tensor]:
         attribution = attribution_of(explainer, Shifted(model), shifted).double()
-        return attribution - here, torch.cat([attribution, here], 1)
+        return attribution - original, torch.cat([attribution, original], 1)
 
-    values, scale = compared(there)
-    fixed = relative_gap(*compared(replace(there, baseline=case.baseline, replacements=case.replacements)))
+    values, scale = compared(shifted_case)
+    baseline_fixed = replace(shifted_case, baseline=case.baseline, replacements=case.replacements)
+    fixed = relative_gap(*compared(baseline_fixed))
     return Measurement(
         relative_gap(values, scale), tolerance(case.inputs), values, scale, {"gap, baseline fixed": fixed}
     )

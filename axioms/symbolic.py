@@ -1,11 +1,11 @@
-"""The symbolic proof: relevance is derived in SymPy, and the running explainer is held against the derivation.
+"""The symbolic proof: relevance is derived in SymPy, and the running explainer is compared with the derivation.
 
-Two kinds of models have a symbolic form, and are one here: a chain of factors, multiplied in the order of a tree and
-read out by a head, y = Σ H ⊙ (F₁F₂…Fₙ).
+Two kinds of models have a symbolic form. Both are a chain of factors that are multiplied in the order of a tree and
+read out by a head, y = Σ H ⊙ (F₁F₂…Fₙ):
 
-* In a scalar product the factors are the features, 1 × 1 matrices, and H = 1.
-* In linear attention they are Q = XW_Q, Kᵀ = (XW_K)ᵀ and V = XW_V. The weights are symbols like the features: what is
-  proved is proved for all of them. Only then are the model's numbers put in, and the running explainer is compared.
+* a scalar product: the factors are the features, 1 × 1 matrices, and H = 1;
+* linear attention: the factors are Q = XW_Q, Kᵀ = (XW_K)ᵀ and V = XW_V. The weights are symbols like the features, so
+  the proof is for all weights. Then the model's numbers are substituted, and the running explainer is compared.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ import sympy
 import torch
 from torch import nn
 
+from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.pairs.product import Leaf, ScalarProduct, Tree, depths, evaluate
 from faithcheck.models.pairs.small_attention import SmallAttention
 
-# The explainers do a handful of multiplications: 1e-12 is thousands of rounding errors.
+# The explainers do a handful of multiplications: 1e-12 is thousands of times their round-off.
 TOLERANCE = 1e-12
-# Rational points k/16 with |k| ≤ 64: products of five such numbers, or of three and four weights k/4, and sums of a few
-# have at most 50 bits, so float64 computes them, and their halves, exactly, and the comparison is one of rationals.
+# Rational points k/16 with |k| ≤ 64. Products of five such numbers, or of three of them and four weights k/4, and sums
+# of a few products have at most 50 bits. So float64 computes them and their halves exactly: rationals can be compared.
 POINTS, DENOMINATOR = 8, 16
 
 Map: TypeAlias = list[sympy.Expr]
@@ -96,10 +97,10 @@ def attention_chain(tree: Tree, tokens: int, width: int) -> Chain:
 
 
 def chain_of(model: nn.Module) -> tuple[Chain, dict[sympy.Symbol, sympy.Rational]]:
-    """A model in SymPy, and what its weights are.
+    """A model in SymPy, and the numbers of its weights.
 
     Raises:
-        TypeError: it has no symbolic form here.
+        TypeError: the model has no symbolic form here.
     """
     if isinstance(model, ScalarProduct):
         return product_chain(model.tree), {}
@@ -112,28 +113,28 @@ def chain_of(model: nn.Module) -> tuple[Chain, dict[sympy.Symbol, sympy.Rational
 
 # --- the derivations -------------------------------------------------------------------------------------------------
 
-Rule: TypeAlias = Callable[[sympy.Matrix, sympy.Matrix, sympy.Matrix], tuple[sympy.Matrix, sympy.Matrix]]
+SymbolicRule: TypeAlias = Callable[[sympy.Matrix, sympy.Matrix, sympy.Matrix], tuple[sympy.Matrix, sympy.Matrix]]
 
 
-def halves(a: sympy.Matrix, v: sympy.Matrix, relevance: sympy.Matrix) -> tuple[sympy.Matrix, sympy.Matrix]:
+def half_to_each(a: sympy.Matrix, v: sympy.Matrix, relevance: sympy.Matrix) -> tuple[sympy.Matrix, sympy.Matrix]:
     """Eqs. 3–4 of arXiv 2510.18810 with ε = 0: R_A = A ⊙ (S Vᵀ), R_V = V ⊙ (Aᵀ S), S = R_O / (2O)."""
     s = over(relevance, a * v) / 2
     return a.multiply_elementwise(s * v.T), v.multiply_elementwise(a.T * s)
 
 
-def second_takes_all(a: sympy.Matrix, v: sympy.Matrix, relevance: sympy.Matrix) -> tuple[sympy.Matrix, sympy.Matrix]:
-    """CP-LRP: A is a constant, and O = AV a linear map of V (Eq. 1)."""
+def all_to_second(a: sympy.Matrix, v: sympy.Matrix, relevance: sympy.Matrix) -> tuple[sympy.Matrix, sympy.Matrix]:
+    """CP-LRP: A is constant, so O = AV is a linear map of V (Eq. 1)."""
     return a * 0, v.multiply_elementwise(a.T * over(relevance, a * v))
 
 
-def propagated(chain: Chain, rule: Rule) -> Map:
-    """Relevance from R_O = H ⊙ O down to the features, the rule at each product, Eq. 1 at the linear maps below."""
+def propagated(chain: Chain, rule: SymbolicRule) -> Map:
+    """Relevance from R_O = H ⊙ O down to the features: the rule at each product, Eq. 1 at the linear maps below."""
     relevance: Map = [sympy.Integer(0)] * len(chain.x)
 
     def propagate(node: Tree, incoming: sympy.Matrix) -> None:
         if isinstance(node, Leaf):
             factor = chain.factors[node.index]
-            share = over(incoming, factor)  # an entry z = Σ wᵢxᵢ hands wᵢxᵢ · R/z to feature i
+            share = over(incoming, factor)  # an entry z = Σ wᵢxᵢ passes wᵢxᵢ · R/z on to feature i
             for i, xi in enumerate(chain.x):
                 relevance[i] += xi * total(factor.diff(xi), share)
             return
@@ -147,13 +148,13 @@ def propagated(chain: Chain, rule: Rule) -> Map:
 
 
 def attnlrp(chain: Chain) -> Map:
-    """Every product halves."""
-    return propagated(chain, halves)
+    """Every product gives half of the relevance to each factor."""
+    return propagated(chain, half_to_each)
 
 
 def cplrp(chain: Chain) -> Map:
-    """CP-LRP's rule speaks of attention, a product of matrices; element-wise products keep the half."""
-    return propagated(chain, second_takes_all if chain.weights else halves)
+    """CP-LRP has a rule for attention, a product of matrices; element-wise products give half to each factor."""
+    return propagated(chain, all_to_second if chain.weights else half_to_each)
 
 
 def gradient_x_input(chain: Chain) -> Map:
@@ -177,17 +178,17 @@ def leave_one_out(chain: Chain) -> Map:
 
 
 def grouped_mask_gate(chain: Chain) -> Map:
-    """xᵢ times ⅗ of ∂y/∂xᵢ with i's group of features halved, ⅖ of its mean with one of the three others halved."""
+    """xᵢ times ⅗ of ∂y/∂xᵢ with i's group of features halved, plus ⅖ of its mean with another of the groups halved."""
     y, groups = chain.output(), 4
 
     def slope(xi: sympy.Symbol, group: int) -> sympy.Expr:
         return sympy.diff(y, xi).subs({xj: xj / 2 for xj in chain.x[group::groups]}, simultaneous=True)
 
-    def share(turn: int, xi: sympy.Symbol) -> sympy.Expr:
-        own, *others = (slope(xi, (turn + k) % groups) for k in range(groups))
+    def relevance(feature: int, xi: sympy.Symbol) -> sympy.Expr:
+        own, *others = (slope(xi, (feature + k) % groups) for k in range(groups))
         return sympy.expand(xi * (3 * own + 2 * sum(others) / len(others)) / 5)
 
-    return [share(turn, xi) for turn, xi in enumerate(chain.x)]
+    return [relevance(feature, xi) for feature, xi in enumerate(chain.x)]
 
 
 DERIVATIONS: Mapping[str, Callable[[Chain], Map]] = {
@@ -203,28 +204,39 @@ DERIVATIONS: Mapping[str, Callable[[Chain], Map]] = {
     "grouped_mask_gate": grouped_mask_gate,
 }
 EXACT = frozenset(DERIVATIONS) - {"integrated_gradients", "blockwise_lrp", "grouped_mask_gate"}
-"""Those of multiplications and halves; the others have irrational nodes, or thirds."""
+"""Explainers that only multiply and halve. The others have irrational quadrature nodes, or thirds."""
 
 
 # --- the axiom -------------------------------------------------------------------------------------------------------
 
 
+def no_derivation(explainer: Explainer) -> str | None:
+    """Why an explainer cannot be compared with a derivation; None if there is one of its name."""
+    return None if explainer.name in DERIVATIONS else "it has no symbolic derivation"
+
+
+@axiom(
+    "symbolic",
+    "the running explainer equals its symbolic derivation",
+    measured_on="pairs",
+    not_applicable=no_derivation,
+)
 def symbolic(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     """Prove f = g, derive both maps, and measure how far the running explainer is from its derivation.
 
-    ``gap`` is the largest relative difference over the case (float64) and over random rational points, where an
-    explainer that only multiplies and halves must agree exactly: any difference there counts as a gap of 1.
-    ``detail["symbolic gap"]`` is a_f − a_g as SymPy has it.
+    ``gap`` is the largest relative difference over the case, in float64. At random rational points an explainer that
+    only multiplies and halves must agree exactly: any difference counts as a gap of 1.
+    ``detail["symbolic gap"]`` is the derived a_f − a_g.
 
     Raises:
         Unsupported: no symbolic derivation is known for this explainer.
-        ValueError: SymPy has f and g as two functions.
+        ValueError: f and g are two functions in SymPy.
     """
     if explainer.name not in DERIVATIONS:
         raise Unsupported(f"no symbolic derivation of {explainer.name}")
-    (left, numbers), (right, of_right) = chain_of(f), chain_of(g)
-    if left.output() != right.output() or numbers != of_right:
-        raise ValueError(f"not one function: {left.output()} and {right.output()}")
+    (left, numbers), (right, numbers_of_g) = chain_of(f), chain_of(g)
+    if left.output() != right.output() or numbers != numbers_of_g:
+        raise ValueError(f"f and g are not one function: {left.output()} and {right.output()}")
     maps = [DERIVATIONS[explainer.name](chain) for chain in (left, right)]
     gap, exact = 0.0, True
     for model, derived in zip((f, g), maps, strict=True):
@@ -239,7 +251,7 @@ def symbolic(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Me
 
 
 def evaluation(derived: Map, x: Sequence[sympy.Symbol]) -> Evaluation:
-    """The map of a point, both of rational numbers: of polynomials in the features, and so without round-off."""
+    """A function from a rational point to the rational map there, without round-off: the entries are polynomials."""
 
     def terms(r: sympy.Expr) -> list[tuple[tuple[int, ...], Fraction]]:
         return [(powers, Fraction(int(c.p), int(c.q))) for powers, c in sympy.Poly(r, *x).terms()]
@@ -259,9 +271,9 @@ def evaluation(derived: Map, x: Sequence[sympy.Symbol]) -> Evaluation:
 
 def float_gap(explainer: Explainer, model: nn.Module, case: Case, exactly: Evaluation) -> float:
     """The largest relative difference between explainer and derivation on the case."""
-    ran = attribution_of(explainer, model, case).double()
-    expected = ran.new_tensor([list(map(float, exactly(point))) for point in case.inputs.tolist()])
-    return relative_gap(ran - expected, expected)
+    measured = attribution_of(explainer, model, case).double()
+    expected = measured.new_tensor([list(map(float, exactly(point))) for point in case.inputs.tolist()])
+    return relative_gap(measured - expected, expected)
 
 
 def exactly_equal(explainer: Explainer, model: nn.Module, case: Case, exactly: Evaluation) -> bool:
@@ -270,14 +282,14 @@ def exactly_equal(explainer: Explainer, model: nn.Module, case: Case, exactly: E
     integers = torch.randint(1, 65, shape) * (1 - 2 * torch.randint(0, 2, shape))
     inputs = integers.to(case.inputs) / DENOMINATOR
     target = case.target.new_zeros(POINTS)
-    ran = attribution_of(explainer, model, Case(inputs, target, torch.zeros_like(inputs)))
-    return [list(map(Fraction, row)) for row in ran.tolist()] == [exactly(point) for point in inputs.tolist()]
+    measured = attribution_of(explainer, model, Case(inputs, target, torch.zeros_like(inputs)))
+    return [list(map(Fraction, row)) for row in measured.tolist()] == [exactly(point) for point in inputs.tolist()]
 
 
 def shares(chain: Chain, relevance: Map) -> list[sympy.Rational] | None:
-    """The shares sₖ with relevance = x ⊙ Σ sₖ gₖ, gₖ the gradient through factor k, for all x and weights.
+    """The shares sₖ with relevance = x ⊙ Σ sₖ gₖ for all x and weights, where gₖ is the gradient through factor k.
 
-    Solved for, coefficient by coefficient; None where there are none.
+    The equations compare coefficients; None if they have no solution.
     """
     unknown = sympy.symbols(f"s1:{len(chain.factors) + 1}")
     paths = [chain.path(k) for k in range(len(chain.factors))]
@@ -290,19 +302,19 @@ def shares(chain: Chain, relevance: Map) -> list[sympy.Rational] | None:
 
 
 def in_words(chain: Chain, gap: Map) -> str:
-    """A gap by its shares: ``x1*x2*x3 · (-1/4, 0, 1/4)``, ``x ⊙ (-1/4·g_q + 1/4·g_v)``; ``0`` if it is none."""
+    """A gap by its shares: ``x1*x2*x3 · (-1/4, 0, 1/4)``, ``x ⊙ (-1/4·g_q + 1/4·g_v)``; ``0`` if the maps are equal."""
     gap = [sympy.expand(entry) for entry in gap]
     if not any(gap):
         return "0"
-    found = shares(chain, gap)
-    if found is None:
+    shares_of_gap = shares(chain, gap)
+    if shares_of_gap is None:
         return f"({', '.join(map(str, gap))})"
     if not chain.weights:
-        return f"{chain.output()} · ({', '.join(map(str, found))})"
-    named = zip(found, ("g_q", "g_k", "g_v"), strict=True)
+        return f"{chain.output()} · ({', '.join(map(str, shares_of_gap))})"
+    named = zip(shares_of_gap, ("g_q", "g_k", "g_v"), strict=True)
     return f"x ⊙ ({' + '.join(f'{share}·{name}' for share, name in named if share)})"
 
 
 def exact_rational(number: float) -> sympy.Rational:
-    """The rational number that a float is, to the last bit."""
+    """The rational number that equals a float exactly."""
     return sympy.Rational(Fraction(number))

@@ -1,4 +1,4 @@
-"""Symmetry: features that the function lets swap, with equal values and equal baselines, get equal attributions.
+"""Symmetry: if swapping two features leaves the function unchanged, equal values and baselines get equal attributions.
 
 Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §4.
 """
@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.dummy import drawn, equal
+from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
 
+@axiom("symmetry", "symmetric features of equal values get equal attributions")
 def symmetry(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
-    """Measure how unlike the attributions of symmetric features of equal values are.
+    """Measure how far the attributions of symmetric features of equal values differ.
 
     Each feature takes the value, and the baseline, of the first feature that it is symmetric with. ``values``,
     ``(batch, features)``, is its attribution minus that of this first feature, 0 for the first itself; ``gap`` is the
@@ -27,8 +29,8 @@ def symmetry(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
         Unsupported, InvalidAttribution: from the explainer.
     """
     first, tol = symmetric(model, case), tolerance(case.inputs)
-    alike = replace(case, inputs=case.inputs[:, first], baseline=case.baseline[:, first])
-    attribution = attribution_of(explainer, model, alike).double()
+    equal_values = replace(case, inputs=case.inputs[:, first], baseline=case.baseline[:, first])
+    attribution = attribution_of(explainer, model, equal_values).double()
     values = attribution - attribution[:, first]
     if torch.equal(first, torch.arange(len(first), device=first.device)):
         return Measurement(None, tol, values, detail={"reason": "no two features are symmetric"})
@@ -39,16 +41,16 @@ def symmetry(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
 @torch.no_grad()
 def symmetric(model: nn.Module, case: Case) -> Tensor:
     """The first feature with which each can be swapped, at 16 drawn inputs; itself if none: ``(features,)`` int64."""
-    here = drawn(case, seed=0)
-    outputs = here.run(model)
+    case_drawn = drawn(case, seed=0)
+    outputs = case_drawn.run(model)
 
-    def swap(i: int, j: int) -> bool:
+    def can_swap(i: int, j: int) -> bool:
         order = torch.arange(case.shape[1], device=outputs.device)
         order[[i, j]] = order[[j, i]]
-        return equal(replace(here, inputs=here.inputs[:, order]).run(model), outputs)
+        return equal(replace(case_drawn, inputs=case_drawn.inputs[:, order]).run(model), outputs)
 
-    found: list[int] = []
+    firsts: list[int] = []
     for j in range(case.shape[1]):
-        # That swaps leave the function alone is an equivalence relation: to compare with the firsts is enough.
-        found.append(next((i for i in sorted(set(found)) if swap(i, j)), j))
-    return torch.tensor(found, device=outputs.device)
+        # "Can be swapped" is an equivalence relation: comparing with the first feature of each class is enough.
+        firsts.append(next((i for i in sorted(set(firsts)) if can_swap(i, j)), j))
+    return torch.tensor(firsts, device=outputs.device)

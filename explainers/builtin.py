@@ -1,10 +1,12 @@
-"""The built-in explainers: each registers itself where it is defined, so that a new one is one new file."""
+"""The built-in explainers. Each registers itself where it is defined, so that a new explainer is one new file."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import TypeVar
 
 from faithcheck.explainers.protocol import Explainer
@@ -13,12 +15,13 @@ Make = TypeVar("Make", bound=Callable[[], Explainer])
 
 _factories: list[Callable[[], Explainer]] = []
 PEERS = "faithcheck.explainers.peers"
-"""Other libraries' explainers are no built-in ones: entry points offer them, see `faithcheck.explainers.registry`."""
+"""Explainers of other libraries are not built in: entry points offer them, see `faithcheck.explainers.registry`."""
 
 
 def builtin(make: Make) -> Make:
     """Register a built-in explainer: a decorator of a class, or of a function, that can be called without arguments."""
-    _factories.append(make)
+    if make not in _factories:
+        _factories.append(make)
     return make
 
 
@@ -26,14 +29,20 @@ def builtin_explainers() -> dict[str, Explainer]:
     """The built-in explainers by name, in alphabetical order; imports every module of `faithcheck.explainers` first.
 
     Raises:
-        ValueError: two explainers have one name.
+        ValueError: two explainers have the same name.
     """
+    _import_every_module()
+    explainers = sorted((make() for make in _factories), key=lambda explainer: explainer.name)
+    twice = [name for name, count in Counter(explainer.name for explainer in explainers).items() if count > 1]
+    if twice:
+        raise ValueError(f"two built-in explainers are named {twice[0]!r}: rename one of them")
+    return {explainer.name: explainer for explainer in explainers}
+
+
+@cache
+def _import_every_module() -> None:
+    """Import the modules below `faithcheck.explainers`, whose decorators register the explainers, but not the peers."""
     package = importlib.import_module("faithcheck.explainers")
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not f"{module.name}.".startswith(f"{PEERS}."):
             importlib.import_module(module.name)
-    explainers = sorted((make() for make in _factories), key=lambda explainer: explainer.name)
-    by_name = {explainer.name: explainer for explainer in explainers}
-    if len(by_name) < len(explainers):
-        raise ValueError(f"two built-in explainers have one name: {', '.join(e.name for e in explainers)}")
-    return by_name

@@ -1,4 +1,4 @@
-"""What an explainer is: anything with a name and an ``attribute`` method; no base class needed."""
+"""The protocol of an explainer: any object with a ``name`` and a method ``attribute``; no base class is needed."""
 
 from __future__ import annotations
 
@@ -12,43 +12,57 @@ from faithcheck.models.case import input_gradient as input_gradient  # explainer
 
 
 class Unsupported(Exception):
-    """The explainer has no rule for something it met, and does not guess. The message names it and the way out."""
+    """The explainer has no rule for a part of the model. The message names the part and says what to do."""
 
 
 class InvalidAttribution(Exception):
-    """What the explainer returned is not an attribution of the case."""
+    """The explainer returned something that is not an attribution of the case."""
 
 
 @runtime_checkable
 class Explainer(Protocol):
-    """The protocol of an explainer.
+    """The protocol of an explainer: ``name`` and ``attribute``.
 
-    Three optional attributes are read if present:
+    An explainer describes itself. These attributes are optional, and each is read where it is present:
 
+    * ``label``: str, the display name in tables and figures, such as ``"Integrated Gradients"``;
+    * ``summary``: str, one line that says what the explainer computes, with its source;
+    * ``settings``: str, usually a property: how this explainer is set, in words; see `describe_settings`;
     * ``claims``: a collection of axiom names that the explainer claims to satisfy, such as ``{"invariance"}``;
-    * ``expected``: ``{(axiom, pair or glob): Expectation}``, its known violations;
-    * ``origin``: what it is the explainer of, for the report, such as ``"captum 0.9.0"``.
+    * ``expected``: ``{(axiom, pair or glob): Expectation}``, the known violations;
+    * ``origin``: str, the library that computes the attribution, such as ``"captum 0.9.0"``;
+    * ``guessed``: str, how an adapter calls the object, if it judged the call by the signature alone, see
+      `faithcheck.explainers.adapters`. The report shows ``origin`` and ``guessed``.
     """
 
     @property
     def name(self) -> str:
-        """The name in test ids and reports."""
+        """The name in test ids, reports and on the command line."""
         ...
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
-        """Explain ``case.target`` of ``model(case.inputs)``: floating point ``(batch, features)``.
+        """Explain the output ``case.target`` of ``model(case.inputs)``.
+
+        Returns:
+            One finite floating-point number per feature, ``(batch, features)``, in the dtype of the inputs.
 
         Raises:
-            Unsupported: the explainer has no rule for something in the model.
+            Unsupported: the explainer has no rule for a part of the model.
         """
         ...
 
 
+def describe_settings(explainer: object) -> str:
+    """The settings of an explainer or a removal, in words: its attribute ``settings``, else the path of its class."""
+    settings = getattr(explainer, "settings", None)
+    return settings if isinstance(settings, str) else f"{type(explainer).__module__}.{type(explainer).__qualname__}"
+
+
 def checked_attribution(attribution: object, case: Case) -> Tensor:
-    """Return a copy of the attribution, detached, if it is one of the case.
+    """A detached copy of the attribution, after a check that it is an attribution of the case.
 
     Raises:
-        InvalidAttribution: not a tensor, not floating point, of the wrong shape, device or dtype, or not finite.
+        InvalidAttribution: not a tensor, not floating point, of another shape, device or dtype, or not finite.
     """
     if not isinstance(attribution, Tensor):
         raise InvalidAttribution(f"expected a tensor, got {type(attribution).__name__}")
@@ -59,48 +73,48 @@ def checked_attribution(attribution: object, case: Case) -> Tensor:
         raise InvalidAttribution(f"expected shape (batch, features) = {tuple(case.shape)}, got {got}")
     if attribution.device != case.inputs.device:
         raise InvalidAttribution(f"expected a tensor on {case.inputs.device}, got {got}")
-    bad = int((~torch.isfinite(attribution)).sum())
-    if bad:
-        raise InvalidAttribution(f"{bad} of {attribution.numel()} values are NaN or infinite")
+    not_finite = int((~torch.isfinite(attribution)).sum())
+    if not_finite:
+        raise InvalidAttribution(f"{not_finite} of {attribution.numel()} values are NaN or infinite")
     if attribution.dtype != case.inputs.dtype:
         raise InvalidAttribution(f"expected the inputs' {case.inputs.dtype}, got {got}: convert with .to(inputs.dtype)")
     return attribution.detach().clone()
 
 
 def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor:
-    """The explainer's attribution of a case, ``(batch, features)``, in memory of its own.
+    """The explainer's attribution of a case, ``(batch, features)``, a detached copy.
 
-    The explainer works on a copy of the case, so that one that writes to its inputs spoils no later check.
+    The explainer gets a copy of the case, so that an explainer that writes to its inputs does not spoil later checks.
 
     Raises:
-        InvalidAttribution: see `checked_attribution`; or the explainer changed the case.
+        InvalidAttribution: see `checked_attribution`; or the explainer changed the case in place.
         Unsupported: from the explainer.
     """
-    lent = case.select(torch.arange(len(case.inputs), device=case.inputs.device))
-    attribution = checked_attribution(explainer.attribute(model, lent), case)
+    copied = case.select(torch.arange(len(case.inputs), device=case.inputs.device))
+    attribution = checked_attribution(explainer.attribute(model, copied), case)
     for name in ("inputs", "baseline", "target"):
-        if not torch.equal(getattr(lent, name), getattr(case, name)):
-            raise InvalidAttribution(f"the explainer, or the model it ran, changed case.{name} in place")
+        if not torch.equal(getattr(copied, name), getattr(case, name)):
+            raise InvalidAttribution(f"the explainer, or the model that it ran, changed case.{name} in place")
     for name, value in case.forward_arguments.items():
-        if not torch.equal(lent.forward_arguments[name], value):
+        if not torch.equal(copied.forward_arguments[name], value):
             raise InvalidAttribution(
-                f"the explainer, or the model it ran, changed case.forward_arguments[{name!r}] in place"
+                f"the explainer, or the model that it ran, changed case.forward_arguments[{name!r}] in place"
             )
     return attribution
 
 
 def per_feature(attribution: Tensor) -> Tensor:
-    """Sum the axes behind (batch, features): a feature's relevance is that of all its coordinates."""
+    """Sum over the coordinates of each feature: ``(batch, features, …)`` to ``(batch, features)``."""
     return attribution if attribution.dim() == 2 else attribution.flatten(2).sum(2)
 
 
 def replacement_value(case: Case, name: str) -> Tensor:
-    """One of the case's named values for a removed feature, shaped like one feature.
+    """The replacement of this name in ``case.replacements``, shaped like one feature.
 
     Raises:
-        Unsupported: the case has none of that name.
+        Unsupported: the case has no replacement of this name.
     """
     if name not in case.replacements:
-        there = ", ".join(case.replacements) or "none"
-        raise Unsupported(f"no {name!r} value for a removed feature here (there is: {there}): choose another")
+        names = ", ".join(case.replacements) or "none"
+        raise Unsupported(f"the case has no replacement {name!r} (it has: {names}): choose another")
     return case.replacements[name]

@@ -1,64 +1,35 @@
-"""The explainers at hand: built in, installed with other packages (entry points), or a stranger's ``module:Object``."""
+"""Explainers by name: built in, offered by installed packages (entry points), or the user's own ``module:Object``."""
 
 from __future__ import annotations
 
-import difflib
 import importlib
-from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points, version
+from typing import Any
 
 from faithcheck.explainers.adapters import NotAnExplainer, as_explainer
-from faithcheck.explainers.attention_rollout import AttentionRollout
-from faithcheck.explainers.deeplift import DeepLiftRescale
-from faithcheck.explainers.gates.mask_gates import FiniteMaskGate, GroupedMaskGate, MaskGate
-from faithcheck.explainers.gates.readout_gate import ReadoutGate
-from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
-from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
-from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
-from faithcheck.explainers.lrp.engine import CPLRP, AttnLRP, EpsilonLRP
+from faithcheck.explainers.builtin import builtin_explainers as builtin_explainers
 from faithcheck.explainers.protocol import Explainer
+from faithcheck.models.unknown_name import unknown_name as unknown_name
 
 GROUP = "faithcheck.explainers"
 """The group of entry points under which a package offers explainers: ``their_name = "their.module:Object"``."""
 
 
-def builtin_explainers() -> dict[str, Explainer]:
-    """The built-in explainers by name."""
-    explainers: list[Explainer] = [
-        LeaveOneOut(),
-        GradientTimesInput(),
-        IntegratedGradients(),
-        AttentionRollout(),
-        EpsilonLRP(),
-        AttnLRP(),
-        CPLRP(),
-        DeepLiftRescale(),
-        BlockwiseLRP(),
-        MaskGate(),
-        FiniteMaskGate(),
-        ReadoutGate(),
-        GroupedMaskGate(),
-        BudgetedLeaveOneOut(),
-    ]
-    return {explainer.name: explainer for explainer in explainers}
-
-
 def installed(group: str) -> dict[str, EntryPoint]:
-    """What installed packages offer under a group of entry points, by name; nothing of it is imported.
+    """The entry points of a group that installed packages offer, by name; none of them is imported.
 
     Raises:
-        ValueError: two packages offer something under one name.
+        ValueError: two packages offer different objects under the same name.
     """
-    found: dict[str, EntryPoint] = {}
+    points: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
-        other = found.setdefault(point.name, point)
-        if other.value != point.value:
+        first = points.setdefault(point.name, point)
+        if first.value != point.value:
             raise ValueError(
-                f"{provider(other)} and {provider(point)} both offer a {point.name!r} in {group}: uninstall one, or "
+                f"{provider(first)} and {provider(point)} both offer a {point.name!r} in {group}: uninstall one, or "
                 "name the object itself, as module:Object"
             )
-    return found
+    return points
 
 
 def provider(point: EntryPoint) -> str:
@@ -67,35 +38,28 @@ def provider(point: EntryPoint) -> str:
 
 
 def load_explainer(spec: str) -> Explainer:
-    """An explainer by its built-in name, by that of an entry point, or by ``pkg.module:Object``.
+    """An explainer by its built-in name, by the name of an entry point, or by ``pkg.module:Object``.
 
-    A class is called without arguments, and whatever `as_explainer` takes is taken.
+    A class is called without arguments. `as_explainer` says which objects are explainers.
 
     Raises:
-        ValueError: no such name (with the nearest one), no such object, an object that is no explainer, or one with
-            the name of a built-in.
-        ImportError: the module does not import; the traceback is its own.
+        ValueError: the name is unknown (the message has the nearest names), the module has no such object, the object
+            is not an explainer, or it has the name of a built-in explainer.
+        ImportError: the module does not import; the traceback is the module's own.
     """
     builtin, offered = builtin_explainers(), installed(GROUP)
     if spec in builtin:
         return builtin[spec]
-    named = f"{offered[spec].module}:{offered[spec].attr}" if spec in offered else spec
-    module_name, _, path = named.partition(":")
+    location = f"{offered[spec].module}:{offered[spec].attr}" if spec in offered else spec
+    module_name, _, path = location.partition(":")
     if spec in offered and not offered[spec].attr:
         raise ValueError(f"the entry point {spec} of {provider(offered[spec])} names no object: {offered[spec].value}")
     if not module_name or not path:
         raise ValueError(
-            unknown_name("explainer", spec, {*builtin, *offered}) + "; your own is given as pkg.module:Object"
+            unknown_name("explainer", spec, {*builtin, *offered}) + "; your own is written as pkg.module:Object"
         )
-    found: object = importlib.import_module(module_name)
-    for part in path.split("."):
-        if not hasattr(found, part):
-            raise ValueError(
-                unknown_name(f"object in {module_name}", part, vars(found) if hasattr(found, "__dict__") else ())
-            )
-        found = getattr(found, part)
     try:
-        explainer = as_explainer(found, spec if spec in offered else None)
+        explainer = as_explainer(_object(module_name, path), spec if spec in offered else None)
     except NotAnExplainer as error:
         raise ValueError(f"{spec} is no explainer: {error}") from error
     if explainer.name in builtin:
@@ -103,19 +67,25 @@ def load_explainer(spec: str) -> Explainer:
     return explainer
 
 
+def _object(module_name: str, path: str) -> Any:
+    """The object at a dotted path in a module."""
+    value: Any = importlib.import_module(module_name)
+    for part in path.split("."):
+        if not hasattr(value, part):
+            names = vars(value) if hasattr(value, "__dict__") else ()
+            raise ValueError(unknown_name(f"object in {module_name}", part, names))
+        value = getattr(value, part)
+    return value
+
+
 def origin(spec: str, explainer: Explainer) -> str:
-    """Where an explainer that was loaded by this name comes from, for the report."""
-    own = getattr(explainer, "origin", "")
+    """Where the explainer that was loaded by this name comes from, for the report.
+
+    For an explainer that calls another library: that library too. For an object whose call was guessed: the guess.
+    """
     if spec in builtin_explainers():
         return f"built in, faithcheck {version('faithcheck')}"
     offered = installed(GROUP)
     loaded = f"entry point {spec} of {provider(offered[spec])}" if spec in offered else spec
-    return f"{own}, by {loaded}" if own else loaded
-
-
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """The message for an unknown name: the nearest known ones, or all of them."""
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-    return f"unknown {kind} {name!r}: {hint}"
+    library, guessed = getattr(explainer, "origin", ""), getattr(explainer, "guessed", "")
+    return "; ".join(filter(None, [f"{library}, by {loaded}" if library else loaded, guessed]))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from faithcheck.axioms.alignment import evaluate
-from faithcheck.axioms.alignment.store import fingerprint
+from faithcheck.axioms.alignment.run_key import fingerprint
 from faithcheck.axioms.alignment.summary import summary
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content
 from faithcheck.explainers.protocol import Explainer
@@ -70,7 +71,7 @@ class Prepared:
     model: TextModel | ImageClassifier
     data: Texts | Images
     examples: list[Example]
-    setup: evaluate.Setup
+    setup: evaluate.AlignmentSettings
     chunk_reason: str
     folder: Path
 
@@ -91,7 +92,9 @@ def prepare(request: AlignRequest) -> Prepared:
         data = load_texts(request.data or "own", request.limit)
         examples = model.encode(data.texts)
     chunk, reason = choose_chunk(request, [len(example) for example in examples])
-    setup = evaluate.Setup(choose_removal(request, model, examples), chunk, request.max_tokens, request.seed)
+    setup = evaluate.AlignmentSettings(
+        choose_removal(request, model, examples), chunk, request.max_tokens, request.seed
+    )
     return Prepared(model, data, examples, setup, reason, request.cache or cache_folder() / "alignment")
 
 
@@ -147,7 +150,7 @@ def pool_of(model: TextModel | ImageClassifier, examples: Sequence[Example], see
     return {"pool": pool, "owners": tuple(content(inputs[i]) for i, chosen in wanted.items() for _ in chosen)}
 
 
-def choose_explainers(names: Sequence[str], setup: evaluate.Setup) -> list[Explainer]:
+def choose_explainers(names: Sequence[str], setup: evaluate.AlignmentSettings) -> list[Explainer]:
     """LOO and the explainers of these names; without names the explainers of Table 2.
 
     Raises:
@@ -193,7 +196,7 @@ def heading(request: AlignRequest, prepared: Prepared) -> Json:
             "fingerprint": data.fingerprint,
         },
         "settings": {
-            "removal": evaluate.described(setup.removal),
+            "removal": evaluate.describe_removal(setup.removal),
             "chunk": setup.chunk,
             "chunk_reason": prepared.chunk_reason,
             "max_length": getattr(model, "max_length", None),
@@ -237,7 +240,14 @@ def measure(request: AlignRequest, advance: Advance = lambda explainer, done, of
             **summary(examples, outcomes, setup.seed, prepared.model.model.dtype),
         }
     )
-    labels = {explainer.name: getattr(explainer, "label", explainer.name) for explainer in chosen}
+    labels = _labels(chosen)
     for row in document["explainers"]:
         row["label"] = labels[row["name"]]
     return document
+
+
+def _labels(explainers: Sequence[Explainer]) -> dict[str, str]:
+    """The label of each explainer by its name; variants of one explainer, which share its label, also show the name."""
+    labels = {explainer.name: getattr(explainer, "label", "") or explainer.name for explainer in explainers}
+    counts = Counter(labels.values())
+    return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in labels.items()}

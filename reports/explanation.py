@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from faithcheck.axioms.alignment.evaluate import Setup, described, table_2
+from faithcheck.axioms.alignment.evaluate import AlignmentSettings, table_2
 from faithcheck.explainers.loo.removal import AttentionMask
-from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
-from faithcheck.explainers.registry import unknown_name
+from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.models.case import Case, output_difference
 from faithcheck.models.pretrained.text import Example, NextToken, TextModel
+from faithcheck.models.unknown_name import unknown_name
 from faithcheck.reports import results
 from faithcheck.reports.options.explainers import choose_explainers
 from faithcheck.reports.results import Json
@@ -36,7 +36,7 @@ def choose_explainer(spec: str) -> Explainer:
     Raises:
         OptionError: an unknown name, or a module that cannot be imported.
     """
-    of_align = {explainer.name: explainer for explainer in table_2(Setup(AttentionMask()))}
+    of_align = {explainer.name: explainer for explainer in table_2(AlignmentSettings(AttentionMask()))}
     return of_align.get(spec) or choose_explainers([spec])[0]
 
 
@@ -83,7 +83,7 @@ def explain(model: TextModel, text: str, explainer: Explainer, target: str | Non
             "architecture": type(model.model).__name__,
             "text": text,
             "explainer": explainer.name,
-            "how": described(explainer),
+            "how": describe_settings(explainer),
             "origin": getattr(explainer, "origin", ""),
             "explained": _name(model, output),
             "decoder": isinstance(model, NextToken),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from faithcheck.axioms.engine import suite
-from faithcheck.axioms.engine.suite import Settings, SuppliedExpectation
+from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.expectations import SuppliedExpectation
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.pair import Pair
@@ -47,9 +47,3 @@ def run_settings(
         "threads": torch.get_num_threads(),
         "arguments": [str(argument) for argument in arguments],
     }
-
-
-def not_applicable(axioms: Iterable[str], explainers: Sequence[Explainer]) -> list[dict[str, str]]:
-    """The axioms that can never be measured for some of the explainers: ``axiom``, ``explainer`` and ``reason``."""
-    listed = getattr(suite, "not_applicable", None)  # not yet in every branch of the suite
-    return [] if listed is None else list(listed(list(axioms), explainers))

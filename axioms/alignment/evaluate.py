@@ -1,6 +1,7 @@
-"""Alignment with Leave-One-Out over a data set: every explainer's maps and perturbation curves, and what they say.
+"""Alignment with Leave-One-Out over a data set: the maps and perturbation curves of every explainer.
 
-Table 2 of You et al., arXiv 2510.18810, for any model of text or images that can `encode` and make a `case`.
+Table 2 of You et al., arXiv 2510.18810, for any model of text or images with the methods ``encode``, which makes
+examples, and ``case``, which makes a `Case` of examples.
 """
 
 from __future__ import annotations
@@ -18,66 +19,61 @@ from torch import Tensor, nn
 
 import faithcheck.explainers
 from faithcheck.axioms.alignment.perturbation_curves import curves
-from faithcheck.axioms.alignment.store import Store, digest, fingerprint, settings_of, sources
+from faithcheck.axioms.alignment.run_key import StoreError, digest, fingerprint, sources, state_of
+from faithcheck.axioms.alignment.store import Store
 from faithcheck.explainers.attention_rollout import AttentionRollout
-from faithcheck.explainers.gates.mask_gates import GroupedMaskGate
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
-from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.loo.removal import AttentionMask, Deletion, GaussianNoise, Removal, Replacement, Resampling
-from faithcheck.explainers.lrp.engine import CPLRP, LRP, AttnLRP
-from faithcheck.explainers.lrp.rules import layer_norm_rule
-from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
+from faithcheck.explainers.loo.removal import Removal
+from faithcheck.explainers.lrp.engine import CPLRP, AttnLRP
+from faithcheck.explainers.protocol import (
+    Explainer,
+    InvalidAttribution,
+    Unsupported,
+    attribution_of,
+    describe_settings,
+)
 from faithcheck.models.case import Case
 
-IG_STEPS = 20  # as in the figures that the project compares with; what it misses of completeness is reported
+IG_STEPS = 20  # as in the figures that the project compares with; the error of completeness is reported
 MAX_TOKENS = 4096
-LONG, CHUNK = 128, 16  # texts of more features than LONG are perturbed in chunks: the paper's IMDB setting
+LONG, CHUNK = 128, 16  # texts of more features than LONG are perturbed in chunks, as the paper perturbs IMDB
 
 TABLE_2 = ("loo", "ig_zero", "ig_pad", "ig_mask", "attention_rollout", "gradient_x_input", "attnlrp", "cplrp")
 Json = dict[str, Any]
-
 
 log = logging.getLogger(__name__)
 
 
 class AlignmentError(ValueError):
-    """The data cannot be measured as asked. The message says why and what to change."""
+    """The data cannot be measured with these settings. The message says why and what to change."""
 
 
 class Example(Protocol):
-    """One example as its features: `faithcheck.models.pretrained.text.Example`."""
+    """One example of the data set, as `faithcheck.models.pretrained.text.Example` is one."""
 
     @property
     def features(self) -> Tensor:
-        """What the model embeds, a row per feature."""
+        """The values that the model embeds, one row per feature: ``(features, …)``."""
         ...
 
     @property
     def special_tokens_mask(self) -> Tensor:
-        """``(n,)`` bool, true at special positions."""
+        """``(features,)`` bool, true at special tokens."""
         ...
 
     @property
     def truncated(self) -> bool:
-        """Whether it was cut."""
-        ...
-
-
-class Reader(Protocol):
-    """A module that makes its own cases: `faithcheck.models.pretrained.text.TextModel`."""
-
-    def case(self, examples: Sequence[Any]) -> Case:
-        """The case of these examples, the predicted output explained."""
+        """Whether the example was cut to the maximum length."""
         ...
 
 
 @dataclass(frozen=True)
-class Setup:
+class AlignmentSettings:
     """How alignment is measured.
 
     Attributes:
-        removal: what a removed feature is, for LOO and for the curves.
+        removal: the way a feature is removed, for LOO and for the curves.
         chunk: how many neighbouring features the curves remove at once; LOO removes single ones.
         max_tokens: the most features in one forward pass, padding included.
         seed: of the bootstrap.
@@ -90,16 +86,16 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one explainer gave.
+class ExplainerResult:
+    """The maps and perturbation curves of one explainer, or the reason why it could not be measured.
 
     Attributes:
-        name: the explainer's.
+        name: the name of the explainer.
         how: its settings, in words.
-        records: {example: {"target", "map", "morf", "lerf"}}, empty where it was refused.
-        refused: why the explainer could not be measured; empty where it was.
+        records: {example: {"target", "map", "morf", "lerf"}}, empty if the explainer could not be measured.
+        refused: why the explainer could not be measured; else empty.
         warned: its warnings, in the order of the batches.
-        batches: how many there were.
+        batches: the number of batches.
     """
 
     name: str
@@ -110,16 +106,16 @@ class Outcome:
     batches: int = 0
 
 
-def table_2(setup: Setup) -> list[Explainer]:
+def table_2(settings: AlignmentSettings) -> list[Explainer]:
     """The explainers of Table 2, with IG from three baselines, and gradient × input.
 
-    LRP in the limit ε → 0: with the paper's 1e-6, a float32 map depends on the batch that its text is in, by up to
-    4e-4 of its largest value on MiniLM, as z + ε·sign z jumps where round-off moves z past 0.
+    LRP is taken in the limit ε → 0. With the paper's ε = 1e-6 a float32 map depends on the other texts of its batch, by
+    up to 4e-4 of its largest value on MiniLM: z + ε·sign z jumps if round-off changes the sign of z.
     """
     return [
-        LeaveOneOut(setup.removal, max_tokens=setup.max_tokens),
+        LeaveOneOut(settings.removal, max_tokens=settings.max_tokens),
         *(
-            IntegratedGradients(IG_STEPS, baseline, f"ig_{baseline}", max_tokens=setup.max_tokens)
+            IntegratedGradients(IG_STEPS, baseline, f"ig_{baseline}", max_tokens=settings.max_tokens)
             for baseline in ("zero", "pad", "mask")
         ),
         AttentionRollout(),
@@ -129,47 +125,14 @@ def table_2(setup: Setup) -> list[Explainer]:
     ]
 
 
-def described(used: object) -> str:
-    """An explainer or a removal in words: what it is set to."""
-    match used:
-        case LeaveOneOut():
-            return f"removed: {described(used.removal)}"
-        case IntegratedGradients():
-            start = used.baseline or "the case's baseline"
-            return f"Gauss–Legendre quadrature of {used.steps} nodes on the way from {start}"
-        case AttentionRollout():
-            form = (
-                "½A + ½I a layer (Abnar & Zuidema)"
-                if used.residual
-                else "A a layer, without residual (the paper's form)"
-            )
-            row = "the row that the output is read at" if used.row is None else f"row {used.row}"
-            return f"{form}, mean over heads, {row}"
-        case LRP():
-            norm = "; σ of LayerNorm held constant" if used.rules.get("layer_norm") is layer_norm_rule else ""
-            return (f"ε = {used.epsilon:g}" if used.epsilon else "ε → 0") + norm
-        case GroupedMaskGate():
-            return f"{used.groups} groups of features, each halfway to being removed in a pass of its own"
-        case BudgetedLeaveOneOut():
-            rows = f"{used.budget:.0%} of full LOO's rows" if isinstance(used.budget, float) else f"{used.budget} rows"
-            targets = {"error": used.error, "correlation": used.correlation}
-            return "; ".join([rows, *(f"to a {name} of {value:g}" for name, value in targets.items() if value)])
-        case AttentionMask():
-            return "attention mask 0, as in the paper"
-        case Replacement():
-            return f"replaced by {used.name}"
-        case Deletion():
-            return "deleted, the rest closing up"
-        case Resampling():
-            return f"replaced by one of the data set, mean of {used.draws} draws, seed {used.seed}"
-        case GaussianNoise():
-            noise = f"Gaussian noise of {used.scale:g} × its root mean square added"
-            return f"{noise}, mean of {used.draws} draws, seed {used.seed}"
-    return f"{type(used).__module__}.{type(used).__qualname__}"
+def describe_removal(removal: Removal) -> str:
+    """A removal in words: its own description, else the path of its class."""
+    description = getattr(removal, "description", None)
+    return description if isinstance(description, str) else describe_settings(removal)
 
 
 def measurable(examples: Sequence[Example]) -> list[int]:
-    """The examples that have a feature which is not special, and something that is left without it."""
+    """The examples with a feature that is not special, and at least one other feature that remains if it is removed."""
     return [
         i
         for i, example in enumerate(examples)
@@ -178,9 +141,9 @@ def measurable(examples: Sequence[Example]) -> list[int]:
 
 
 def batches(examples: Sequence[Example], max_tokens: int) -> list[list[int]]:
-    """Which examples run together: those of like length, so many that LOO fits one forward pass, at least one.
+    """Which examples run together: examples of similar length, as many as fit one forward pass of LOO, at least one.
 
-    It depends on nothing but the lengths, so that a run that goes on has the batches that it had.
+    The batches depend on the lengths alone, so that a resumed run has the same batches.
 
     Raises:
         AlignmentError: no example can be measured, or one alone has more than ``max_tokens`` features.
@@ -188,7 +151,7 @@ def batches(examples: Sequence[Example], max_tokens: int) -> list[list[int]]:
     order = sorted(measurable(examples), key=lambda i: (len(examples[i].special_tokens_mask), i))
     if not order:
         raise AlignmentError(f"none of the {len(examples)} examples has a feature that is not special")
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     for i in order:
         n = len(examples[i].special_tokens_mask)
         if n > max_tokens:
@@ -196,54 +159,54 @@ def batches(examples: Sequence[Example], max_tokens: int) -> list[list[int]]:
                 f"example {i} has {n} features, more than the {max_tokens} of one forward pass: raise --max-tokens, "
                 "or cut the texts with --max-length"
             )
-        # The longest comes last: every row is padded to its length; LOO has n rows and the whole.
-        if found and (len(found[-1]) + 1) * n * (n + 1) <= max_tokens:
-            found[-1].append(i)
+        # The last example is the longest: all rows are padded to its length. LOO has n + 1 rows per example.
+        if groups and (len(groups[-1]) + 1) * n * (n + 1) <= max_tokens:
+            groups[-1].append(i)
         else:
-            found.append([i])
-    return found
+            groups.append([i])
+    return groups
 
 
 def align(
     model: Any,
     examples: Sequence[Example],
     explainers: Iterable[Explainer],
-    setup: Setup,
+    settings: AlignmentSettings,
     folder: Path,
     advance: Callable[[str, int], None] = lambda explainer, done: None,
-) -> list[Outcome]:
-    """Explain the predicted output of every example by every explainer, and follow each map's perturbation curves.
+) -> list[ExplainerResult]:
+    """Explain the predicted output of every example by every explainer, and measure each map's perturbation curves.
 
-    What is measured is kept in ``folder`` batch by batch; what is there already is not measured again.
+    Measurements are stored in ``folder`` batch by batch; batches that are stored already are not measured again.
 
     Args:
-        model: an `nn.Module` that is a `Reader` too.
+        model: an `nn.Module` with a method ``case(examples)``.
         examples: from its ``encode``.
-        explainers: LOO, if it is to be compared with, among them.
-        setup: removal, chunk, memory.
-        folder: of the stores, one file an explainer.
+        explainers: the explainers; Leave-One-Out must be among them for correlations with it.
+        settings: removal, chunk, memory.
+        folder: of the stores, one file per explainer.
         advance: called with the explainer's name and the number of examples done since the last call.
 
     Raises:
-        AlignmentError: no example has features, or one has too many.
-        StoreError: another run has the store, or an explainer cannot be written down.
+        AlignmentError: no example can be measured, or one has too many features.
+        StoreError: another run has the store open, or an explainer cannot be written down.
     """
-    plan = batches(examples, setup.max_tokens)
-    common = determining(model, examples, plan, setup)
-    return [_outcome(model, examples, plan, explainer, setup, common, folder, advance) for explainer in explainers]
+    plan = batches(examples, settings.max_tokens)
+    key = common_key(model, examples, plan, settings)
+    return [_result(model, examples, plan, explainer, settings, key, folder, advance) for explainer in explainers]
 
 
-def determining(model: Any, examples: Sequence[Example], plan: list[list[int]], setup: Setup) -> Json:
-    """What determines the numbers, but for the explainer."""
+def common_key(model: Any, examples: Sequence[Example], plan: list[list[int]], settings: AlignmentSettings) -> Json:
+    """Everything but the explainer that determines the numbers: the part of the run key that all explainers share."""
     assert isinstance(model, nn.Module)
     first = model.case([examples[plan[0][0]]])  # type: ignore[operator]
     return {
         "model": fingerprint(model),
         "examples": [[digest(example.features), digest(example.special_tokens_mask)] for example in examples],
-        "references": {name: digest(value) for name, value in first.replacements.items()},
-        "removal": settings_of(setup.removal),
-        "chunk": setup.chunk,
-        "max_tokens": setup.max_tokens,
+        "replacements": {name: digest(value) for name, value in first.replacements.items()},
+        "removal": state_of(settings.removal),
+        "chunk": settings.chunk,
+        "max_tokens": settings.max_tokens,
         "dtype": str(first.inputs.dtype),
         "device": first.inputs.device.type,
         "threads": torch.get_num_threads(),
@@ -252,60 +215,61 @@ def determining(model: Any, examples: Sequence[Example], plan: list[list[int]], 
     }
 
 
-def _outcome(
+def _result(
     model: Any,
     examples: Sequence[Example],
     plan: list[list[int]],
     explainer: Explainer,
-    setup: Setup,
-    common: Json,
+    settings: AlignmentSettings,
+    key: Json,
     folder: Path,
     advance: Callable[[str, int], None],
-) -> Outcome:
-    with Store(folder, explainer.name, {**common, "explainer": settings_of(explainer)}) as store:
+) -> ExplainerResult:
+    with Store(folder, explainer.name, {**key, "explainer": state_of(explainer)}) as store:
         for number, batch in enumerate(plan):
             if number not in store.batches:
                 try:
-                    store.append(number, measure(model, [examples[i] for i in batch], explainer, setup))
-                except OSError:  # of the disk
+                    store.append(number, measure(model, [examples[i] for i in batch], explainer, settings))
+                except (OSError, StoreError):  # the disk failed, not the explainer
                     raise
-                except Exception as error:  # a stranger's explainer may raise anything; the others run on
+                except Exception as error:  # an explainer may raise anything; the other explainers still run
                     expected = isinstance(error, Unsupported | InvalidAttribution)
                     if not expected:
                         log.error("%s raised", explainer.name, exc_info=True)
                     advance(explainer.name, sum(map(len, plan[number:])))
-                    why = str(error) if expected else f"it raised {type(error).__name__}: {error}"
-                    return Outcome(explainer.name, described(explainer), refused=why)
+                    reason = str(error) if expected else f"it raised {type(error).__name__}: {error}"
+                    return ExplainerResult(explainer.name, describe_settings(explainer), refused=reason)
             advance(explainer.name, len(batch))
         measured = [store.batches[number] for number in range(len(plan))]
-    return Outcome(
+    contents = zip(plan, measured, strict=True)
+    return ExplainerResult(
         explainer.name,
-        described(explainer),
-        {i: r for batch, made in zip(plan, measured, strict=True) for i, r in zip(batch, made["records"], strict=True)},
-        warned=[warning for made in measured for warning in made["warnings"]],
+        describe_settings(explainer),
+        {i: r for batch, content in contents for i, r in zip(batch, content["records"], strict=True)},
+        warned=[warning for content in measured for warning in content["warnings"]],
         batches=len(plan),
     )
 
 
-def measure(model: Any, examples: Sequence[Example], explainer: Explainer, setup: Setup) -> Json:
+def measure(model: Any, examples: Sequence[Example], explainer: Explainer, settings: AlignmentSettings) -> Json:
     """One batch: each example's target, map of its features, and outputs along MoRF and LeRF; and the warnings."""
     case: Case = model.case(examples)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         attribution = attribution_of(explainer, model, case)
-    records = recorded(model, case, attribution, setup)
+    records = records_of(model, case, attribution, settings)
     return {"records": records, "warnings": [f"{w.category.__name__}: {w.message}" for w in caught]}
 
 
-def recorded(model: Any, case: Case, attribution: Tensor, setup: Setup) -> list[Json]:
-    """What is kept of each example: its target, its map ``(batch, features)``, and the outputs along MoRF and LeRF."""
-    removed = curves(model, case, attribution, setup.removal, setup.chunk, setup.max_tokens)
+def records_of(model: Any, case: Case, attribution: Tensor, settings: AlignmentSettings) -> list[Json]:
+    """What is stored of each example: its target, its map ``(features,)``, and the outputs along MoRF and LeRF."""
+    outputs = curves(model, case, attribution, settings.removal, settings.chunk, settings.max_tokens)
     return [
         {
             "target": int(case.target[i]),
             "map": attribution[i, case.unpadded[i]].tolist(),
-            "morf": removed.morf[i].tolist(),
-            "lerf": removed.lerf[i].tolist(),
+            "morf": outputs.morf[i].tolist(),
+            "lerf": outputs.lerf[i].tolist(),
         }
         for i in range(len(attribution))
     ]

@@ -1,12 +1,12 @@
-"""Perturbation curves: the explained output as features are removed, the most or the least relevant first.
+"""Perturbation curves: the target output as features are removed, the most or the least relevant first.
 
 MoRF and LeRF of Samek et al. 2017, arXiv 1509.06321; Δ = LeRF − MoRF as in arXiv 2510.18810, §4.1. A curve has K + 1
-points f(x⁽ᵏ⁾), k = 0 … K: x⁽⁰⁾ is x, and x⁽ᴷ⁾ is without any feature but special ones. It is summarised in two ways:
+points f(x⁽ᵏ⁾), k = 0 … K: x⁽⁰⁾ is x, and x⁽ᴷ⁾ keeps special features only. It is summarised in two ways:
 
-* `mean_output`, the mean of f(x⁽ᵏ⁾) over k = 0 … K: how the paper's figures read (a good map has a low MoRF);
+* `mean_output`, the mean of f(x⁽ᵏ⁾) over k = 0 … K, as in the paper's figures (a good map has a low MoRF);
 * `aopc`, Samek et al.'s area over the curve, the mean of f(x) − f(x⁽ᵏ⁾): a drop (a good map has a high MoRF).
 
-Δ is the same by either: mean output LeRF − MoRF = AOPC MoRF − LeRF.
+Δ is the same in both: mean output LeRF − MoRF = AOPC MoRF − AOPC LeRF.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from faithcheck.models.case import Case
 
 
 class Curves(NamedTuple):
-    """The explained output along both curves, ``(K + 1,)`` for each example; K differs where lengths do."""
+    """The target output along both curves, ``(K + 1,)`` for each example; K depends on the example's length."""
 
     morf: list[Tensor]
     lerf: list[Tensor]
@@ -33,19 +33,20 @@ def curves(
 ) -> Curves:
     """Remove each example's features one after the other, the most and the least relevant first.
 
-    Special features and padding are never removed. Of equally relevant ones the earlier goes first, in both orders.
+    Special features and padding are never removed. Of equally relevant features the first in the example is removed
+    first, in both orders.
 
     Args:
         model: maps the case to ``(batch, outputs)``.
         case: the examples.
         attribution: ``(batch, features)``, the relevance.
-        removal: what a removed feature is; the output is the mean over its draws.
+        removal: the way a feature is removed; the output is the mean over its draws.
         chunk: how many neighbouring features are removed at each step; a chunk's relevance is the sum of theirs. The
             last chunk may be shorter.
         max_tokens: the most features, padding included, in one forward pass; bounds memory, not the result.
 
     Raises:
-        ValueError: the attribution is not of the case, or not finite; ``chunk`` or ``max_tokens`` below 1.
+        ValueError: the attribution has another shape than the case or is not finite; ``chunk`` or ``max_tokens`` < 1.
         Unsupported: from the removal.
     """
     if attribution.shape != case.shape or not bool(attribution.isfinite().all()):
@@ -66,9 +67,9 @@ def curves(
 
 
 def removals(relevance: Tensor, removable: Tensor, chunk: int) -> Tensor:
-    """What one example is without along both curves, ``(2K, features)`` bool, or ``(1, features)`` where K = 0.
+    """The features removed from one example along both curves: ``(2K, features)`` bool, or ``(1, features)`` for K = 0.
 
-    Row 0 removes nothing; then follow MoRF's K steps, and LeRF's but for the last, which is MoRF's too.
+    Row 0 removes nothing. Then follow the K steps of MoRF, and the first K − 1 of LeRF: both end with the same step.
 
     Args:
         relevance: ``(features,)``.
@@ -76,7 +77,7 @@ def removals(relevance: Tensor, removable: Tensor, chunk: int) -> Tensor:
         chunk: features removed at each step.
     """
     places = removable.nonzero()[:, 0]
-    unit = torch.arange(len(places), device=places.device) // chunk  # which chunk each removable feature is in
+    chunk_of = torch.arange(len(places), device=places.device) // chunk
     steps = -(-len(places) // chunk)
     filled = torch.nn.functional.pad(relevance[places].double(), (0, steps * chunk - len(places)))
     sums = filled.view(steps, chunk).sum(1)
@@ -84,7 +85,7 @@ def removals(relevance: Tensor, removable: Tensor, chunk: int) -> Tensor:
     for most_first in (True, False):
         rank = sums.argsort(descending=most_first, stable=True).argsort()
         removed = removable.new_zeros(steps, len(removable))
-        removed[:, places] = rank[unit] <= torch.arange(steps, device=places.device).unsqueeze(1)
+        removed[:, places] = rank[chunk_of] <= torch.arange(steps, device=places.device).unsqueeze(1)
         rows.append(removed if most_first else removed[:-1])
     return torch.cat(rows)
 

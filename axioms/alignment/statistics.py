@@ -1,6 +1,6 @@
-"""What figures over examples say: a mean with its bootstrap interval, a paired test, and why a figure is undefined.
+"""Statistics over examples: a mean with its bootstrap interval, a paired test, and why a figure is undefined.
 
-An undefined figure is None, is left out and is counted. NaN is refused: nothing here may hide one in a mean.
+An undefined figure is None: it is left out and counted. NaN and infinity are refused, so that no mean can hide them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from scipy import stats
 
 RESAMPLES = 9999
 CONFIDENCE = 0.95
-BLOCK = 2**22  # numbers that a bootstrap draws at once: bounds memory
+BLOCK = 2**22  # the numbers that a bootstrap draws at once: this bounds memory
 
 
 def undefined(attribution: np.ndarray, loo: np.ndarray, noise: float = 0.0) -> str | None:
-    """Why two maps ``(features,)`` have no correlation, or None where they have one.
+    """Why two maps ``(features,)`` have no correlation; None if they have one.
 
-    A map is constant if its values differ by no more than 10⁻¹² of the largest: by round-off in float64. LOO is a
-    difference of outputs, and is also constant if its values differ by no more than ``noise``, the outputs' round-off.
+    A map counts as constant if its values differ by no more than 10⁻¹² of the largest, which is round-off in float64.
+    LOO is a difference of outputs: it also counts as constant if its values differ by no more than ``noise``, the
+    round-off of the outputs.
     """
     if len(loo) < 2:
         return "fewer than two features"
@@ -34,11 +35,11 @@ def interval(values: Sequence[float | None], seed: int = 0) -> dict[str, float |
     """The mean over examples with its 95 % bootstrap interval.
 
     Args:
-        values: one an example, None where it is undefined.
+        values: one per example, None if it is undefined.
         seed: of the bootstrap.
 
     Returns:
-        ``mean`` (None where nothing is defined), ``low`` and ``high`` (see `percentiles`), ``n`` defined values and the
+        ``mean`` (None if no value is defined), ``low`` and ``high`` (see `percentiles`), ``n`` defined values and the
         number of ``undefined`` ones.
 
     Raises:
@@ -59,25 +60,25 @@ def paired(a: Sequence[float | None], b: Sequence[float | None], seed: int = 0) 
     """The mean of a − b over examples, its 95 % bootstrap interval, and a test of whether a and b differ.
 
     Args:
-        a: one value an example, None where it is undefined.
-        b: of the same examples, in the same order.
+        a: one value per example, None if it is undefined.
+        b: the other values of the same examples, in the same order.
         seed: of the bootstrap.
 
     Returns:
-        ``difference``, ``low`` and ``high``; ``p``, two-sided, of the Wilcoxon signed-rank test, None where fewer than
-        two pairs are defined or none differs; ``n`` pairs with both values defined, and the number of ``undefined``.
+        ``difference``, ``low`` and ``high``; ``p``, two-sided, of the Wilcoxon signed-rank test, None if fewer than two
+        pairs are defined or no pair differs; ``n`` pairs with both values defined, and the number of ``undefined``.
 
     Raises:
-        ValueError: unlike many values, or one is NaN or infinite.
+        ValueError: the numbers of values differ, or a value is NaN or infinite.
     """
     pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     differences = [x - y for x, y in pairs]
-    found = interval(differences, seed)
+    mean = interval(differences, seed)
     tested = len(pairs) >= 2 and any(differences)
     return {
-        "difference": found["mean"],
-        "low": found["low"],
-        "high": found["high"],
+        "difference": mean["mean"],
+        "low": mean["low"],
+        "high": mean["high"],
         "p": float(stats.wilcoxon(differences).pvalue) if tested else None,
         "n": len(pairs),
         "undefined": len(a) - len(pairs),
@@ -87,18 +88,18 @@ def paired(a: Sequence[float | None], b: Sequence[float | None], seed: int = 0) 
 def percentiles(values: np.ndarray, seed: int = 0) -> tuple[float | None, float | None]:
     """The 95 % bootstrap interval of the mean of ``values`` ``(n,)``; (None, None) for fewer than two.
 
-    Percentiles of the means of 9,999 resamples; Efron & Tibshirani 1993, §13.3. Unlike BCa they are defined for
-    constant values, and need no jackknife, which takes n² numbers.
+    Percentiles of the means of 9,999 resamples; Efron & Tibshirani 1993, §13.3. Unlike BCa intervals they are defined
+    for constant values, and need no jackknife, which takes n² numbers.
 
     Raises:
         ValueError: a value is NaN or infinite.
     """
     bad = sum(not math.isfinite(value) for value in values)
     if bad:
-        raise ValueError(f"{bad} of {len(values)} values are NaN or infinite: give None where a figure is undefined")
+        raise ValueError(f"{bad} of {len(values)} values are NaN or infinite: pass None for a figure that is undefined")
     if len(values) < 2:
         return None, None
-    found = stats.bootstrap(
+    bounds = stats.bootstrap(
         (values,),
         np.mean,
         n_resamples=RESAMPLES,
@@ -107,4 +108,4 @@ def percentiles(values: np.ndarray, seed: int = 0) -> tuple[float | None, float 
         batch=max(1, BLOCK // len(values)),
         random_state=np.random.default_rng(seed),
     ).confidence_interval
-    return float(found.low), float(found.high)
+    return float(bounds.low), float(bounds.high)

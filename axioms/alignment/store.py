@@ -1,204 +1,138 @@
-"""Measurements on disk, batch by batch as they are made, so that a run that is killed goes on where it was."""
+"""The store: measurements in an SQLite database, written batch by batch as they are made, so that a run can resume."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
-import os
 import re
-import sys
-import zlib
+import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, ModuleType, TracebackType
-from typing import IO, Any, Self
+from types import TracebackType
+from typing import Any, Self
 
-import torch
-from torch import Tensor, nn
+from faithcheck.axioms.alignment.run_key import StoreError, plain_json
 
 log = logging.getLogger(__name__)
 
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS run (key TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS batches (batch INTEGER PRIMARY KEY, content TEXT NOT NULL, sha256 TEXT NOT NULL)",
+)
 
-class StoreError(RuntimeError):
-    """The store cannot be used: another run has it, or what names it cannot be written down."""
+
+class _Damaged(Exception):
+    """The file is no database, or holds the numbers of another run."""
 
 
 class Store:
-    """A file of JSON lines: what determines its numbers, then one line a batch, each with its checksum.
+    """The measurements of one run key: a database file with the key and one row per batch.
 
-    Use it as a context manager; inside, no other process can have it. A line that was being written when the process
-    was killed is dropped; one that is damaged otherwise is dropped with those after it, and a warning in the log.
+    Use it as a context manager: inside, no other process can open the file. Each batch is on the disk when `append`
+    returns. A file or row that is damaged is dropped with a warning in the log, and is measured anew.
+
+    Attributes:
+        file: the database file.
+        batches: the content of every batch that the file holds, by its number.
 
     Args:
-        folder: made where it is not there.
-        name: the start of the file's name; the SHA-256 of ``key`` is the rest.
-        key: everything that determines the numbers, in plain values.
+        folder: created if it does not exist.
+        name: the start of the file's name; the rest is the SHA-256 of ``key``.
+        key: everything that determines the numbers, in plain values; see `faithcheck.axioms.alignment.run_key`.
 
     Raises:
-        StoreError: another run has the file.
-        OSError: it cannot be written.
+        StoreError: another run has the file open, or it cannot be opened or written.
+        OSError: the folder cannot be created.
     """
 
     def __init__(self, folder: Path, name: str, key: Mapping[str, Any]) -> None:
         self.key = plain_json(key)
         start = re.sub(r"[^\w.+-]+", "_", name)  # a name with a slash stays in the folder
-        self.file = folder / f"{start}-{hashlib.sha256(self.key.encode()).hexdigest()[:32]}.jsonl"
+        self.file = folder / f"{start}-{hashlib.sha256(self.key.encode()).hexdigest()[:32]}.sqlite"
         self.batches: dict[int, Any] = {}
-        self._stream: IO[bytes] | None = None
+        self._connection: sqlite3.Connection | None = None
 
     def __enter__(self) -> Self:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        self._stream = self.file.open("a+b")
         try:
-            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._stream.close()
-            raise StoreError(f"{self.file}: another run is measuring the same: wait for it to end") from error
-        self._read(self._stream)
+            self._open()
+        except _Damaged as damage:
+            log.warning("%s is damaged (%s): everything in it is measured anew", self.file, damage)
+            self.file.unlink()
+            self._open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._stream is not None
-        self._stream.close()
+        self._close()
 
     def append(self, batch: int, content: Any) -> None:
-        """Keep a batch; on return it is on the disk."""
-        self._write({"batch": batch, "content": content})
+        """Store a batch; it is on the disk when this returns.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        assert self._connection is not None
+        text = plain_json(content)
+        try:
+            self._connection.execute("INSERT INTO batches VALUES (?, ?, ?)", (batch, text, _sha256(text)))
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.file} cannot be written: {error}") from error
         self.batches[batch] = content
 
-    def _write(self, entry: Mapping[str, Any]) -> None:
-        assert self._stream is not None
-        text = plain_json(entry)
-        self._stream.write(f'["{zlib.crc32(text.encode()):08x}",{text}]\n'.encode())
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
+    def _open(self) -> None:
+        """Lock the file for this connection, create the tables, and read the rows.
 
-    def _read(self, stream: IO[bytes]) -> None:
-        """Read the intact lines, cut the file after the last of them, and begin it where there is none."""
-        stream.seek(0)
-        lines = stream.readlines()
-        intact = 0
-        for number, line in enumerate(lines):
-            entry = _intact(line)
-            if entry is None or (number == 0 and entry != {"key": self.key}):
-                break
-            if number:
-                self.batches[entry["batch"]] = entry["content"]
-            intact += 1
-        lost = lines[intact:]
-        if lost and (len(lost) > 1 or lost[0].endswith(b"\n")):
-            log.warning("%s is damaged at line %d: %d lines are measured anew", self.file, intact + 1, len(lost))
-        stream.truncate(sum(map(len, lines[:intact])))
-        if not intact:
-            self._write({"key": self.key})
+        Raises:
+            _Damaged: see there.
+            StoreError: see the class.
+        """
+        try:
+            self._connection = sqlite3.connect(self.file, timeout=0, isolation_level=None)
+            self._read(self._connection)
+        except BaseException as error:
+            self._close()
+            if not isinstance(error, sqlite3.DatabaseError):
+                raise
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
+            if code in LOCKED:
+                raise StoreError(f"{self.file}: another run is measuring the same: wait for it to end") from error
+            if code in DAMAGED or not isinstance(error, sqlite3.OperationalError):
+                raise _Damaged(str(error)) from error
+            raise StoreError(f"{self.file} cannot be opened or written: {error}") from error
 
+    def _read(self, connection: sqlite3.Connection) -> None:
+        # Exclusive mode holds the lock of the first transaction until the connection is closed.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("BEGIN EXCLUSIVE")
+        for statement in SCHEMA:
+            connection.execute(statement)
+        keys = [key for (key,) in connection.execute("SELECT key FROM run")]
+        if not keys:
+            connection.execute("INSERT INTO run VALUES (?)", (self.key,))
+        (intact,) = connection.execute("PRAGMA quick_check").fetchone()
+        if intact != "ok":
+            raise _Damaged(intact)
+        if keys not in ([], [self.key]):
+            raise _Damaged("it holds the numbers of another run")
+        rows = connection.execute("SELECT batch, content, sha256 FROM batches ORDER BY batch").fetchall()
+        damaged = [batch for batch, content, checksum in rows if _sha256(content) != checksum]
+        connection.executemany("DELETE FROM batches WHERE batch = ?", [(batch,) for batch in damaged])
+        connection.execute("COMMIT")
+        if damaged:
+            log.warning("%s: damaged batches %s are measured anew", self.file, ", ".join(map(str, damaged)))
+        self.batches = {batch: json.loads(content) for batch, content, _ in rows if batch not in damaged}
 
-def _intact(line: bytes) -> Any:
-    """What a line says, or None where it is torn or damaged."""
-    text = line[len('["00000000",') : -len("]\n")]
-    return json.loads(text) if line == b'["%08x",%b]\n' % (zlib.crc32(text), text) else None
-
-
-def plain_json(value: Any) -> str:
-    """The one JSON text of a value: sorted keys, no spaces; refuses NaN."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def settings_of(value: object, inside: tuple[int, ...] = ()) -> Any:
-    """Everything that an explainer or a removal is set to, in plain values: what names its numbers in a store.
-
-    It holds what pickle would, and runs none of it: functions and classes by name, with a hash of their code where they
-    are not faithcheck's own (`sources` has those); what a function closes over; tensors and bytes by their hash.
-
-    Raises:
-        StoreError: it holds what cannot be written down, an open file say, or itself.
-    """
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if id(value) in inside:
-        raise StoreError(f"a {type(value).__name__} that holds itself cannot be written down, so that nothing names it")
-    inside = (*inside, id(value))
-    if isinstance(value, Tensor):
-        return {"tensor": digest(value)}
-    if isinstance(value, bytes):
-        return {"bytes": hashlib.sha256(value).hexdigest()}
-    if isinstance(value, Mapping):
-        return {str(key): settings_of(item, inside) for key, item in value.items()}
-    if isinstance(value, frozenset | set):
-        return sorted(plain_json(settings_of(item, inside)) for item in value)
-    if isinstance(value, list | tuple):
-        return [settings_of(item, inside) for item in value]
-    if isinstance(value, FunctionType):
-        closed = [cell.cell_contents for cell in value.__closure__ or ()]
-        return [_named(value), settings_of([closed, value.__defaults__, value.__kwdefaults__], inside)]
-    if isinstance(value, type | BuiltinFunctionType):
-        return _named(value)
-    try:
-        reduced = value.__reduce_ex__(2)
-    except TypeError as error:
-        raise StoreError(f"{value!r:.80} cannot be written down, so that nothing names it: {error}") from error
-    return reduced if isinstance(reduced, str) else settings_of(reduced, inside)
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
-def _named(value: Any) -> str:
-    """A function's or class's name, and for a stranger's a hash of the file that has it."""
-    module = value.__module__ or ""
-    theirs = module.partition(".")[0] not in {"faithcheck", "torch", *sys.stdlib_module_names} or module == "__main__"
-    return f"{module}.{value.__qualname__}{_code_beside(module) if theirs else ''}"
-
-
-def _code_beside(module: str) -> str:
-    """SHA-256 of a stranger's code: of every module loaded from the folder of its package, or of its own file."""
-    top = sys.modules.get(module.partition(".")[0])
-    file = getattr(top, "__file__", None)
-    if file is None:
-        return ""
-    folder = Path(file).resolve().parent
-    loaded = {Path(found).resolve() for m in list(sys.modules.values()) if (found := getattr(m, "__file__", None))}
-    # A single file among the installed packages has strangers beside it.
-    beside = [Path(file).resolve()] if folder.name == "site-packages" else [f for f in loaded if folder in f.parents]
-    hashed = hashlib.sha256()
-    for path in sorted(beside):
-        hashed.update(path.read_bytes())
-    return f" {hashed.hexdigest()}"
-
-
-def digest(tensor: Tensor) -> str:
-    """SHA-256 of a tensor's dtype, shape and values."""
-    content = tensor.detach().cpu().contiguous()
-    hashed = hashlib.sha256(f"{content.dtype}{tuple(content.shape)}".encode())
-    hashed.update(content.flatten().view(torch.uint8).numpy().data)
-    return hashed.hexdigest()
-
-
-def fingerprint(model: nn.Module) -> str:
-    """SHA-256 of a model: its structure, the configuration of every part that has one, and its weights."""
-    hashed = hashlib.sha256(repr(model).encode())
-    for module in model.modules():
-        config: Any = getattr(module, "config", None)
-        if hasattr(config, "to_dict"):
-            # Where it was loaded from does not change it.
-            settings = {key: value for key, value in config.to_dict().items() if key != "_name_or_path"}
-            hashed.update(json.dumps(settings, sort_keys=True, default=str).encode())
-    for name, weight in model.state_dict().items():
-        hashed.update(f"{name} {digest(weight)}".encode())
-    return hashed.hexdigest()
-
-
-def sources(*used: Any) -> str:
-    """SHA-256 of the code that makes the numbers, so that what other code made is never taken for them.
-
-    Args:
-        used: modules; packages, for all of their modules; or classes and functions, for the module that has them.
-    """
-    hashed = hashlib.sha256()
-    for thing in used:
-        module = thing if isinstance(thing, ModuleType) else sys.modules[thing.__module__]
-        file = Path(str(module.__file__))
-        for source in sorted(file.parent.glob("*.py")) if file.name == "__init__.py" else [file]:
-            hashed.update(source.name.encode() + source.read_bytes())
-    return hashed.hexdigest()
+def _sha256(content: object) -> str:
+    return hashlib.sha256(str(content).encode()).hexdigest()

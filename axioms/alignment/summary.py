@@ -1,4 +1,4 @@
-"""What the maps and curves of `alignment` say: means over examples, their intervals, and comparisons in pairs."""
+"""The summary of an alignment: means over examples with their intervals, and paired comparisons of explainers."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ import numpy as np
 import torch
 
 from faithcheck.axioms.alignment import statistics
-from faithcheck.axioms.alignment.evaluate import Example, Json, Outcome, measurable
+from faithcheck.axioms.alignment.evaluate import Example, ExplainerResult, Json, measurable
 from faithcheck.axioms.alignment.perturbation_curves import aopc, delta, mean_output
 from faithcheck.axioms.loo_correlation import STATISTICS, correlations
 
 SCOPES = ("no_special", "all")
 CORRELATIONS = tuple(f"{name}_{scope}" for scope in SCOPES for name in STATISTICS)
 CURVES = ("lerf", "morf", "delta", "lerf_aopc", "morf_aopc")
-ROUND_OFF = 32  # units in the last place by which outputs of other batches differ, measured: 4 to 8 in float32
-AGAINST = "attnlrp"  # every explainer is compared with it
+ROUND_OFF = 32  # units in the last place; the same output in different batches was measured to differ by 4 to 8
+REFERENCE = "attnlrp"  # every other explainer is compared with it
 COMPARED = ("pearson_no_special", "spearman_no_special", "pearson_all", "pearson_sum_to_one_no_special", "delta")
 
 
-def summary(examples: Sequence[Example], outcomes: Sequence[Outcome], seed: int, dtype: torch.dtype) -> Json:
+def summary(examples: Sequence[Example], results: Sequence[ExplainerResult], seed: int, dtype: torch.dtype) -> Json:
     """Means over examples with 95 % intervals, and every explainer against AttnLRP, in plain values.
 
-    A figure that is undefined for an example is None there, is left out of means and pairs, and is counted by reason.
-    ``seed`` is the bootstrap's, and ``dtype`` that of the model's arithmetic, in whose round-off a LOO map is constant.
+    A figure that is undefined for an example is None. It is left out of means and pairs, and counted by reason.
+    ``seed`` is that of the bootstrap. ``dtype`` is that of the model: a LOO map that varies by round-off is constant.
 
     Returns:
-        ``counts`` of examples; ``examples``, which of them were measured (index) and their features that are not
-        special; ``explainers``, each with ``figures`` {name: mean, low, high, n}, ``undefined``
+        ``counts`` of examples; ``examples``, the indices of the measured ones and their numbers of features that are
+        not special; ``explainers``, each with ``figures`` {name: mean, low, high, n}, ``undefined``
         {scope: {reason: count}} and ``examples`` {name: a value per measured example}; ``comparisons``.
     """
     chosen = measurable(examples)
-    loo = next((outcome.records for outcome in outcomes if outcome.name == "loo"), {})
+    loo = next((result.records for result in results if result.name == "loo"), {})
     rows = {
-        outcome.name: [_figures(examples[i], outcome.records[i], loo.get(i), dtype) for i in chosen]
-        for outcome in outcomes
-        if not outcome.refused
+        result.name: [_figures(examples[i], result.records[i], loo.get(i), dtype) for i in chosen]
+        for result in results
+        if not result.refused
     }
     features = [int((~examples[i].special_tokens_mask).sum()) for i in chosen]
     return {
@@ -50,39 +50,39 @@ def summary(examples: Sequence[Example], outcomes: Sequence[Outcome], seed: int,
             "one_feature": features.count(1),
         },
         "examples": {"index": chosen, "features": features},
-        "explainers": [_summary(outcome, rows.get(outcome.name, []), seed) for outcome in outcomes],
+        "explainers": [_summary(result, rows.get(result.name, []), seed) for result in results],
         "comparisons": [
             {
                 "explainer": name,
-                "against": AGAINST,
+                "against": REFERENCE,
                 "figure": figure,
-                **_compare(rows[name], rows[AGAINST], figure, seed),
+                **_compare(rows[name], rows[REFERENCE], figure, seed),
             }
             for name in rows
             for figure in COMPARED
-            if AGAINST in rows and name != AGAINST
+            if REFERENCE in rows and name != REFERENCE
         ],
     }
 
 
 def _figures(example: Example, record: Json, loo: Json | None, dtype: torch.dtype) -> Json:
-    """One example's correlations with LOO, None where they are undefined and why; and its perturbation figures."""
-    kept = {
+    """One example's correlations with LOO, with the reason if they are undefined, and its perturbation figures."""
+    scopes = {
         "no_special": (~example.special_tokens_mask).numpy(),
         "all": np.ones(len(example.special_tokens_mask), dtype=bool),
     }
-    found: Json = {"undefined": {}}
+    figures: Json = {"undefined": {}}
     noise = ROUND_OFF * torch.finfo(dtype).eps * abs(record["morf"][0])  # the curves begin with f(x)
-    for scope, keep in kept.items():
-        attribution, removed = (
+    for scope, keep in scopes.items():
+        attribution, loo_map = (
             np.asarray(map_)[keep] for map_ in (record["map"], loo["map"] if loo else record["map"])
         )
-        defined = correlations(attribution, removed, noise) if loo else None
-        found |= {f"{name}_{scope}": defined[name] if defined else None for name in STATISTICS}
+        defined = correlations(attribution, loo_map, noise) if loo else None
+        figures |= {f"{name}_{scope}": defined[name] if defined else None for name in STATISTICS}
         if defined is None:
-            found["undefined"][scope] = statistics.undefined(attribution, removed, noise) if loo else "no LOO map"
+            figures["undefined"][scope] = statistics.undefined(attribution, loo_map, noise) if loo else "no LOO map"
     lerf, morf = record["lerf"], record["morf"]
-    return found | {
+    return figures | {
         "lerf": mean_output(lerf),
         "morf": mean_output(morf),
         "delta": delta(morf, lerf),
@@ -91,13 +91,13 @@ def _figures(example: Example, record: Json, loo: Json | None, dtype: torch.dtyp
     }
 
 
-def _summary(outcome: Outcome, rows: Sequence[Json], seed: int) -> Json:
-    first = f"the first: {outcome.warned[0]}" if outcome.warned else ""
-    warned = f"warnings: {len(outcome.warned)}, batches: {outcome.batches}; {first}" if first else ""
+def _summary(result: ExplainerResult, rows: Sequence[Json], seed: int) -> Json:
+    first = f"the first: {result.warned[0]}" if result.warned else ""
+    warned = f"warnings: {len(result.warned)}, batches: {result.batches}; {first}" if first else ""
     return {
-        "name": outcome.name,
-        "how": outcome.how,
-        "refused": outcome.refused,
+        "name": result.name,
+        "how": result.how,
+        "refused": result.refused,
         "warned": warned,
         "figures": {name: statistics.interval(_column(rows, name), seed) for name in (*CORRELATIONS, *CURVES)},
         "undefined": {
@@ -107,9 +107,9 @@ def _summary(outcome: Outcome, rows: Sequence[Json], seed: int) -> Json:
     }
 
 
-def _compare(rows: Sequence[Json], others: Sequence[Json], figure: str, seed: int) -> Json:
-    """The paired comparison, and both means over the pairs that it is made of."""
-    a, b = _column(rows, figure), _column(others, figure)
+def _compare(rows: Sequence[Json], reference: Sequence[Json], figure: str, seed: int) -> Json:
+    """The paired comparison, and both means over the pairs with two defined values."""
+    a, b = _column(rows, figure), _column(reference, figure)
     pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     mean, against = np.mean(pairs, axis=0).tolist() if pairs else (None, None)
     return {"mean": mean, "mean_against": against, **statistics.paired(a, b, seed)}

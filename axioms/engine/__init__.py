@@ -1,4 +1,4 @@
-"""The engine: plans checks, runs them in isolation, settles each measurement against what theory expects.
+"""The engine: it plans checks, runs each in isolation, and settles each measurement against what theory expects.
 
-What belongs here: whatever all axioms share. Not here: axioms, which are one file each in `faithcheck.axioms`.
+What belongs here: everything that all axioms share. Not here: axioms, which are one file each in `faithcheck.axioms`.
 """

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from faithcheck.axioms.engine.statuses import Status
 from faithcheck.models.pair import Expectation
-
-Status: TypeAlias = Literal[
-    "holds",
-    "predicted violation",
-    "expected error",
-    "recorded",
-    "broken claim",
-    "violation vanished",
-    "inconclusive",
-    "error",
-    "unsupported",
-]
-PASSING: frozenset[str] = frozenset({"holds", "predicted violation", "expected error", "recorded"})
 
 
 @dataclass(frozen=True)
@@ -34,7 +21,7 @@ class Measurement:
             every example, with the reason in ``detail["reason"]``.
         tol: the largest gap that round-off explains.
         values: what the axiom measured, ``(batch, …)``; an expectation's ``predict`` predicts this.
-        scale: ``(batch, …)``, what the gap is relative to, where a prediction is to be read on the gap's scale.
+        scale: ``(batch, …)``, the sizes that the gap is relative to; with it a prediction is reported as a gap too.
         detail: further figures for the report: strings, numbers, None.
     """
 
@@ -79,26 +66,26 @@ def settle(measurement: Measurement, expectation: Expectation, predicted: Tensor
     Args:
         measurement: what was measured.
         expectation: what theory expects.
-        predicted: the value of ``expectation.predict``, shaped like ``measurement.values``, where there is one.
+        predicted: the value of ``expectation.predict``, shaped like ``measurement.values``; None without a closed form.
 
     Returns:
-        The status, and the relative error of the prediction where there is one.
+        The status, and the relative error of the prediction, None without a closed form.
     """
     error = None
     if predicted is not None:
         error = relative_gap(measurement.values - predicted, measurement.values, predicted)
     gap = measurement.gap
     if expectation.verdict == "ERROR":
-        return "violation vanished", error
+        return Status.VIOLATION_VANISHED, error
     if gap is None:
-        return "unsupported", error
+        return Status.UNSUPPORTED, error
     if expectation.verdict == "UNCLAIMED":
-        return "recorded", error
+        return Status.RECORDED, error
     if expectation.verdict == "HOLDS":
-        return ("holds" if gap <= measurement.tol else "broken claim"), error
+        return (Status.HOLDS if gap <= measurement.tol else Status.BROKEN_CLAIM), error
     if gap <= measurement.tol:
-        return "violation vanished", error
+        return Status.VIOLATION_VANISHED, error
     if error is not None:
-        return ("predicted violation" if error <= measurement.tol else "inconclusive"), error
+        return (Status.PREDICTED_VIOLATION if error <= measurement.tol else Status.INCONCLUSIVE), error
     assert expectation.floor is not None
-    return ("predicted violation" if gap >= expectation.floor else "inconclusive"), error
+    return (Status.PREDICTED_VIOLATION if gap >= expectation.floor else Status.INCONCLUSIVE), error

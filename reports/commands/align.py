@@ -11,7 +11,7 @@ from typing import Any
 from transformers.utils import logging as hugging_face
 
 from faithcheck.axioms.alignment import evaluate
-from faithcheck.axioms.alignment.store import StoreError
+from faithcheck.axioms.alignment.run_key import StoreError
 from faithcheck.explainers.loo.removal import REMOVALS
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.data.handwritten_digits import DataError

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 from collections.abc import Sequence
 
 from transformers.utils import logging as hugging_face
 
-from faithcheck.axioms.engine import suite
-from faithcheck.explainers.registry import unknown_name
+from faithcheck.axioms.engine.check import Check, Settings
+from faithcheck.axioms.engine.check_explainer import DEFAULT_AXIOMS
+from faithcheck.axioms.engine.plan import not_applicable, plan
+from faithcheck.axioms.engine.registry import AXIOMS, SUMMARIES
 from faithcheck.models.data import handwritten_digits
+from faithcheck.models.unknown_name import unknown_name
 from faithcheck.reports import outcomes, results
 from faithcheck.reports.commands import output
 from faithcheck.reports.options import OptionError
@@ -22,11 +24,10 @@ from faithcheck.reports.options.loading import import_from_current_folder
 from faithcheck.reports.options.pairs import choose_pairs
 from faithcheck.reports.pages import report, terminal
 from faithcheck.reports.results import Json
-from faithcheck.reports.run_settings import not_applicable, run_settings
+from faithcheck.reports.run_settings import run_settings
 
 EXPECTED = (OptionError, handwritten_digits.DataError, OSError)
 """The errors whose message is all that the user needs."""
-DEFAULT_AXIOMS: Sequence[str] = inspect.signature(suite.check_explainer).parameters["axioms"].default
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -35,7 +36,7 @@ def main(arguments: argparse.Namespace) -> int:
         files = output.files(arguments, {"md": report.to_markdown, "html": report.to_html})
         import_from_current_folder()
         hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
-        settings = suite.Settings(
+        settings = Settings(
             seed=arguments.seed,
             device=choose_device(arguments.device),
             timeout=choose_timeout(arguments.explainer_timeout),
@@ -44,14 +45,14 @@ def main(arguments: argparse.Namespace) -> int:
     except EXPECTED as error:
         return output.refuse(error)
     records, complete = _run(checks, settings)
-    document = outcomes.of_records(records, len(checks), about, suite.SUMMARIES)
+    document = outcomes.of_records(records, len(checks), about, SUMMARIES)
     files.write(document)
     output.print_for_terminal(terminal.render, document)
     files.print_paths()
     return int(results.is_red(document)) if complete else output.interrupted("the report holds the checks that ran")
 
 
-def _checks(arguments: argparse.Namespace, settings: suite.Settings) -> tuple[list[suite.Check], Json]:
+def _checks(arguments: argparse.Namespace, settings: Settings) -> tuple[list[Check], Json]:
     """The checks to run, and the settings for the results document.
 
     Raises:
@@ -59,13 +60,13 @@ def _checks(arguments: argparse.Namespace, settings: suite.Settings) -> tuple[li
     """
     axioms = list(dict.fromkeys(arguments.axiom or DEFAULT_AXIOMS))
     for axiom in axioms:
-        if axiom not in suite.AXIOMS:
-            raise OptionError(f"--axiom={axiom}: {unknown_name('axiom', axiom, suite.AXIOMS)}")
+        if axiom not in AXIOMS:
+            raise OptionError(f"--axiom={axiom}: {unknown_name('axiom', axiom, AXIOMS)}")
     specs = [arguments.explainer]
     explainers, pairs = choose_explainers(specs), choose_pairs(arguments.pairs)
     expectations = choose_expectations(arguments.expectations)
     refuse_stale(explainers, pairs, expectations)
-    checks = [check for axiom in axioms for check in suite.plan(axiom, explainers, pairs, expectations)]
+    checks = [check for axiom in axioms for check in plan(axiom, explainers, pairs, expectations)]
     missing = not_applicable(axioms, explainers)
     if not checks:
         reasons = "".join(f"; {row['axiom']} does not apply to {row['explainer']}: {row['reason']}" for row in missing)
@@ -74,7 +75,7 @@ def _checks(arguments: argparse.Namespace, settings: suite.Settings) -> tuple[li
     return checks, {**about, "not_applicable": missing}
 
 
-def _run(checks: Sequence[suite.Check], settings: suite.Settings) -> tuple[list[Json], bool]:
+def _run(checks: Sequence[Check], settings: Settings) -> tuple[list[Json], bool]:
     """The records of the checks, with a progress bar, and whether all checks ran before the user stopped the run."""
     records: list[Json] = []
     with output.progress_bar() as progress:

@@ -55,9 +55,9 @@ def explainers() -> list[Row]:
 
 def axioms() -> list[Row]:
     """Every axiom: its name, whether it is measured on pairs or on single models, and its summary."""
-    from faithcheck.axioms.engine.suite import AXIOMS
+    from faithcheck.axioms.engine.registry import AXIOMS
 
-    return [(name, "pairs" if axiom.of_pairs else "models", axiom.summary) for name, axiom in AXIOMS.items()]
+    return [(name, axiom.measured_on, axiom.summary) for name, axiom in AXIOMS.items()]
 
 
 COMMANDS = {

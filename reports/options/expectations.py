@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from faithcheck.axioms.engine.suite import SuppliedExpectation, refuse_stale_expectations
+from faithcheck.axioms.engine.expectations import SuppliedExpectation, refuse_stale_expectations
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.pair import Expectation, Pair
 from faithcheck.reports.options import OptionError

@@ -15,8 +15,9 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from faithcheck.axioms.engine.suite import Check, Settings, sides
-from faithcheck.axioms.trace import restored
+from faithcheck.axioms import AXIOMS
+from faithcheck.axioms.engine.check import Check, Settings
+from faithcheck.axioms.engine.left_behind import restored
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.adapters import Adapted
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
@@ -83,7 +84,7 @@ def measured(peer, pair, settings):
     who = Remembered(peer)
     cells = {}
     for axiom in sorted(axioms):
-        cells[axiom] = [settled(Check(axiom, who, fixed, side).run(settings)) for side in sides(axiom, fixed)]
+        cells[axiom] = [settled(Check(axiom, who, fixed, side).run(settings)) for side in AXIOMS[axiom].sides(fixed)]
     if peer.relevance:
         cells["sum"] = [summed(who, model, case) for model in models]
     # A claim about each model is as good as on the worse of the two.

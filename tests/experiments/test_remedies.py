@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from faithcheck.axioms.alignment import statistics
-from faithcheck.axioms.alignment.evaluate import batches, determining
-from faithcheck.axioms.alignment.store import Store, settings_of
+from faithcheck.axioms.alignment.evaluate import batches, common_key
+from faithcheck.axioms.alignment.run_key import state_of
+from faithcheck.axioms.alignment.store import Store
 from faithcheck.axioms.alignment.summary import ROUND_OFF
 from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.explainers import CPLRP, AttnLRP
@@ -47,7 +48,7 @@ def maps(prepared, explainer):
     """What an explainer gives of each example, kept batch by batch: its map, f(x), and what a budget reports."""
     model, examples, setup = prepared.model, prepared.examples, prepared.setup
     plan = batches(examples, setup.max_tokens)
-    key = {**determining(model, examples, plan, setup), "remedies": settings_of(explainer)}
+    key = {**common_key(model, examples, plan, setup), "remedies": state_of(explainer)}
     found = {}
     with Store(prepared.folder, f"remedies {explainer.name}", key) as store:
         for number, batch in enumerate(plan):

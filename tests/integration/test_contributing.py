@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import faithcheck.tests
-from faithcheck.axioms.engine import suite
+from faithcheck.axioms.engine.check_explainer import check_explainer
+from faithcheck.axioms.engine.plan import plan
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models import pair, registered_pairs, transform
 from faithcheck.models.architectures.base_models import ARCHITECTURES
@@ -47,7 +48,7 @@ def test_the_pair_is_a_pair_and_its_expectations_hold(new_pair, settings):
     checks = [
         check
         for axiom in ("equivalence", "invariance")
-        for check in suite.plan(axiom, builtin_explainers().values(), [new_pair])
+        for check in plan(axiom, builtin_explainers().values(), [new_pair])
     ]
     records = [check.run(settings) for check in checks]
     assert {record.status for record in records if not record.passed} <= {"unsupported"}, records
@@ -68,7 +69,7 @@ def test_the_gauge_makes_pairs_of_every_architecture(monkeypatch, settings):
     small = [made[f"rescaling.query_key_{base_model}"] for base_model in ("bert", "gpt2", "llama")]
     explainers = [builtin_explainers()[name] for name in ("loo", "attnlrp")]
     for axiom in ("equivalence", "invariance"):
-        assert {check.run(settings).status for check in suite.plan(axiom, explainers, small)} == {"holds"}
+        assert {check.run(settings).status for check in plan(axiom, explainers, small)} == {"holds"}
 
 
 @pytest.mark.parametrize("document", ["CONTRIBUTING.md", "README.md"])
@@ -77,6 +78,6 @@ def test_the_explainer_holds_what_it_claims(document, settings):
     (explainer,) = (value() for value in execute(snippet).values() if hasattr(value, "attribute"))
     assert explainer.claims
     pairs = [pair for name, pair in registered_pairs().items() if name in {"product.x1x2x3", "control.mlp"}]
-    records = suite.check_explainer(explainer, explainer.claims, pairs, settings)
+    records = check_explainer(explainer, explainer.claims, pairs, settings)
     assert [record.status for record in records] == ["holds"] * len(records)
     assert records

@@ -1,8 +1,9 @@
-"""The run over a data set: what is counted, what is kept, and that a killed run goes on as if it had not been."""
+"""Alignment over a data set: what is counted, what is stored, and that a killed run resumes to the same numbers."""
 
 import json
 import math
 import os
+import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,8 @@ import pytest
 import torch
 
 from faithcheck.axioms.alignment import evaluate
-from faithcheck.axioms.alignment.store import Store, StoreError, settings_of
+from faithcheck.axioms.alignment.run_key import StoreError, state_of
+from faithcheck.axioms.alignment.store import Store
 from faithcheck.axioms.alignment.summary import summary
 from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.explainers import CPLRP, AttnLRP, IntegratedGradients, Unsupported
@@ -103,42 +105,42 @@ def test_empty_long_and_one_token_texts_are_counted(document):
     assert attnlrp["figures"]["pearson_no_special"]["n"] == 10
     assert attnlrp["figures"]["pearson_all"]["n"] == 11
     assert attnlrp["figures"]["delta"]["n"] == 11
-    said = " ".join(pages.counted(document))
-    assert "11 of 12" in said
-    assert "without any token that is not special: 1;" in said
-    assert "Cut to 32 tokens: 1." in said
+    sentences = " ".join(pages.counted(document))
+    assert "11 of 12" in sentences
+    assert "without any token that is not special: 1;" in sentences
+    assert "Cut to 32 tokens: 1." in sentences
 
 
-def test_batches_hold_like_lengths_and_bound_the_rows_of_loo(small, texts):
+def test_batches_have_similar_lengths_and_bound_the_rows_of_loo(small, texts):
     embedding_model = load(small)
     examples = embedding_model.encode(["the lazy dog " * n for n in (1, 5, 1, 3, 2, 1)] + [""])
-    found = evaluate.batches(examples, 200)
-    assert sorted(i for batch in found for i in batch) == [0, 1, 2, 3, 4, 5]
-    assert found[0] == [0, 2, 5]
-    for batch in found:
+    groups = evaluate.batches(examples, 200)
+    assert sorted(i for batch in groups for i in batch) == [0, 1, 2, 3, 4, 5]
+    assert groups[0] == [0, 2, 5]
+    for batch in groups:
         longest = max(len(examples[i].special_tokens_mask) for i in batch)
         assert len(batch) == 1 or len(batch) * longest * (longest + 1) <= 200
     with pytest.raises(evaluate.AlignmentError, match="--max-tokens"):
         evaluate.batches(examples, 16)
 
 
-def test_a_batch_gives_what_each_text_gives_alone(small, texts, tmp_path):
+def test_texts_get_the_same_figures_in_a_batch_as_alone(small, texts, tmp_path):
     explainers = ["attention_rollout", "gradient_x_input", "attnlrp", "cplrp"]
-    asked = request(small, texts, tmp_path, explainer=explainers, dtype="float64", limit=8)
-    together, alone = measure(asked), measure(replace(asked, max_tokens=32))  # no two texts fit
+    batched = request(small, texts, tmp_path, explainer=explainers, dtype="float64", limit=8)
+    together, alone = measure(batched), measure(replace(batched, max_tokens=32))  # no two texts fit
     assert len(list((tmp_path / "cache").iterdir())) == 2 * (1 + len(explainers))
-    for one, other in zip(together["explainers"], alone["explainers"], strict=True):
-        for name, values in one["examples"].items():
-            assert values == pytest.approx(other["examples"][name], abs=1e-9), (one["name"], name)
+    for in_batch, by_itself in zip(together["explainers"], alone["explainers"], strict=True):
+        for name, values in in_batch["examples"].items():
+            assert values == pytest.approx(by_itself["examples"][name], abs=1e-9), (in_batch["name"], name)
 
 
-def test_a_batch_gives_the_maps_of_its_texts_in_float32(small):
-    embedding_model, setup = load(small), evaluate.Setup(AttentionMask())
+def test_texts_get_the_same_maps_in_a_batch_as_alone_in_float32(small):
+    embedding_model, settings = load(small), evaluate.AlignmentSettings(AttentionMask())
     examples = embedding_model.encode(["the lazy dog", "a quick brown fox jumps over the dog", "dog and fox"])
-    for explainer in evaluate.table_2(setup):
-        together = evaluate.measure(embedding_model, examples, explainer, setup)["records"]
+    for explainer in evaluate.table_2(settings):
+        together = evaluate.measure(embedding_model, examples, explainer, settings)["records"]
         for i, example in enumerate(examples):
-            (alone,) = evaluate.measure(embedding_model, [example], explainer, setup)["records"]
+            (alone,) = evaluate.measure(embedding_model, [example], explainer, settings)["records"]
             for key in ("map", "morf", "lerf"):
                 bound = 1e-5 * max(map(abs, alone[key]))
                 assert together[i][key] == pytest.approx(alone[key], abs=bound), (explainer.name, key)
@@ -158,15 +160,15 @@ def written(monkeypatch):
 
 
 def test_a_second_run_takes_everything_from_the_store(small, texts, tmp_path, written):
-    asked = request(small, texts, tmp_path, explainer=["attnlrp"])
-    first = measure(asked)
+    of_attnlrp = request(small, texts, tmp_path, explainer=["attnlrp"])
+    first = measure(of_attnlrp)
     assert set(written) == {"loo", "attnlrp"}
     written.clear()
-    assert measure(asked) == first
+    assert measure(of_attnlrp) == first
     assert not written
 
 
-def test_an_explainer_more_measures_no_other_again(small, texts, tmp_path, written):
+def test_another_explainer_is_measured_without_measuring_the_first_ones_again(small, texts, tmp_path, written):
     measure(request(small, texts, tmp_path, explainer=["attnlrp"]))
     written.clear()
     measure(request(small, texts, tmp_path, explainer=["attnlrp", "cplrp"]))
@@ -176,14 +178,14 @@ def test_an_explainer_more_measures_no_other_again(small, texts, tmp_path, writt
 @pytest.mark.parametrize(
     "changed", [{"removal": "zero"}, {"chunk": 2}, {"limit": 5}, {"max_length": 9}, {"dtype": "float64"}]
 )
-def test_what_changes_the_numbers_changes_the_file(small, texts, tmp_path, changed):
+def test_settings_that_change_the_numbers_change_the_file(small, texts, tmp_path, changed):
     measure(request(small, texts, tmp_path, explainer=["attnlrp"]))
     before = set((tmp_path / "cache").iterdir())
     measure(request(small, texts, tmp_path, explainer=["attnlrp"], **changed))
     assert len(set((tmp_path / "cache").iterdir()) - before) == 2  # LOO and AttnLRP
 
 
-def test_other_weights_are_another_file(small, texts, tmp_path):
+def test_other_weights_use_another_file(small, texts, tmp_path):
     measure(request(small, texts, tmp_path, explainer=["attnlrp"]))
     other = changed_model(tmp_path / "other", lambda model: model.classifier.bias.add_(1e-3))
     measure(request(other, texts, tmp_path, explainer=["attnlrp"]))
@@ -215,28 +217,28 @@ class NotANumber:
 
 
 def aligned(small, texts, tmp_path, explainers):
-    embedding_model, setup = load(small), evaluate.Setup(AttentionMask())
+    embedding_model, settings = load(small), evaluate.AlignmentSettings(AttentionMask())
     examples = embedding_model.encode([line.split("\t")[0] for line in texts.read_text().splitlines()])
-    explainers = [evaluate.table_2(setup)[0], *explainers, AttnLRP()]
-    outcomes = evaluate.align(embedding_model, examples, explainers, setup, tmp_path)
+    explainers = [evaluate.table_2(settings)[0], *explainers, AttnLRP()]
+    outcomes = evaluate.align(embedding_model, examples, explainers, settings, tmp_path)
     return summary(examples, outcomes, 0, torch.float32)
 
 
-def test_one_that_refuses_is_reported_with_its_reason_and_the_others_go_on(small, texts, tmp_path):
-    found = by_name(aligned(small, texts, tmp_path, [Refuses(), NotANumber()]))
-    assert found["refuses"]["refused"] == "no rule for this"
-    assert "NaN" in found["not_a_number"]["refused"]
-    assert found["attnlrp"]["figures"]["pearson_no_special"]["n"] == 10
+def test_an_explainer_that_refuses_is_reported_with_its_reason_and_the_others_are_measured(small, texts, tmp_path):
+    measured = by_name(aligned(small, texts, tmp_path, [Refuses(), NotANumber()]))
+    assert measured["refuses"]["refused"] == "no rule for this"
+    assert "NaN" in measured["not_a_number"]["refused"]
+    assert measured["attnlrp"]["figures"]["pearson_no_special"]["n"] == 10
 
 
-def test_a_constant_attribution_is_counted_and_in_no_mean(small, texts, tmp_path):
+def test_a_constant_attribution_is_counted_and_left_out_of_every_mean(small, texts, tmp_path):
     constant = by_name(aligned(small, texts, tmp_path, [Constant()]))["constant"]
     assert constant["figures"]["pearson_no_special"]["mean"] is None
     assert constant["undefined"]["all"] == {"constant attribution": 11}
 
 
 def test_a_constant_loo_map_is_counted(texts, tmp_path):
-    """A model that looks at nothing: its head is zero."""
+    """The model ignores its input: its head is zero."""
     zero = changed_model(tmp_path / "zero", lambda model: model.classifier.weight.zero_())
     document = measure(request(zero, texts, tmp_path, explainer=["gradient_x_input"]))
     assert by_name(document)["gradient_x_input"]["undefined"]["all"] == {"constant LOO": 11}
@@ -244,21 +246,24 @@ def test_a_constant_loo_map_is_counted(texts, tmp_path):
 
 
 def test_a_loo_map_of_round_off_is_constant():
-    """f(x) is 3, and in float32 LOO's values differ by some units in its last place."""
+    """f(x) is 3, and in float32 LOO's values differ by a few units in the last place of f(x)."""
     noise = torch.finfo(torch.float32).eps * 3
     record = {"map": [0.1, 0.5, 0.2], "morf": [3.0, 2.0], "lerf": [3.0, 2.0]}
     loo = {"map": [0.0, 4 * noise, -4 * noise]}
     words = Example(torch.arange(3), torch.zeros(3, dtype=torch.bool), ("a", "b", "c"))
-    for dtype, why in ((torch.float32, {"no_special": "constant LOO", "all": "constant LOO"}), (torch.float64, {})):
-        outcomes = [evaluate.Outcome("loo", "", {0: {**record, **loo}}), evaluate.Outcome("other", "", {0: record})]
+    for dtype, reasons in ((torch.float32, {"no_special": "constant LOO", "all": "constant LOO"}), (torch.float64, {})):
+        outcomes = [
+            evaluate.ExplainerResult("loo", "", {0: {**record, **loo}}),
+            evaluate.ExplainerResult("other", "", {0: record}),
+        ]
         other = summary([words], outcomes, 0, dtype)["explainers"][1]
-        assert {scope: reason for scope, found in other["undefined"].items() for reason in found} == why
+        assert {scope: reason for scope, counts in other["undefined"].items() for reason in counts} == reasons
 
 
 def test_a_map_that_sums_to_zero_cannot_be_divided_by_its_sum():
-    found = correlations(np.array([1.0, -1.0, 0.0]), np.array([1.0, 2.0, 4.0]))
-    assert found["pearson_sum_to_one"] is None
-    assert found["pearson"] == pytest.approx(-0.327, abs=1e-3)
+    statistics = correlations(np.array([1.0, -1.0, 0.0]), np.array([1.0, 2.0, 4.0]))
+    assert statistics["pearson_sum_to_one"] is None
+    assert statistics["pearson"] == pytest.approx(-0.327, abs=1e-3)
 
 
 def test_an_explainer_that_raises_is_reported_and_the_others_run(small, texts, tmp_path, caplog):
@@ -269,61 +274,61 @@ def test_an_explainer_that_raises_is_reported_and_the_others_run(small, texts, t
             raise RuntimeError("boom")
 
     embedding_model = load(small)
-    setup = evaluate.Setup(AttentionMask())
+    settings = evaluate.AlignmentSettings(AttentionMask())
     outcomes = evaluate.align(
-        embedding_model, embedding_model.encode(["a good film"]), [Raises(), AttnLRP()], setup, tmp_path / "cache"
+        embedding_model, embedding_model.encode(["a good film"]), [Raises(), AttnLRP()], settings, tmp_path / "cache"
     )
     assert outcomes[0].refused == "it raised RuntimeError: boom"
     assert "raises raised" in caplog.text
     assert outcomes[1].records
-    assert not list(tmp_path.glob("*.jsonl")), "a name with a slash led out of the cache"
+    assert not list(tmp_path.glob("*.sqlite")), "a name with a slash must stay in the cache"
 
 
-def test_editing_what_an_explainer_imports_names_another_store(tmp_path, monkeypatch):
-    (tmp_path / "their_helper.py").write_text("SCALE = 1\n")
-    (tmp_path / "their_explainer.py").write_text("import their_helper\nclass Theirs:\n    name = 'theirs'\n")
+def test_editing_a_module_that_an_explainer_imports_names_another_store(tmp_path, monkeypatch):
+    (tmp_path / "users_helper.py").write_text("SCALE = 1\n")
+    (tmp_path / "users_explainer.py").write_text("import users_helper\nclass Mine:\n    name = 'mine'\n")
     monkeypatch.syspath_prepend(tmp_path)
-    import their_explainer
+    import users_explainer
 
-    before = settings_of(their_explainer.Theirs())
-    (tmp_path / "their_helper.py").write_text("SCALE = 2\n")
-    assert settings_of(their_explainer.Theirs()) != before
+    before = state_of(users_explainer.Mine())
+    (tmp_path / "users_helper.py").write_text("SCALE = 2\n")
+    assert state_of(users_explainer.Mine()) != before
 
 
-def test_a_model_that_is_not_a_number_is_refused(tmp_path):
+def test_a_model_whose_output_is_nan_is_refused(tmp_path):
     broken = changed_model(tmp_path / "broken", lambda model: model.classifier.bias.fill_(float("nan")))
     with pytest.raises(ModelError, match="not finite"):
         load(broken)
 
 
 def test_resampling_from_one_text_alone_is_refused(small, texts, tmp_path, capsys):
-    asked = ["align", "--model", str(small), "--data", str(texts), "--cache", str(tmp_path), "--removal=resample"]
-    assert main([*asked, "--limit=1"]) == 2
+    resampling = ["align", "--model", str(small), "--data", str(texts), "--cache", str(tmp_path), "--removal=resample"]
+    assert main([*resampling, "--limit=1"]) == 2
     assert "other examples" in capsys.readouterr().err
-    assert main([*asked, "--limit=3", "--explainer=attnlrp"]) == 0
+    assert main([*resampling, "--limit=3", "--explainer=attnlrp"]) == 0
 
 
-def test_a_model_without_pad_and_mask_token_goes_without_those_baselines(texts, tmp_path, capsys):
+def test_a_model_without_pad_and_mask_tokens_has_no_such_baselines(texts, tmp_path, capsys):
     tokenizer = small_models.tokenizer(special=True)
     tokenizer.pad_token = tokenizer.mask_token = None
     bare = changed_model(tmp_path / "bare", lambda model: None, tokenizer)
-    found = by_name(measure(request(bare, texts, tmp_path, limit=4)))
-    assert {name for name, explainer in found.items() if explainer["refused"]} == {"ig_pad", "ig_mask"}
-    assert "mask" in found["ig_mask"]["refused"]
+    measured = by_name(measure(request(bare, texts, tmp_path, limit=4)))
+    assert {name for name, explainer in measured.items() if explainer["refused"]} == {"ig_pad", "ig_mask"}
+    assert "mask" in measured["ig_mask"]["refused"]
     assert main(["align", "--model", str(bare), "--data", str(texts), "--cache", str(tmp_path), "--removal=mask"]) == 2
-    assert "nothing can be measured: no 'mask' value" in capsys.readouterr().err
+    assert "nothing can be measured: the case has no replacement 'mask'" in capsys.readouterr().err
 
 
 def test_fp16_weights_are_measured_in_float32(small, texts, tmp_path):
     half = changed_model(tmp_path / "half", lambda model: model.half())
     whole = changed_model(tmp_path / "whole", lambda model: model.half().float())
-    asked = [request(folder, texts, tmp_path, explainer=["attnlrp"], limit=4) for folder in (half, whole)]
-    one, other = (measure(each)["explainers"] for each in asked)
-    assert one == other
+    requests = [request(folder, texts, tmp_path, explainer=["attnlrp"], limit=4) for folder in (half, whole)]
+    of_half, of_whole = (measure(each)["explainers"] for each in requests)
+    assert of_half == of_whole
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--model", "no-such-owner/no-such-model"], "path of a folder"),
         (["--data", "no-such-file.tsv"], "no-such-file.tsv"),
@@ -336,13 +341,15 @@ def test_fp16_weights_are_measured_in_float32(small, texts, tmp_path):
         (["--device", "nowhere"], "nowhere"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_exit_code_2(small, texts, tmp_path, monkeypatch, capsys, arguments, said):
+def test_an_impossible_request_prints_one_line_and_exits_with_2(
+    small, texts, tmp_path, monkeypatch, capsys, arguments, message
+):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    given = ["align", "--model", str(small), "--data", str(texts), "--cache", str(tmp_path), *arguments]
-    assert main(given) == 2
+    command = ["align", "--model", str(small), "--data", str(texts), "--cache", str(tmp_path), *arguments]
+    assert main(command) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.startswith("faithcheck: ")
     assert error.count("\n") == 1
 
@@ -350,84 +357,144 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(small, texts, tmp_path,
 # --- the store -------------------------------------------------------------------------------------------------------
 
 
-def kept(folder, count=4):
+def stored(folder, count=4):
+    """A store with batches 0 … count − 1; returns its file."""
     with Store(folder, "name", {"key": 1}) as store:
         for i in range(count):
             store.append(i, [i, 0.1 * i])
     return store.file
 
 
-def test_a_torn_last_line_is_dropped(tmp_path, caplog):
-    file = kept(tmp_path)
-    whole = file.read_bytes()
-    for cut in (1, 5, len(whole.splitlines()[-1])):
-        file.write_bytes(whole[:-cut])
-        with Store(tmp_path, "name", {"key": 1}) as store:
-            assert sorted(store.batches) == [0, 1, 2]
-            store.append(3, [3, 0.1 * 3])
-        assert file.read_bytes() == whole
+def test_batches_are_read_back_exactly(tmp_path, caplog):
+    file = stored(tmp_path)
+    with Store(tmp_path, "name", {"key": 1}) as store:
+        assert store.batches == {i: [i, 0.1 * i] for i in range(4)}
+        store.append(4, [4, 1 / 3])
+    with Store(tmp_path, "name", {"key": 1}) as store:
+        assert store.batches[4] == [4, 1 / 3]
+    assert list(tmp_path.iterdir()) == [file], "the journal is deleted"
     assert not caplog.records
 
 
-def test_a_damaged_line_is_said_and_measured_anew(tmp_path, caplog):
-    file = kept(tmp_path)
-    lines = file.read_bytes().splitlines(keepends=True)
-    lines[2] = lines[2].replace(b"0.1", b"0.7")
-    file.write_bytes(b"".join(lines))
+def test_a_batch_that_was_not_committed_is_dropped(tmp_path, caplog):
+    stored(tmp_path)
     with Store(tmp_path, "name", {"key": 1}) as store:
-        assert sorted(store.batches) == [0]
-    assert "damaged at line 3" in caplog.text
-    assert "3 lines" in caplog.text
+        store._connection.execute("BEGIN")
+        store.append(4, [4, 0.4])
+    with Store(tmp_path, "name", {"key": 1}) as store:
+        assert sorted(store.batches) == [0, 1, 2, 3]
+    assert not caplog.records
 
 
-def test_a_file_of_something_else_under_the_name_is_not_believed(tmp_path, caplog):
-    file = kept(tmp_path)
-    file.write_bytes(file.read_bytes().replace(b'"key"', b'"kex"'))
+def test_a_damaged_row_is_logged_and_measured_anew(tmp_path, caplog):
+    file = stored(tmp_path)
+    file.write_bytes(file.read_bytes().replace(b"[1,0.1]", b"[1,0.7]"))
+    with Store(tmp_path, "name", {"key": 1}) as store:
+        assert sorted(store.batches) == [0, 2, 3]
+        store.append(1, [1, 0.1])
+    assert "damaged batches 1 are measured anew" in caplog.text
+    caplog.clear()
+    with Store(tmp_path, "name", {"key": 1}) as store:
+        assert store.batches == {i: [i, 0.1 * i] for i in range(4)}
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: b"something else, that is no database" * 300,
+        lambda content: content.replace(b'{"key":1}', b'{"key":2}'),
+        lambda content: content[:4096] + bytes(len(content) - 4096),
+    ],
+    ids=["cut", "no database", "another key", "zeros"],
+)
+def test_a_damaged_file_is_logged_and_measured_anew(tmp_path, caplog, damage):
+    file = stored(tmp_path)
+    file.write_bytes(damage(file.read_bytes()))
     with Store(tmp_path, "name", {"key": 1}) as store:
         assert not store.batches
-    assert "damaged" in caplog.text
+        store.append(0, [0, 0.0])
+    assert "is damaged" in caplog.text
+    assert "everything in it is measured anew" in caplog.text
+    with Store(tmp_path, "name", {"key": 1}) as store:
+        assert store.batches == {0: [0, 0.0]}
+
+
+OPEN_STORE = """
+import sys
+from pathlib import Path
+from faithcheck.axioms.alignment.run_key import StoreError
+from faithcheck.axioms.alignment.store import Store
+try:
+    with Store(Path(sys.argv[1]), "name", {}):
+        print("opened")
+except StoreError as error:
+    print(error)
+"""
 
 
 def test_two_runs_never_write_to_one_file(tmp_path):
-    with Store(tmp_path, "name", {}) as _, pytest.raises(StoreError, match="another run"), Store(tmp_path, "name", {}):
-        pass
-    with Store(tmp_path, "name", {}):
-        pass
+    def open_in_another_process():
+        command = [sys.executable, "-c", OPEN_STORE, str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+    with Store(tmp_path, "name", {}) as store:
+        with pytest.raises(StoreError, match="another run is measuring the same"), Store(tmp_path, "name", {}):
+            pass
+        store.append(0, "locked after a write as well")
+        assert "another run is measuring the same: wait for it to end" in open_in_another_process()
+    assert open_in_another_process() == "opened\n"
 
 
-def test_settings_tell_explainers_apart_and_are_the_same_in_every_process():
+def test_a_store_that_cannot_be_written_says_so(tmp_path, monkeypatch):
+    (tmp_path / Store(tmp_path, "name", {}).file.name).mkdir()
+    with pytest.raises(StoreError, match="cannot be opened or written"), Store(tmp_path, "name", {}):
+        pass
+
+    class Full:
+        def execute(self, *_):
+            raise sqlite3.OperationalError("database or disk is full")
+
+    store = Store(tmp_path, "other", {})
+    monkeypatch.setattr(store, "_connection", Full())
+    with pytest.raises(StoreError, match="cannot be written: database or disk is full"):
+        store.append(0, 1)
+    assert not store.batches
+
+
+def test_different_explainers_have_different_states_that_name_no_addresses():
     explainers = [AttnLRP(), AttnLRP(1e-6), CPLRP(), IntegratedGradients(), IntegratedGradients(9), Constant()]
-    texts = [json.dumps(settings_of(explainer)) for explainer in explainers]
+    texts = [json.dumps(state_of(explainer)) for explainer in explainers]
     assert len(set(texts)) == len(texts)
     assert not any(" at 0x" in text for text in texts)
-    assert settings_of(torch.zeros(3)) != settings_of(torch.ones(3))
-    assert settings_of(lambda x, scale=1: x) != settings_of(lambda x, scale=2: x)
+    assert state_of(torch.zeros(3)) != state_of(torch.ones(3))
+    assert state_of(lambda x, scale=1: x) != state_of(lambda x, scale=2: x)
 
 
-def test_what_cannot_be_written_down_is_refused(tmp_path):
+def test_an_explainer_that_cannot_be_written_down_is_refused(tmp_path):
     explainer = Constant()
     explainer.file = (tmp_path / "open").open("w")
     with explainer.file, pytest.raises(StoreError, match="cannot be written down"):
-        settings_of(explainer)
+        state_of(explainer)
     explainer.file = explainer
-    with pytest.raises(StoreError, match="holds itself"):
-        settings_of(explainer)
+    with pytest.raises(StoreError, match="contains itself"):
+        state_of(explainer)
 
 
 # --- killed ----------------------------------------------------------------------------------------------------------
 
-# One process imports torch and forks; each child runs the command and kills itself at its third batch: before the line
-# is written, when half of it is, or when it is on the disk. So what is killed does not hang on how fast the machine is.
+# One process imports torch and forks. Each child runs the command and kills itself at its third batch: before it is
+# written, before it is committed, or when it is on the disk. So the moment does not depend on the speed of the machine.
 EXPLAINERS = [f"--explainer={name}" for name in ("attnlrp", "gradient_x_input")]
 COMMAND = "from faithcheck.reports.commands.main import main; raise SystemExit(main())"
 KILLED = """
 import os, signal, sys
 from itertools import count, cycle
 import torch
-from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.axioms.alignment.store import Store
+from faithcheck.reports.commands import align
 from faithcheck.reports.commands.main import main
-from faithcheck.tests.helpers import small_models
 torch.set_num_threads(1)
 
 def die():
@@ -441,23 +508,14 @@ def killing(moment):
             return append(self, batch, content)
         if moment == "before":
             die()
-        if moment == "after":
-            append(self, batch, content)
-            die()
-        whole = self._stream
-
-        class Half:
-            def write(self, line):
-                whole.write(line[: len(line) // 2])
-                whole.flush()
-                die()
-
-        self._stream = Half()
+        if moment == "uncommitted":
+            self._connection.execute("BEGIN")
         append(self, batch, content)
+        die()
 
     Store.append = killed
 
-for moment in cycle(("before", "half", "after")):
+for moment in cycle(("before", "uncommitted", "after")):
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -477,15 +535,15 @@ def test_a_run_killed_again_and_again_writes_the_same_bytes(small, texts, tmp_pa
 
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
-    def python(*given):
-        done = subprocess.run([sys.executable, *given], env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    def python(*command):
+        ended = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, timeout=300)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
 
     python("-c", COMMAND, *arguments("whole"))
     steps = [line.split() for line in python("-c", KILLED, *arguments("killed")).splitlines()]
     *killed, (_, last) = steps
-    assert {moment for moment, _ in killed} == {"before", "half", "after"}, "not killed at every moment"
+    assert {moment for moment, _ in killed} == {"before", "uncommitted", "after"}, "not killed at every moment"
     assert last == "False"
     assert (tmp_path / "killed.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
 
@@ -494,31 +552,31 @@ def test_a_run_killed_again_and_again_writes_the_same_bytes(small, texts, tmp_pa
 
 
 @pytest.mark.slow
-def test_the_figures_on_minilm_and_what_the_page_says_of_them(tmp_path):
-    """Measured before with another engine (FACTS, section 4): the ranking of the paper does not hold on this model."""
+def test_the_figures_on_minilm_and_the_finding_on_the_page(tmp_path):
+    """The expected figures were measured with another implementation: the paper's ranking does not hold on MiniLM."""
     data = Path(os.environ.get("FAITHCHECK_DATA") or Path(__file__).parents[3] / "shared" / "data")
     model = data.parent / "models" / "minilm-l6-sst2"
     if not (model.is_dir() and (data / "sst2").is_dir()):
         pytest.skip(f"no {model} and {data / 'sst2'}: set FAITHCHECK_DATA to a folder that holds sst2/, beside models/")
     explainers = ["attnlrp", "cplrp"]
-    asked = AlignRequest(model=str(model), data=str(data / "sst2"), limit=60, explainer=explainers, cache=tmp_path)
-    document = measure(asked)
+    of_minilm = AlignRequest(model=str(model), data=str(data / "sst2"), limit=60, explainer=explainers, cache=tmp_path)
+    document = measure(of_minilm)
     figures = {name: explainer["figures"] for name, explainer in by_name(document).items()}
     assert figures["attnlrp"]["pearson_no_special"]["mean"] == pytest.approx(0.735, abs=0.005)
     assert figures["cplrp"]["pearson_no_special"]["mean"] == pytest.approx(0.688, abs=0.005)
-    (said,) = pages.findings(document)
-    assert said.startswith("CP-LRP does not beat AttnLRP on this model: mean r 0.68")
-    assert "the paper found the opposite on BERT-base, SST-2 (0.52 against 0.22, maps that sum to one)" in said
-    assert all(said in page for page in (pages.to_html(document), pages.to_markdown(document).replace("\\", "")))
+    (finding,) = pages.findings(document)
+    assert finding.startswith("CP-LRP does not beat AttnLRP on this model: mean r 0.68")
+    assert "the paper found the opposite on BERT-base, SST-2 (0.52 against 0.22, maps that sum to one)" in finding
+    assert all(finding in page for page in (pages.to_html(document), pages.to_markdown(document).replace("\\", "")))
 
 
 def compared(low, high, n=9, p=0.01):
-    one = {"explainer": "cplrp", "against": "attnlrp", "figure": "pearson_no_special", "n": n, "p": p}
-    return one | {"difference": 0.1, "mean": 0.5, "mean_against": 0.4, "low": low, "high": high}
+    names = {"explainer": "cplrp", "against": "attnlrp", "figure": "pearson_no_special", "n": n, "p": p}
+    return names | {"difference": 0.1, "mean": 0.5, "mean_against": 0.4, "low": low, "high": high}
 
 
 @pytest.mark.parametrize(
-    ("comparison", "said", "paper"),
+    ("comparison", "start", "paper"),
     [
         ((0.01, 0.2), "CP-LRP beats AttnLRP", "the same"),
         ((-0.2, -0.01), "CP-LRP does not beat AttnLRP", "the opposite"),
@@ -528,16 +586,16 @@ def compared(low, high, n=9, p=0.01):
         ((None, None), "Whether CP-LRP beats AttnLRP cannot be told", "that it does"),
     ],
 )
-def test_the_words_follow_from_the_interval_and_the_test(document, comparison, said, paper):
-    told = alignment_wording.finding(document, compared(*comparison))
-    assert told.startswith(said)
-    assert f"the paper found {paper} on BERT-base" in told
+def test_the_finding_follows_from_the_interval_and_the_test(document, comparison, start, paper):
+    finding = alignment_wording.finding(document, compared(*comparison))
+    assert finding.startswith(start)
+    assert f"the paper found {paper} on BERT-base" in finding
 
 
 @pytest.mark.parametrize(("name", "data"), [("../x/sst2/dev.tsv", "SST-2"), ("imdb", "IMDB"), ("own", None)])
 def test_the_papers_table_stands_beside_its_own_data_only(document, name, data):
-    other = {**document, "data": {**document["data"], "name": name}}
-    titles = [table["title"] for table in pages.tables(other)]
+    of_other_data = {**document, "data": {**document["data"], "name": name}}
+    titles = [table["title"] for table in pages.tables(of_other_data)]
     assert [title for title in titles if "paper" in title] == (
         [f"The paper's Table 2: BERT-base, {data}"] if data else []
     )

@@ -83,8 +83,8 @@ def test_every_cell_of_the_five_is_derived(axiom):
     checks = [check for check in plan(axiom, BUILTIN.values(), PAIRS.values()) if check.explainer.name in FIVE]
     assert {check.explainer.name for check in checks} == set(FIVE)
     for check in checks:
-        assert check.stated is not None, f"{axiom}/{check.id}"
-        assert check.stated.verdict != "UNCLAIMED", f"{axiom}/{check.id}"
+        assert check.explicit_expectation is not None, f"{axiom}/{check.id}"
+        assert check.explicit_expectation.verdict != "UNCLAIMED", f"{axiom}/{check.id}"
 
 
 @pytest.mark.parametrize("axiom", OTHER)

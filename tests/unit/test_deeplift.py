@@ -6,10 +6,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from faithcheck.axioms.completeness import completeness
-from faithcheck.axioms.engine import suite
-from faithcheck.axioms.engine.suite import Settings, plan
+from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.plan import plan
 from faithcheck.explainers import AttnLRP, DeepLiftRescale, GradientTimesInput, Unsupported
 from faithcheck.explainers import deeplift as module
+from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.case import output_difference
 from faithcheck.models.pairs import relu
@@ -260,4 +261,4 @@ def test_transformers_are_refused():
 
 def test_every_rule_has_one_kind():
     assert not set(module.AFFINE) & {*module.FUNCTIONS, *module.CHOICES}
-    assert "deeplift_rescale" in {explainer.name for explainer in suite.builtin_explainers().values()}
+    assert "deeplift_rescale" in {explainer.name for explainer in builtin_explainers().values()}

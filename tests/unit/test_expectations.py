@@ -175,7 +175,9 @@ def test_an_explainer_that_exits_is_an_error_and_no_exit():
 
 def test_two_entries_of_one_check_are_refused(tmp_path):
     given = load(toml(tmp_path / "e.toml", entry(), entry(subject="product.x1x2x3", verdict="HOLDS", floor=None)))
-    with pytest.raises(ValueError, match=r"two expectations of mine-product.x1x2x3 are given \(mine on product.\* and"):
+    with pytest.raises(
+        ValueError, match=r"two expectations of mine-product.x1x2x3 are supplied \(mine on product.\* and"
+    ):
         plan("invariance", [Halved()], [PRODUCT], given)
 
 

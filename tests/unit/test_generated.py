@@ -14,7 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from faithcheck.axioms import Check, Settings, check_explainer, generated
-from faithcheck.axioms.generated import FOLDER, TERM, Counterexample, Search, Step, at, chains, numbered, separate
+from faithcheck.axioms.counterexamples import saved
+from faithcheck.axioms.counterexamples.comparison import refuse_unequal, regular
+from faithcheck.axioms.counterexamples.drawing import TERM, chains, numbered
+from faithcheck.axioms.counterexamples.rewrite import Counterexample, Rewrite, case_at
+from faithcheck.axioms.counterexamples.saved import FOLDER
+from faithcheck.axioms.counterexamples.search import CounterexampleSearch, smallest_counterexample
 from faithcheck.explainers import LRP, builtin_explainers
 from faithcheck.explainers.lrp.rules import ATTNLRP, gradient_rule, modified
 from faithcheck.models import Expectation, registered_pairs
@@ -108,18 +113,18 @@ def test_every_rewrite_preserves_value_and_gradient(data):
     chain = data.draw(chains(3, data.draw(st.sampled_from(IDENTITIES))))
     assert len(chain) >= 1
     assert all(step.g == following.f for step, following in pairwise(chain))
-    search = Search(ATTN, CASE)
+    search = CounterexampleSearch(ATTN, CASE)
     for step in chain:
-        there = search.points(step)
+        there = search.regular_case(step)
         if len(there.inputs) > 0 and features(step.f) > 0:
-            generated.refuse_unequal(step, there)
+            refuse_unequal(step, there)
             left, right = (Expression(term)(there.inputs) for term in (step.f, step.g))
             assert torch.allclose(left, right, rtol=1e-9, atol=1e-9), "the same, in other words"
 
 
 def test_a_broken_rewrite_is_caught():
     with pytest.raises(ValueError, match=r"a product is a sum: the values of .* differ"):
-        Search(ATTN, CASE).run(0, [Identity("a product is a sum", X1 * X2, X1 + X2)])
+        CounterexampleSearch(ATTN, CASE).run(0, [Identity("a product is a sum", X1 * X2, X1 + X2)])
 
 
 def test_a_rewrite_that_breaks_the_gradient_alone_is_caught(monkeypatch):
@@ -127,7 +132,7 @@ def test_a_rewrite_that_breaks_the_gradient_alone_is_caught(monkeypatch):
     monkeypatch.setattr("faithcheck.models.networks.expressions.OPERATIONS", held)
     (identity,) = (identity for identity in IDENTITIES if identity.name == "silu by sigmoid")
     with pytest.raises(ValueError, match=r"silu by sigmoid: the gradients of .* differ"):
-        Search(ATTN, CASE).run(0, [identity])
+        CounterexampleSearch(ATTN, CASE).run(0, [identity])
 
 
 def test_text_is_readable():
@@ -177,11 +182,11 @@ def is_product_of_three(term):
 
 @pytest.mark.parametrize(("name", "seed"), [("attnlrp", 0), ("attnlrp", 1), ("cplrp", 0)])
 def test_the_smallest_counterexample_re_associates_three_factors(name, seed):
-    found = separate(builtin_explainers()[name], CASE, seed)
-    assert is_product_of_three(found.step.f)
-    assert is_product_of_three(found.step.g)
-    assert found.step.f != found.step.g
-    assert found.step.identity == "a product re-associates"
+    found = smallest_counterexample(builtin_explainers()[name], CASE, seed)
+    assert is_product_of_three(found.rewrite.f)
+    assert is_product_of_three(found.rewrite.g)
+    assert found.rewrite.f != found.rewrite.g
+    assert found.rewrite.identity == "a product re-associates"
     assert found.gap == pytest.approx(0.5, abs=1e-12)
 
 
@@ -193,7 +198,7 @@ def test_the_record_names_the_pair_of_the_paper():
 
 
 def test_what_separates_attnlrp_is_what_the_registry_has():
-    separated = {found.step.identity for found in Search(ATTN, CASE).run(0)}
+    separated = {found.rewrite.identity for found in CounterexampleSearch(ATTN, CASE).run(0)}
     pairs = (pair.build(0, torch.float64, torch.device("cpu")) for pair in registered_counterexamples())
     terms = [(f.term, g.term) for f, g in pairs]
     registered = {identity.name for identity in IDENTITIES for f, g in terms if g in rewritten(f, identity)}
@@ -220,25 +225,27 @@ def small_terms():
 
 
 def test_no_pair_on_fewer_operations_separates_attnlrp():
-    search = Search(ATTN, at(torch.tensor([[2.0, 3, 4], [-2, 3, -4], [-0.5, -0.75, 0.25]], dtype=torch.float64)))
+    search = CounterexampleSearch(
+        ATTN, case_at(torch.tensor([[2.0, 3, 4], [-2, 3, -4], [-0.5, -0.75, 0.25]], dtype=torch.float64))
+    )
     steps = {}
     for f, identity in every(small_terms(), IDENTITIES):
         for g in rewritten(f, identity):
             if operations(f) + operations(g) <= 4:
-                steps.setdefault((identity.name, frozenset({f, g})), Step(identity.name, f, g))
+                steps.setdefault((identity.name, frozenset({f, g})), Rewrite(identity.name, f, g))
     compared = [step for step in steps.values() if search.gap(step) is not None]
     assert len(compared) > 1500
-    separated = {(step.identity, step.size[0]) for step in compared if search.separates(search.gap(step))}
+    separated = {(step.identity, step.size[0]) for step in compared if search.violates(search.gap(step))}
     assert separated == {("a product re-associates", 4)}
 
 
 def test_points_where_a_relu_is_off_are_compared_and_those_at_a_kink_are_not():
     off = torch.tensor([[-2.0, 3], [2, 3], [0.01, 3], [0, 3]])
     for term in (apply("relu", X1), apply("max", X1, 0), 0.5 * (X1 + apply("abs", X1)), apply("relu", X1) * X2):
-        assert generated.regular(term, off).tolist() == [True, True, False, False]
+        assert regular(term, off).tolist() == [True, True, False, False]
     for operation in UNARY:  # at 0, their rules divide by it
-        assert not generated.regular(apply(operation, apply("relu", X1)), off)[0]
-    assert generated.regular(X1 + X2, torch.tensor([[1.0, -1], [1, -0.99], [40, 40]])).tolist() == [True, False, False]
+        assert not regular(apply(operation, apply("relu", X1)), off)[0]
+    assert regular(X1 + X2, torch.tensor([[1.0, -1], [1, -0.99], [40, 40]])).tolist() == [True, False, False]
 
 
 class Counts:
@@ -280,9 +287,9 @@ class OpenGate(LRP):
 @pytest.mark.parametrize("seed", range(4))
 def test_what_a_relu_passes_on_when_it_is_off_is_seen(seed):
     kinks = [identity for identity in IDENTITIES if identity.name.startswith("relu")]
-    by_max, by_abs = Search(OpenGate(), CASE).run(seed, kinks)
-    assert str(by_max.step) in ("relu(x1) = max(x1, 0)", "max(x1, 0) = relu(x1)")
-    assert by_abs.step.identity == "relu by abs"
+    by_max, by_abs = CounterexampleSearch(OpenGate(), CASE).run(seed, kinks)
+    assert str(by_max.rewrite) in ("relu(x1) = max(x1, 0)", "max(x1, 0) = relu(x1)")
+    assert by_abs.rewrite.identity == "relu by abs"
 
 
 def test_the_record_shows_a_point_where_the_attributions_differ():
@@ -299,12 +306,12 @@ def test_the_record_shows_a_point_where_the_attributions_differ():
     ids=["counts", "uneven"],
 )
 def test_a_bad_explainer_is_separated_and_shrunk(explainer, identities, size):
-    found = separate(explainer, CASE)
-    assert found.step.identity in identities
-    assert found.step.size[0] == size
+    found = smallest_counterexample(explainer, CASE)
+    assert found.rewrite.identity in identities
+    assert found.rewrite.size[0] == size
     record = run(explainer)
     assert record.status == "broken claim"
-    assert str(found.step) in wording.message(record.to_json())
+    assert str(found.rewrite) in wording.message(record.to_json())
 
 
 def test_whoever_claims_invariance_claims_it_of_generated_pairs():
@@ -359,7 +366,7 @@ def test_an_error_of_the_explainer_is_told_as_its_own():
     assert wording.sentence(record).endswith("the check could not be measured: RuntimeError: no maximum")
     said = record["traceback"].splitlines()[-1]
     assert re.fullmatch(r"on .*max\(.*; to refuse a model, raise faithcheck.explainers.Unsupported", said)
-    assert "nothing_separates(" not in record["traceback"].split("RuntimeError: ")[-1], "Hypothesis adds nothing"
+    assert "no_chain_is_interesting(" not in record["traceback"].split("RuntimeError: ")[-1], "Hypothesis adds nothing"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -367,7 +374,7 @@ def test_an_error_is_not_lost_behind_a_separation(seed):
     mixed = Identity("a maximum of sums", apply("max", X1 + X2, X2), apply("max", X2, X1 + X2))
     apart = Identity("a sum or none", X1 + 0, X1)
     with pytest.raises(RuntimeError, match="no maximum"):
-        Search(Raises(), CASE).run(seed, [apart, mixed])
+        CounterexampleSearch(Raises(), CASE).run(seed, [apart, mixed])
 
 
 def test_who_is_checked_for_invariance_is_checked_on_generated_pairs(quick):
@@ -382,7 +389,7 @@ def test_an_explainer_that_refuses_everything_is_unsupported():
 
 
 def test_two_runs_are_one():
-    first, second, other = (Search(Uneven(), CASE, examples=3) for _ in range(3))
+    first, second, other = (CounterexampleSearch(Uneven(), CASE, examples=3) for _ in range(3))
     assert first.run(3) == second.run(3) != []
     assert first.gaps == second.gaps
     other.run(4)
@@ -390,7 +397,7 @@ def test_two_runs_are_one():
 
 
 def test_a_seed_draws_pairs_for_every_identity():
-    search = Search(builtin_explainers()["gradient_x_input"], CASE)
+    search = CounterexampleSearch(builtin_explainers()["gradient_x_input"], CASE)
     assert search.run(0) == []
     measured = [step.identity for step, gap in search.gaps.items() if gap is not None]
     assert min(measured.count(identity.name) for identity in IDENTITIES) >= 3
@@ -400,7 +407,7 @@ def test_a_seed_draws_pairs_for_every_identity():
 # --- counterexamples on disk -----------------------------------------------------------------------------------------
 
 
-FOUND = Counterexample("uneven", Step("a product commutes", X1 * X2, X2 * X1), ((2.0, 3.0, 4.0),), 1 / 3)
+FOUND = Counterexample("uneven", Rewrite("a product commutes", X1 * X2, X2 * X1), ((2.0, 3.0, 4.0),), 1 / 3)
 
 
 def saved_files():
@@ -482,14 +489,14 @@ def test_a_write_that_fails_leaves_nothing(monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(generated.Path, "replace", full)
-    assert "No space left" in generated.save(FOUND)
+    monkeypatch.setattr("os.replace", full)
+    assert "No space left" in saved.save(FOUND)
     assert saved_files() == []
 
 
 def test_a_saved_file_is_like_any_other(tmp_path):
     (tmp_path / "other").touch()
-    assert Path(generated.save(FOUND)).stat().st_mode == (tmp_path / "other").stat().st_mode
+    assert Path(saved.save(FOUND)).stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 def known(verdict, **size):

@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms.engine.suite import Settings, check_explainer, plan
+from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.check_explainer import check_explainer
+from faithcheck.axioms.engine.plan import plan
 from faithcheck.explainers import LRP, AttnLRP
 from faithcheck.explainers.lrp.rules import ATTNLRP, identity_rule, modified
 from faithcheck.models import registered_pairs

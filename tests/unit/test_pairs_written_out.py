@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms.engine.suite import Check, Settings
+from faithcheck.axioms.engine.check import Check, Settings
 from faithcheck.explainers.gradients import GradientTimesInput
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.lrp.engine import CPLRP, AttnLRP

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from faithcheck.axioms import AXIOMS, Check, Measurement, Settings, check_explainer, plan, settle
+from faithcheck.axioms.engine.statuses import Status
 from faithcheck.axioms.engine.verdicts import relative_gap, tolerance
 from faithcheck.axioms.loo_correlation import agreement, correlations
 from faithcheck.axioms.symbolic import DERIVATIONS
@@ -45,7 +46,8 @@ def zero(*args):
 )
 def test_settling_by_floor(verdict, gap, status):
     expectation = Expectation(verdict, "because", floor=0.2 if verdict == "VIOLATES" else None)
-    assert settle(Measurement(gap, 1e-9, torch.zeros(1, 1)), expectation, None) == (status, None)
+    settled, error = settle(Measurement(gap, 1e-9, torch.zeros(1, 1)), expectation, None)
+    assert (settled.label, error) == (status, None)
 
 
 @pytest.mark.parametrize(
@@ -55,13 +57,13 @@ def test_settling_by_prediction(scale, status):
     values = torch.tensor([[1.0, -2.0], [0.5, 0.0]], dtype=torch.float64)
     expectation = Expectation("VIOLATES", "because", predict=zero)
     settled, error = settle(Measurement(0.5, 1e-9, values), expectation, scale * values)
-    assert settled == status
+    assert settled.label == status
     assert error == pytest.approx(abs(1 - scale) / max(1, abs(scale)))
 
 
 def test_a_predicted_violation_that_vanished_is_red_even_if_nothing_was_predicted():
     expectation = Expectation("VIOLATES", "because", predict=zero)
-    assert settle(Measurement(0.0, 1e-9, zero()), expectation, zero())[0] == "violation vanished"
+    assert settle(Measurement(0.0, 1e-9, zero()), expectation, zero())[0] is Status.VIOLATION_VANISHED
 
 
 def test_relative_gaps_are_by_example():
@@ -222,7 +224,7 @@ def returning(value):
 )
 @pytest.mark.parametrize("axiom", ["invariance", "completeness"])
 def test_a_bad_explainer_is_a_red_record_not_a_crash(value, message, axiom):
-    side = "" if AXIOMS[axiom].of_pairs else "f"
+    side = "" if AXIOMS[axiom].measured_on == "pairs" else "f"
     record = Check(axiom, returning(value), X1X2X3, side).run(Settings())
     assert record.status == "error"
     assert not record.passed

@@ -16,7 +16,7 @@ from faithcheck.axioms.symbolic import (
     cplrp,
     evaluation,
     exact_rational,
-    halves,
+    half_to_each,
     in_words,
     over,
     product_chain,
@@ -92,7 +92,7 @@ def test_relevance_of_attnlrp_sums_to_the_output():
 
 def test_another_rule_has_another_gap():
     def thirds(a, v, relevance):
-        to_a, to_v = halves(a, v, relevance)
+        to_a, to_v = half_to_each(a, v, relevance)
         return to_a * sympy.Rational(2, 3), to_v * sympy.Rational(4, 3)
 
     left, right = (attention_chain(tree, 2, 2) for tree in (LEFT, RIGHT))

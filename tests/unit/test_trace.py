@@ -9,7 +9,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from faithcheck.axioms import Settings, check_explainer
-from faithcheck.axioms.trace import restored, trace
+from faithcheck.axioms.engine.left_behind import restored
+from faithcheck.axioms.trace import trace
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.models import registered_pairs
 

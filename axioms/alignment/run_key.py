@@ -1,0 +1,135 @@
+"""The key of a run: everything that determines its numbers, in plain values.
+
+A store is named by this key, so that numbers of another model, explainer, setting or version are never taken for those
+of this run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class StoreError(RuntimeError):
+    """Measurements cannot be stored: no key can be made, another run has the store open, or it cannot be written."""
+
+
+def plain_json(value: Any) -> str:
+    """The canonical JSON text of a value: sorted keys, no spaces.
+
+    Raises:
+        ValueError: the value holds NaN or infinity.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def state_of(value: object, containers: tuple[int, ...] = ()) -> Any:
+    """The state of an explainer or a removal, in plain values: everything that determines its numbers.
+
+    It holds what pickle would store, and runs none of it. Functions and classes are named; for those of other packages
+    a hash of their code is added (`sources` has the hash of faithcheck's own). Default arguments and closed-over values
+    of functions are included. Tensors and bytes are hashed.
+
+    Args:
+        value: the object.
+        containers: the ids of the objects that contain it.
+
+    Raises:
+        StoreError: it contains an object that cannot be written down, such as an open file, or contains itself.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if id(value) in containers:
+        raise StoreError(f"a {type(value).__name__} that contains itself cannot be written down: no store is named")
+    containers = (*containers, id(value))
+    if isinstance(value, Tensor):
+        return {"tensor": digest(value)}
+    if isinstance(value, bytes):
+        return {"bytes": hashlib.sha256(value).hexdigest()}
+    if isinstance(value, Mapping):
+        return {str(key): state_of(item, containers) for key, item in value.items()}
+    if isinstance(value, frozenset | set):
+        return sorted(plain_json(state_of(item, containers)) for item in value)
+    if isinstance(value, list | tuple):
+        return [state_of(item, containers) for item in value]
+    if isinstance(value, FunctionType):
+        closed_over = [cell.cell_contents for cell in value.__closure__ or ()]
+        return [_name_of(value), state_of([closed_over, value.__defaults__, value.__kwdefaults__], containers)]
+    if isinstance(value, type | BuiltinFunctionType):
+        return _name_of(value)
+    try:
+        reduced = value.__reduce_ex__(2)
+    except TypeError as error:
+        raise StoreError(f"{value!r:.80} cannot be written down, to name its store: {error}") from error
+    return reduced if isinstance(reduced, str) else state_of(reduced, containers)
+
+
+def _name_of(value: Any) -> str:
+    """The name of a function or class; for one of another package also a hash of that package's code."""
+    module = value.__module__ or ""
+    known = module.partition(".")[0] in {"faithcheck", "torch", *sys.stdlib_module_names} and module != "__main__"
+    return f"{module}.{value.__qualname__}{'' if known else _code_of_package(module)}"
+
+
+def _code_of_package(module: str) -> str:
+    """SHA-256 of a package's code: of every module loaded from its folder, or of its single file."""
+    top = sys.modules.get(module.partition(".")[0])
+    file = getattr(top, "__file__", None)
+    if file is None:
+        return ""
+    folder = Path(file).resolve().parent
+    files = (getattr(loaded, "__file__", None) for loaded in list(sys.modules.values()))
+    loaded_files = {Path(name).resolve() for name in files if name}
+    # A package of a single file in site-packages: the files beside it belong to other packages.
+    single = folder.name == "site-packages"
+    of_package = [Path(file).resolve()] if single else [path for path in loaded_files if folder in path.parents]
+    hashed = hashlib.sha256()
+    for path in sorted(of_package):
+        hashed.update(path.read_bytes())
+    return f" {hashed.hexdigest()}"
+
+
+def digest(tensor: Tensor) -> str:
+    """SHA-256 of a tensor's dtype, shape and values."""
+    content = tensor.detach().cpu().contiguous()
+    hashed = hashlib.sha256(f"{content.dtype}{tuple(content.shape)}".encode())
+    hashed.update(content.flatten().view(torch.uint8).numpy().data)
+    return hashed.hexdigest()
+
+
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 of a model: its structure, the configurations of its modules, and its weights."""
+    hashed = hashlib.sha256(repr(model).encode())
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if hasattr(config, "to_dict"):
+            # The path that it was loaded from does not change the model.
+            settings = {key: value for key, value in config.to_dict().items() if key != "_name_or_path"}
+            hashed.update(json.dumps(settings, sort_keys=True, default=str).encode())
+    for name, weight in model.state_dict().items():
+        hashed.update(f"{name} {digest(weight)}".encode())
+    return hashed.hexdigest()
+
+
+def sources(*used: Any) -> str:
+    """SHA-256 of the code that computes the numbers, so that numbers of other code are never taken for them.
+
+    Args:
+        used: modules; packages, for all modules below them; or classes and functions, for the module that defines them.
+    """
+    hashed = hashlib.sha256()
+    for thing in used:
+        module = thing if isinstance(thing, ModuleType) else sys.modules[thing.__module__]
+        file = Path(str(module.__file__))
+        is_package = file.name == "__init__.py"
+        for source in sorted(file.parent.rglob("*.py")) if is_package else [file]:
+            hashed.update(source.relative_to(file.parent).as_posix().encode() + source.read_bytes())
+    return hashed.hexdigest()

@@ -1,0 +1,77 @@
+"""How two equal terms are compared: at which points, on which scale, and by which attributions."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from faithcheck.axioms.counterexamples.rewrite import Rewrite
+from faithcheck.axioms.engine.verdicts import relative_gap, tolerance
+from faithcheck.axioms.equivalence import forward_and_gradient
+from faithcheck.explainers.gradients import CompletenessWarning
+from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of
+from faithcheck.models.case import Case
+from faithcheck.models.networks.expressions import UNARY, Apply, Constant, Expression, Term, intermediates
+
+# A rule may divide by a value, a kink has no gradient, and exp overflows: at such points round-off would make two maps
+# differ, not the explainer. So a point is left out
+# * if a part of a term is nearer to 0 than LEAST or larger than MOST,
+# * if the operands of a maximum are nearer to each other than LEAST,
+# * if the operand of an activation is 0. Other parts may be exactly 0, as a ReLU that is off is: 0 has no round-off.
+# LEAST is also the least scale of a gap: if all attributions cancel, only their round-off remains.
+LEAST, MOST = 1 / 16, 64.0
+
+
+def regular(term: Term, inputs: Tensor) -> Tensor:
+    """The rows where no part of the term is large or nearly 0 and no operand is at 0 or a kink: ``(batch,)`` bool."""
+    is_regular = torch.ones(len(inputs), dtype=torch.bool, device=inputs.device)
+    values = intermediates(term, inputs)
+    for part, value in values.items():
+        if not isinstance(part, Constant):
+            is_regular &= ((value.abs() >= LEAST) | (value == 0)) & (value.abs() <= MOST)
+        if isinstance(part, Apply) and (part.operation == "max" or part.operation in UNARY):
+            first, *second = (values[operand] for operand in part.operands)
+            distance = first - second[0] if second else first
+            is_regular &= distance.abs() >= LEAST
+    return is_regular
+
+
+def gap_between(left: Tensor, right: Tensor) -> float:
+    """The largest difference of two maps relative to the example's largest entry, but at least to `LEAST`."""
+    return relative_gap(left - right, left, right, torch.full_like(left[:, :1], LEAST))
+
+
+def refuse_unequal(rewrite: Rewrite, case: Case) -> None:
+    """Refuse two terms that differ in value or gradient.
+
+    Raises:
+        ValueError: names the identity and the terms.
+    """
+    terms = (("f", rewrite.f), ("g", rewrite.g))
+    sides = (forward_and_gradient(name, Expression(term), case) for name, term in terms)
+    for quantity, left, right in zip(("values", "gradients"), *sides, strict=True):
+        gap = gap_between(left, right)
+        if not gap <= tolerance(case.inputs):
+            raise ValueError(f"{rewrite.identity}: the {quantity} of {rewrite} differ by {gap:.3g}: no identity")
+
+
+def attributions(explainer: Explainer, rewrite: Rewrite, case: Case) -> tuple[Tensor, Tensor]:
+    """The explainer's maps of the two terms, each ``(batch, features)``.
+
+    Raises:
+        Unsupported, InvalidAttribution: from the explainer.
+        Exception: any other error of the explainer, with a note that names the rewrite.
+    """
+    with warnings.catch_warnings():
+        # A quadrature that is too coarse at a kink is so for both terms: they are evaluated at the same points.
+        warnings.simplefilter("ignore", CompletenessWarning)
+        try:
+            f, g = (attribution_of(explainer, Expression(term).eval(), case) for term in (rewrite.f, rewrite.g))
+        except Unsupported:
+            raise
+        except Exception as error:
+            error.add_note(f"on {rewrite}; to refuse a model, raise faithcheck.explainers.Unsupported")
+            raise
+    return f, g

@@ -1,0 +1,161 @@
+"""The search for the smallest rewrite that changes an explainer's attribution.
+
+1. A chain is a term and what a few rewrites make of it, one after the other.
+2. If the attributions at the two ends of a chain differ, then those before and after one of its rewrites differ: a
+   smallest counterexample is always a single rewrite. So every rewrite of a drawn chain is measured as a pair.
+3. Hypothesis draws chains that begin with a rewrite by each identity in turn. If the first rewrite of a chain changes
+   the attribution, Hypothesis shrinks the chain.
+4. The smallest counterexample is the one with the fewest operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import hypothesis
+
+from faithcheck.axioms.counterexamples.comparison import attributions, gap_between, refuse_unequal, regular
+from faithcheck.axioms.counterexamples.drawing import chains
+from faithcheck.axioms.counterexamples.rewrite import Counterexample, Rewrite
+from faithcheck.axioms.engine.verdicts import tolerance
+from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.models.case import Case
+from faithcheck.models.networks.expressions import IDENTITIES, Identity, features
+
+EXAMPLES = 15
+"""The number of chains that are drawn for each identity."""
+
+
+@dataclass
+class CounterexampleSearch:
+    """One explainer's search for counterexamples at the points of a case.
+
+    Attributes:
+        explainer: the explainer whose attributions are compared.
+        case: ``(batch, features)`` inputs; each rewrite is compared at the rows where both its terms are regular.
+        examples: how many chains are drawn for each identity.
+        gaps: of every rewrite that was drawn; None if the explainer refused it or no row is regular.
+        refused: how many rewrites the explainer refused.
+        refusal: the last reason for a refusal.
+        errors: what was raised, by the explainer or because an identity does not hold.
+    """
+
+    explainer: Explainer
+    case: Case
+    examples: int = EXAMPLES
+    gaps: dict[Rewrite, float | None] = field(default_factory=dict)
+    refused: int = 0
+    refusal: str = ""
+    errors: dict[Rewrite, Exception] = field(default_factory=dict)
+
+    def run(self, seed: int, identities: Sequence[Identity | None] = IDENTITIES) -> list[Counterexample]:
+        """The smallest counterexample of each identity that has one, in order of size.
+
+        Deterministic for a deterministic explainer.
+
+        Raises:
+            ValueError: an identity does not hold.
+            Exception: from the explainer, on the smallest rewrite for which it raises; a note names the rewrite.
+        """
+        for identity in identities:
+            self._draw_and_shrink(seed, identity)
+            if self.errors:
+                raise self.errors[min(self.errors, key=lambda rewrite: rewrite.order)]
+        violating = [rewrite for rewrite, gap in self.gaps.items() if self.violates(gap)]
+        smallest: dict[str, Rewrite] = {}
+        for rewrite in sorted(violating, key=lambda rewrite: rewrite.order):
+            smallest.setdefault(rewrite.identity, rewrite)
+        return [self._counterexample(rewrite) for rewrite in smallest.values()]
+
+    @property
+    def measured(self) -> list[float]:
+        """The gaps of the rewrites that could be measured."""
+        return [gap for gap in self.gaps.values() if gap is not None]
+
+    def violates(self, gap: float | None) -> bool:
+        """Whether a gap is above round-off; NaN is."""
+        return gap is not None and not gap <= tolerance(self.case.inputs)
+
+    def gap(self, rewrite: Rewrite) -> float | None:
+        """How far the two attributions of a rewrite differ; None if they cannot be measured."""
+        if rewrite not in self.gaps:
+            self.gaps[rewrite] = self._measure(rewrite)
+        return self.gaps[rewrite]
+
+    def regular_case(self, rewrite: Rewrite) -> Case:
+        """The case at the rows where both terms are regular."""
+        rows = regular(rewrite.f, self.case.inputs) & regular(rewrite.g, self.case.inputs)
+        return self.case.select(rows.nonzero().squeeze(1))
+
+    def _measure(self, rewrite: Rewrite) -> float | None:
+        case = self.regular_case(rewrite)
+        if len(case.inputs) == 0 or features(rewrite.f) == 0:
+            return None
+        refuse_unequal(rewrite, case)
+        try:
+            return gap_between(*attributions(self.explainer, rewrite, case))
+        except Unsupported as refusal:
+            self.refused, self.refusal = self.refused + 1, str(refusal)
+            return None
+
+    def _draw_and_shrink(self, seed: int, identity: Identity | None) -> None:
+        """Measure drawn chains, and ever smaller ones as soon as this identity violates or something is raised."""
+
+        @hypothesis.seed(seed)
+        @hypothesis.settings(
+            max_examples=self.examples,
+            database=None,
+            deadline=None,
+            report_multiple_bugs=False,
+            phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(chains(self.case.shape[1], identity))
+        def no_chain_is_interesting(chain: list[Rewrite]) -> None:
+            if self._is_interesting(chain):
+                raise Interesting
+
+        with contextlib.suppress(Interesting):
+            no_chain_is_interesting()
+
+    def _is_interesting(self, chain: list[Rewrite]) -> bool:
+        """Measure a chain: whether its first rewrite violates, or something was raised, which `run` raises again.
+
+        Errors are not raised here, so that Hypothesis shrinks them like violations and adds no notes to them.
+        """
+        for rewrite in chain:
+            if rewrite not in self.errors:
+                try:
+                    self.gap(rewrite)
+                except Exception as error:
+                    self.errors[rewrite] = error
+        return any(rewrite in self.errors for rewrite in chain) or self.violates(self.gap(chain[0]))
+
+    def _counterexample(self, rewrite: Rewrite) -> Counterexample:
+        points, gap = self.regular_case(rewrite).inputs.tolist(), self.gap(rewrite)
+        assert gap is not None
+        return Counterexample(self.explainer.name, rewrite, tuple(map(tuple, points)), gap)
+
+
+class Interesting(Exception):
+    """A drawn chain that Hypothesis should shrink."""
+
+
+def smallest_counterexample(
+    explainer: Explainer, case: Case, seed: int = 0, examples: int = EXAMPLES
+) -> Counterexample | None:
+    """The smallest pair of equal expressions with two attributions, or None if the search ends without one.
+
+    Args:
+        explainer: the explainer whose attributions are compared.
+        case: where the pairs are compared, ``(batch, features)`` inputs.
+        seed: of what is drawn.
+        examples: how many chains are drawn for each identity.
+
+    Raises:
+        ValueError: an identity does not hold.
+        Exception: from the explainer, with a note that names the rewrite.
+    """
+    return next(iter(CounterexampleSearch(explainer, case, examples).run(seed)), None)

@@ -1,0 +1,212 @@
+"""A check: one axiom, one explainer and one subject; how it runs in isolation, and the record that results."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import random
+import re
+import traceback
+import warnings
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from faithcheck.axioms.engine.axiom import Axiom
+from faithcheck.axioms.engine.expectations import SuppliedExpectation
+from faithcheck.axioms.engine.left_behind import RANDOM, restored
+from faithcheck.axioms.engine.record import Record
+from faithcheck.axioms.engine.registry import AXIOMS
+from faithcheck.axioms.engine.statuses import Status
+from faithcheck.axioms.engine.time_limit import TimedOut, time_limit
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, settle
+from faithcheck.axioms.equivalence import NotAPair
+from faithcheck.explainers.gradients import CompletenessWarning
+from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.models.case import Case
+from faithcheck.models.pair import Expectation, Pair
+
+NEEDS_CUDA = "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|no CUDA-capable device"
+"""Torch's error messages where a GPU is asked for and the machine has none."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What determines a run: the seed of pairs and cases, the floating-point type and the device.
+
+    Attributes:
+        timeout: the seconds after which a check of an explainer is stopped; None: never.
+    """
+
+    seed: int = 0
+    dtype: torch.dtype = torch.float64
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    timeout: float | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One cell of the suite: an axiom, an explainer, and a pair or one of its models.
+
+    Attributes:
+        axiom: a name in `AXIOMS`.
+        explainer: the explainer that is checked; None where the axiom is about the pair itself.
+        pair: the pair on which it is checked.
+        side: ``""`` for both models, ``"f"`` or ``"g"`` for one.
+        supplied: the user's expectations, which take precedence over those of the pair and the explainer.
+    """
+
+    axiom: str
+    explainer: Explainer | None
+    pair: Pair
+    side: str = ""
+    supplied: Sequence[SuppliedExpectation] = ()
+
+    @property
+    def subject(self) -> str:
+        """The pair's name, or that of one of its models."""
+        return f"{self.pair.name}.{self.side}" if self.side else self.pair.name
+
+    @property
+    def id(self) -> str:
+        """``explainer-subject``, as test ids read."""
+        return f"{self.explainer.name}-{self.subject}" if self.explainer else self.subject
+
+    @property
+    def explicit_expectation(self) -> Expectation | None:
+        """The user's expectation, else that of the pair, the explainer or the axiom; None if none of them has one."""
+        if self.explainer is None:
+            return Expectation("HOLDS", self.pair.why, cite=self.pair.cite)
+        name = self.explainer.name
+        for supplied in self.supplied:
+            if supplied.matches(self.axiom, name, self.subject):
+                return supplied.expectation
+        if by_pair := self.pair.expected.get((self.axiom, name)):
+            return by_pair
+        own: dict[tuple[str, str], Expectation] = getattr(self.explainer, "expected", {})
+        by_explainer = {glob: expectation for (axiom, glob), expectation in own.items() if axiom == self.axiom}
+        by_axiom = {glob: e for (explainer, glob), e in self._axiom.expected.items() if explainer == name}
+        candidates = [*by_explainer.items(), *by_axiom.items()]
+        matches = (expectation for glob, expectation in candidates if fnmatch.fnmatchcase(self.subject, glob))
+        return next(matches, None)
+
+    @property
+    def expectation(self) -> Expectation:
+        """What theory expects: the explicit expectation, else the explainer's claim."""
+        if (explicit := self.explicit_expectation) is not None:
+            return explicit
+        assert self.explainer is not None  # without an explainer the expectation is explicit
+        if self._axiom.mandatory:
+            return Expectation("HOLDS", "every explainer is held to it")
+        claims = getattr(self.explainer, "claims", ())
+        if claimed := [axiom for axiom in (self.axiom, self._axiom.part_of) if axiom in claims]:
+            return Expectation("HOLDS", f"{self.explainer.name} claims {claimed[0]}")
+        return Expectation("UNCLAIMED", f"{self.explainer.name} does not claim {self.axiom}")
+
+    @property
+    def _axiom(self) -> Axiom:
+        return AXIOMS[self.axiom]
+
+    def run(self, settings: Settings) -> Record:
+        """Build, measure and settle. An error of the explainer or the pair becomes a record of status ``error``."""
+        try:
+            # Every check has fresh models and its own random numbers, so that no check influences another.
+            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+                torch.manual_seed(settings.seed)
+                return self._measure_and_settle(settings)
+        except NotAPair as refusal:  # its message is complete: a traceback would add nothing
+            return self._record(settings, Status.ERROR, detail={"error": str(refusal)})
+        except (Exception, SystemExit, TimedOut) as error:
+            return self._record_of_error(settings, error)
+
+    def _record_of_error(self, settings: Settings, error: BaseException) -> Record:
+        message, explicit = f"{type(error).__name__}: {error}", self.explicit_expectation
+        if self.expectation.verdict == "ERROR" and self.expectation.error in message:
+            return self._record(settings, Status.EXPECTED_ERROR, detail={"error": message})
+        if isinstance(error, Unsupported):
+            if explicit is None or explicit.verdict == "UNCLAIMED":
+                return self._record(settings, Status.UNSUPPORTED, detail={"reason": str(error)})
+            # An explicit expectation must be measured: a rule that went missing is no skip.
+            message = f"the explainer refused, although {explicit.verdict} is expected: {error}"
+        if not torch.cuda.is_available() and re.search(NEEDS_CUDA, message):
+            message = (
+                f"it needs a GPU and there is none here ({message}): let it work on the device of its inputs, "
+                "or run on a machine that has one, with --device=cuda"
+            )
+        return self._record(settings, Status.ERROR, detail={"error": message}, traceback=traceback.format_exc())
+
+    def _measure_and_settle(self, settings: Settings) -> Record:
+        models = self._models(settings)
+        case = self.pair.case(settings.seed, settings.dtype, settings.device)
+        measurement = self._measure(models, case, settings)
+        if measurement.gap is not None and not math.isfinite(measurement.gap):
+            where = f" at {measurement.detail['told apart by']}" if "told apart by" in measurement.detail else ""
+            raise ValueError(f"the gap is {measurement.gap}: an output or a gradient is NaN or infinite{where}")
+        expectation = self.expectation
+        predicted = expectation.predict(*models, case) if expectation.predict else None
+        scale = measurement.scale
+        status, error = settle(measurement, expectation, predicted)
+        detail = dict(measurement.detail)
+        if expectation.verdict == "VIOLATES" and self._axiom.measured_on == "pairs":
+            # Every violation has a control: on a model and its deep copy the same explainer must hold.
+            control = self._measure((models[0], deepcopy(models[0])), case, settings)
+            detail["control gap"] = control.gap
+            if control.gap is None or control.gap > control.tol:
+                status = Status.INCONCLUSIVE
+        return self._record(
+            settings,
+            status,
+            gap=measurement.gap,
+            tol=measurement.tol,
+            predicted=None if predicted is None or scale is None else relative_gap(predicted, scale),
+            prediction_error=error,
+            detail=detail,
+        )
+
+    def _models(self, settings: Settings) -> tuple[nn.Module, ...]:
+        f, g = self.pair.build(settings.seed, settings.dtype, settings.device)
+        return {"": (f, g), "f": (f,), "g": (g,)}[self.side]
+
+    def _measure(self, models: Sequence[nn.Module], case: Case, settings: Settings) -> Measurement:
+        explainers = () if self.explainer is None else (self.explainer,)
+        with (
+            restored(*models) as left_behind,
+            time_limit(settings.timeout if explainers else None),
+            warnings.catch_warnings(record=True) as caught,
+        ):
+            random.seed(settings.seed)
+            np.random.seed(settings.seed % 2**32)
+            # A coarse quadrature misses completeness on both models alike: the record mentions it, it is no error.
+            warnings.simplefilter("always", CompletenessWarning)
+            measurement = self._axiom.measure(*explainers, *models, case)
+        messages = []
+        for warning in caught:
+            if issubclass(warning.category, CompletenessWarning):
+                messages.append(str(warning.message))
+            else:
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        traces = [line for line in left_behind if not line.startswith(RANDOM)]  # each check seeds its own
+        notes = {"warning": "; ".join(messages), "left behind": "; ".join(traces)}
+        return replace(measurement, detail={**{key: note for key, note in notes.items() if note}, **measurement.detail})
+
+    def _record(self, settings: Settings, status: Status, **measured: Any) -> Record:
+        expectation = self.expectation
+        blank: dict[str, Any] = dict.fromkeys(("gap", "tol", "predicted", "prediction_error"))
+        return Record(
+            id=f"{self.axiom}/{self.id}",
+            axiom=self.axiom,
+            explainer=self.explainer.name if self.explainer else None,
+            subject=self.subject,
+            floor=expectation.floor,
+            expected=expectation.verdict,
+            status=status.label,
+            why=expectation.why,
+            cite=expectation.cite,
+            seed=settings.seed,
+            **blank | measured,
+        )

@@ -1,0 +1,62 @@
+"""Which checks there are: the plan of an axiom, and the cells that are left out because the axiom does not apply.
+
+Pytest, ``faithcheck check`` and `check_explainer` all take their checks from `plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from faithcheck.axioms.engine.check import Check
+from faithcheck.axioms.engine.expectations import SuppliedExpectation, refuse_stale_expectations
+from faithcheck.axioms.engine.registry import AXIOMS
+from faithcheck.explainers.protocol import Explainer
+from faithcheck.explainers.registry import unknown_name
+from faithcheck.models.pair import Pair
+
+
+def plan(
+    axiom: str, explainers: Iterable[Explainer], pairs: Iterable[Pair], supplied: Sequence[SuppliedExpectation] = ()
+) -> list[Check]:
+    """Every check of an axiom: explainers × pairs, or explainers × both models of each pair.
+
+    Explainers to which the axiom does not apply are left out: see `not_applicable`.
+
+    Args:
+        axiom: a name in `AXIOMS`.
+        explainers: the explainers that are checked.
+        pairs: the pairs on which they are checked.
+        supplied: the user's expectations, which take precedence over those of pairs and explainers.
+
+    Raises:
+        ValueError: an unknown axiom, or an expectation that matches no check.
+    """
+    if axiom not in AXIOMS:
+        raise ValueError(unknown_name("axiom", axiom, AXIOMS))
+    planned, explainers, pairs = AXIOMS[axiom], list(explainers), list(pairs)
+    refuse_stale_expectations(explainers, pairs, supplied)
+    applicable = [explainer for explainer in explainers if planned.not_applicable(explainer) is None]
+    checked: list[Explainer | None] = [*applicable] if planned.needs_explainer else [None]
+    return [
+        Check(axiom, explainer, pair, side, supplied)
+        for explainer in checked
+        for pair in pairs
+        if planned.is_measured_on(pair)
+        for side in planned.sides(pair)
+    ]
+
+
+def not_applicable(axioms: Iterable[str], explainers: Iterable[Explainer]) -> list[dict[str, str]]:
+    """The cells that can never be measured, and that `plan` therefore leaves out, with the axiom's reason.
+
+    Returns:
+        Plain dictionaries with ``axiom``, ``explainer`` and ``reason``, for the settings of the results document.
+    """
+    explainers = list(explainers)
+    return [
+        {"axiom": name, "explainer": explainer.name, "reason": reason}
+        for name in axioms
+        if AXIOMS[name].needs_explainer
+        for explainer in explainers
+        if (reason := AXIOMS[name].not_applicable(explainer)) is not None
+    ]
