@@ -1,22 +1,29 @@
-"""What is explained: pairs of equivalent models, the cases explained on them, data and training of the small ones."""
+"""What is explained: pairs of equivalent models, their cases, and the data and training of small models.
+
+What belongs here: pairs, base models, data sets, and the loading of trained models.
+What does not: explainers (`faithcheck.explainers`) and axioms (`faithcheck.axioms`), which this package never imports.
+"""
 
 from faithcheck.models.case import Case, select_target
-from faithcheck.models.pair import (
+from faithcheck.models.expectation import (
+    ALL_LRP,
     INVARIANT_BY_DEFINITION,
     Expectation,
-    Pair,
-    equivalent_pair,
+    Expectations,
+    Verdict,
     expect,
     expect_lrp,
-    register,
-    registered_pairs,
 )
+from faithcheck.models.pair import Pair, equivalent_pair, register, registered_pairs
 
 __all__ = [
+    "ALL_LRP",
     "INVARIANT_BY_DEFINITION",
     "Case",
     "Expectation",
+    "Expectations",
     "Pair",
+    "Verdict",
     "equivalent_pair",
     "expect",
     "expect_lrp",

@@ -1,24 +1,52 @@
-"""Transforms: changes to a model that leave its function alone, each a short function, applied to every base model that fits.
+"""Function-preserving transforms: changes to a model that leave its function alone.
 
-A transform on a base model makes a pair: f is the base model's model, g a changed deep copy. Such pairs should hold for every explainer
-that claims implementation invariance, and show a stabiliser or a rule that depends on more than the function.
+A transform is a short function. It is applied to every base model that meets its requirements, and each application
+makes a pair: f is the base model's model, g a changed deep copy. Every explainer that claims implementation invariance
+should hold on such a pair. A stabiliser, or a rule that depends on more than the function, breaks on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
-from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODELS, BaseModel, trained
-from faithcheck.models.pair import INVARIANT_BY_DEFINITION, Expectations, Pair, expect_lrp, register, registered_pairs
+from faithcheck.models.architectures.architecture import Architecture, BaseModel, trained
+from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODELS, architecture_of, layers
+from faithcheck.models.architectures.transformer_layer import TransformerLayer
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, expect_lrp
+from faithcheck.models.pair import Pair, register, registered_pairs
 from faithcheck.models.pretrained.text import ModelError
 
 Change: TypeAlias = Callable[[Any], nn.Module]
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What a transform needs of an embedding model.
+
+    Attributes:
+        description: a noun phrase, for reports: "a bias in every key map".
+        holds: ``holds(embedding_model)``: whether the model has it.
+    """
+
+    description: str
+    holds: Callable[[Any], bool]
+
+
+def every_layer(description: str, test: Callable[[TransformerLayer], bool]) -> Requirement:
+    """The requirement that ``test(layer)`` is true of every layer."""
+    return Requirement(description, lambda embedding_model: all(map(test, layers(embedding_model))))
+
+
+def is_architecture(description: str, test: Callable[[Architecture], bool]) -> Requirement:
+    """The requirement that ``test(architecture)`` is true of the model's architecture."""
+    return Requirement(description, lambda embedding_model: test(architecture_of(embedding_model)))
 
 
 @dataclass(frozen=True)
@@ -26,14 +54,13 @@ class Transform:
     """A change to a model that leaves its function alone.
 
     Attributes:
-        name: ``family.member``; on a base model the pair is ``family.member_host``.
-        change: ``change(embedding_model) -> module``: the base model's model in eval mode, a copy of its own to be changed in place
-            and returned, or wrapped; called without gradients, random numbers seeded.
-        why: why the function is left alone.
-        expected: of the explainers, on every base model.
-        base_models: names in `BASE_MODELS` that it applies to.
-        where: for a checkpoint whose architecture is that of one of these base models: whether it applies to this model,
-            ``where(embedding_model)``.
+        name: ``family.member``; the pair on a base model is ``family.member_basemodel``.
+        change: ``change(embedding_model) -> module``. The argument is a deep copy of the base model's model in eval
+            mode, to be changed in place and returned, or wrapped. It is called without gradients, with a fixed seed.
+        why: why the function stays the same.
+        expected: the expectations of explainers, on every base model.
+        requires: what a model must have.
+        base_models: the names of the base models that it is applied to.
         cite: paper and equation.
     """
 
@@ -41,12 +68,16 @@ class Transform:
     change: Change
     why: str
     expected: Expectations
-    base_models: tuple[str, ...]
-    where: Callable[[Any], bool]
+    requires: tuple[Requirement, ...] = ()
+    base_models: tuple[str, ...] = ()
     cite: str = ""
 
+    def unmet(self, embedding_model: nn.Module) -> list[str]:
+        """The descriptions of the requirements that a model does not meet: empty if the transform applies to it."""
+        return [requirement.description for requirement in self.requires if not requirement.holds(embedding_model)]
+
     def on(self, base_model: BaseModel) -> Pair:
-        """The pair that it makes of a base model."""
+        """The pair that the transform makes of a base model."""
 
         def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
             f = base_model.model(seed, dtype, device)
@@ -68,36 +99,50 @@ def function_preserving_transform(
     *,
     why: str,
     lrp: str,
-    base_models: Collection[str] = ARCHITECTURES,
-    where: Callable[[Any], bool] = lambda embedding_model: True,
+    requires: Collection[Requirement] = (),
+    variants: Collection[str] = (),
+    too_slow_on: Collection[str] = (),
     expected: Expectations | None = None,
     cite: str = "",
 ) -> Callable[[Change], Change]:
-    """Register a transform on its base models; the decorated function is its `Transform.change`.
+    """Register a transform on every base model that meets its requirements; the decorated function is its ``change``.
 
     Args:
         name: ``family.member``.
-        why: why the function is left alone.
-        lrp: why AttnLRP's and CP-LRP's relevance is left alone too.
-        base_models: names in `BASE_MODELS`, by default `ARCHITECTURES`.
-        where: which checkpoints of these base models' architectures it applies to, see `Transform.where`; all by default.
-        expected: what else is expected, or something other than that everything holds.
+        why: why the function stays the same.
+        lrp: why the relevance of AttnLRP and CP-LRP stays the same too.
+        requires: what a model must have, see `every_layer` and `is_architecture`.
+        variants: names of base models that are variants (`BaseModel.variant`) and that the transform is applied to.
+        too_slow_on: names of base models that it would apply to, but whose pair takes too long for the suite.
+        expected: further expectations, or other expectations than that everything holds.
         cite: paper and equation.
 
     Raises:
-        KeyError: no such base model.
-        ValueError: a name that is taken.
+        KeyError: a name in ``variants`` or ``too_slow_on`` is no base model's.
+        ValueError: the name is taken, or no base model meets the requirements.
     """
 
     def decorate(change: Change) -> Change:
-        everything = {**INVARIANT_BY_DEFINITION, **expect_lrp(lrp), **(expected or {})}
-        made = Transform(name, change, why, everything, tuple(base_models), where, cite)
-        for pair in [made.on(BASE_MODELS[base_model]) for base_model in base_models]:
-            register(pair)
-        _transforms.append(made)
+        expectations = {**INVARIANT_BY_DEFINITION, **expect_lrp(lrp), **(expected or {})}
+        transform = Transform(name, change, why, expectations, tuple(requires), cite=cite)
+        for supplied in (*variants, *too_slow_on):
+            BASE_MODELS[supplied]
+        candidates = [m for m in BASE_MODELS.values() if m.name in variants or not m.variant]
+        matches = [m for m in candidates if m.name not in too_slow_on and not transform.unmet(blueprint(m))]
+        if not matches:
+            raise ValueError(f"{name}: no base model meets the requirements: add one, or change requires=…")
+        for base_model in matches:
+            register(transform.on(base_model))
+        _transforms.append(replace(transform, base_models=tuple(m.name for m in matches)))
         return change
 
     return decorate
+
+
+@cache
+def blueprint(base_model: BaseModel) -> nn.Module:
+    """A model with the structure of a base model, to test requirements on; not to be changed."""
+    return (base_model.blueprint or base_model.model)(0, torch.float32, torch.device("cpu"))
 
 
 def registered_transforms() -> dict[str, Transform]:
@@ -106,34 +151,26 @@ def registered_transforms() -> dict[str, Transform]:
     return {transform.name: transform for transform in sorted(_transforms, key=lambda transform: transform.name)}
 
 
-def architecture(base_model: str) -> str:
-    """The ``model_type`` of a base model in `BASE_MODELS`: what its name begins with."""
-    return base_model.partition("_")[0]
-
-
 def register_checkpoint(path: str) -> list[Pair]:
-    """Register every transform that applies on a trained model, as pairs named ``family.member_checkpoint``.
+    """Register every transform that applies to a trained model, as pairs named ``family.member_checkpoint``.
 
     Args:
         path: a folder or hub name, as `faithcheck.models.pretrained.text.load` takes it.
 
     Raises:
-        ModelError: it cannot be loaded, no transform is known for its architecture, or it cannot be run in float64.
+        ModelError: the model cannot be loaded, its architecture is unknown, or it cannot be run in float64.
     """
     base_model = trained("checkpoint", path)
     embedding_model: Any = base_model.model(0, torch.float64, torch.device("cpu"))
-    kind = embedding_model.model.config.model_type
-    fits = [
-        g
-        for g in registered_transforms().values()
-        if kind in map(architecture, g.base_models) and g.where(embedding_model)
-    ]
-    if not fits:
-        known = ", ".join(sorted({architecture(base_model) for base_model in BASE_MODELS}))
-        raise ModelError(f"{path}: no transform is known for the architecture {kind!r}; they are known for: {known}")
+    if (model_type := embedding_model.model.config.model_type) not in ARCHITECTURES:
+        raise ModelError(
+            f"{path}: no transform is known for the architecture {model_type!r}; they are known for: "
+            f"{', '.join(sorted(ARCHITECTURES))}"
+        )
     try:
         with torch.no_grad():
             base_model.case(0, torch.float64, torch.device("cpu")).run(embedding_model)
     except RuntimeError as error:
         raise ModelError(f"{path}: cannot be run in float64, which pairs are proved in: {error}") from error
-    return [register(transform.on(base_model)) for transform in fits]
+    matches = [transform for transform in registered_transforms().values() if not transform.unmet(embedding_model)]
+    return [register(transform.on(base_model)) for transform in matches]

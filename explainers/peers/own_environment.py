@@ -35,7 +35,7 @@ from transformers.utils import logging
 
 from faithcheck.explainers.peers.workers import worker_protocol as protocol
 from faithcheck.explainers.protocol import Unsupported
-from faithcheck.models.architectures.base_models import EmbeddingModel
+from faithcheck.models.architectures.embedding_model import EmbeddingModel
 from faithcheck.models.case import Case, describe_tensor, input_gradient
 
 WORKERS = Path(protocol.__file__).parent

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertForSequenceClassification
 
-from faithcheck.models.architectures.base_models import EmbeddingModel
+from faithcheck.models.architectures.embedding_model import EmbeddingModel
 from faithcheck.models.case import Case, input_gradient, output_difference
 from faithcheck.models.networks.derived import SHIFT
 from faithcheck.models.pair import (

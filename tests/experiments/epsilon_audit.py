@@ -36,7 +36,7 @@ from faithcheck.explainers.lrp.rules import OperationCall, Rule
 from faithcheck.explainers.protocol import attribution_of
 from faithcheck.models.architectures.base_models import layers
 from faithcheck.models.case import Case
-from faithcheck.models.pairs.rescaling import multiply
+from faithcheck.models.pairs.rescaling_of_neurons_and_logits import multiply
 
 EPSILONS = tuple(10.0 ** (power / 2) for power in range(-24, -1))
 """1e-12 … 1e-1, two a decade."""

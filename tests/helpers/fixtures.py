@@ -1,4 +1,4 @@
-"""Fixtures that more than one module imports: a conftest.py here would put a bare `tests` into `sys.modules`."""
+"""Fixtures that several test modules import. A conftest.py here would put a bare `tests` into `sys.modules`."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def double():
-    """Draw float64 numbers, the same ones each time, and leave the global state as it was."""
+    """Draw float64 numbers from a fixed seed, and restore the global state afterwards."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         torch.set_default_dtype(torch.float64)

@@ -11,37 +11,24 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from faithcheck.models.architectures import base_models
+from faithcheck.models.architectures import architecture, base_models
+from faithcheck.models.architectures import bert as bert_family
 
 SPECIAL = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIAL, *"a quick brown fox jumps over the lazy dog and runs".split()]
 TEXTS = ["a quick brown fox", "the dog", "the lazy dog jumps over a quick fox and runs"]
-SMALL, TOKENS = base_models.SMALL, base_models.SPECIAL
+SMALL, TOKENS = architecture.SMALL_SIZES, architecture.SPECIAL_TOKENS
 assert SMALL["vocab_size"] == len(WORDS)
 
-
-def tokenizer(*, special: bool) -> PreTrainedTokenizerFast:
-    """One token a word; ``special`` adds [CLS] and [SEP], and knows [PAD] and [MASK]."""
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    if not special:
-        return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")
-    words.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    named = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
-    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", **named)
-
-
-bert = partial(base_models.bert, **TOKENS)
+DECODERS = tuple(name for name, family in base_models.ARCHITECTURES.items() if family.decoder)
+IMAGE_CLASSIFIERS = tuple(name for name, family in base_models.ARCHITECTURES.items() if family.images)
 ARCHITECTURES = {
-    "bert": bert,
-    "roberta": base_models.roberta,
-    "gpt2": base_models.gpt2,
-    "llama": base_models.llama,
-    "vit": partial(base_models.vit, image_size=8, num_labels=10),
+    name: partial(family.small, **({"image_size": 8, "num_labels": 10} if family.images else TOKENS))
+    for name, family in base_models.ARCHITECTURES.items()
 }
-DECODERS = ("gpt2", "llama")
+"""The function that makes a small model of each architecture: texts of `WORDS`, or images of 8 × 8 pixels."""
+
+bert = partial(bert_family.bert, **TOKENS)
 PREPARATION = {
     "do_resize": True,
     "size": {"height": 8, "width": 8},
@@ -54,19 +41,32 @@ PREPARATION = {
 }
 
 
+def tokenizer(*, special: bool) -> PreTrainedTokenizerFast:
+    """One token a word; with ``special`` it adds [CLS] and [SEP], and has [PAD] and [MASK]."""
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    if not special:
+        return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]")
+    words.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    special_tokens = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", **special_tokens)
+
+
 def spread(model: nn.Module, seed: int = 0) -> None:
-    """Move every weight, see `base_models.spread`, by numbers of this seed."""
+    """Add noise to every weight, see `architecture.spread`, drawn with this seed."""
     torch.manual_seed(seed)
-    base_models.spread(model)
+    architecture.spread(model)
 
 
 def save(name: str, folder: Path) -> Path:
-    """Save an architecture, its weights from a fixed seed, in float64, with its tokenizer or preparation."""
+    """Save an architecture's small model in float64, with weights from a fixed seed and its tokenizer or preparation."""
     torch.manual_seed(0)
     model = ARCHITECTURES[name]().double()
     spread(model)
     model.save_pretrained(folder)
-    if name == "vit":
+    if name in IMAGE_CLASSIFIERS:
         (folder / "preprocessor_config.json").write_text(json.dumps(PREPARATION))
     else:
         tokenizer(special=name not in DECODERS).save_pretrained(folder)

@@ -1,6 +1,6 @@
-"""The explainers on unmodified BERT, RoBERTa, GPT-2, Llama and ViT: small ones of random weights.
+"""The explainers on small unmodified models of every architecture, with random weights.
 
-All are in float64 but Llama, which `load` refuses there.
+All models are in float64, except those that `load` refuses in float64, such as Llama: these are in float32.
 """
 
 import math
@@ -12,6 +12,7 @@ import torch
 import transformers
 from torch import nn
 from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode
 
 from faithcheck.axioms.alignment.perturbation_curves import curves
 from faithcheck.explainers import (
@@ -31,11 +32,19 @@ from faithcheck.models.data import handwritten_digits
 from faithcheck.models.data.images import load_images
 from faithcheck.models.pretrained.images import ImageClassifier
 from faithcheck.models.pretrained.text import Classifier, ModelError, NextToken, load
-from faithcheck.tests.helpers.small_models import ARCHITECTURES, DECODERS, TEXTS, WORDS, save, tokenizer
+from faithcheck.tests.helpers.small_models import (
+    ARCHITECTURES,
+    DECODERS,
+    IMAGE_CLASSIFIERS,
+    TEXTS,
+    WORDS,
+    save,
+    tokenizer,
+)
 
-TEXT = tuple(name for name in ARCHITECTURES if name != "vit")
-# Relative to the largest value, for sums in another order. ViT's softmax runs in float32; Llama is float32 altogether.
-TOLERANCE = {"bert": 1e-10, "roberta": 1e-10, "gpt2": 1e-10, "vit": 1e-5, "llama": 1e-5}
+TEXT = tuple(name for name in ARCHITECTURES if name not in IMAGE_CLASSIFIERS)
+# Relative to the largest value, for sums in another order. ViT's softmax runs in float32, and so does all of Llama.
+FLOAT64, FLOAT32 = 1e-10, 1e-5
 LRPS = pytest.mark.parametrize("lrp", [AttnLRP(), CPLRP(), AttnLRP(1e-6)], ids=["attnlrp", "cplrp", "epsilon"])
 
 
@@ -46,11 +55,52 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def embedding_models(folders):
-    return {name: read(name, folder) for name, folder in folders.items()}
+    return {name: read(folder) for name, folder in folders.items()}
 
 
-def read(name, folder):
-    return load(folder, dtype=torch.float32 if name == "llama" else torch.float64)
+@pytest.fixture(scope="module")
+def tolerances(embedding_models):
+    return {name: tolerance(embedding_model) for name, embedding_model in embedding_models.items()}
+
+
+def read(folder):
+    """The model in float64, or in float32 if it cannot be run in float64."""
+    try:
+        return load(folder, dtype=torch.float64)
+    except ModelError as error:
+        if "NaN in torch.float64" not in str(error):
+            raise
+        return load(folder, dtype=torch.float32)
+
+
+class Dtypes(TorchFunctionMode):
+    """Records the dtypes of all floating-point results."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.is_floating_point():
+            self.seen.add(result.dtype)
+        return result
+
+
+def tolerance(embedding_model):
+    """The tolerance of the narrowest dtype that a forward pass uses."""
+    case = case_of(embedding_model)
+    with torch.no_grad(), Dtypes() as dtypes:
+        case.run(embedding_model)
+    return FLOAT64 if dtypes.seen == {torch.float64} else FLOAT32
+
+
+def test_bert_roberta_and_gpt2_are_compared_in_float64(tolerances):
+    assert {name for name in ("bert", "roberta", "gpt2", "llama", "vit") if tolerances[name] == FLOAT64} == {
+        "bert",
+        "roberta",
+        "gpt2",
+    }
 
 
 def case_of(embedding_model, items=None):
@@ -64,14 +114,10 @@ def same(left, right, tolerance):
     return float((left - right).detach().abs().max()) <= tolerance * float(right.detach().abs().max())
 
 
-def test_each_is_read_as_what_it_is(embedding_models):
-    assert {name: type(embedding_model) for name, embedding_model in embedding_models.items()} == {
-        "bert": Classifier,
-        "roberta": Classifier,
-        "gpt2": NextToken,
-        "llama": NextToken,
-        "vit": ImageClassifier,
-    }
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_load_returns_the_class_for_the_task(embedding_models, name):
+    task = NextToken if name in DECODERS else ImageClassifier if name in IMAGE_CLASSIFIERS else Classifier
+    assert type(embedding_models[name]) is task
 
 
 @LRPS
@@ -107,7 +153,7 @@ def assert_no_trace(embedding_model):
     assert all(weight.grad is None for weight in embedding_model.parameters())
 
 
-# --- atoms -----------------------------------------------------------------------------------------------------------
+# --- modules treated as one operation --------------------------------------------------------------------------------
 
 
 class TanhGELU(nn.Module):
@@ -118,7 +164,7 @@ class TanhGELU(nn.Module):
 
 
 class RootMeanSquare(nn.Module):
-    """LlamaRMSNorm as one torch operation; its name is no atom's."""
+    """LlamaRMSNorm as one torch operation, under a name that no rule has."""
 
     def __init__(self, norm):
         super().__init__()
@@ -128,21 +174,21 @@ class RootMeanSquare(nn.Module):
         return nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-ATOMS = {
-    "gpt2": ("NewGELUActivation", lambda atom: TanhGELU(), 1e-12),
-    "llama": ("*RMSNorm", RootMeanSquare, TOLERANCE["llama"]),
+ONE_OPERATION = {
+    "gpt2": ("NewGELUActivation", lambda module: TanhGELU(), 1e-12),
+    "llama": ("*RMSNorm", RootMeanSquare, FLOAT32),
 }
 
 
-@pytest.mark.parametrize("name", ATOMS)
-def test_an_atom_is_its_one_operation(folders, embedding_models, name):
-    key, one_operation, tolerance = ATOMS[name]
-    other = read(name, folders[name])
+@pytest.mark.parametrize("name", ONE_OPERATION)
+def test_a_module_treated_as_one_operation_has_the_relevance_of_that_operation(folders, embedding_models, name):
+    key, one_operation, tolerance = ONE_OPERATION[name]
+    other = read(folders[name])
     written_out = [part for part in other.modules() if type(part).__name__.endswith(key.strip("*"))]
     assert written_out
     for parent in list(other.modules()):
         for child, part in list(parent.named_children()):
-            if any(part is atom for atom in written_out):
+            if any(part is module for module in written_out):
                 setattr(parent, child, one_operation(part))
     case = case_of(embedding_models[name])
     assert same(case.run(other), case.run(embedding_models[name]), tolerance)
@@ -153,7 +199,7 @@ def test_an_atom_is_its_one_operation(folders, embedding_models, name):
 
 
 class Steps(nn.Module):
-    """The same sums and multiples in place, as some attention does, or not."""
+    """Sums and multiples of activations, in place or not."""
 
     def __init__(self, in_place):
         super().__init__()
@@ -174,7 +220,7 @@ class Steps(nn.Module):
 
 
 @LRPS
-def test_in_place_is_the_same(lrp):
+def test_operations_in_place_have_the_same_relevance(lrp):
     torch.manual_seed(0)
     in_place, not_in_place = Steps(True), Steps(False)
     not_in_place.load_state_dict(in_place.state_dict())
@@ -187,12 +233,12 @@ def test_in_place_is_the_same(lrp):
 
 
 def halved(z):
-    """Z, its gradient halved: the share of one operand of a product, Eqs. 3–4."""
+    """Z with its gradient halved: one operand of a product, Eqs. 3–4."""
     return z / 2 + (z / 2).detach()
 
 
 def gpt2_attnlrp(model, embeddings, target):
-    """AttnLRP at ε = 0 on a GPT-2 of one layer, one text ``(tokens, width)``, by autograd on held-constant factors."""
+    """AttnLRP at ε = 0 on a GPT-2 of one layer and one text ``(tokens, width)``, by autograd with detached factors."""
     block, body = model.transformer.h[0], model.transformer
     x = embeddings.detach().requires_grad_()
     n, width = x.shape
@@ -237,37 +283,39 @@ def test_attnlrp_on_gpt2_is_the_hand_written_one(tmp_path):
 
 
 def test_cp_lrp_conserves_on_llama_and_attnlrp_does_not(embedding_models):
-    """Llama has no biases and no position embeddings; its RoPE turns only queries and keys.
+    """Llama has no biases and no position embeddings; its RoPE rotates only queries and keys.
 
-    So under CP-LRP, where these get nothing, all relevance arrives at the word embeddings. AttnLRP's softmax rule
+    In CP-LRP queries and keys have no relevance, so that the word embeddings get all of it. AttnLRP's softmax rule
     (Eq. 5) is not conservative.
     """
     case = case_of(embedding_models["llama"])
     output = select_target(case.run(embedding_models["llama"]), case.target)
-    assert same(CPLRP().attribute(embedding_models["llama"], case).sum(1), output, TOLERANCE["llama"])
+    assert same(CPLRP().attribute(embedding_models["llama"], case).sum(1), output, FLOAT32)
     assert not same(AttnLRP().attribute(embedding_models["llama"], case).sum(1), output, 1e-2)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_sdpa_attention_gives_the_same_attnlrp(folders, embedding_models, name):
+def test_sdpa_attention_gives_the_same_attnlrp(folders, embedding_models, tolerances, name):
     eager = embedding_models[name]
     dtype = eager.model.dtype
     model = type(eager.model).from_pretrained(folders[name], attn_implementation="sdpa", dtype=dtype).eval()
-    how = eager.preparation if name == "vit" else eager.tokenizer
+    how = eager.preparation if name in IMAGE_CLASSIFIERS else eager.tokenizer
     case = case_of(eager)
     for lrp in (AttnLRP(), CPLRP()):
-        assert same(lrp.attribute(type(eager)(model, how), case), lrp.attribute(eager, case), TOLERANCE[name])
+        assert same(lrp.attribute(type(eager)(model, how), case), lrp.attribute(eager, case), tolerances[name])
 
 
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_rollout_is_the_product_of_the_attentions_that_the_model_returns(embedding_models, name, residual):
+def test_rollout_is_the_product_of_the_attentions_that_the_model_returns(embedding_models, tolerances, name, residual):
     embedding_model = embedding_models[name]
-    (example,) = examples = embedding_model.encode([load_images("digits", 1).images[0] if name == "vit" else TEXTS[0]])
+    (example,) = examples = embedding_model.encode(
+        [load_images("digits", 1).images[0] if name in IMAGE_CLASSIFIERS else TEXTS[0]]
+    )
     case = embedding_model.case(examples)
     how = (
         {"pixel_values": embedding_model.assembled(case.inputs)}
-        if name == "vit"
+        if name in IMAGE_CLASSIFIERS
         else {"input_ids": example.features[None]}
     )
     layers = [weights[0].mean(0) for weights in embedding_model.model(**how, output_attentions=True).attentions]
@@ -276,7 +324,9 @@ def test_rollout_is_the_product_of_the_attentions_that_the_model_returns(embeddi
     expected = torch.linalg.multi_dot(layers[::-1])
     row = expected[-1] if name in DECODERS else expected[0]
     attribution = AttentionRollout(residual).attribute(embedding_model, case)[0]
-    assert same(attribution, row[1:] if name == "vit" else row, TOLERANCE[name])  # the patches follow the class token
+    assert same(
+        attribution, row[1:] if name in IMAGE_CLASSIFIERS else row, tolerances[name]
+    )  # the patches follow the class token
 
 
 # --- batches and padding ---------------------------------------------------------------------------------------------
@@ -295,26 +345,26 @@ EXPLAINERS = [
 @pytest.mark.filterwarnings("ignore::faithcheck.explainers.gradients.CompletenessWarning")  # 4 nodes
 @pytest.mark.parametrize("explainer", EXPLAINERS, ids=lambda e: getattr(getattr(e, "removal", e), "name", e.name))
 @pytest.mark.parametrize("name", TEXT)
-def test_a_batch_is_its_texts_one_by_one(embedding_models, name, explainer):
+def test_texts_in_a_batch_have_the_same_attribution_as_alone(embedding_models, tolerances, name, explainer):
     embedding_model = embedding_models[name]
     together = explainer.attribute(embedding_model, case_of(embedding_model))
     for text, row in zip(TEXTS, together, strict=True):
         alone = explainer.attribute(embedding_model, case_of(embedding_model, [text]))[0]
-        assert same(row[: len(alone)], alone, TOLERANCE[name])
+        assert same(row[: len(alone)], alone, tolerances[name])
         assert (row[len(alone) :] == 0).all()
 
 
 @pytest.mark.filterwarnings("ignore::faithcheck.explainers.gradients.CompletenessWarning")  # 4 nodes
 @pytest.mark.parametrize("explainer", [LeaveOneOut(), *EXPLAINERS[2:]], ids=lambda e: e.name)
-def test_a_batch_is_its_images_one_by_one(embedding_models, explainer):
+def test_images_in_a_batch_have_the_same_attribution_as_alone(embedding_models, explainer):
     embedding_model, images = embedding_models["vit"], load_images("digits", 3).images
     together = explainer.attribute(embedding_model, case_of(embedding_model, images))
     for image, row in zip(images, together, strict=True):
-        assert same(row, explainer.attribute(embedding_model, case_of(embedding_model, [image]))[0], TOLERANCE["vit"])
+        assert same(row, explainer.attribute(embedding_model, case_of(embedding_model, [image]))[0], FLOAT32)
 
 
 @pytest.mark.parametrize("name", TEXT)
-def test_loo_by_attention_mask_is_the_plain_loop(embedding_models, name):
+def test_loo_by_attention_mask_is_the_plain_loop(embedding_models, tolerances, name):
     embedding_model = embedding_models[name]
     case = case_of(embedding_model, TEXTS[:1])
     target, n = int(case.target), case.shape[1]
@@ -324,37 +374,37 @@ def test_loo_by_attention_mask_is_the_plain_loop(embedding_models, name):
         mask[0, i] = 0
         logits = embedding_model.model(inputs_embeds=case.inputs, attention_mask=mask).logits
         without = logits[0, n - 1, target] if name in DECODERS else logits[0, target]
-        assert same(loo[i], case.run(embedding_model)[0, target] - without, TOLERANCE[name])
+        assert same(loo[i], case.run(embedding_model)[0, target] - without, tolerances[name])
 
 
 # --- decoders --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_decoder_is_read_at_the_last_token(embedding_models, name):
+def test_a_decoder_is_read_at_the_last_token(embedding_models, tolerances, name):
     embedding_model = embedding_models[name]
     case = case_of(embedding_model)
     output = case.run(embedding_model)
     for i, example in enumerate(embedding_model.encode(TEXTS)):
         logits = embedding_model.model(input_ids=example.features.unsqueeze(0)).logits
-        assert same(output[i], logits[0, -1], TOLERANCE[name])
+        assert same(output[i], logits[0, -1], tolerances[name])
         assert case.target[i] == logits[0, -1].argmax()
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_decoder_that_cannot_leave_logits_out_is_read_at_the_same_token(embedding_models, name, monkeypatch):
+def test_a_decoder_without_logits_to_keep_is_read_at_the_same_token(embedding_models, tolerances, name, monkeypatch):
     embedding_model = embedding_models[name]
     case = case_of(embedding_model)
     expected, forward = case.run(embedding_model), embedding_model.model.forward
     assert "logits_to_keep" in signature(forward).parameters
     monkeypatch.setattr(embedding_model.model, "forward", lambda **how: forward(**how))
     assert "logits_to_keep" not in signature(embedding_model.model.forward).parameters
-    assert same(case.run(embedding_model), expected, TOLERANCE[name])
+    assert same(case.run(embedding_model), expected, tolerances[name])
 
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_the_token_that_a_decoder_is_read_at_is_special(embedding_models, name):
-    """Without it a curve would end with nothing to attend to, as these tokenizers add no special token."""
+    """These tokenizers add no special token: without it a perturbation curve would end with no token to attend to."""
     embedding_model = embedding_models[name]
     examples = embedding_model.encode(TEXTS)
     assert [example.special_tokens_mask.tolist() for example in examples] == [
@@ -369,7 +419,7 @@ def test_the_token_that_a_decoder_is_read_at_is_special(embedding_models, name):
 @pytest.mark.filterwarnings("ignore::faithcheck.explainers.gradients.CompletenessWarning")  # 4 nodes
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("explainer", [e for e in EXPLAINERS if e != LeaveOneOut(Deletion())], ids=lambda e: e.name)
-def test_what_comes_after_the_position_read_has_no_part(embedding_models, name, explainer):
+def test_tokens_after_the_position_read_get_nothing(embedding_models, name, explainer):
     case = case_of(embedding_models[name], TEXTS[:1])
     earlier = replace(case, forward_arguments={**case.forward_arguments, "last": torch.tensor([1])})
     attribution = explainer.attribute(embedding_models[name], earlier)[0]
@@ -378,7 +428,7 @@ def test_what_comes_after_the_position_read_has_no_part(embedding_models, name, 
 
 
 def test_llama_in_float64_is_refused(folders):
-    """Its softmax runs in float32, in which float64's lowest number is −∞: a row with nothing to attend to is NaN."""
+    """Its softmax runs in float32, where float64's lowest number is −∞: a row with every key masked is NaN."""
     with pytest.raises(ModelError, match=r"NaN in torch\.float64 where the first token is masked: use float32"):
         load(folders["llama"], dtype=torch.float64)
 
@@ -386,7 +436,7 @@ def test_llama_in_float64_is_refused(folders):
 # --- RoBERTa ---------------------------------------------------------------------------------------------------------
 
 
-def test_roberta_read_at_its_embeddings_is_roberta(embedding_models):
+def test_roberta_on_embeddings_has_the_logits_of_roberta_on_ids(embedding_models):
     embedding_model = embedding_models["roberta"]
     examples = embedding_model.encode(TEXTS)
     ids = nn.utils.rnn.pad_sequence(
@@ -397,7 +447,7 @@ def test_roberta_read_at_its_embeddings_is_roberta(embedding_models):
     assert same(case.run(embedding_model), logits, 1e-12)
 
 
-def test_roberta_takes_two_tokens_less_than_it_has_positions(embedding_models):
+def test_roberta_takes_two_tokens_fewer_than_it_has_positions(embedding_models):
     long = ARCHITECTURES["roberta"](max_position_embeddings=514).eval()
     assert Classifier(long, tokenizer(special=True)).max_length == 512
     embedding_model = embedding_models["roberta"]
@@ -411,7 +461,7 @@ def test_roberta_takes_two_tokens_less_than_it_has_positions(embedding_models):
 # --- ViT -------------------------------------------------------------------------------------------------------------
 
 
-def test_vit_reads_the_pixels_that_the_unmodified_model_does(embedding_models, monkeypatch):
+def test_vit_on_patches_has_the_logits_of_the_unmodified_model_on_pixels(embedding_models, monkeypatch):
     monkeypatch.setattr(
         handwritten_digits, "_folder", None
     )  # 8 × 8 pixels, which need no resizing, also in a run on MNIST

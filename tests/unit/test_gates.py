@@ -19,7 +19,8 @@ from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of, checked_attribution, input_gradient
 from faithcheck.models import Case, select_target
-from faithcheck.models.architectures.base_models import BASE_MODELS, KeepFloat64
+from faithcheck.models.architectures.base_models import BASE_MODELS
+from faithcheck.models.architectures.embedding_model import KeepFloat64
 from faithcheck.tests.helpers import hidden_keys
 from faithcheck.tests.unit.test_explainers import assert_same, state_of
 

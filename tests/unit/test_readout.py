@@ -17,7 +17,12 @@ from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of, checked_attribution
 from faithcheck.models import Case
-from faithcheck.models.architectures.base_models import KeepFloat64, bert, gpt2, llama, random_weights, vit
+from faithcheck.models.architectures.architecture import random_weights
+from faithcheck.models.architectures.bert import bert
+from faithcheck.models.architectures.embedding_model import KeepFloat64
+from faithcheck.models.architectures.gpt2 import gpt2
+from faithcheck.models.architectures.llama import llama
+from faithcheck.models.architectures.vit import vit
 from faithcheck.tests.helpers import hidden_keys
 from faithcheck.tests.unit.test_explainers import assert_same, state_of
 from faithcheck.tests.unit.test_gates import (

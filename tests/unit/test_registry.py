@@ -1,4 +1,4 @@
-"""The registry reaches what it claims: so many pairs, on these architectures, an expectation stated in every cell."""
+"""The registry of pairs: enough pairs and families, pairs on every architecture, an expectation for every explainer."""
 
 import inspect
 import re
@@ -10,14 +10,15 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from faithcheck.models.pair import INVARIANT_BY_DEFINITION, Pair, expect_lrp, registered_pairs
+from faithcheck.models.architectures.base_models import ARCHITECTURES
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
+from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.models.transform import registered_transforms
 
 PAIRS = registered_pairs()
 COUNTED = {name: pair for name, pair in PAIRS.items() if "invariance" in pair.axioms and not pair.control}
 TRANSFORMS = registered_transforms()
-STATED = ("loo", "integrated_gradients", "gradient_x_input", "attnlrp", "cplrp")
-ARCHITECTURES = ("bert", "roberta", "gpt2", "llama", "vit")
+EXPLAINERS = ("loo", "integrated_gradients", "gradient_x_input", "attnlrp", "cplrp")
 LINES, WORDS = 25, 4
 
 
@@ -28,34 +29,38 @@ def test_there_are_enough_pairs_in_enough_families():
     assert len(families) >= 8, families
 
 
+def test_the_five_architectures_of_the_papers_are_found():
+    assert {"bert", "roberta", "gpt2", "llama", "vit"} <= ARCHITECTURES.keys()
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_each_architecture_has_pairs_of_several_families(architecture):
-    named = {name: pair for name, pair in COUNTED.items() if name.endswith(f"_{architecture}")}
-    assert len({name.partition(".")[0] for name in named}) >= 4, sorted(named)
-    for name, pair in named.items():
+    by_name = {name: pair for name, pair in COUNTED.items() if name.endswith(f"_{architecture}")}
+    assert len({name.partition(".")[0] for name in by_name}) >= 4, sorted(by_name)
+    for name, pair in by_name.items():
         models = pair.build(0, torch.float64, torch.device("cpu"))
         base_models = [m for model in models for m in model.modules() if isinstance(m, PreTrainedModel)]
-        # Unmodified: the class is one of transformers' own.
+        # The model is unmodified: its class is one of transformers' own.
         assert {type(m).__module__.split(".")[2] for m in base_models} == {architecture}, name
 
 
-def unstated(pair):
-    """The cells of invariance that a pair says nothing, or not enough, of."""
-    cells = {explainer: pair.expected.get(("invariance", explainer)) for explainer in STATED}
+def without_expectation(pair):
+    """The explainers of which a pair expects nothing under invariance, or gives too short a reason."""
+    expectations = {explainer: pair.expected.get(("invariance", explainer)) for explainer in EXPLAINERS}
     return [
         explainer
-        for explainer, cell in cells.items()
-        if cell is None or cell.verdict == "UNCLAIMED" or len(cell.why.split()) < WORDS
+        for explainer, expectation in expectations.items()
+        if expectation is None or expectation.verdict == "UNCLAIMED" or len(expectation.why.split()) < WORDS
     ]
 
 
-def test_every_cell_is_stated():
-    missing = {name: cells for name, pair in COUNTED.items() if (cells := unstated(pair))}
+def test_every_pair_has_an_expectation_for_every_explainer():
+    missing = {name: explainers for name, pair in COUNTED.items() if (explainers := without_expectation(pair))}
     assert not missing
 
 
 def source(function):
-    """The lines that make a pair or a transform, from ``def`` on: what its decorator expects is data."""
+    """The lines of a pair's or transform's function from ``def`` on: the decorator's arguments are data."""
     while isinstance(function, partial):
         function = function.func
     lines = inspect.getsource(function if inspect.isroutine(function) else type(function)).splitlines()
@@ -63,8 +68,9 @@ def source(function):
 
 
 def test_every_pair_is_a_short_function():
-    made = {**{name: pair.build for name, pair in PAIRS.items()}, **{name: g.change for name, g in TRANSFORMS.items()}}
-    long = {name: len(lines) for name, function in made.items() if len(lines := source(function)) >= LINES}
+    functions = {name: pair.build for name, pair in PAIRS.items()}
+    functions |= {name: transform.change for name, transform in TRANSFORMS.items()}
+    long = {name: len(lines) for name, function in functions.items() if len(lines := source(function)) >= LINES}
     assert not long
 
 
@@ -72,16 +78,17 @@ def test_every_name_is_family_and_member():
     assert not [name for name in (*PAIRS, *TRANSFORMS) if not re.fullmatch(r"[a-z0-9_]+\.[a-z0-9_]+", name)]
 
 
-def test_every_gauge_stands_on_its_hosts():
+def test_every_transform_makes_a_pair_on_each_of_its_base_models():
     expected = {
         f"{transform.name}_{base_model}" for transform in TRANSFORMS.values() for base_model in transform.base_models
     }
     assert expected <= set(COUNTED)
 
 
-def test_what_is_not_stated_is_found():
+def test_a_missing_expectation_is_found():
     pair = Pair("a.b", lambda *how: None, lambda *how: None, "because", expected=INVARIANT_BY_DEFINITION)
-    assert unstated(pair) == ["attnlrp", "cplrp"]
-    assert unstated(replace(pair, expected={**INVARIANT_BY_DEFINITION, **expect_lrp("halves")})) == ["attnlrp", "cplrp"]
-    stated = {**INVARIANT_BY_DEFINITION, **expect_lrp("each product of data halves relevance", floor=0.1)}
-    assert unstated(replace(pair, expected=stated)) == []
+    assert without_expectation(pair) == ["attnlrp", "cplrp"]
+    short = replace(pair, expected={**INVARIANT_BY_DEFINITION, **expect_lrp("halves")})
+    assert without_expectation(short) == ["attnlrp", "cplrp"]
+    complete = {**INVARIANT_BY_DEFINITION, **expect_lrp("each product of data halves relevance", floor=0.1)}
+    assert without_expectation(replace(pair, expected=complete)) == []

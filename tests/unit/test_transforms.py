@@ -1,10 +1,11 @@
-"""Transforms change the weights that they say and nothing else; another change is told apart; a stabiliser sees them."""
+"""Transforms change the weights that they name and no others; a wrong change is detected; ε > 0 detects a right one."""
 
 import re
 import subprocess
 import sys
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -16,27 +17,29 @@ from torch.overrides import TorchFunctionMode
 from faithcheck.axioms import Check, Settings
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.models import pair
-from faithcheck.models.architectures import base_models
-from faithcheck.models.architectures.base_models import (
-    BASE_MODELS,
-    SMALL,
-    SPECIAL,
-    BaseModel,
-    layers,
-    random_features,
-    random_weights,
-)
-from faithcheck.models.pairs import basis, folding, permutation, rescaling
+from faithcheck.models.architectures.architecture import BaseModel, random_features, random_weights
+from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODELS, architecture_of, layers
+from faithcheck.models.architectures.bert import bert
+from faithcheck.models.architectures.embedding_model import KeepFloat64
+from faithcheck.models.architectures.gpt2 import gpt2
+from faithcheck.models.architectures.llama import llama
+from faithcheck.models.architectures.transformer_layer import as_module
+from faithcheck.models.pairs import basis_of_queries_keys_values as basis
+from faithcheck.models.pairs import folding_of_norms_and_biases as folding
+from faithcheck.models.pairs import permutation_of_heads_and_neurons as permutation
+from faithcheck.models.pairs import rescaling_of_neurons_and_logits as rescaling
 from faithcheck.models.pretrained.text import ModelError
 from faithcheck.models.transform import (
-    architecture,
+    blueprint,
+    every_layer,
     function_preserving_transform,
     register_checkpoint,
     registered_transforms,
 )
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.checkpoint import choose_checkpoint, describe_checkpoint
-from faithcheck.tests.helpers.small_models import save, tokenizer
+from faithcheck.tests.helpers import small_models
+from faithcheck.tests.helpers.small_models import DECODERS, IMAGE_CLASSIFIERS, save, tokenizer
 
 TRANSFORMS = registered_transforms()
 CPU = torch.device("cpu")
@@ -62,41 +65,49 @@ def built(name, base_model, seed=0):
 
 def tensors(layer):
     """The weights of a layer's parts, by the part's name."""
-    found = {part: [getattr(layer, part)] for part in ("query", "key", "value", "output", "down")}
-    found = {part: [x for m in maps for x in (m.weight, m.bias)] for part, maps in {**found, "up": layer.up}.items()}
-    found["norms"] = [x for norm, _ in layer.norms for x in norm.parameters()]
-    found["scaling"] = [torch.tensor(layer.attention.scaling)]
-    return {part: [x for x in values if x is not None] for part, values in found.items()}
+    maps = {part: [getattr(layer, part)] for part in ("query", "key", "value", "output", "down")}
+    weights = {part: [x for m in views for x in (m.weight, m.bias)] for part, views in {**maps, "up": layer.up}.items()}
+    weights["norms"] = [x for norm, _ in layer.norms for x in norm.parameters()]
+    weights["scaling"] = [torch.tensor(layer.attention.scaling)]
+    return {part: [x for x in values if x is not None] for part, values in weights.items()}
 
 
-def far(left, right):
+def differ(left, right):
     return any(float((x - y).detach().abs().max()) > 1e-3 for x, y in zip(left, right, strict=True))
 
 
 # --- the change ------------------------------------------------------------------------------------------------------
 
 
-POST_NORM = ("bert", "bert_trained", "roberta")
+POST_NORM = [
+    name for name in TRANSFORMS["folding.norm"].base_models if not next(layers(blueprint(BASE_MODELS[name]))).norms
+]
+"""The base models in which the residual connection reads every norm but the last."""
+
+
+def test_bert_and_roberta_are_post_layer_norm_models():
+    assert {"bert", "bert_trained", "roberta"} <= set(POST_NORM)
+    assert not {"gpt2", "llama", "vit"} & set(POST_NORM)
 
 
 @pytest.mark.parametrize("base_model", POST_NORM)
-def test_behind_a_residual_only_the_last_norm_is_folded(base_model):
+def test_in_post_layer_norm_models_only_the_last_norm_is_folded(base_model):
     f, g = built("folding.norm", base_model)
-    named = zip(f.named_parameters(), g.parameters(), strict=True)
-    changed = {name.removesuffix(".weight").removesuffix(".bias") for (name, x), y in named if not torch.equal(x, y)}
-    norm, head = sorted(changed, key=len, reverse=True)
-    assert norm.endswith(f".layer.{len(list(layers(f))) - 1}.output.LayerNorm")
-    assert head in ("model.bert.pooler.dense", "model.classifier.dense")
+    weights = zip(f.named_parameters(), g.parameters(), strict=True)
+    changed = {name.rpartition(".")[0] for (name, x), y in weights if not torch.equal(x, y)}
+    norm, head = sorted(map(f.get_submodule, changed), key=lambda module: not isinstance(module, nn.LayerNorm))
+    assert norm is list(layers(f))[-1].norms[0].norm
+    assert not any(module is head for layer in layers(f) for module in layer.module.modules())
 
 
 @pytest.mark.parametrize(
     ("name", "base_model"), [on for on in ON_BASE_MODELS if on[0] != "folding.norm" or on[1] not in POST_NORM]
 )
-def test_it_changes_in_every_layer_what_it_says(name, base_model):
+def test_a_transform_changes_in_every_layer_the_weights_that_it_names_and_no_others(name, base_model):
     f, g = built(name, base_model)
     for old, new in zip(layers(f), layers(g), strict=True):
         before, after = tensors(old), tensors(new)
-        changed = {part for part in before if far(before[part], after[part])}
+        changed = {part for part in before if differ(before[part], after[part])}
         assert changed == CHANGES[name]
         assert all(
             torch.equal(x, y) for p in before if p not in changed for x, y in zip(before[p], after[p], strict=True)
@@ -108,16 +119,16 @@ def test_it_changes_in_every_layer_what_it_says(name, base_model):
 
 
 @pytest.mark.parametrize("base_model", TRANSFORMS["folding.product"].base_models)
-def test_two_maps_are_two(base_model):
+def test_a_map_is_replaced_by_two_maps_with_the_same_product(base_model):
     f, g = built("folding.product", base_model)
     pairs = [m for m in g.modules() if isinstance(m, nn.Sequential) and [type(x) for x in m] == [nn.Linear] * 2]
     for layer, (first, second) in zip(layers(f), pairs, strict=True):
         assert first.bias is None
         assert torch.allclose(second.weight @ first.weight, layer.up[0].weight)
-        assert far([first.weight], [torch.eye(len(first.weight))])
+        assert differ([first.weight], [torch.eye(len(first.weight))])
 
 
-def test_nothing_keeps_its_place():
+def test_a_cycle_moves_every_element():
     for size in (2, 3, 24):
         assert (permutation.cycle(size) != torch.arange(size)).all()
         assert sorted(permutation.cycle(size).tolist()) == list(range(size))
@@ -130,7 +141,7 @@ def test_bases_are_well_conditioned():
 
 
 @pytest.mark.parametrize("base_model", BASE_MODELS)
-def test_nothing_is_left_on_the_host(base_model):
+def test_the_base_model_is_not_changed(base_model):
     def state(model):
         return [*model.parameters(), *(torch.tensor(layer.attention.scaling) for layer in layers(model))]
 
@@ -142,21 +153,21 @@ def test_nothing_is_left_on_the_host(base_model):
                 assert all(torch.equal(x, y) for x, y in zip(fresh, state(model), strict=True))
 
 
-def test_the_seed_draws_the_change_and_leaves_no_trace_on_random_numbers():
+def test_a_change_depends_on_its_seed_alone_and_leaves_the_global_generator_unchanged():
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
-    one, same, other = (built("basis.query_key", "bert_trained", seed)[1] for seed in (0, 0, 1))
+    first, same_seed, other_seed = (built("basis.query_key", "bert_trained", seed)[1] for seed in (0, 0, 1))
     assert torch.rand(1) == expected
-    assert all(torch.equal(x, y) for x, y in zip(one.parameters(), same.parameters(), strict=True))
-    assert not all(torch.equal(x, y) for x, y in zip(one.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(x, y) for x, y in zip(first.parameters(), same_seed.parameters(), strict=True))
+    assert not all(torch.equal(x, y) for x, y in zip(first.parameters(), other_seed.parameters(), strict=True))
 
 
-# --- a wrong change is told apart ------------------------------------------------------------------------------------
+# --- a wrong change is refused ---------------------------------------------------------------------------------------
 
 
 def refused(change, base_model):
-    """Whether the models of a pair are told apart when this change makes g."""
+    """Whether equivalence fails if this change makes g of f."""
     record = Check("equivalence", None, replace(TRANSFORMS["basis.query_key"], change=change).on(base_model)).run(
         Settings()
     )
@@ -193,7 +204,7 @@ def wrong_pairs(embedding_model):
 
 
 def heads_without_groups(embedding_model):
-    """All heads of queries moved by one, past the keys that they share."""
+    """All heads of queries shifted by one, away from the keys that they share."""
     for layer in layers(embedding_model):
         order = torch.arange(layer.heads).roll(1)
         permutation.reorder(layer.query, order)
@@ -257,12 +268,7 @@ def key_bias_under_rotary_positions(embedding_model):
     return embedding_model
 
 
-def biased_llama():
-    sizes = {**SMALL, **SPECIAL, "num_key_value_heads": 2, "intermediate_size": 24, "max_position_embeddings": 32}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, use_cache=False, attention_bias=True))
-
-
-BIASED = BaseModel("llama_biased", random_weights(biased_llama), random_features())
+BIASED = BaseModel("llama_biased", random_weights(partial(llama, attention_bias=True)), random_features())
 
 
 @pytest.mark.parametrize(
@@ -275,7 +281,7 @@ BIASED = BaseModel("llama_biased", random_weights(biased_llama), random_features
         (values_stay, BASE_MODELS["gpt2"]),
         (gate_stays, BASE_MODELS["llama"]),
         (negative, BASE_MODELS["bert_relu"]),
-        (rescaling.relu_neurons, BASE_MODELS["bert"]),  # whose neurons are GELUs
+        (rescaling.relu_neurons, BASE_MODELS["bert"]),  # its neurons are GELUs
         (without_resetting, BASE_MODELS["vit"]),
         (without_query_bias, BASE_MODELS["bert"]),
         (dropped_value_bias, BASE_MODELS["roberta"]),
@@ -284,31 +290,36 @@ BIASED = BaseModel("llama_biased", random_weights(biased_llama), random_features
     ],
     ids=lambda argument: getattr(argument, "name", getattr(argument, "__name__", "")),
 )
-def test_another_change_is_told_apart(change, base_model):
+def test_a_wrong_change_is_refused(change, base_model):
     assert refused(change, base_model)
 
 
-@pytest.mark.parametrize("name", [name for name in CHANGES if "llama" in TRANSFORMS[name].base_models])
-def test_biases_change_too(name):
+@pytest.mark.parametrize("name", [name for name in CHANGES if not TRANSFORMS[name].unmet(blueprint(BIASED))])
+def test_biases_are_changed_too(name):
     assert not refused(TRANSFORMS[name].change, BIASED)
 
 
-# --- a stabiliser sees it --------------------------------------------------------------------------------------------
+def test_the_bias_of_shared_values_is_folded_for_every_query_head():
+    assert not TRANSFORMS["folding.value_bias"].unmet(blueprint(BIASED))
+    assert TRANSFORMS["rescaling.key_bias"].unmet(blueprint(BIASED)) == ["positions that do not rotate keys"]
 
-SEES_ALL = {"basis.query_key", "rescaling.logits", "rescaling.key_bias"}  # of these CP-LRP has no relevance
+
+# --- ε > 0 breaks invariance -----------------------------------------------------------------------------------------
+
+OF_LOGITS = {"basis.query_key", "rescaling.logits", "rescaling.key_bias"}  # in CP-LRP the logits have no relevance
 
 
 @pytest.mark.parametrize(("name", "base_model"), SMALL_BASE_MODELS)
-def test_epsilon_moves_what_the_limit_does_not(name, base_model):
-    """Permutations alone are as invariant under a stabiliser; CP-LRP sees nothing before the softmax."""
+def test_a_positive_epsilon_breaks_invariance_and_the_limit_zero_does_not(name, base_model):
+    """Permutations alone are invariant for every ε; CP-LRP has no relevance before the softmax."""
     changed = TRANSFORMS[name].on(BASE_MODELS[base_model])
 
     def gap(explainer):
         return Check("invariance", explainer, changed).run(Settings()).gap
 
-    for lrp, blind in ((AttnLRP, set()), (CPLRP, SEES_ALL)):
+    for lrp, unaffected in ((AttnLRP, set()), (CPLRP, OF_LOGITS)):
         assert gap(lrp()) < 1e-12
-        if name.startswith("permutation") or name in blind:
+        if name.startswith("permutation") or name in unaffected:
             assert gap(lrp(1e-2)) < 1e-12
         else:
             assert gap(lrp(1e-2)) > 5e-4
@@ -318,7 +329,7 @@ def test_epsilon_moves_what_the_limit_does_not(name, base_model):
 
 
 class Dtypes(TorchFunctionMode):
-    """The dtypes of all that depends on the inputs."""
+    """Records the dtypes of all results that depend on the inputs."""
 
     def __init__(self):
         super().__init__()
@@ -333,7 +344,7 @@ class Dtypes(TorchFunctionMode):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("base_model", BASE_MODELS)
-def test_a_host_computes_in_its_own_dtype(base_model, dtype):
+def test_a_base_model_computes_in_its_own_dtype(base_model, dtype):
     model = BASE_MODELS[base_model].model(0, dtype, CPU)
     with Dtypes() as dtypes:
         case = BASE_MODELS[base_model].case(0, dtype, CPU)
@@ -342,36 +353,69 @@ def test_a_host_computes_in_its_own_dtype(base_model, dtype):
 
 
 @pytest.mark.parametrize("base_model", ["llama", "vit"])
-def test_without_that_it_would_not(base_model, monkeypatch):
-    monkeypatch.setattr(
-        base_models.KeepFloat64, "__torch_function__", lambda self, f, t, a=(), k=None: f(*a, **k or {})
-    )
+def test_without_keep_float64_llama_and_vit_compute_in_float32(base_model, monkeypatch):
+    monkeypatch.setattr(KeepFloat64, "__torch_function__", lambda self, f, t, a=(), k=None: f(*a, **k or {}))
     with pytest.raises(AssertionError):
-        test_a_host_computes_in_its_own_dtype(base_model, torch.float64)
+        test_a_base_model_computes_in_its_own_dtype(base_model, torch.float64)
 
 
 # --- registration ----------------------------------------------------------------------------------------------------
 
 
-def test_a_host_is_named_after_its_architecture():
-    for name, base_model in BASE_MODELS.items():
-        assert name == base_model.name
-        assert base_model.model(0, torch.float64, CPU).model.config.model_type == architecture(name)
+@pytest.mark.parametrize("base_model", BASE_MODELS)
+def test_a_base_model_is_one_of_its_architecture_and_named_after_it(base_model):
+    architecture = architecture_of(BASE_MODELS[base_model].model(0, torch.float64, CPU))
+    assert BASE_MODELS[base_model] in architecture.base_models
+    assert base_model.startswith(architecture.name)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_small_model_has_the_two_ways_to_write_to_it(name):
+    """Views of weights, and replaced modules: of each map in turn, by a copy, the function stays the same."""
+    base_model = BASE_MODELS[name]
+    model, case = base_model.model(0, torch.float64, CPU), base_model.case(0, torch.float64, CPU)
+    with torch.no_grad():
+        expected = case.run(model)
+        for layer in layers(model):
+            attention = (layer.query_key_value,) if layer.fused else (layer.query, layer.key, layer.value)
+            for view in (*attention, layer.output, *layer.up, layer.down):
+                layer.replace(view, as_module(view))
+        torch.testing.assert_close(case.run(model), expected, rtol=1e-12, atol=1e-12)
+        for layer in layers(model):
+            for view in (layer.query, layer.key, layer.value, layer.output, *layer.up, layer.down):
+                before = case.run(model)
+                view.weight.mul_(1.1)
+                assert differ([case.run(model)], [before])
+
+
+def test_a_part_of_a_fused_map_has_no_module_of_its_own():
+    layer = next(layers(BASE_MODELS["gpt2"].model(0, torch.float64, CPU)))
+    with pytest.raises(ValueError, match="replace `query_key_value`"):
+        layer.replace(layer.query, nn.Identity())
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_a_gauge_applies_where_it_is_registered(name):
+def test_a_transform_is_registered_on_the_base_models_that_meet_its_requirements(name):
     pairs = pair.registered_pairs()
     for base_model in TRANSFORMS[name].base_models:
         assert f"{name}_{base_model}" in pairs
-        assert TRANSFORMS[name].where(BASE_MODELS[base_model].model(0, torch.float64, CPU))
+        assert not TRANSFORMS[name].unmet(BASE_MODELS[base_model].model(0, torch.float64, CPU))
+    for other in (m for m in BASE_MODELS.values() if m.name not in TRANSFORMS[name].base_models):
+        unmet = TRANSFORMS[name].unmet(other.model(0, torch.float64, CPU))
+        assert unmet or other.variant or (name, other.name) == ("batching.single", "bert_trained")
 
 
-def test_a_host_that_is_not_there_is_refused():
+def test_an_unknown_base_model_is_refused():
     with pytest.raises(KeyError, match="brt"):
-        function_preserving_transform("basis.typo", why="why", lrp="why", base_models=("bert", "brt"))(deepcopy)
+        function_preserving_transform("basis.typo", why="why", lrp="why", variants=("bert_relu", "brt"))(deepcopy)
     assert "basis.typo" not in registered_transforms()
     assert "basis.typo_bert" not in pair.registered_pairs()
+
+
+def test_a_transform_without_a_base_model_is_refused():
+    impossible = [every_layer("no heads", lambda layer: layer.heads == 0)]
+    with pytest.raises(ValueError, match=r"basis\.typo: no base model meets the requirements"):
+        function_preserving_transform("basis.typo", why="why", lrp="why", requires=impossible)(deepcopy)
 
 
 # --- a checkpoint ----------------------------------------------------------------------------------------------------
@@ -386,46 +430,45 @@ def registry(monkeypatch):
 
 
 def save_short(name, folder, limit):
-    """A checkpoint that takes so many tokens; RoBERTa counts its positions from 2 on."""
+    """A checkpoint with this limit of tokens; RoBERTa counts its positions from 2 on."""
     sizes = {"n_positions": limit} if name == "gpt2" else {"max_position_embeddings": limit + 2 * (name == "roberta")}
-    getattr(base_models, name)(**SPECIAL | sizes).save_pretrained(folder)
-    tokenizer(special=name != "gpt2").save_pretrained(folder)
+    small_models.ARCHITECTURES[name](**sizes).save_pretrained(folder)
+    tokenizer(special=name not in DECODERS).save_pretrained(folder)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama", "vit"])
-def test_a_checkpoint_gets_all_that_fit(name, tmp_path, registry):
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_checkpoint_gets_the_pairs_of_its_architecture(name, tmp_path, registry):
     pairs = register_checkpoint(str(save(name, tmp_path)))
-    given = {p.name.removesuffix("_checkpoint") for p in pairs}
-    assert given == {transform for transform, g in TRANSFORMS.items() if name in g.base_models}
+    transforms = {p.name.removesuffix("_checkpoint") for p in pairs}
+    assert transforms == {transform.name for transform in TRANSFORMS.values() if name in transform.base_models}
     assert all(p.name in registry for p in pairs)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "vit"])
-def test_a_checkpoint_holds_too(name, tmp_path, registry):
+@pytest.mark.parametrize("name", [*DECODERS, *IMAGE_CLASSIFIERS])
+def test_pairs_of_a_checkpoint_hold(name, tmp_path, registry):
     pairs = {p.name: p for p in register_checkpoint(str(save(name, tmp_path)))}
     for changed in ("basis.query_key_checkpoint", "folding.norm_checkpoint"):
         assert Check("equivalence", None, pairs[changed]).run(Settings()).status == "holds"
         assert Check("invariance", AttnLRP(), pairs[changed]).run(Settings()).status == "holds"
 
 
-def test_relu_neurons_fit_where_they_are_relus(tmp_path, registry):
-    base_models.bert(hidden_act="relu").save_pretrained(tmp_path)
+def test_relu_neurons_of_a_checkpoint_are_rescaled(tmp_path, registry):
+    bert(hidden_act="relu").save_pretrained(tmp_path)
     tokenizer(special=True).save_pretrained(tmp_path)
-    given = [p.name for p in register_checkpoint(str(tmp_path))]
-    assert "rescaling.relu_neurons_checkpoint" in given
+    assert "rescaling.relu_neurons_checkpoint" in [p.name for p in register_checkpoint(str(tmp_path))]
 
 
-def test_an_architecture_without_gauges_says_so(tmp_path, registry):
+def test_the_error_for_an_unknown_architecture_lists_the_known_ones(tmp_path, registry):
     config = transformers.DistilBertConfig(vocab_size=16, dim=8, n_layers=1, n_heads=2, hidden_dim=8)
     transformers.DistilBertForSequenceClassification(config).save_pretrained(tmp_path)
     tokenizer(special=True).save_pretrained(tmp_path)
     with pytest.raises(
-        ModelError, match=r"no transform is known for the architecture 'distilbert'; .*: bert, gpt2, llama, "
+        ModelError, match=r"no transform is known for the architecture 'distilbert'; .*: bert, gpt2, llama"
     ):
         register_checkpoint(str(tmp_path))
 
 
-def test_a_checkpoint_that_is_not_there_is_one_line_before_the_run(tmp_path):
+def test_a_missing_checkpoint_is_one_line_before_the_run(tmp_path):
     command = [sys.executable, "-m", "pytest", "-p", "faithcheck.reports.plugin", f"--checkpoint={tmp_path}/nowhere"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
@@ -434,7 +477,7 @@ def test_a_checkpoint_that_is_not_there_is_one_line_before_the_run(tmp_path):
 
 
 def test_a_checkpoint_that_computes_in_float32_is_refused(tmp_path, registry):
-    base_models.gpt2(reorder_and_upcast_attn=True).save_pretrained(tmp_path)
+    gpt2(reorder_and_upcast_attn=True).save_pretrained(tmp_path)
     tokenizer(special=False).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="cannot be run in float64, which pairs are proved in: "):
         register_checkpoint(str(tmp_path))
@@ -460,7 +503,7 @@ def test_a_checkpoint_too_short_for_padding_says_so(tmp_path, registry):
         choose_checkpoint([str(tmp_path)])
 
 
-def test_an_error_of_a_checkpoint_names_no_option_that_pytest_has_not(tmp_path, registry):
+def test_the_error_for_a_pickled_checkpoint_names_no_option_that_pytest_lacks(tmp_path, registry):
     weights = load_file(save("bert", tmp_path) / "model.safetensors")
     (tmp_path / "model.safetensors").unlink()
     torch.save(weights, tmp_path / "pytorch_model.bin")
@@ -479,8 +522,11 @@ def test_one_checkpoint_at_a_time(paths, got):
         choose_checkpoint(paths)
 
 
-def test_what_a_checkpoint_has_got_is_said(tmp_path, registry):
-    said = describe_checkpoint(choose_checkpoint([str(save("vit", tmp_path))]))
-    fit = [name for name, g in TRANSFORMS.items() if "vit" in g.base_models]
-    assert said.startswith(f"checkpoint: {len(fit)} pairs; these do not apply to it: ")
-    assert set(said.split(": ")[2].split(", ")) == TRANSFORMS.keys() - set(fit)
+def test_the_transforms_that_do_not_apply_to_a_checkpoint_are_listed_with_what_they_need(tmp_path, registry):
+    report = describe_checkpoint(choose_checkpoint([str(save("vit", tmp_path))])).splitlines()
+    applied = [name for name, transform in TRANSFORMS.items() if "vit" in transform.base_models]
+    others = TRANSFORMS.keys() - set(applied)
+    assert report[0] == f"checkpoint: {len(applied)} pairs; {len(others)} transforms do not apply to it:"
+    assert {line.split()[0] for line in report[1:]} == others
+    assert "  attention.separate needs one module for queries, keys and values" in report
+    assert "  rescaling.gated_neurons needs a gated feed-forward block in every layer" in report

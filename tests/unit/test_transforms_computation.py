@@ -1,7 +1,7 @@
-"""The pairs that run the same weights in another way can fail.
+"""Pairs that compute the same weights in another way can fail.
 
-On a change that is wrong, and on an explainer that sees how the weights are run. One section a family: attention,
-batching, sharing.
+They fail on a wrong change, and on an explainer that depends on how the weights are computed. One section a family:
+attention, batching, sharing.
 """
 
 from copy import deepcopy
@@ -15,10 +15,12 @@ from faithcheck.axioms import Check, Settings
 from faithcheck.explainers import LRP, AttentionRollout, AttnLRP, GradientTimesInput
 from faithcheck.explainers.lrp.rules import ATTNLRP, attention_rule, gradient_rule, modified, stabilised
 from faithcheck.explainers.protocol import input_gradient, per_feature
-from faithcheck.models.architectures.base_models import BASE_MODELS, layers
+from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODELS, layers
 from faithcheck.models.case import select_target
 from faithcheck.models.pair import registered_pairs
-from faithcheck.models.pairs import attention, batching, sharing
+from faithcheck.models.pairs import attention_implementations as attention
+from faithcheck.models.pairs import batching_and_padding as batching
+from faithcheck.models.pairs import sharing_of_modules_and_weights as sharing
 
 PAIRS = registered_pairs()
 
@@ -28,7 +30,7 @@ def check(explainer, pair):
 
 
 def refused(pair, base_model, change):
-    """Whether a pair's models are told apart when this change has made g."""
+    """Whether equivalence fails if this change makes g of f."""
 
     def build(seed, dtype, device):
         f = BASE_MODELS[base_model].model(seed, dtype, device)
@@ -41,7 +43,7 @@ def refused(pair, base_model, change):
 
 
 def lrp(**rules):
-    """AttnLRP with other rules, which claims invariance all the same."""
+    """AttnLRP with other rules; it claims invariance, too."""
     return LRP("attnlrp", {**ATTNLRP, **rules})
 
 
@@ -52,7 +54,7 @@ def divided(parts):
 # --- attention -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("base_model", ["bert", "roberta", "gpt2", "llama", "vit"])
+@pytest.mark.parametrize("base_model", ARCHITECTURES)
 def test_a_plain_rule_for_sdpa_breaks_eager_against_sdpa(base_model):
     assert check(AttnLRP(), f"attention.sdpa_{base_model}").status == "holds"
     broken = check(lrp(scaled_dot_product_attention=gradient_rule), f"attention.sdpa_{base_model}")
@@ -60,8 +62,8 @@ def test_a_plain_rule_for_sdpa_breaks_eager_against_sdpa(base_model):
     assert broken.gap > 0.01  # no halving of QKᵀ or of AV
 
 
-@pytest.mark.parametrize("base_model", ["gpt2", "llama"])
-def test_a_rule_for_sdpa_that_forgets_the_causal_flag_breaks_flag_against_mask(base_model):
+@pytest.mark.parametrize("base_model", [name for name in ARCHITECTURES if ARCHITECTURES[name].decoder])
+def test_a_rule_for_sdpa_that_ignores_the_causal_flag_breaks_flag_against_mask(base_model):
     def forgetful(call):
         return attention_rule(replace(call, kwargs={**call.kwargs, "is_causal": False}))
 
@@ -71,7 +73,7 @@ def test_a_rule_for_sdpa_that_forgets_the_causal_flag_breaks_flag_against_mask(b
     )
 
 
-def test_a_rule_for_sdpa_that_shares_out_among_repeated_heads_breaks_grouped_against_expanded():
+def test_a_rule_for_sdpa_that_divides_by_repeated_heads_breaks_grouped_against_expanded():
     def by_group(call):
         groups = 2 if call.kwargs.get("enable_gqa") else 1
         return lambda: stabilised(attention_rule(call)(), 0, parts=groups)
@@ -80,7 +82,7 @@ def test_a_rule_for_sdpa_that_shares_out_among_repeated_heads_breaks_grouped_aga
     assert check(lrp(scaled_dot_product_attention=by_group), "attention.expanded_sdpa_llama").status == "broken claim"
 
 
-def test_rules_that_share_relevance_out_among_parts_break_one_map_against_three():
+def test_rules_that_divide_relevance_by_the_number_of_parts_break_one_map_against_three():
     assert check(lrp(cat=divided(3)), "attention.separate_gpt2").status == "broken claim"
     assert check(lrp(narrow=divided(3)), "attention.fused_bert").status == "broken claim"
     assert check(lrp(expand=divided(2)), "attention.expanded_llama").status == "broken claim"
@@ -88,12 +90,12 @@ def test_rules_that_share_relevance_out_among_parts_break_one_map_against_three(
 
 def swapped(embedding_model):
     for layer in layers(embedding_model):
-        layer.attention.c_attn = attention.Concatenated((layer.query, layer.value, layer.key))
+        layer.replace(layer.query_key_value, attention.Concatenated((layer.query, layer.value, layer.key)))
     return embedding_model
 
 
 def interleaved(embedding_model):
-    """Heads repeated as a b a b, not as a a b b."""
+    """Heads a and b repeated as a b a b, not as a a b b."""
     attention.expanded(embedding_model)
     for layer in layers(embedding_model):
         for weight in (layer.key.weight, layer.value.weight):
@@ -108,7 +110,7 @@ def rescaled(embedding_model):
     return embedding_model
 
 
-def test_another_attention_is_refused():
+def test_a_wrong_attention_is_refused():
     assert not refused("attention.separate_gpt2", "gpt2", attention.separate)
     assert refused("attention.separate_gpt2", "gpt2", swapped)
     assert not refused("attention.expanded_llama", "llama", attention.expanded)
@@ -144,11 +146,11 @@ def test_a_rule_that_averages_over_the_batch_breaks_batched_against_single():
 
 
 def unmasked(embedding_model):
-    """The same model, which takes no notice of a mask."""
+    """The same model, which ignores its attention mask."""
     forward = embedding_model.model.forward
 
     def unmasked_forward(attention_mask, **inputs):
-        # Of ones: without any, transformers takes positions that begin anew for several texts, and parts them.
+        # A mask of ones: without a mask, transformers takes repeated positions for several texts, and separates them.
         return forward(attention_mask=torch.ones_like(attention_mask), **inputs)
 
     embedding_model.model.forward = unmasked_forward
@@ -163,8 +165,8 @@ def test_padding_that_is_not_masked_is_refused(base_model):
     )
 
 
-@pytest.mark.parametrize("base_model", ["gpt2", "llama"])
-def test_padding_before_a_decoder_is_refused_where_it_is_not_masked_and_after_it_never_seen(base_model):
+@pytest.mark.parametrize("base_model", [name for name in ARCHITECTURES if ARCHITECTURES[name].decoder])
+def test_a_decoder_needs_the_mask_for_padding_on_the_left_and_not_for_padding_on_the_right(base_model):
     assert refused(
         f"batching.left_padded_{base_model}",
         base_model,
@@ -176,7 +178,7 @@ def test_padding_before_a_decoder_is_refused_where_it_is_not_masked_and_after_it
 
 
 class Centred(nn.Module):
-    """Less the mean over the batch."""
+    """The model of the inputs minus their mean over the batch."""
 
     def __init__(self, embedding_model):
         super().__init__()
@@ -186,12 +188,12 @@ class Centred(nn.Module):
         return self.embedding_model(inputs - inputs.mean(0))
 
 
-def test_a_model_that_mixes_examples_is_no_pair_with_itself_one_by_one():
+def test_a_model_that_mixes_examples_is_refused_with_itself_one_by_one():
     assert not refused("batching.single_bert", "bert", batching.single)
     assert refused("batching.single_bert", "bert", lambda embedding_model: batching.single(Centred(embedding_model)))
 
 
-def test_what_rollout_reads_on_a_padded_model_is_predicted_and_not_only_that_it_differs():
+def test_the_size_of_rollouts_violation_on_a_padded_model_is_predicted():
     pair = PAIRS["batching.padded_bert"]
     assert check(AttentionRollout(), pair.name).status == "predicted violation"
     key = ("invariance", "attention_rollout")
@@ -199,15 +201,15 @@ def test_what_rollout_reads_on_a_padded_model_is_predicted_and_not_only_that_it_
     def unshifted(f, g, case):
         return 1.01 * batching.shifted_rollout(f, g, case)
 
-    other = replace(pair, expected={**pair.expected, key: replace(pair.expected[key], predict=unshifted)})
-    assert Check("invariance", AttentionRollout(), other).run(Settings()).status == "inconclusive"
+    mispredicted = replace(pair, expected={**pair.expected, key: replace(pair.expected[key], predict=unshifted)})
+    assert Check("invariance", AttentionRollout(), mispredicted).run(Settings()).status == "inconclusive"
 
 
 # --- sharing ---------------------------------------------------------------------------------------------------------
 
 
 class ByModule:
-    """The identity rule at activations by hooks that keep the last factor f(x)/x of each module."""
+    """The identity rule for activations by hooks, which keep the last factor f(x)/x of each module."""
 
     name = "by_module"
     claims = frozenset({"invariance"})
@@ -215,15 +217,18 @@ class ByModule:
     def attribute(self, model, case):
         last, handles = {}, []
 
-        def enter(module, args, output):
+        def keep_factor(module, args, output):
             last[module] = (output / args[0]).detach()
 
-        def leave(module, gradients, at_output):
+        def multiply_gradient(module, gradients, at_output):
             return (at_output[0] * last[module],)
 
         for module in model.modules():
             if type(module).__name__ == "GELUActivation":
-                handles += [module.register_forward_hook(enter), module.register_full_backward_hook(leave)]
+                handles += [
+                    module.register_forward_hook(keep_factor),
+                    module.register_full_backward_hook(multiply_gradient),
+                ]
         try:
             return per_feature(case.inputs * input_gradient(model, case))
         finally:
@@ -241,7 +246,7 @@ def test_state_by_module_holds_where_no_module_is_shared():
 
 
 class EmbeddingSaliency:
-    """Weight × gradient of each token's row of the embedding, which tied weights get from the output too."""
+    """Weight × gradient of each token's embedding row; tied weights also get a gradient from the output."""
 
     name = "embedding_saliency"
     claims = frozenset({"invariance"})
@@ -254,13 +259,13 @@ class EmbeddingSaliency:
         return (case.inputs * by_token.unsqueeze(1)).sum(2)
 
 
-@pytest.mark.parametrize("base_model", ["gpt2", "llama"])
+@pytest.mark.parametrize("base_model", [name for name in ARCHITECTURES if ARCHITECTURES[name].decoder])
 def test_gradients_by_weight_break_tied_against_untied_embeddings(base_model):
     assert check(GradientTimesInput(), f"sharing.embeddings_{base_model}").status == "holds"
     assert check(EmbeddingSaliency(), f"sharing.embeddings_{base_model}").status == "broken claim"
 
 
-def test_the_models_share_what_their_names_say():
+def test_the_models_of_sharing_pairs_differ_in_the_number_of_objects():
     for name, pair in PAIRS.items():
         if name.startswith("sharing."):
             counts = [objects(model) for model in pair.build(0, torch.float64, torch.device("cpu"))]
@@ -272,7 +277,7 @@ def objects(model):
     return len(list(model.modules())) + len(list(model.parameters()))
 
 
-def test_a_copy_that_is_not_equal_is_refused():
+def test_layers_that_are_not_equal_are_refused():
     def differing(embedding_model):
         stack = sharing.stack(embedding_model)
         stack[1] = deepcopy(stack[1])

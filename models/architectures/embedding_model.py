@@ -1,0 +1,54 @@
+"""Models called on embeddings: a `transformers` model that takes token embeddings or patches in place of ids or pixels.
+
+So it maps ``(batch, features, width)`` to ``(batch, outputs)``, and explainers can change its features continuously.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import PreTrainedModel
+
+from faithcheck.models.pretrained.images import ImageClassifier
+
+
+class KeepFloat64(TorchFunctionMode):
+    """Keep float64 tensors in float64: Llama's RMSNorm and softmax and ViT's softmax would compute in float32.
+
+    In float32, two sums that differ by 1e-16 can round to numbers 1e-7 apart, more than the tolerance of a pair.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
+            if func is Tensor.float or (func is Tensor.to and args[1:] == (torch.float32,)):
+                return args[0]
+            if kwargs.get("dtype") == torch.float32:
+                kwargs = {**kwargs, "dtype": torch.float64}
+        return func(*args, **kwargs)
+
+
+class EmbeddingModel(nn.Module):
+    """A `transformers` text model called on token embeddings; of a decoder, the logits after the last token."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Embeddings ``(batch, tokens, width)`` to logits ``(batch, outputs)``."""
+        with KeepFloat64():
+            logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask).logits
+        return logits if logits.dim() == 2 else logits[:, -1]
+
+
+class PatchModel(ImageClassifier):
+    """A `transformers` image classifier called on patches."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Patches ``(batch, patches, values)`` to logits ``(batch, classes)``."""
+        with KeepFloat64():
+            return super().forward(inputs)

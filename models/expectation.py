@@ -1,0 +1,108 @@
+"""Expectations: what theory expects of an explainer under an axiom, and the functions that write them down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from torch import Tensor
+
+Verdict: TypeAlias = Literal["HOLDS", "VIOLATES", "UNCLAIMED", "ERROR"]
+Predict: TypeAlias = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What theory expects of one explainer under one axiom.
+
+    Attributes:
+        verdict: ``HOLDS``, ``VIOLATES``, ``UNCLAIMED``, or ``ERROR`` if the explainer must raise an error.
+        why: the derivation in a sentence; required.
+        predict: for ``VIOLATES``: the closed form of the axiom's ``values``, called with the axiom's models and the
+            case: ``predict(f, g, case)`` for a pair, ``predict(model, case)`` for one model.
+        floor: for ``VIOLATES`` without a closed form: the least gap that theory allows, above 0.
+        cite: paper and equation.
+        error: for ``ERROR``: a part of the message of the explainer's error.
+
+    Raises:
+        ValueError: the reason is missing, a ``VIOLATES`` does not have exactly one of ``predict`` and ``floor``, an
+            ``ERROR`` has no ``error``, or the floor is not a positive finite number.
+    """
+
+    verdict: Verdict
+    why: str
+    predict: Predict | None = None
+    floor: float | None = None
+    cite: str = ""
+    error: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.why:
+            raise ValueError("an expectation needs a reason: why=…")
+        if self.floor is not None and not 0 < self.floor < math.inf:
+            raise ValueError(f"a floor is the least gap that theory allows, above 0 and finite, got {self.floor}")
+        sizes = (self.predict is not None) + (self.floor is not None)
+        if sizes != (1 if self.verdict == "VIOLATES" else 0):
+            raise ValueError(
+                f"VIOLATES takes one of predict=… and floor=…, other verdicts neither; {self.verdict} got {sizes}"
+            )
+        if bool(self.error) != (self.verdict == "ERROR"):
+            raise ValueError(
+                f"ERROR takes error=…, a part of the error's message, other verdicts do not; got {self.error!r}"
+            )
+
+
+Expectations: TypeAlias = Mapping[tuple[str, str], Expectation]
+"""``{(axiom, explainer): Expectation}``."""
+
+INVARIANT_BY_DEFINITION: Expectations = {
+    ("invariance", explainer): Expectation("HOLDS", f"computed from the function's {source} alone, which are equal")
+    for explainer, source in {
+        "loo": "values",
+        "gradient_x_input": "gradients",
+        "integrated_gradients": "gradients",
+    }.items()
+}
+"""What every pair expects of the explainers that depend on the model's function alone."""
+
+
+ALL_LRP = "epsilon_lrp attnlrp cplrp"
+"""The LRP explainers. Without a product of two activations their rules are equal; ε-LRP refuses such a product."""
+
+
+def expect(
+    axioms: str,
+    explainers: str,
+    why: str,
+    *,
+    predict: Predict | None = None,
+    floor: float | None = None,
+    cite: str = "",
+) -> Expectations:
+    """The same expectation for several axioms and explainers.
+
+    The verdict is ``VIOLATES`` with ``predict`` or ``floor``, and ``HOLDS`` without.
+
+    Args:
+        axioms: their names, separated by spaces.
+        explainers: their names, separated by spaces.
+        why: the derivation in a sentence.
+        predict: the closed form of the axiom's values, see `Expectation`.
+        floor: the least gap, if there is no closed form.
+        cite: paper and equation.
+
+    Raises:
+        ValueError: see `Expectation`.
+    """
+    verdict: Verdict = "HOLDS" if predict is None and floor is None else "VIOLATES"
+    expectation = Expectation(verdict, why, predict, floor, cite)
+    return {(axiom, explainer): expectation for axiom in axioms.split() for explainer in explainers.split()}
+
+
+def expect_lrp(
+    why: str, *, predict: Predict | None = None, floor: float | None = None, cite: str = "", of: str = "attnlrp cplrp"
+) -> Expectations:
+    """`expect` for the axiom ``invariance`` and the LRP explainers ``of``; ``predict`` gives a_f − a_g."""
+    return expect("invariance", of, why, predict=predict, floor=floor, cite=cite)
