@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -243,7 +244,14 @@ def measure(request: AlignRequest, advance: Advance = lambda explainer, done, of
             **summary(examples, outcomes, setup.seed, prepared.model.model.dtype),
         }
     )
-    labels = {explainer.name: getattr(explainer, "label", explainer.name) for explainer in chosen}
+    labels = _labels(chosen)
     for row in document["explainers"]:
         row["label"] = labels[row["name"]]
     return document
+
+
+def _labels(explainers: Sequence[Explainer]) -> dict[str, str]:
+    """The label of each explainer by its name; variants of one explainer, which share its label, also show the name."""
+    labels = {explainer.name: getattr(explainer, "label", "") or explainer.name for explainer in explainers}
+    counts = Counter(labels.values())
+    return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in labels.items()}

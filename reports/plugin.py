@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faithcheck import axioms
-from faithcheck.axioms.engine.plan import not_applicable
+from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.plan import not_applicable, plan
+from faithcheck.axioms.engine.record import Record
+from faithcheck.axioms.engine.registry import AXIOMS, SUMMARIES
 from faithcheck.axioms.engine.statuses import Group
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.data import handwritten_digits
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from faithcheck.reports.alignment_request import Prepared
 
 MARKERS = {
-    **axioms.SUMMARIES,
+    **SUMMARIES,
     "paper": "reproduces a figure of the paper; runs only if -m or the path names it",
     "bench": "measures cost; runs only if -m or the path names it",
     "remedies": "measures the remedies against Leave-One-Out; runs only if -m or the path names it",
@@ -83,7 +85,7 @@ class Run:
         handwritten_digits.use_folder(option.data_dir)
         if option.explainer or option.pairs:
             import_from_current_folder()
-        self.settings = axioms.Settings(
+        self.settings = Settings(
             seed=option.seed,
             device=choose_device(option.device),
             timeout=choose_timeout(option.explainer_timeout),
@@ -223,12 +225,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _checks_of(axiom: str, run: Run) -> list[Any]:
     """The checks of an axiom as parameters with its marker; without checks one parameter that is skipped."""
     marker = getattr(pytest.mark, axiom)
-    checks = axioms.plan(axiom, run.explainers, run.pairs, run.expectations)
+    checks = plan(axiom, run.explainers, run.pairs, run.expectations)
     if not checks:
         skip = pytest.mark.skip(reason=_no_check(axiom, run))
         return [pytest.param(None, marks=[marker, skip], id=f"{axiom}-none")]
     # With the marker of the axiom that it is part of: -m invariance also runs the equivalence of the pairs.
-    markers = [getattr(pytest.mark, name) for name in (axiom, axioms.AXIOMS[axiom].part_of) if name]
+    markers = [getattr(pytest.mark, name) for name in (axiom, AXIOMS[axiom].part_of) if name]
     return [pytest.param(check, marks=markers, id=f"{axiom}-{check.id}") for check in checks]
 
 
@@ -267,7 +269,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def settings(pytestconfig: pytest.Config) -> axioms.Settings:
+def settings(pytestconfig: pytest.Config) -> Settings:
     """Seed, dtype and device of this run."""
     return pytestconfig.stash[_RUN].settings
 
@@ -295,10 +297,10 @@ def prepared(pytestconfig: pytest.Config) -> Prepared:
 
 
 @pytest.fixture
-def report(request: pytest.FixtureRequest) -> Callable[[axioms.Record], None]:
+def report(request: pytest.FixtureRequest) -> Callable[[Record], None]:
     """``report(record)``: add the record to the report; skip the test if it is unsupported, fail it if it is red."""
 
-    def settle(record: axioms.Record) -> None:
+    def settle(record: Record) -> None:
         content = results.plain(record.to_json())
         request.node.user_properties.append((RECORD, content))
         match group_of(content["status"]):
@@ -369,7 +371,7 @@ class Reporter:
             counts = {"planned": self.outcomes.planned, "deselected": self.outcomes.deselected}
             self.config.workeroutput["faithcheck"] = counts
             return
-        self.document = self.outcomes.results(self._settings(), axioms.SUMMARIES)
+        self.document = self.outcomes.results(self._settings(), SUMMARIES)
         if self.run.path:
             results.save(self.document, self.run.path)
         if results.too_many_skips(self.document) and session.exitstatus == pytest.ExitCode.OK:
@@ -377,8 +379,8 @@ class Reporter:
 
     def _settings(self) -> Json:
         """The settings of the run, with what does not apply of the axioms that left a record."""
-        measured = [axiom for axiom in axioms.AXIOMS if axiom in self.outcomes.axioms()]
-        return {**self.run.to_json(), "not_applicable": not_applicable(measured, self.run.explainers)}
+        axioms = [axiom for axiom in AXIOMS if axiom in self.outcomes.axioms()]
+        return {**self.run.to_json(), "not_applicable": not_applicable(axioms, self.run.explainers)}
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         writer = terminalreporter._tw

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 from collections.abc import Sequence
 
 from transformers.utils import logging as hugging_face
 
-from faithcheck import axioms
-from faithcheck.axioms.engine.plan import not_applicable
-from faithcheck.explainers.registry import unknown_name
+from faithcheck.axioms.engine.check import Check, Settings
+from faithcheck.axioms.engine.check_explainer import DEFAULT_AXIOMS
+from faithcheck.axioms.engine.plan import not_applicable, plan
+from faithcheck.axioms.engine.registry import AXIOMS, SUMMARIES
 from faithcheck.models.data import handwritten_digits
+from faithcheck.models.unknown_name import unknown_name
 from faithcheck.reports import outcomes, results
 from faithcheck.reports.commands import output
 from faithcheck.reports.options import OptionError
@@ -27,7 +28,6 @@ from faithcheck.reports.run_settings import run_settings
 
 EXPECTED = (OptionError, handwritten_digits.DataError, OSError)
 """The errors whose message is all that the user needs."""
-DEFAULT_AXIOMS: Sequence[str] = inspect.signature(axioms.check_explainer).parameters["axioms"].default
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -36,7 +36,7 @@ def main(arguments: argparse.Namespace) -> int:
         files = output.files(arguments, {"md": report.to_markdown, "html": report.to_html})
         import_from_current_folder()
         hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
-        settings = axioms.Settings(
+        settings = Settings(
             seed=arguments.seed,
             device=choose_device(arguments.device),
             timeout=choose_timeout(arguments.explainer_timeout),
@@ -45,37 +45,37 @@ def main(arguments: argparse.Namespace) -> int:
     except EXPECTED as error:
         return output.refuse(error)
     records, complete = _run(checks, settings)
-    document = outcomes.of_records(records, len(checks), about, axioms.SUMMARIES)
+    document = outcomes.of_records(records, len(checks), about, SUMMARIES)
     files.write(document)
     output.print_for_terminal(terminal.render, document)
     files.print_paths()
     return int(results.is_red(document)) if complete else output.interrupted("the report holds the checks that ran")
 
 
-def _checks(arguments: argparse.Namespace, settings: axioms.Settings) -> tuple[list[axioms.Check], Json]:
+def _checks(arguments: argparse.Namespace, settings: Settings) -> tuple[list[Check], Json]:
     """The checks to run, and the settings for the results document.
 
     Raises:
         OptionError: an unknown axiom, explainer or pair; an expectation that matches no check; or no check at all.
     """
-    chosen = list(dict.fromkeys(arguments.axiom or DEFAULT_AXIOMS))
-    for axiom in chosen:
-        if axiom not in axioms.AXIOMS:
-            raise OptionError(f"--axiom={axiom}: {unknown_name('axiom', axiom, axioms.AXIOMS)}")
+    axioms = list(dict.fromkeys(arguments.axiom or DEFAULT_AXIOMS))
+    for axiom in axioms:
+        if axiom not in AXIOMS:
+            raise OptionError(f"--axiom={axiom}: {unknown_name('axiom', axiom, AXIOMS)}")
     specs = [arguments.explainer]
     explainers, pairs = choose_explainers(specs), choose_pairs(arguments.pairs)
     expectations = choose_expectations(arguments.expectations)
     refuse_stale(explainers, pairs, expectations)
-    checks = [check for axiom in chosen for check in axioms.plan(axiom, explainers, pairs, expectations)]
-    missing = not_applicable(chosen, explainers)
+    checks = [check for axiom in axioms for check in plan(axiom, explainers, pairs, expectations)]
+    missing = not_applicable(axioms, explainers)
     if not checks:
         reasons = "".join(f"; {row['axiom']} does not apply to {row['explainer']}: {row['reason']}" for row in missing)
-        raise OptionError(f"nothing to check: {', '.join(chosen)} on the {len(pairs)} pairs of this run{reasons}")
+        raise OptionError(f"nothing to check: {', '.join(axioms)} on the {len(pairs)} pairs of this run{reasons}")
     about = run_settings(settings, specs, explainers, pairs, expectations, ["faithcheck", *arguments.argv])
     return checks, {**about, "not_applicable": missing}
 
 
-def _run(checks: Sequence[axioms.Check], settings: axioms.Settings) -> tuple[list[Json], bool]:
+def _run(checks: Sequence[Check], settings: Settings) -> tuple[list[Json], bool]:
     """The records of the checks, with a progress bar, and whether all checks ran before the user stopped the run."""
     records: list[Json] = []
     with output.progress_bar() as progress:

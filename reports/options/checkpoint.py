@@ -29,12 +29,13 @@ def choose_checkpoint(paths: Sequence[str]) -> list[str]:
 
 
 def describe_checkpoint(names: Sequence[str]) -> str:
-    """How many pairs a checkpoint has, and which transforms do not apply to it.
+    """The number of a checkpoint's pairs, and the transforms that do not apply to it, each with what it needs.
 
     Args:
         names: the result of `choose_checkpoint`.
     """
     from faithcheck.models import transform
 
-    missing = [name for name in transform.registered_transforms() if f"{name}_checkpoint" not in names]
-    return f"checkpoint: {len(names)} pairs; these do not apply to it: {', '.join(missing) or 'none'}"
+    transforms = [t for t in transform.registered_transforms().values() if f"{t.name}_checkpoint" not in names]
+    needs = [f"\n  {t.name} needs {' and '.join(each.description for each in t.requires)}" for t in transforms]
+    return f"checkpoint: {len(names)} pairs; {len(transforms)} transforms do not apply to it:{''.join(needs)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from faithcheck.explainers.registry import unknown_name
+from faithcheck.models.unknown_name import unknown_name
 from faithcheck.reports.options import OptionError
 
 

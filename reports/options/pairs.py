@@ -8,8 +8,9 @@ import importlib.util
 import re
 from collections.abc import Iterable, Sequence
 
-from faithcheck.explainers.registry import installed, provider, unknown_name
+from faithcheck.explainers.registry import installed, provider
 from faithcheck.models.pair import Pair, registered_pairs
+from faithcheck.models.unknown_name import unknown_name
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.loading import loaded
 

@@ -1,6 +1,6 @@
-"""The GitHub Action and the GitLab template: their scripts are run here as a runner would run them.
+"""The GitHub Action and the GitLab template: their scripts are run as a runner would run them.
 
-``python`` is a script that notes what pip would install and hands everything else to the running Python.
+``python`` is a script that writes the arguments of pip to a file and calls the running Python for anything else.
 """
 
 import json
@@ -67,16 +67,16 @@ def scripts():
 SCRIPTS = [pytest.param(step, id=name) for name, step in scripts()]
 
 
-# --- what is declared is used ----------------------------------------------------------------------------------------
+# --- declarations and their use --------------------------------------------------------------------------------------
 
 
-def test_every_input_is_used_and_every_one_used_is_declared(action):
+def test_the_declared_inputs_are_those_that_are_used(action):
     used = set(re.findall(r"inputs\.([\w-]+)", json.dumps(action["runs"])))
     assert used == set(action["inputs"])
     assert all(one["description"] and ("default" in one or one["required"]) for one in action["inputs"].values())
 
 
-def test_every_output_of_a_step_that_is_used_is_written(action):
+def test_every_output_that_is_used_is_written_by_its_step(action):
     steps = {step["id"]: step["run"] for step in action["runs"]["steps"] if "id" in step}
     used = set(re.findall(r"steps\.([\w-]+)\.outputs\.([\w-]+)", json.dumps(action)))
     assert used == {("check", "report"), ("check", "code"), ("report", "compared")}
@@ -85,7 +85,7 @@ def test_every_output_of_a_step_that_is_used_is_written(action):
 
 
 @pytest.mark.parametrize("step", SCRIPTS)
-def test_a_script_parses_and_takes_inputs_from_the_environment_alone(step):
+def test_a_script_parses_and_reads_inputs_only_from_the_environment(step):
     assert "${{" not in step["run"], "an input pasted into a script would be part of the program"
     done = subprocess.run(["bash", "-n"], input=step["run"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -94,7 +94,7 @@ def test_a_script_parses_and_takes_inputs_from_the_environment_alone(step):
     assert read - GITHUB == set(step["env"]), "variables that are read and variables that are set"
 
 
-def test_every_step_has_a_shell_or_an_action_of_a_named_version(action):
+def test_every_step_has_a_shell_or_an_action_with_a_version(action):
     for step in action["runs"]["steps"]:
         assert ("run" in step) != ("uses" in step)
         assert step["shell"] == "bash" if "run" in step else re.search(r"@v\d+$", step["uses"])
@@ -102,7 +102,7 @@ def test_every_step_has_a_shell_or_an_action_of_a_named_version(action):
     assert upload["if"].startswith("always()"), "also where something failed"
 
 
-def test_what_the_scripts_call_is_there():
+def test_the_commands_and_options_of_the_scripts_exist():
     """The options of pytest and of the command, by their own help."""
     from faithcheck.reports.commands.parsers import parser
 
@@ -121,7 +121,7 @@ def test_what_the_scripts_call_is_there():
 
 
 class Runner:
-    """A folder with a stranger's project, and a runner that does the steps of the action there."""
+    """A folder with a user's project, and a runner that runs the steps of the action there."""
 
     def __init__(self, action, folder, *, red=False):
         self.action, self.folder, self.outputs = action, folder, {}
@@ -148,14 +148,14 @@ class Runner:
         }
 
     def step(self, name, inputs=None, **environment):
-        """Run the script of a step; returns how it ended, after its outputs were read."""
+        """Run the script of a step, read its outputs and return the finished process."""
         (step,) = (one for one in self.action["runs"]["steps"] if one["name"] == name)
         inputs = {**{key: one.get("default", "") for key, one in self.action["inputs"].items()}, **(inputs or {})}
         output = self.folder / "output"
         output.write_text("")
         values = {**{f"inputs.{key}": value for key, value in inputs.items()}, **self.outputs}
-        given = {
-            key: re.sub(r"\$\{\{ (.*?) \}\}", lambda found: values[found[1]], value)
+        variables = {
+            key: re.sub(r"\$\{\{ (.*?) \}\}", lambda match: values[match[1]], value)
             for key, value in step["env"].items()
         }
         script = self.folder / "script.sh"
@@ -163,7 +163,7 @@ class Runner:
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)],
             cwd=self.folder / "project",
-            env={**self.environment, "GITHUB_OUTPUT": str(output), **given, **environment},
+            env={**self.environment, "GITHUB_OUTPUT": str(output), **variables, **environment},
             capture_output=True,
             text=True,
             timeout=300,
@@ -177,7 +177,7 @@ class Runner:
     def checked(self):
         """The step that runs the suite, on one pair and the explainer of the project."""
         done = self.step("Check the explainer", {"explainer": "their_module:Mine", "pairs": "product.x1x2x3"})
-        assert done.returncode == 0, "it notes the exit code, the verdict comes last"
+        assert done.returncode == 0, "the step stores the exit code for the last step"
         return self
 
     @property
@@ -239,10 +239,10 @@ def test_a_green_run_passes_and_leaves_every_file(green):
         ("red", "red", 1),
     ],
 )
-def test_a_red_run_fails_as_told(red, green, fail_on, before, code):
+def test_a_red_run_fails_as_fail_on_says(red, green, fail_on, before, code):
     baseline = {"green": green, "red": red}[before].report / "faithcheck.json" if before else None
-    found, summary = ended(red, fail_on, baseline)
-    assert found == code
+    exit_code, summary = ended(red, fail_on, baseline)
+    assert exit_code == code
     assert "broken claim: mine" not in summary.splitlines()[0]
     assert "# faithcheck: 1 check as expected, 1 red" in summary
     if before:
@@ -250,12 +250,12 @@ def test_a_red_run_fails_as_told(red, green, fail_on, before, code):
         assert (red.report / "compare.md").is_file()
 
 
-def test_a_baseline_that_cannot_be_read_fails_in_any_case(green, tmp_path):
+def test_a_baseline_that_cannot_be_read_always_fails(green, tmp_path):
     (tmp_path / "broken.json").write_text("{")
     assert ended(green, "never", tmp_path / "broken.json")[0] == 2
 
 
-def test_a_page_too_long_for_the_summary_is_named(green):
+def test_a_page_too_long_for_the_summary_is_named_there(green):
     (green.report / "faithcheck.json").rename(green.report / "kept.json")
     document = json.loads((green.report / "kept.json").read_text())
     document["records"] = [{**document["records"][0], "subject": f"{'x' * 100}.{i}"} for i in range(3000)]
@@ -268,7 +268,7 @@ def test_a_page_too_long_for_the_summary_is_named(green):
     assert "too long for this page, see faithcheck.md in the artifact" in summary
 
 
-def test_a_run_that_cannot_start_fails_even_where_nothing_else_does(runner):
+def test_a_run_that_cannot_start_always_fails(runner):
     assert runner.step("Check the explainer", {"explainer": "their_module:Nope"}).returncode == 0
     assert runner.outputs["steps.check.outputs.code"] == "4"
     code, summary = ended(runner, "never")
@@ -277,30 +277,30 @@ def test_a_run_that_cannot_start_fails_even_where_nothing_else_does(runner):
 
 
 @pytest.mark.parametrize("code", [2, 3, 5])
-def test_a_run_that_was_cut_short_or_found_no_test_fails(runner, code):
+def test_a_run_that_was_cut_short_or_collected_no_test_always_fails(runner, code):
     runner.step("Check the explainer", {"explainer": "x"}, PYTEST_CODE=str(code))
     assert ended(runner, "never")[0] == code
 
 
 @pytest.mark.parametrize(
-    ("inputs", "said"),
+    ("inputs", "message"),
     [
         ({}, "explainer is empty"),
         ({"explainer": " \n"}, "explainer is empty"),
         ({"explainer": "x", "fail-on": "always"}, "fail-on is red, regression or never"),
         ({"explainer": "x", "fail-on": "regression"}, "fail-on: regression needs a baseline"),
-        ({"explainer": "x", "baseline": "none.json"}, "the baseline is not there"),
+        ({"explainer": "x", "baseline": "none.json"}, "the baseline does not exist"),
     ],
 )
-def test_inputs_are_checked_first(runner, inputs, said):
+def test_inputs_are_checked_first(runner, inputs, message):
     done = runner.step("Check the inputs", inputs)
     assert done.returncode == 2
     assert done.stdout.startswith("::error title=faithcheck::")
-    assert said in done.stdout
+    assert message in done.stdout
     assert runner.step("Check the inputs", {"explainer": "x"}).returncode == 0
 
 
-def test_the_install_takes_the_action_itself_or_what_is_named(runner):
+def test_the_install_step_installs_the_action_or_the_named_faithcheck(runner):
     assert runner.step("Install").returncode == 0
     log = runner.folder / "pip.log"
     *_, flag, requirements, last = log.read_text().splitlines()
@@ -315,7 +315,7 @@ def test_the_install_takes_the_action_itself_or_what_is_named(runner):
 INJECTED = 'x"; touch "$OLDPWD/pwned" pwned; echo "$(touch pwned) `touch pwned`'
 
 
-def test_inputs_are_no_part_of_the_program(action, runner):
+def test_inputs_are_never_executed(action, runner):
     inputs = dict.fromkeys(action["inputs"], INJECTED)
     for name in ("Check the inputs", "Install", "Check the explainer", "Report", "Verdict"):
         runner.step(name, inputs, PYTEST_CODE="1")
@@ -326,7 +326,7 @@ ECHO = '#!/usr/bin/env bash\nprintf "%s\\n" "$@" > "$PIP_LOG"\n'
 
 
 def arguments(runner, run):
-    """What pytest is given, a line each."""
+    """The arguments that pytest gets, a line each."""
     (runner.folder / "bin" / "python").write_text(ECHO)
     run()
     return (runner.folder / "pip.log").read_text().splitlines()
@@ -346,7 +346,7 @@ EXPECTED = [
 ]
 
 
-def test_every_input_reaches_pytest_whole(runner):
+def test_every_input_reaches_pytest_unchanged(runner):
     given = arguments(runner, lambda: runner.step("Check the explainer", GIVEN))
     assert given[: -2 - len(EXPECTED)] == [
         "-m",
@@ -389,13 +389,13 @@ fi
 """
 
 
-def test_the_gitlab_job_asks_what_to_install(gitlab, runner):
+def test_the_gitlab_job_needs_the_faithcheck_to_install(gitlab, runner):
     done = gitlab_job(gitlab, runner, EXPLAINER="x", FAITHCHECK="")
     assert done.returncode == 2
     assert "FAITHCHECK is empty" in done.stderr
 
 
-def test_the_gitlab_job_leaves_what_it_says(gitlab, runner, green):
+def test_the_gitlab_job_writes_the_declared_artifacts(gitlab, runner, green):
     (runner.folder / "bin" / "python").write_text(STUB)
     document = str(green.report / "faithcheck.json")
     done = gitlab_job(gitlab, runner, EXPLAINER="x", DOCUMENT=document, BASELINE=document, PYTEST_CODE="0")
@@ -428,7 +428,7 @@ def test_the_gitlab_job_leaves_what_it_says(gitlab, runner, green):
         ("never", "no document", 4, 2),
     ],
 )
-def test_the_gitlab_job_fails_as_told(gitlab, runner, red, green, fail_on, baseline, pytest_code, code):
+def test_the_gitlab_job_fails_as_fail_on_says(gitlab, runner, red, green, fail_on, baseline, pytest_code, code):
     documents = {name: str(one.report / "faithcheck.json") for name, one in {"green": green, "red": red}.items()}
     (runner.folder / "bin" / "python").write_text(STUB)
     done = gitlab_job(
@@ -443,7 +443,7 @@ def test_the_gitlab_job_fails_as_told(gitlab, runner, red, green, fail_on, basel
     assert done.returncode == code
 
 
-def test_the_gitlab_job_gives_pytest_what_the_action_does(gitlab, runner):
+def test_the_gitlab_job_calls_pytest_like_the_action(gitlab, runner):
     names = {key: key.replace("-", "_").upper() for key in GIVEN}
     variables = {names[key]: value for key, value in GIVEN.items()}
     given = arguments(runner, lambda: gitlab_job(gitlab, runner, **variables))

@@ -26,8 +26,8 @@ try:
     main(sys.argv[1:])
 except SystemExit as end:
     assert not end.code, end.code
-found = [name for name in {HEAVY!r} if name in sys.modules]
-assert not found, found
+imported = [name for name in {HEAVY!r} if name in sys.modules]
+assert not imported, imported
 """
 
 THEIRS = """
@@ -59,7 +59,7 @@ SUBJECTS = ["--pairs", PAIR, "--pairs", "control.*"]
 
 @pytest.fixture
 def theirs(tmp_path, monkeypatch):
-    """The current folder is a stranger's, with their explainers in ``their_cli_module``."""
+    """The current folder is that of a user, whose explainers are in ``their_cli_module``."""
     (tmp_path / "their_cli_module.py").write_text(THEIRS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -68,7 +68,7 @@ def theirs(tmp_path, monkeypatch):
 
 
 def exit_code(*arguments):
-    """The exit code, also where argparse ends."""
+    """The exit code, also if argparse ends the program."""
     try:
         return main([str(argument) for argument in arguments])
     except SystemExit as end:
@@ -79,7 +79,7 @@ def exit_code(*arguments):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example(command, capsys):
+def test_the_help_of_every_command_has_an_example(command, capsys):
     assert exit_code(command, "--help") == 0
     said = capsys.readouterr().out
     assert said.startswith(f"usage: faithcheck {command}")
@@ -88,28 +88,26 @@ def test_every_command_has_help_with_an_example(command, capsys):
     )
 
 
-def test_the_commands_are_these(capsys):
+def test_the_help_lists_every_command(capsys):
     assert exit_code("--help") == 0
     said = capsys.readouterr().out
     assert all(re.search(rf"^    {command}\b", said, re.MULTILINE) for command in COMMANDS)
     assert set(parser().parse_args(["axioms"]).__dict__) >= {"command", "module"}
 
 
-def test_help_and_version_come_without_torch(tmp_path):
+def test_help_and_version_do_not_import_torch(tmp_path):
     for arguments in (
-        [],
-        ["--version"],
         ["--help"],
+        ["--version"],
         *([command, "--help"] for command in COMMANDS if command != "align"),
     ):
-        given = arguments or ["--help"]
-        assert run(tmp_path, "-c", LIGHT, *given).returncode == 0, given
+        assert run(tmp_path, "-c", LIGHT, *arguments).returncode == 0, arguments
 
 
-def test_report_and_compare_need_no_torch_either(tmp_path):
+def test_report_and_compare_do_not_import_torch(tmp_path):
     results.save(document([record("holds")], figures=[]), tmp_path / "a.json")
-    for given in (["report", "a.json"], ["compare", "a.json", "a.json"]):
-        assert run(tmp_path, "-c", LIGHT, *given).returncode == 0, given
+    for arguments in (["report", "a.json"], ["compare", "a.json", "a.json"]):
+        assert run(tmp_path, "-c", LIGHT, *arguments).returncode == 0, arguments
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
@@ -120,17 +118,17 @@ def test_report_and_compare_need_no_torch_either(tmp_path):
     [("pairs", registered_pairs), ("explainers", builtin_explainers), ("axioms", lambda: AXIOMS)],
     ids=["pairs", "explainers", "axioms"],
 )
-def test_a_list_has_a_line_for_each_with_the_name_first(what, names, capsys):
+def test_a_list_has_a_line_for_each_name_and_no_empty_column(what, names, capsys):
     assert exit_code(what) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    found = [row[0] for row in rows]
-    assert [name for name in found if name in names()] == list(names())
-    assert len(found) == len(set(found))
+    listed = [row[0] for row in rows]
+    assert [name for name in listed if name in names()] == list(names())
+    assert len(listed) == len(set(listed))
     assert {len(row) for row in rows} == {len(rows[0])}
     assert all(cell.strip() for row in rows for cell in row)
 
 
-def test_a_glob_chooses_and_one_that_matches_nothing_is_refused(capsys):
+def test_a_glob_selects_names_and_is_refused_if_it_matches_none(capsys):
     assert exit_code("pairs", "linear_attention.*") == 0
     assert all(line.startswith("linear_attention.") for line in capsys.readouterr().out.splitlines())
     assert exit_code("pairs", "linear_attention") == 2
@@ -141,7 +139,7 @@ def test_a_glob_chooses_and_one_that_matches_nothing_is_refused(capsys):
 
 
 @pytest.mark.parametrize("width", [50, 80, 200])
-def test_a_terminal_gets_a_table_that_cuts_no_name(width):
+def test_the_table_of_a_terminal_cuts_no_name(width):
     columns, rows = ("pair", "why"), listing.pairs()
     lines = listing.as_text(columns, rows, width, tty=True).splitlines()
     assert max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in lines) <= width
@@ -150,14 +148,14 @@ def test_a_terminal_gets_a_table_that_cuts_no_name(width):
 
 
 def distribution(folder, name, version, entry_points):
-    """What pip leaves of an installed package."""
+    """Write the metadata that pip writes for an installed package."""
     info = folder / f"{name}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (info / "entry_points.txt").write_text(entry_points)
 
 
-def test_entry_points_are_listed_and_not_imported(tmp_path, monkeypatch, capsys):
+def test_entry_points_are_listed_without_importing_them(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(tmp_path))
     offered = (
         "[faithcheck.explainers]\ntheir_ig = not_there.at_all:IG\n[faithcheck.pairs]\ntheir_pairs = not_there.pairs\n"
@@ -172,7 +170,7 @@ def test_entry_points_are_listed_and_not_imported(tmp_path, monkeypatch, capsys)
     assert "both offer a 'their_ig'" in capsys.readouterr().err
 
 
-def test_whoever_stops_reading_gets_no_traceback(tmp_path):
+def test_a_closed_pipe_causes_no_traceback(tmp_path):
     command = [
         sys.executable,
         "-c",
@@ -189,19 +187,19 @@ def test_whoever_stops_reading_gets_no_traceback(tmp_path):
 # --- check -----------------------------------------------------------------------------------------------------------
 
 
-def test_check_gives_what_check_explainer_gives_and_the_terminals_report(theirs, capsys):
+def test_check_has_the_records_of_check_explainer_and_prints_the_report(theirs, capsys):
     assert exit_code("check", "their_cli_module:Mine", *SUBJECTS, "--json", "a.json", "--md", "--html") == 0
     said = capsys.readouterr()
     document = results.load(theirs / "a.json")
     from their_cli_module import Mine
 
-    # What JSON can carry, and in the order of the document.
+    # As JSON values, in the order of the document.
     expected = [results.plain(one.to_json()) for one in check_explainer(Mine(), subjects=SUBJECTS[1::2])]
     assert document["records"] == sorted(expected, key=lambda one: one["id"])
     assert {one["axiom"] for one in expected} >= {"invariance", "completeness", "trace"}
     assert said.out.startswith(terminal.render(document))
     assert said.out.endswith("written: a.json\nwritten: a.md\nwritten: a.html\n")
-    assert said.err == "", "no progress bar where nobody looks"
+    assert said.err == "", "no progress bar if stderr is not a terminal"
     counts = document["counts"]
     assert counts["planned"] == len(expected) == counts["ran"] + counts["skipped"]
     assert document["settings"]["explainers"] == ["mine"]
@@ -211,7 +209,7 @@ def test_check_gives_what_check_explainer_gives_and_the_terminals_report(theirs,
     assert "mine" in (theirs / "a.html").read_text()
 
 
-def test_check_chooses_axioms_pairs_and_seed(theirs):
+def test_check_takes_axioms_pairs_and_seed(theirs):
     given = ["--axiom", "loo", "--axiom", "dummy", "--pairs", "linear_attention.assoc", "--pairs", "probe.*"]
     assert exit_code("check", "loo", *given, "--seed", "3", "--json", "a.json") == 0
     document = results.load(theirs / "a.json")
@@ -220,7 +218,7 @@ def test_check_chooses_axioms_pairs_and_seed(theirs):
     assert {one["seed"] for one in document["records"]} == {3}
 
 
-def test_a_red_check_is_exit_code_1_and_a_skip_is_none(theirs, capsys):
+def test_check_ends_with_1_for_a_red_record_and_with_0_for_a_skip(theirs, capsys):
     assert exit_code("check", "their_cli_module:Random", "--axiom", "invariance", "--pairs", PAIR) == 1
     assert "✗ broken claim: invariance: random on product.x1x2x3" in capsys.readouterr().out
     assert exit_code("check", "attention_rollout", "--axiom", "invariance", "--pairs", PAIR, "--json", "a.json") == 0
@@ -230,7 +228,7 @@ def test_a_red_check_is_exit_code_1_and_a_skip_is_none(theirs, capsys):
     assert skip["reason"].startswith("attention_rollout: ")
 
 
-def test_expectations_and_the_time_limit_reach_the_checks(theirs, capsys):
+def test_check_takes_expectations_and_a_time_limit(theirs, capsys):
     (theirs / "known.toml").write_text(
         f'[[expectation]]\naxiom = "invariance"\nexplainer = "random"\nsubject = "{PAIR}"\nverdict = "VIOLATES"\n'
         'floor = 0.01\nreason = "it counts its calls"\n'
@@ -240,7 +238,7 @@ def test_expectations_and_the_time_limit_reach_the_checks(theirs, capsys):
         exit_code("check", "their_cli_module:Random", *given, "--expectations", "known.toml", "--json", "a.json") == 1
     )
     (one,) = results.load(theirs / "a.json")["records"]
-    # Its violation is as large as expected, but a model and its copy differ too: that is another matter.
+    # The violation is as large as expected, but it is inconclusive: a model and its copy differ too.
     assert (one["expected"], one["why"]) == ("VIOLATES", "it counts its calls")
     assert exit_code("check", "their_cli_module:Random", *given, "--expectations", "none.toml") == 2
     assert "--expectations" in capsys.readouterr().err
@@ -249,7 +247,7 @@ def test_expectations_and_the_time_limit_reach_the_checks(theirs, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["nope"], "--explainer=nope: unknown explainer 'nope'"),
         (["their_cli_module:raises"], "is no explainer"),
@@ -259,21 +257,21 @@ def test_expectations_and_the_time_limit_reach_the_checks(theirs, capsys):
         (["loo", "--device", "nope"], "--device=nope cannot be used"),
         (["loo", "--json", "none/a.json"], "the folder none does not exist"),
         (["loo", "--md"], "--md needs a path where there is no --json"),
-        (["loo", "--json", "a.md", "--md"], "would overwrite another file"),
-        (["loo", "--md", "a", "--html", "./a"], "would overwrite another file"),
+        (["loo", "--json", "a.md", "--md"], "would overwrite another file of this command"),
+        (["loo", "--md", "a", "--html", "./a"], "would overwrite another file of this command"),
         (["loo", "--seed", "-1"], "must lie in 0"),
         (["loo", "--explainer-timeout", "0"], "must be above 0"),
     ],
 )
-def test_check_refuses_what_it_cannot_do(theirs, arguments, said, capsys):
+def test_check_refuses_options_that_it_cannot_use(theirs, arguments, message, capsys):
     assert exit_code("check", *arguments) == 2
     printed = capsys.readouterr()
-    assert said in printed.err
+    assert message in printed.err
     assert not printed.out
     assert "Traceback" not in printed.err
 
 
-def test_an_interrupted_check_reports_what_ran(theirs, monkeypatch, capsys):
+def test_an_interrupted_check_reports_the_checks_that_ran(theirs, monkeypatch, capsys):
     before, calls = Check.run, []
 
     def interrupted(self, settings):
@@ -296,7 +294,7 @@ def test_an_interrupted_check_reports_what_ran(theirs, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_completion_knows_every_command_and_option(shell, capsys):
+def test_the_completion_script_has_every_command_and_option(shell, capsys):
     assert exit_code("--print-completion", shell) == 0
     script = capsys.readouterr().out
     options = ["print-completion", "max-tokens", "removal", "explainer-timeout", "threshold", "axiom", "target"]
@@ -305,7 +303,7 @@ def test_completion_knows_every_command_and_option(shell, capsys):
 
 
 def completed(script, *typed):
-    """What bash offers for the last of these words."""
+    """The completions that bash offers for the last of these words."""
     count = len(typed) - 1
     asked = f"source {script}; COMP_WORDS=({' '.join(typed)}); COMP_CWORD={count}; _shtab_faithcheck; "
     done = subprocess.run(
@@ -318,7 +316,7 @@ def completed(script, *typed):
     return done.stdout.split()
 
 
-def test_bash_completes(tmp_path, capsys):
+def test_bash_completes_commands_options_and_choices(tmp_path, capsys):
     assert exit_code("--print-completion", "bash") == 0
     script = tmp_path / "completion.bash"
     script.write_text(capsys.readouterr().out)

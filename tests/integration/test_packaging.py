@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works for a stranger whose folders have our folders' names."""
+"""The wheel: its contents, and that it works in a project whose folders have the same names as those of faithcheck."""
 
 import json
 import os
@@ -49,7 +49,7 @@ assert not bare, f"imported under bare names: {bare}"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel of a copy of the sources: what an earlier build left in the clone cannot get in."""
+    """The wheel of a copy of the sources, without the files of an earlier build."""
     copy = tmp_path_factory.mktemp("clone")
     for name in SOURCES:
         shutil.copytree(CLONE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -64,18 +64,18 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory):
-    """A Python with the wheel installed, and the dependencies of the running one, but not its faithcheck."""
+    """A Python with the wheel installed and the dependencies of the running Python, but not its faithcheck."""
     home = tmp_path_factory.mktemp("venv")
     venv.create(home, with_pip=False, symlinks=os.name != "nt")
     (site,) = home.glob("[Ll]ib/**/site-packages")
     run(home, sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", f"--target={site}", str(wheel))
-    # In a folder that is only appended to the path, .pth files are not read: neither is that of an editable install.
+    # Python reads no .pth files in these folders, so the editable install of faithcheck is not found.
     (site / "dependencies.pth").write_text("\n".join(p for p in sys.path if p.endswith("-packages")))
     return next(path for path in (home / "bin/python", home / "Scripts/python.exe") if path.exists())
 
 
 def run(folder, *command):
-    """Run a command that must succeed, without what pytest and PYTHONPATH say about this process."""
+    """Run a command that must succeed, without the environment variables of pytest and PYTHONPATH."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PYTHONPATH"))}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     print(done.stdout, done.stderr)
@@ -89,30 +89,32 @@ def contents(wheel):
         return [name for name in archive.namelist() if not name.endswith("/")]
 
 
-def test_nothing_bare_lands_in_site_packages(wheel):
+def test_the_wheel_installs_the_package_faithcheck_alone(wheel):
     assert {name.split("/")[0] for name in contents(wheel)} == {
         "faithcheck",
         f"{wheel.name.split('-py3')[0]}.dist-info",
     }
 
 
-def test_every_file_of_the_packages_is_in_the_wheel(wheel):
-    files = [path.relative_to(CLONE) for name in SOURCES for path in (CLONE / name).rglob("*") if path.is_file()]
+def test_the_wheel_holds_the_packages_and_of_the_tests_only_the_suite(wheel):
+    folders = [CLONE / name for name in SOURCES if name != "tests"]
+    files = [path.relative_to(CLONE) for folder in folders for path in folder.rglob("*") if path.is_file()]
     expected = {f"faithcheck/{path.as_posix()}" for path in files if path.parent.name != "__pycache__"}
+    expected |= {"faithcheck/tests/__init__.py", "faithcheck/tests/test_axioms.py"}
     assert {name for name in contents(wheel) if name.startswith("faithcheck/")} == expected
     assert any(name.endswith(".html.j2") for name in expected)
-    assert {f"faithcheck/{name}/py.typed" for name in SOURCES[:4]} <= expected
+    assert {f"faithcheck/{folder.name}/py.typed" for folder in folders} <= expected
 
 
 def test_every_module_imports(wheel, python, tmp_path):
-    # The peers' workers are programs for environments without faithcheck: they find their protocol beside them.
+    # The peers' workers are programs for environments without faithcheck: they import their protocol from their folder.
     files = [name for name in contents(wheel) if name.endswith(".py") and not name.endswith("_worker.py")]
     modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files]
     done = run(tmp_path, python, "-c", IMPORT_ALL, *modules)
     assert Path(done.stdout.strip()).is_relative_to(python.parent.parent)
 
 
-def test_a_strangers_explainer_is_checked_beside_their_own_models_package(python, tmp_path):
+def test_an_explainer_is_checked_in_a_project_that_has_its_own_models_package(python, tmp_path):
     files = {"models/__init__.py": 'MINE = "theirs"\n', "their/__init__.py": "", "their/module.py": THEIRS}
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -127,8 +129,8 @@ def test_a_strangers_explainer_is_checked_beside_their_own_models_package(python
         "invariance/sizes-product.x1x2x3": "holds",
     }
     assert document["counts"]["failed"] == 0
-    pages = "from faithcheck.reports.commands.main import main; raise SystemExit(main(['report', 'out.json', '--md', '--html']))"
-    run(tmp_path, python, "-c", pages)
+    pages = ["report", "out.json", "--md", "--html"]
+    run(tmp_path, python, "-c", f"from faithcheck.reports.commands.main import main; raise SystemExit(main({pages}))")
     assert all("sizes" in (tmp_path / name).read_text(encoding="utf-8") for name in ("out.md", "out.html"))
 
 
@@ -181,7 +183,7 @@ assert models.MINE == "theirs"
 
 @pytest.fixture
 def theirs(python, tmp_path):
-    """A repository with a `models` package of its own, installed beside ours by its metadata."""
+    """A project with its own package `models`, whose metadata is installed beside faithcheck."""
     (site,) = python.parent.parent.glob("[Ll]ib/**/site-packages")
     files = {
         "models/__init__.py": 'MINE = "theirs"\n',
@@ -202,7 +204,7 @@ def theirs(python, tmp_path):
     shutil.rmtree(about)
 
 
-def test_entry_points_are_loaded_when_they_are_named_and_the_report_says_from_where(theirs, python):
+def test_a_named_entry_point_is_loaded_and_the_report_names_its_package(theirs, python):
     arguments = [*"-p faithcheck.reports.plugin --pyargs faithcheck.tests -m".split(), "invariance or trace"]
     named = "--explainer their_sizes --explainer their_halves --pairs their_pairs --axioms-json=out.json".split()
     done = run(theirs, python, "-m", "pytest", *arguments, *named)
@@ -220,7 +222,7 @@ def test_entry_points_are_loaded_when_they_are_named_and_the_report_says_from_wh
     assert "entry point their_sizes of their-explainers 1.2" in " ".join(done.stdout.split())
 
 
-def test_entry_points_that_nobody_names_are_not_loaded(theirs, python):
+def test_an_entry_point_that_is_not_named_is_not_loaded(theirs, python):
     arguments = "-p faithcheck.reports.plugin --pyargs faithcheck.tests -m invariance --pairs product.x1x2x3"
     run(theirs, python, "-m", "pytest", *arguments.split(), "--axioms-json=out.json")
     document = json.loads((theirs / "out.json").read_text())
@@ -228,7 +230,7 @@ def test_entry_points_that_nobody_names_are_not_loaded(theirs, python):
     assert set(document["settings"]["origins"].values()) == {f"built in, faithcheck {document['faithcheck']}"}
 
 
-def test_a_check_without_pytest(theirs, python):
+def test_check_explainer_works_without_pytest(theirs, python):
     done = run(theirs, python, "-c", WITHOUT_PYTEST)
     assert "('theirs.twice', 'recorded')" in done.stdout
     assert "('theirs.twice.f', 'holds')" in done.stdout

@@ -1,4 +1,4 @@
-"""The pytest plugin, mostly from outside: a folder of a stranger, with packages that have our folders' names."""
+"""The pytest plugin, mostly as a user runs it: in a project whose packages have the names of those of faithcheck."""
 
 import json
 import sys
@@ -131,7 +131,7 @@ def finished(stranger):
     return done, json.loads((stranger / "out.json").read_text())
 
 
-def test_one_bad_explainer_is_red_and_the_others_run(finished):
+def test_an_explainer_that_raises_is_red_and_the_others_run(finished):
     done, document = finished
     statuses = {record["explainer"]: record["status"] for record in document["records"]}
     assert statuses == {"good": "recorded", "raises": "error", "wrong": "error", "attnlrp": "predicted violation"}
@@ -141,7 +141,7 @@ def test_one_bad_explainer_is_red_and_the_others_run(finished):
     assert "results written to" in done.stdout
 
 
-def test_everything_is_counted(finished):
+def test_the_document_counts_every_test(finished):
     _, document = finished
     counts = document["counts"]
     # Green: good, attnlrp, test_table, test_figure, test_theirs. Red: raises, wrong, test_setup, test_syntax.py.
@@ -158,7 +158,7 @@ def test_everything_is_counted(finished):
     assert document["environment"]["torch"]
 
 
-def test_workers_leave_the_same_report(stranger, finished):
+def test_xdist_workers_leave_the_same_report(stranger, finished):
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     run(stranger, "-m", "pytest", *ARGUMENTS, "-n", "2", "--axioms-json=workers.json")
     document = json.loads((stranger / "workers.json").read_text())
@@ -190,7 +190,7 @@ BAD = [
     (["--device=cuda:99"], "--device=cuda:99 cannot be used"),
     (["--device=gpu"], "--device=gpu cannot be used"),
 ]
-# One process for all of them: importing torch takes longer than refusing.
+# One process for all: importing torch takes longer than the refusals.
 DRIVER = """
 import json, sys, pytest
 for arguments in json.loads(sys.argv[1]):
@@ -231,14 +231,14 @@ def test_an_interrupted_run_leaves_its_report(stranger, driven):
 
 
 @pytest.mark.parametrize(("allowed", "code"), [(0, 1), (1, 0)])
-def test_a_suite_cannot_shrink_unseen(stranger, allowed, code):
+def test_max_skips_fails_a_run_with_more_skips(stranger, allowed, code):
     skips = ["-m", "invariance", "--explainer=deeplift_rescale", "--pairs=product.x1x2x3", f"--max-skips={allowed}"]
     done = run(stranger, "-m", "pytest", "-p", "faithcheck.reports.plugin", *skips, "test_suite.py::test_invariance")
     assert done.returncode == code
     assert ("1 skipped, where --max-skips allows 0" in done.stdout) == bool(code)
 
 
-def test_our_tests_have_their_real_names_and_rewritten_assertions():
+def test_the_tests_of_faithcheck_have_their_real_names_and_rewritten_assertions():
     assert __name__ == "faithcheck.tests.integration.test_plugin"
     assert not {"tests", "models", "axioms", "reports", "explainers"} & sys.modules.keys()
     with pytest.raises(AssertionError, match="At index 0 diff"):
@@ -257,23 +257,23 @@ def test_our_tests_have_their_real_names_and_rewritten_assertions():
         ("", f"{__file__}::test_x", True),
     ],
 )
-def test_slow_tests_run_on_demand_only(expression, argument, runs):
+def test_slow_tests_run_only_if_they_are_named(expression, argument, runs):
     slow = SimpleNamespace(path=Path(__file__), iter_markers=lambda: iter([pytest.mark.slow.mark]))
-    other = SimpleNamespace(path=Path(__file__), iter_markers=lambda: iter([]))
+    fast = SimpleNamespace(path=Path(__file__), iter_markers=lambda: iter([]))
     theirs = SimpleNamespace(path=Path("/elsewhere/test_x.py"), iter_markers=lambda: iter([pytest.mark.slow.mark]))
-    left: list[object] = []
+    deselected: list[object] = []
     config = SimpleNamespace(
         option=SimpleNamespace(markexpr=expression, pyargs=False),
         args=[argument],
         invocation_params=SimpleNamespace(dir=Path.cwd()),
-        hook=SimpleNamespace(pytest_deselected=lambda items: left.extend(items)),
+        hook=SimpleNamespace(pytest_deselected=lambda items: deselected.extend(items)),
     )
-    items = [slow, other, theirs]
+    items = [slow, fast, theirs]
     plugin.pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
-    assert items == ([slow, other, theirs] if runs else [other, theirs])
-    assert left == ([] if runs else [slow])
+    assert items == ([slow, fast, theirs] if runs else [fast, theirs])
+    assert deselected == ([] if runs else [slow])
 
 
-def test_marker_names_leave_arguments_out():
+def test_marker_names_are_found_without_arguments():
     assert marker_names("invariance and not (slow or bench)") == ["invariance", "slow", "bench"]
     assert marker_names("device(serial='abc')") == ["device"]
