@@ -16,7 +16,9 @@ from faithcheck.axioms.alignment.evaluate import AlignmentSettings, table_2
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.models.case import Case, output_difference
-from faithcheck.models.pretrained.text import Example, NextToken, TextModel
+from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.text import NextToken
+from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.models.unknown_name import unknown_name
 from faithcheck.reports import results
 from faithcheck.reports.options.explainers import choose_explainers

@@ -7,7 +7,10 @@ import argparse
 from rich.console import Console
 from transformers.utils import logging as hugging_face
 
-from faithcheck.models.pretrained.text import SENTIMENT, ModelError, TextModel, load
+from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.reports.commands import output
 from faithcheck.reports.explanation import ExplainError, choose_explainer, explain
 from faithcheck.reports.options import OptionError
