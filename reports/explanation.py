@@ -17,7 +17,7 @@ from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.models.case import Case, output_difference
 from faithcheck.models.pretrained.example import Example
-from faithcheck.models.pretrained.text import NextToken
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
 from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.models.unknown_name import unknown_name
 from faithcheck.reports import results
@@ -88,7 +88,7 @@ def explain(model: TextModel, text: str, explainer: Explainer, target: str | Non
             "how": describe_settings(explainer),
             "origin": getattr(explainer, "origin", ""),
             "explained": _name(model, output),
-            "decoder": isinstance(model, NextToken),
+            "decoder": isinstance(model, NextTokenModel),
             "classes": _classes(model, logits, output),
             "tokens": tokens,
             "largest": largest,
@@ -110,7 +110,9 @@ def _encoded(model: TextModel, text: str) -> Example:
         raise ExplainError("the text is empty: give one with at least one word")
     (example,) = model.encode([text])
     if bool(example.special_tokens_mask.all()):
-        hint = ": a decoder is read at its last token, so give at least two" if isinstance(model, NextToken) else ""
+        hint = (
+            ": a decoder is read at its last token, so give at least two" if isinstance(model, NextTokenModel) else ""
+        )
         raise ExplainError(f"no token of {text!r} can be explained: all of them are special{hint}")
     return example
 
@@ -146,7 +148,7 @@ def _target(model: TextModel, target: str, outputs: int) -> int:
         if int(target) < outputs:
             return int(target)
         raise ExplainError(f"--target={target}: the model has {outputs} outputs, 0 to {outputs - 1}")
-    decoder = isinstance(model, NextToken)
+    decoder = isinstance(model, NextTokenModel)
     listed: Any = model.tokenizer.get_vocab() if decoder else model.model.config.label2id or {}
     names = {str(name): int(number) for name, number in listed.items()}
     index = names.get(target, {name.lower(): number for name, number in names.items()}.get(target.lower()))
@@ -160,7 +162,7 @@ def _target(model: TextModel, target: str, outputs: int) -> int:
 
 def _name(model: TextModel, output: int) -> str:
     """The name that the model gives to an output."""
-    if isinstance(model, NextToken):
+    if isinstance(model, NextTokenModel):
         return repr(model.tokenizer.decode([output]))
     named: Any = model.model.config.id2label or {}
     return str(named.get(output, output))
@@ -169,7 +171,7 @@ def _name(model: TextModel, output: int) -> str:
 def _classes(model: TextModel, logits: torch.Tensor, explained: int) -> list[Json]:
     """All classes in order; for a decoder the most likely tokens and the explained one."""
     listed = list(range(len(logits)))
-    if isinstance(model, NextToken):
+    if isinstance(model, NextTokenModel):
         listed = logits.topk(min(CLASSES, len(logits))).indices.tolist()
         listed += [explained] if explained not in listed else []
     return [

@@ -14,7 +14,7 @@ from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.lrp.rule_ablation import PARTS, attnlrp_without, sets_of_parts
 from faithcheck.explainers.lrp.softmax_bypass import figure_2_sets
-from faithcheck.reports.pages.alignment import number
+from faithcheck.reports.pages.alignment_wording import number
 
 pytestmark = [pytest.mark.paper]
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.engine.check import Check, Settings
-from faithcheck.axioms.engine.suite import sides
 from faithcheck.axioms.trace import restored
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.adapters import AdaptedExplainer
@@ -90,7 +90,9 @@ def outcomes_on(peer, pair, settings):
     cached = Cached(peer)
     by_side = {}
     for axiom in sorted(axioms):
-        by_side[axiom] = [outcome_of(Check(axiom, cached, fixed, side).run(settings)) for side in sides(axiom, fixed)]
+        by_side[axiom] = [
+            outcome_of(Check(axiom, cached, fixed, side).run(settings)) for side in AXIOMS[axiom].sides(fixed)
+        ]
     if peer.relevance:
         by_side["sum"] = [outcome_of_sum(cached, model, case) for model in models]
     # The outcome of a claim about single models is the worse of its outcomes on the two models.

@@ -24,7 +24,7 @@ from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.loading import load
 from faithcheck.reports import results
-from faithcheck.reports.commands.align import Request, measure
+from faithcheck.reports.commands.align import AlignRequest, measure
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import alignment as pages
 from faithcheck.tests.helpers import small_models
@@ -61,7 +61,7 @@ def texts(tmp_path_factory):
 
 
 def request(small, texts, tmp_path, **changed):
-    return Request(**{"model": str(small), "data": str(texts), "cache": tmp_path / "cache", **changed})
+    return AlignRequest(**{"model": str(small), "data": str(texts), "cache": tmp_path / "cache", **changed})
 
 
 def by_name(document):
@@ -560,7 +560,7 @@ def test_the_figures_on_minilm_and_the_finding_on_the_page(tmp_path):
     if not (model.is_dir() and (data / "sst2").is_dir()):
         pytest.skip(f"no {model} and {data / 'sst2'}: set FAITHCHECK_DATA to a folder that holds sst2/, beside models/")
     explainers = ["attnlrp", "cplrp"]
-    of_minilm = Request(model=str(model), data=str(data / "sst2"), limit=60, explainer=explainers, cache=tmp_path)
+    of_minilm = AlignRequest(model=str(model), data=str(data / "sst2"), limit=60, explainer=explainers, cache=tmp_path)
     document = measure(of_minilm)
     figures = {name: explainer["figures"] for name, explainer in by_name(document).items()}
     assert figures["attnlrp"]["pearson_no_special"]["mean"] == pytest.approx(0.735, abs=0.005)

@@ -24,14 +24,14 @@ from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import InvalidAttribution, checked_attribution
 from faithcheck.models import Case, select_target
-from faithcheck.models.networks.scalar_product import Leaf
+from faithcheck.models.networks.scalar_product import Leaf, ProductNode
 from faithcheck.models.pairs import control
-from faithcheck.models.pairs.product import Product, ScalarProduct, depths, left_comb, parenthesisations
+from faithcheck.models.pairs.product import ScalarProduct, depths, left_comb, parenthesisations
 from faithcheck.tests.helpers.attention_models import PyTorchEncoder, case_of, embedding_model, tokens
 from faithcheck.tests.helpers.model_state import assert_same_state, state_of
 
 CPU = torch.device("cpu")
-LEFT, RIGHT = left_comb(3), Product(Leaf(0), Product(Leaf(1), Leaf(2)))
+LEFT, RIGHT = left_comb(3), ProductNode(Leaf(0), ProductNode(Leaf(1), Leaf(2)))
 
 
 def at(*point: float) -> Case:

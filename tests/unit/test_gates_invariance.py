@@ -31,7 +31,7 @@ from faithcheck.axioms.engine.verdicts import relative_gap
 from faithcheck.axioms.invariance import invariance
 from faithcheck.axioms.symmetry import symmetry
 from faithcheck.explainers import attention_observer
-from faithcheck.explainers.gates import mask_gates, readout_gate
+from faithcheck.explainers.gates import gate_removal, readout_copies
 from faithcheck.explainers.gates.attention_gates import output_without
 from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate
 from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate
@@ -162,8 +162,8 @@ def test_gates_in_the_attention_are_invariant(name):
 
 @pytest.mark.parametrize("name", [parameter(name) for name in registered_pairs() if "bert" in name])
 def test_the_readout_gate_of_long_texts_is_invariant(name, monkeypatch):
-    monkeypatch.setattr(mask_gates, "LONG", 1)  # the registry's texts are short
-    monkeypatch.setattr(readout_gate, "SHARE", 1.0)
+    monkeypatch.setattr(gate_removal, "LONG_TEXT", 1)  # the registry's texts are short
+    monkeypatch.setattr(readout_copies, "COPIED_SHARE", 1.0)
     check(READOUT, registered_pairs()[name])
 
 

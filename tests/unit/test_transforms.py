@@ -36,8 +36,8 @@ from faithcheck.models.transform import (
     register_checkpoint,
     registered_transforms,
 )
+from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.checkpoint import choose_checkpoint, describe_checkpoint
-from faithcheck.reports.selection import SelectionError
 from faithcheck.tests.helpers import small_models
 from faithcheck.tests.helpers.small_models import DECODERS, IMAGE_CLASSIFIERS, save, tokenizer
 
@@ -499,7 +499,7 @@ def test_a_checkpoint_of_few_positions_has_room_for_padding(name, tmp_path, regi
 def test_a_checkpoint_too_short_for_padding_says_so(tmp_path, registry):
     save_short("bert", tmp_path, 5)
     told = f"--checkpoint: {tmp_path}: takes 5 tokens at most, and its pairs need 6, 3 of them for padding: give a"
-    with pytest.raises(SelectionError, match=re.escape(told)):
+    with pytest.raises(OptionError, match=re.escape(told)):
         choose_checkpoint([str(tmp_path)])
 
 
@@ -507,7 +507,7 @@ def test_the_error_for_a_pickled_checkpoint_names_no_option_that_pytest_lacks(tm
     weights = load_file(save("bert", tmp_path) / "model.safetensors")
     (tmp_path / "model.safetensors").unlink()
     torch.save(weights, tmp_path / "pytorch_model.bin")
-    with pytest.raises(SelectionError, match="saved anew, by save_pretrained, or given to `faithcheck align --allow-"):
+    with pytest.raises(OptionError, match="saved anew, by save_pretrained, or given to `faithcheck align --allow-"):
         choose_checkpoint([str(tmp_path)])
     pickled = transformers.BertForSequenceClassification.from_pretrained(tmp_path, use_safetensors=False)
     pickled.save_pretrained(tmp_path)
@@ -518,7 +518,7 @@ def test_the_error_for_a_pickled_checkpoint_names_no_option_that_pytest_lacks(tm
     ("paths", "got"), [([""], "got none"), (["here", "there"], "got here and there")], ids=["empty", "two"]
 )
 def test_one_checkpoint_at_a_time(paths, got):
-    with pytest.raises(SelectionError, match=f"--checkpoint takes one path.*; {got}"):
+    with pytest.raises(OptionError, match=f"--checkpoint takes one path.*; {got}"):
         choose_checkpoint(paths)
 
 
