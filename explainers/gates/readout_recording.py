@@ -105,7 +105,8 @@ class LayerRecorder(GatedAttention):
         if self.layers and factors:
             layer, product = self.layers[-1], MatrixProduct(*factors)
             is_output = layer.attention is not None and len(layer.products) == layer.attention[1]
-            product.detach(result if self.has_long_text and is_output else None)
+            at_output: Tensor | None = result if self.has_long_text and is_output else None
+            product.detach(at_output)
             layer.products.append(product)
         return result
 
