@@ -73,7 +73,7 @@ def load_widest(folder: Path) -> Any:
 
 
 def save(name: str, folder: Path) -> Path:
-    """Save an architecture's small model in float64, with weights from a fixed seed and its tokenizer or preparation."""
+    """Save an architecture's small model in float64, weights from a fixed seed, with its tokenizer or preparation."""
     torch.manual_seed(0)
     model = ARCHITECTURES[name]().double()
     spread(model)
