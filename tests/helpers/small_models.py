@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -13,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from faithcheck.models.architectures import architecture, base_models
 from faithcheck.models.architectures import bert as bert_family
+from faithcheck.models.pretrained.text import ModelError, load
 
 SPECIAL = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIAL, *"a quick brown fox jumps over the lazy dog and runs".split()]
@@ -60,8 +62,18 @@ def spread(model: nn.Module, seed: int = 0) -> None:
     architecture.spread(model)
 
 
+def load_widest(folder: Path) -> Any:
+    """Load a saved model in float64, or in float32 if it cannot be run in float64."""
+    try:
+        return load(folder, dtype=torch.float64)
+    except ModelError as error:
+        if "NaN in torch.float64" not in str(error):
+            raise
+        return load(folder, dtype=torch.float32)
+
+
 def save(name: str, folder: Path) -> Path:
-    """Save an architecture's small model in float64, with weights from a fixed seed and its tokenizer or preparation."""
+    """Save an architecture's small model in float64, weights from a fixed seed, with its tokenizer or preparation."""
     torch.manual_seed(0)
     model = ARCHITECTURES[name]().double()
     spread(model)

@@ -41,6 +41,7 @@ from faithcheck.tests.helpers.small_models import (
     IMAGE_CLASSIFIERS,
     TEXTS,
     WORDS,
+    load_widest,
     save,
     tokenizer,
 )
@@ -58,22 +59,12 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def embedding_models(folders):
-    return {name: read(folder) for name, folder in folders.items()}
+    return {name: load_widest(folder) for name, folder in folders.items()}
 
 
 @pytest.fixture(scope="module")
 def tolerances(embedding_models):
     return {name: tolerance(embedding_model) for name, embedding_model in embedding_models.items()}
-
-
-def read(folder):
-    """The model in float64, or in float32 if it cannot be run in float64."""
-    try:
-        return load(folder, dtype=torch.float64)
-    except ModelError as error:
-        if "NaN in torch.float64" not in str(error):
-            raise
-        return load(folder, dtype=torch.float32)
 
 
 class Dtypes(TorchFunctionMode):
@@ -186,7 +177,7 @@ ONE_OPERATION = {
 @pytest.mark.parametrize("name", ONE_OPERATION)
 def test_a_module_treated_as_one_operation_has_the_relevance_of_that_operation(folders, embedding_models, name):
     key, one_operation, tolerance = ONE_OPERATION[name]
-    other = read(folders[name])
+    other = load_widest(folders[name])
     written_out = [part for part in other.modules() if type(part).__name__.endswith(key.strip("*"))]
     assert written_out
     for parent in list(other.modules()):
