@@ -20,6 +20,7 @@ from faithcheck.models import Case
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.networks.linear_attention import LinearAttention, read_at
 from faithcheck.models.training.digit_classifier import Recipe, one_thread, trained
+from faithcheck.tests.helpers.correlation import pearson
 
 pytestmark = [pytest.mark.paper]
 
@@ -76,12 +77,6 @@ class Run(NamedTuple):
     accuracy: float
     correlations: dict[str, tuple[Correlation, Correlation, Correlation]]
     negative: dict[str, tuple[int, int]]
-
-
-def pearson(a, b):
-    """Pearson's r of each row, ``(batch,)``; sum-to-one multiplies it by the sign of each map's sum."""
-    a, b = (x - x.mean(1, keepdim=True) for x in (a, b))
-    return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
 
 def correlation(a, b):
