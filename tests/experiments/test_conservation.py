@@ -1,17 +1,15 @@
-"""Every operation passes on the relevance that it received; where it does not, the ledger names the cause."""
+"""Every operation passes on the relevance that it receives, or the ledger names the cause of the loss."""
 
 import pytest
 import torch
 
 from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP
 from faithcheck.explainers.lrp.ledger import conservation_ledger
-from faithcheck.models.networks.scalar_product import ScalarProduct, parenthesisations
 from faithcheck.models.pairs import control
-from faithcheck.models.pairs.cases import factors
-from faithcheck.models.pairs.product import FACTORS
-from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pairs.product import FACTORS, ScalarProduct, parenthesisations, points
+from faithcheck.models.pretrained.text import load
 
-BALANCE = 1e-9  # the issue's figure; float64 leaves 1e-15 of the largest relevance
+BALANCE = 1e-9  # round-off in float64 is 1e-15 of the largest relevance
 SENTENCES = [
     "a gorgeous , witty , seductive movie .",
     "the acting is flat and the story never gets going .",
@@ -24,19 +22,19 @@ COLUMNS = ["AttnLRP", "CP-LRP", "AttnLRP, ε = 1e-2", "CP-LRP, ε = 1e-2"]
 @pytest.mark.conservation
 @pytest.mark.parametrize("n", FACTORS)
 def test_every_parenthesisation_conserves_at_each_product(settings, n):
-    """½ + ½ at each product, whatever the tree; and so Σ 2^−depth = 1 over its leaves (Kraft)."""
-    case = factors(n)(settings.seed, settings.dtype, settings.device)
+    """½ + ½ at each product, for every tree; so Σ 2^−depth = 1 over its leaves (Kraft)."""
+    case = points(n)(settings.seed, settings.dtype, settings.device)
     for tree in parenthesisations(0, n - 1):
         ledger = conservation_ledger(AttnLRP(), ScalarProduct(tree), case)
-        products = [entry for entry in ledger.operations if entry.operation == "mul"]
+        products = [operation for operation in ledger.operations if operation.operation == "mul"]
         assert len(products) == n - 1
-        for entry in ledger.operations:
-            torch.testing.assert_close(entry.passed_on, entry.received, rtol=BALANCE, atol=0)
+        for operation in ledger.operations:
+            torch.testing.assert_close(operation.passed_on, operation.received, rtol=BALANCE, atol=0)
         assert ledger.by_cause() == {}
 
 
 @pytest.mark.conservation
-def test_bias_is_all_that_a_perceptron_loses(settings):
+def test_a_perceptron_loses_relevance_to_its_biases_alone(settings):
     """With biases, ε-LRP loses relevance to them at the two linear maps, and nowhere else."""
     model, _ = control.perceptron(settings.seed, settings.dtype, settings.device)
     case = control.points(settings.seed, settings.dtype, settings.device)
@@ -46,7 +44,7 @@ def test_bias_is_all_that_a_perceptron_loses(settings):
     ledger = conservation_ledger(EpsilonLRP(), model, case)
     assert ledger.gap <= BALANCE
     assert set(ledger.by_cause()) == {"bias"}
-    assert {entry.module for entry in ledger.operations if entry.losses} == {"0", "2"}
+    assert {operation.module for operation in ledger.operations if operation.losses} == {"0", "2"}
 
 
 @pytest.mark.conservation
@@ -58,15 +56,15 @@ def test_where_relevance_goes_in_bert(settings, table):
     shares = []
     for ledger in ledgers:
         assert ledger.gap <= BALANCE
-        ends = ledger.destinations.items()
-        shares.append({name.removeprefix("model."): float((end / ledger.start).mean()) for name, end in ends})
+        destinations = ledger.destinations.items()
+        shares.append({name.removeprefix("model."): float((end / ledger.start).mean()) for name, end in destinations})
         assert sum(shares[-1].values()) == pytest.approx(1, abs=BALANCE)
     names = dict.fromkeys(name for share in shares for name in share)
     table(
         {
             "title": "Conservation ledger: where relevance goes in the project's BERT",
             "note": f"Share of the predicted logit, mean of {len(SENTENCES)} sentences; each column sums to 1. "
-            "Negative: what is there speaks against the class. Balanced to 1e-9 in float64, operation by operation.",
+            "Negative: evidence against the class. Balanced to 1e-9 in float64, operation by operation.",
             "columns": ["where", *COLUMNS],
             "rows": [[name, *(f"{share.get(name, 0):+.3f}" for share in shares)] for name in names],
         }

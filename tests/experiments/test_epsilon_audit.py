@@ -1,7 +1,6 @@
 """The ε audit: AttnLRP's gap between two models of one function, against ε, with and without the sign of z.
 
-What is asserted follows from the forms in `faithcheck.tests.experiments.epsilon_audit`; docs/epsilon.md says what the
-figures mean.
+The assertions follow from the forms in `faithcheck.tests.helpers.epsilon_audit`; docs/epsilon.md explains the figures.
 """
 
 import itertools
@@ -17,21 +16,21 @@ from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import Propagation
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.architectures.base_models import BASE_MODELS
-from faithcheck.models.networks.scalar_product import ScalarProduct, left_comb, parenthesisations
-from faithcheck.tests.experiments.epsilon_audit import (
+from faithcheck.models.pairs.product import ScalarProduct, left_comb, parenthesisations
+from faithcheck.tests.helpers.epsilon_audit import (
     EPSILONS,
     attributions,
     gaps,
     queries_rescaled,
     smallest_value,
-    two_maps_move,
+    two_maps_difference,
 )
 
 CPU = torch.device("cpu")
 FACTORS = (10, 100, 1000)
-SHOWN = (1e-9, 1e-6, 1e-4, 1e-2, 1e-1)
+TABLE_EPSILONS = (1e-9, 1e-6, 1e-4, 1e-2, 1e-1)
 SIGNED, UNSIGNED = "z + ε·sign z", "z + ε"
-# Round-off of maps whose terms are some hundred float64 products, relative to the largest value.
+# Round-off of maps whose terms are a few hundred float64 products, relative to the largest value.
 ROUND_OFF = 1e-13
 both = pytest.mark.parametrize("signed", [True, False], ids=["signed", "unsigned"])
 
@@ -66,7 +65,8 @@ def rescaled(bert):
     model, case = bert
     models = {1: model, **{c: queries_rescaled(model, c) for c in FACTORS}}
     return {
-        signed: {c: attributions(one, case, signed=signed) for c, one in models.items()} for signed in (True, False)
+        signed: {c: attributions(changed, case, signed=signed) for c, changed in models.items()}
+        for signed in (True, False)
     }
 
 
@@ -74,36 +74,36 @@ def nearest(epsilon):
     return min(range(len(EPSILONS)), key=lambda i: abs(math.log(EPSILONS[i] / epsilon)))
 
 
-def assert_first_order(found, smallest):
-    """A slope of 1 on logarithmic axes, for ε up to a hundredth of the smallest z: there 1% of it is second order."""
-    linear = [(epsilon, gap) for epsilon, gap in zip(EPSILONS, found, strict=True) if epsilon <= smallest / 100]
+def assert_first_order(measured, smallest):
+    """The slope is 1 on logarithmic axes, for ε up to a hundredth of the smallest z: the second order is 1% there."""
+    linear = [(epsilon, gap) for epsilon, gap in zip(EPSILONS, measured, strict=True) if epsilon <= smallest / 100]
     assert len(linear) >= 4
-    for (epsilon, gap), (following, larger) in itertools.pairwise(linear):
-        assert math.log(larger / gap) / math.log(following / epsilon) == pytest.approx(1, abs=0.02)
+    for (epsilon, gap), (next_epsilon, next_gap) in itertools.pairwise(linear):
+        assert math.log(next_gap / gap) / math.log(next_epsilon / epsilon) == pytest.approx(1, abs=0.02)
 
 
 # --- the rules without the sign --------------------------------------------------------------------------------------
 
 
-def ran(operation, x, relevance, epsilon):
-    """Relevance of x by the engine, where the result z receives ``expect_lrp``: its gradient is relevance / z."""
+def relevance_of(operation, x, relevance, epsilon):
+    """Relevance of x by the engine, if the result z receives ``relevance``: the gradient at z is relevance / z."""
     point = x.clone().requires_grad_()
     with Propagation(ATTNLRP, epsilon, point, signed=False):
         z = operation(point)
     return x * torch.autograd.grad(z, point, relevance / z.detach())[0]
 
 
-def test_unsigned_rules_are_their_equations():
+def test_unsigned_rules_equal_their_equations():
     x, w, relevance = torch.tensor([2.0, -3.0]).double(), torch.tensor([[1.0, 4.0], [2.0, -1.0]]).double(), 5.0
     epsilon, z = 0.1, torch.tensor([2.0 - 6.0, 8.0 + 3.0]).double()
     expected = [sum(x[i] * w[i, j] / (z[j] + epsilon) * relevance for j in range(2)) for i in range(2)]
-    torch.testing.assert_close(ran(lambda x: x @ w, x, relevance, epsilon), torch.stack(expected))
-    # Of a·b both factors get a·b·R / (2ab + ε).
+    torch.testing.assert_close(relevance_of(lambda x: x @ w, x, relevance, epsilon), torch.stack(expected))
+    # Both factors of a·b receive a·b·R / (2ab + ε).
     expected = torch.tensor([-6.0, -6.0]).double() * relevance / (2 * -6 + epsilon)
-    torch.testing.assert_close(ran(lambda x: x[0] * x[1], x, relevance, epsilon), expected)
+    torch.testing.assert_close(relevance_of(lambda x: x[0] * x[1], x, relevance, epsilon), expected)
 
 
-def test_without_epsilon_the_sign_is_nothing(bert):
+def test_at_epsilon_0_the_sign_changes_nothing(bert):
     model, case = bert
     assert torch.equal(*(attributions(model, case, [0.0], signed=signed) for signed in (True, False)))
 
@@ -128,45 +128,45 @@ def test_a_denominator_of_zero_is_an_error(operation, point, epsilon, denominato
 
 
 @pytest.mark.parametrize("c", FACTORS)
-def test_rescaling_is_a_gauge(bert, c):
+def test_rescaling_preserves_the_function_and_the_map_at_epsilon_0(bert, c):
     model, case = bert
     changed = queries_rescaled(model, c)
     torch.testing.assert_close(changed(case.inputs), model(case.inputs), rtol=1e-12, atol=1e-12)
-    (gap,) = gaps(*(attributions(one, case, [0.0]) for one in (model, changed)))
+    (gap,) = gaps(*(attributions(m, case, [0.0]) for m in (model, changed)))
     assert gap < ROUND_OFF
 
 
 @both
-def test_itself_has_no_gap(bert, rescaled, signed):
+def test_a_copy_has_no_gap(bert, rescaled, signed):
     model, case = bert
-    again = attributions(queries_rescaled(model, 1), case, EPSILONS[::8], signed=signed)
-    assert gaps(rescaled[signed][1][::8], again) == [0.0] * len(again)
+    copy = attributions(queries_rescaled(model, 1), case, EPSILONS[::8], signed=signed)
+    assert gaps(rescaled[signed][1][::8], copy) == [0.0] * len(copy)
 
 
 @both
 @pytest.mark.parametrize("c", FACTORS)
 def test_the_gap_is_of_first_order(bert, rescaled, signed, c):
     model, case = bert
-    smallest = min(smallest_value(one, case) for one in (model, queries_rescaled(model, c)))
+    smallest = min(smallest_value(m, case) for m in (model, queries_rescaled(model, c)))
     assert_first_order(gaps(rescaled[signed][1], rescaled[signed][c]), smallest)
 
 
 @both
 def test_the_gap_grows_with_the_factor(bert, rescaled, signed):
-    """(a_f − a_g)/(1 − 1/c) → ε (c·T_k − T_q): two factors give T_k and T_q, and so the move under the third."""
+    """(a_f − a_g)/(1 − 1/c) → ε (c·T_k − T_q): two factors give T_k and T_q, which predict the third difference."""
     epsilon, (model, case) = 1e-10, bert
     second_order = epsilon / smallest_value(queries_rescaled(model, 1000), case)
     assert second_order < 1e-3
     i = nearest(epsilon)
-    move = {c: (rescaled[signed][1][i] - rescaled[signed][c][i]) / (1 - 1 / c) for c in FACTORS}
-    through_keys = (move[100] - move[10]) / 90
-    through_queries = 10 * through_keys - move[10]
+    difference = {c: (rescaled[signed][1][i] - rescaled[signed][c][i]) / (1 - 1 / c) for c in FACTORS}
+    through_keys = (difference[100] - difference[10]) / 90
+    through_queries = 10 * through_keys - difference[10]
     predicted = 1000 * through_keys - through_queries
-    # predicted = 11 move[100] − 10 move[10], and each of the three moves has that share of second order.
-    assert (predicted - move[1000]).abs().max() < 22 * second_order * move[1000].abs().max()
+    # predicted = 11 difference[100] − 10 difference[10]; each of the three differences has this share of second order.
+    assert (predicted - difference[1000]).abs().max() < 22 * second_order * difference[1000].abs().max()
 
 
-def test_a_gap_that_is_there_without_epsilon_is_not_first_order():
+def test_a_gap_that_exists_at_epsilon_0_is_not_of_first_order():
     case = Case(torch.tensor([[2.0, 3.0, 4.0]]).double(), torch.tensor([0]), torch.zeros(1, 3).double())
     first, second = (attributions(ScalarProduct(tree), case) for tree in (left_comb(3), parenthesisations(0, 2)[0]))
     with pytest.raises(AssertionError):
@@ -188,40 +188,40 @@ def test_a_result_of_zeros_has_no_smallest_value():
 def test_two_maps_against_their_product(two_maps, signed):
     f, g, case = two_maps
     left, right = (attributions(model, case, signed=signed) for model in (f, g))
-    for epsilon, here, there in zip(EPSILONS, left, right, strict=True):
-        predicted = two_maps_move(f[0].weight.detach(), f[1].weight.detach(), case, epsilon, signed)
-        error = (here - there - predicted).abs().max()
-        assert error <= 1e-15 * here.abs().max() * 8 + 1e-10 * predicted.abs().max()
+    for epsilon, of_f, of_g in zip(EPSILONS, left, right, strict=True):
+        predicted = two_maps_difference(f[0].weight.detach(), f[1].weight.detach(), case, epsilon, signed)
+        error = (of_f - of_g - predicted).abs().max()
+        assert error <= 1e-15 * of_f.abs().max() * 8 + 1e-10 * predicted.abs().max()
     (gap,) = gaps(*(attributions(model, case, [0.0]) for model in (f, g)))
     assert gap < ROUND_OFF
 
 
-def test_the_sign_bounds_the_move_and_its_lack_does_not(two_maps):
-    """Signed, |a_f − a_g| ≤ |x| ⊙ Σ_j |W₂_j W₁_j|, as ε/(|h| + ε) and s(y) are below 1; unsigned, it goes with 1/δ."""
+def test_the_difference_is_bounded_with_the_sign_and_unbounded_without(two_maps):
+    """Signed: |a_f − a_g| ≤ |x| ⊙ Σ_j |W₂_j W₁_j|, as ε/(|h| + ε) and s(y) are below 1. Unsigned: it grows as 1/δ."""
     f, g, case = two_maps
-    one = case.select(torch.tensor([0]))
-    first, second = f[0].weight.detach(), f[1].weight.detach()[one.target[0]]
-    bound = one.inputs.abs() * (second.abs() @ first.abs())
-    hidden = f[0](one.inputs).detach()[0]
+    example = case.select(torch.tensor([0]))
+    first, second = f[0].weight.detach(), f[1].weight.detach()[example.target[0]]
+    bound = example.inputs.abs() * (second.abs() @ first.abs())
+    hidden = f[0](example.inputs).detach()[0]
     pole = -float(hidden[hidden < 0].min())
 
-    def move(delta, signed):
-        left, right = (attributions(model, one, [pole * (1 + delta)], signed=signed)[0] for model in (f, g))
+    def difference(delta, signed):
+        left, right = (attributions(model, example, [pole * (1 + delta)], signed=signed)[0] for model in (f, g))
         return left - right
 
-    sizes = [float((move(delta, signed=False) / bound).abs().max()) for delta in (1e-5, 1e-7, 1e-9)]
+    sizes = [float((difference(delta, signed=False) / bound).abs().max()) for delta in (1e-5, 1e-7, 1e-9)]
     assert sizes[1] / sizes[0] == pytest.approx(100, rel=0.05)
     assert sizes[2] / sizes[1] == pytest.approx(100, rel=0.05)
-    assert all((move(delta, signed=True).abs() <= bound).all() for delta in (1e-3, 1e-6, 1e-9, 0.0))
+    assert all((difference(delta, signed=True).abs() <= bound).all() for delta in (1e-3, 1e-6, 1e-9, 0.0))
     with pytest.raises(ZeroDivisionError):
-        move(0.0, signed=False)
+        difference(0.0, signed=False)
 
 
 @both
-def test_two_halves_are_of_first_order(halves, signed):
+def test_the_gap_of_two_halves_is_of_first_order(halves, signed):
     f, g, case = halves
-    found = gaps(*(attributions(model, case, signed=signed) for model in (f, g)))
-    assert_first_order(found, min(smallest_value(model, case) for model in (f, g)))
+    measured = gaps(*(attributions(model, case, signed=signed) for model in (f, g)))
+    assert_first_order(measured, min(smallest_value(model, case) for model in (f, g)))
     (gap,) = gaps(*(attributions(model, case, [0.0]) for model in (f, g)))
     assert gap < ROUND_OFF
 
@@ -229,16 +229,16 @@ def test_two_halves_are_of_first_order(halves, signed):
 # --- the figure ------------------------------------------------------------------------------------------------------
 
 
-def found_on(f, g, case, epsilons=EPSILONS):
+def gaps_on(f, g, case, epsilons=EPSILONS):
     """``{signed: {ε: gap}}``."""
     maps = {s: [attributions(model, case, epsilons, signed=s) for model in (f, g)] for s in (True, False)}
     return {s: dict(zip(epsilons, gaps(*maps[s]), strict=True)) for s in (True, False)}
 
 
-def lines(label, found, scale=1):
-    """With the sign solid, without it dashed."""
+def lines(label, measured, scale=1):
+    """A solid line with the sign, a dashed line without."""
     return [
-        {"label": label, "x": [scale * e for e in found[s]], "y": [*found[s].values()], "dashed": not s}
+        {"label": label, "x": [scale * e for e in measured[s]], "y": [*measured[s].values()], "dashed": not s}
         for s in (True, False)
     ]
 
@@ -252,11 +252,11 @@ def test_the_audit(rescaled, two_maps, halves, settings, figure, table):
         c: {s: dict(zip(EPSILONS, gaps(rescaled[s][1], rescaled[s][c]), strict=True)) for s in (True, False)}
         for c in FACTORS
     }
-    maps = {"two maps, their product": found_on(*two_maps), "a map, two that add up to it": found_on(*halves)}
-    base_model, shown = BASE_MODELS["bert_trained"], [EPSILONS[nearest(epsilon)] for epsilon in SHOWN]
+    maps = {"two maps, their product": gaps_on(*two_maps), "a map, two that add up to it": gaps_on(*halves)}
+    base_model, in_table = BASE_MODELS["bert_trained"], [EPSILONS[nearest(epsilon)] for epsilon in TABLE_EPSILONS]
     model, case = (make(settings.seed, torch.float64, CPU) for make in (base_model.model, base_model.case))
     case = case.select(torch.tensor([0]))
-    trained = found_on(model, queries_rescaled(model, 100), case, shown)
+    trained = gaps_on(model, queries_rescaled(model, 100), case, in_table)
 
     how = (
         f"AttnLRP with explicit ε, float64, seed {settings.seed}; gap: the largest difference of the two models' maps, "
@@ -280,10 +280,10 @@ def test_the_audit(rescaled, two_maps, halves, settings, figure, table):
             "note": how,
             "columns": ["ε", *columns],
             "rows": [
-                [f"{e:.0e}", *(f"{found[True][e]:.1e} / {found[False][e]:.1e}" for found in columns.values())]
-                for e in shown
+                [f"{e:.0e}", *(f"{column[True][e]:.1e} / {column[False][e]:.1e}" for column in columns.values())]
+                for e in in_table
             ],
         }
     )
-    # The same transform at ε = 0, on trained weights: the logits and the maps stay.
-    assert found_on(model, queries_rescaled(model, 100), case, [0.0])[True][0.0] < ROUND_OFF
+    # The same transform on trained weights at ε = 0: the maps are the same.
+    assert gaps_on(model, queries_rescaled(model, 100), case, [0.0])[True][0.0] < ROUND_OFF

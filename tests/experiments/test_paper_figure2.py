@@ -1,6 +1,6 @@
 """Figure 2 and Table A3 of arXiv 2510.18810: the softmax bypassed layer by layer; and which part of CP-LRP helps.
 
-On the project's own 12-layer model and sentences, or as --paper-model, --paper-texts and --paper-limit say.
+They run on the project's own 12-layer model and sentences, or on those of --paper-model, --paper-texts, --paper-limit.
 """
 
 from itertools import chain
@@ -35,9 +35,9 @@ def cell(figure):
     return f"{figure['mean']:.3f}{between}".replace("-", "−")
 
 
-def against_attnlrp(found, name, figure):
+def against_attnlrp(results, name, figure):
     """The paired difference to AttnLRP with its interval, and p of the Wilcoxon test."""
-    for c in found["comparisons"]:
+    for c in results["comparisons"]:
         if (c["explainer"], c["figure"]) == (name, figure):
             p = "–" if c["p"] is None else f"{c['p']:.2g}"
             return [cell({"mean": c["difference"], "low": c["low"], "high": c["high"]}), p]
@@ -51,14 +51,14 @@ def loo_outcome(prepared):
 
 
 def figures_of(prepared, outcomes):
-    """``{explainer: figures}`` with LOO's maps to compare with, and the whole summary."""
+    """``{explainer: figures}`` in comparison with LOO, and the whole summary."""
     every, dtype = [*loo_outcome(prepared), *outcomes], prepared.model.model.dtype
-    found = summary(prepared.examples, every, prepared.setup.seed, dtype)
-    return {one["name"]: one["figures"] for one in found["explainers"]}, found
+    results = summary(prepared.examples, every, prepared.setup.seed, dtype)
+    return {explainer["name"]: explainer["figures"] for explainer in results["explainers"]}, results
 
 
-def how(prepared, found):
-    counts, config = found["counts"], prepared.model.model.config
+def how(prepared, results):
+    counts, config = results["counts"], prepared.model.model.config
     return (
         f"{counts['measured']} of {counts['examples']} examples ({prepared.data.name}), "
         f"{counts['truncated']} truncated, "
@@ -73,8 +73,8 @@ def test_figure_2_and_table_a3(prepared, table, figure):
     series = figure_2_sets(depth)
     sets = [frozenset(), *dict.fromkeys(chain(*series.values()))]
     outcomes = ablate(prepared.model, prepared.examples, sets, prepared.setup, prepared.folder)
-    measured, found = figures_of(prepared, outcomes)
-    note = how(prepared, found)
+    measured, results = figures_of(prepared, outcomes)
+    note = how(prepared, results)
     layers = list(range(1, depth + 1))
 
     def panel(title, name, axis):
@@ -109,7 +109,7 @@ def test_figure_2_and_table_a3(prepared, table, figure):
                     label,
                     k,
                     cell(measured[name_of(s)][R]),
-                    *against_attnlrp(found, name_of(s), R),
+                    *against_attnlrp(results, name_of(s), R),
                     cell(measured[name_of(s)][DELTA]),
                 ]
                 for label, chosen in series.items()
@@ -117,10 +117,10 @@ def test_figure_2_and_table_a3(prepared, table, figure):
             ],
         }
     )
-    # The three series end or meet in the same maps: all layers bypassed, and one at an end.
+    # The three series share maps: all layers bypassed, and one layer at either end.
     first, last, alone = series.values()
     assert (first[-1], first[0], last[0]) == (last[-1], alone[0], alone[-1])
-    # All layers bypassed is CP-LRP and none AttnLRP, which the ablation did not run.
+    # All layers bypassed is CP-LRP, and none is AttnLRP; the ablation ran neither.
     whole, _ = figures_of(prepared, align_with(prepared, [AttnLRP(), CPLRP()]))
     for name in (R, DELTA):
         assert measured["attnlrp"][name]["mean"] == pytest.approx(whole["attnlrp"][name]["mean"], abs=1e-3)
@@ -133,16 +133,16 @@ def align_with(prepared, explainers):
 
 def test_which_part_of_cplrp_helps(prepared, table):
     explainers = {parts: attnlrp_without(parts) for parts in sets_of_parts()}
-    measured, found = figures_of(prepared, align_with(prepared, explainers.values()))
+    measured, results = figures_of(prepared, align_with(prepared, explainers.values()))
     rows = []
     for parts, explainer in explainers.items():
         figures = measured[explainer.name]
         marks = ["yes" if part in parts else "–" for part in PARTS]
-        rows.append([*marks, cell(figures[R]), *against_attnlrp(found, explainer.name, R), cell(figures[DELTA])])
+        rows.append([*marks, cell(figures[R]), *against_attnlrp(results, explainer.name, R), cell(figures[DELTA])])
     note = (
         "AttnLRP with parts replaced; the first row is AttnLRP, softmax bypassed alone is CP-LRP. AttnLRP: Eq. 5, σ of "
         "LayerNorm held constant, f(x)/x for activations, half of a product's relevance each. Rows are equal where the "
-        f"model has no such operation, or nothing flows there. {how(prepared, found)}"
+        f"model has no such operation, or no relevance reaches it. {how(prepared, results)}"
     )
     columns = [*PARTS, "r", "r − AttnLRP's", "p", "Δ"]
     table({"title": "Which part of CP-LRP helps", "note": note, "columns": columns, "rows": rows})

@@ -1,7 +1,7 @@
 """§3.2 of You et al. 2025 (arXiv 2510.18810), measured: the structural bias and the linearisation error of Eq. 5.
 
-``pytest -m paper tests/test_paper_softmax.py``, in seconds. Every map is held against its closed form first, then what
-theory says of the curves is asserted. docs/softmax.md says what they mean for the paper's argument.
+``pytest -m paper tests/experiments/test_paper_softmax.py`` takes seconds. First every map is compared with its closed
+form, then the curves with theory. docs/softmax.md says what they mean for the paper's argument.
 """
 
 from dataclasses import dataclass
@@ -26,21 +26,21 @@ pytestmark = [pytest.mark.paper]
 EXAMPLES, KEYS, HEADS = 100, 16, 8
 SCALES = np.geomspace(1e-3, 1e2, 11).tolist()
 SHIFTS = np.geomspace(1e-1, 1e3, 9).tolist()
-NEAR = 0.1  # the scale of logits that are nearly equal
-TOGETHER = (0.3, 1.0, 3.0)  # and of those that are shifted and spread
+NEARLY_EQUAL = 0.1  # the scale of logits that are nearly equal
+SPREADS = (0.3, 1.0, 3.0)  # the scales of logits that are also shifted
 ROW = SoftmaxRow()
 LOO = LeaveOneOut(AttentionMask())
 ATTNLRP, CP_LRP, GRADIENT = AttnLRP(0), CPLRP(0), GradientTimesInput()
 # Closed forms and engines sum at most 16 keys and 8 heads in float64; values are relative to the largest.
 CLOSE = 1e-12
-# A map below this share of LOO has lost its digits: V_i − O is then a difference of nearly equal numbers.
+# A map below this share of LOO is round-off: V_i − O is then a difference of nearly equal numbers.
 ROUND_OFF = 1e-9
 SOFTMAX, WHOLE = "the softmax alone", "the whole row"
 
 
 @dataclass(frozen=True)
 class Point:
-    """What one explainer gives at one scale or shift x: means over examples; undefined ones are counted."""
+    """One explainer at one scale or shift x: means over examples, and the number of undefined examples."""
 
     x: float
     explained: str
@@ -59,14 +59,14 @@ def draws(settings):
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
 
-def equal(found, exact):
-    return (found - exact).abs().max() <= CLOSE * exact.abs().max().clamp_min(1)
+def equal(attribution, exact):
+    return (attribution - exact).abs().max() <= CLOSE * exact.abs().max().clamp_min(1)
 
 
 def measure(x, logits, values, steps):
-    """The points of the explainers at one x, of what comes through the softmax alone and of the whole row.
+    """The points of the explainers at one x, for the softmax alone and for the whole row.
 
-    ``steps`` are those of Integrated Gradients: more where wide logits make the softmax jump along the path.
+    ``steps`` are those of Integrated Gradients: wide logits make the softmax jump along the path, and need more.
     """
     softmax, through_values = exact_through_softmax(logits, values), exact_through_values(logits, values)
     alone, whole = (row_case(logits, values, explain_values=both) for both in (False, True))
@@ -102,10 +102,10 @@ def point(x, what, label, attribution, loo):
 
 
 def line(points, what, label, value, **style):
-    """A line of a figure; a gap where some maps have nothing left but round-off."""
-    chosen = [one for one in points if (one.explained, one.explainer) == (what, label)]
-    y = [None if value == "r" and one.undefined else getattr(one, value) for one in chosen]
-    return {"label": label, "x": [one.x for one in chosen], "y": y, **style}
+    """A line of a figure, with a gap where some maps are round-off."""
+    chosen = [point for point in points if (point.explained, point.explainer) == (what, label)]
+    y = [None if value == "r" and point.undefined else getattr(point, value) for point in chosen]
+    return {"label": label, "x": [point.x for point in chosen], "y": y, **style}
 
 
 def panel(title, x, y, lines):
@@ -117,16 +117,16 @@ def level(xs):
 
 
 def table_row(where, points):
-    """The figures at one x: ``points`` holds those of each explainer."""
-    by = {(one.explained, one.explainer): one for one in points}
+    """The row of one x, from the points of all explainers there."""
+    by = {(point.explained, point.explainer): point for point in points}
     through = by[SOFTMAX, "AttnLRP"]
     agreement = [by[WHOLE, label] for label in THREE]
-    assert not any(one.undefined for one in agreement)
+    assert not any(point.undefined for point in agreement)
     return [
         where,
         through.share,
         by[SOFTMAX, "Integrated Gradients"].share,
-        *(f"{one.r:+.3f} / {one.sum_to_one:+.3f}" for one in agreement),
+        *(f"{point.r:+.3f} / {point.sum_to_one:+.3f}" for point in agreement),
     ]
 
 
@@ -149,8 +149,8 @@ def setting(seed, logits):
 
 def test_structural_bias(draws, settings, figure, table):
     normal, values, _ = (draw[:, :, :1] for draw in draws)
-    found = {s: measure(s, s * normal, values, steps=256) for s in SCALES}
-    points = [one for at in found.values() for one in at]
+    points_at = {s: measure(s, s * normal, values, steps=256) for s in SCALES}
+    points = [point for at_scale in points_at.values() for point in at_scale]
 
     how = setting(settings.seed, "s·N(0, 1)")
     x = "scale s of the logits"
@@ -173,29 +173,31 @@ def test_structural_bias(draws, settings, figure, table):
             "title": "§3.2 (1), structural bias",
             "note": how + CELLS,
             "columns": COLUMNS,
-            "rows": [table_row(f"s = {s:.3g}", found[s]) for s in shown],
+            "rows": [table_row(f"s = {s:.3g}", points_at[s]) for s in shown],
         }
     )
-    by = {(one.x, one.explained, one.explainer): one for one in points}
+    by = {(point.x, point.explained, point.explainer): point for point in points}
     first, second = (by[s, SOFTMAX, "AttnLRP"].share for s in SCALES[:2])
-    # R/LOO = Z_i (1 − A_i) is linear in s while the weights are uniform; s = 0.003 moves them by some thousandths.
+    # R/LOO = Z_i (1 − A_i) is linear in s while the weights are uniform; s = 0.003 changes them by some thousandths.
     assert second / first == pytest.approx(SCALES[1] / SCALES[0], rel=0.01)
-    assert first < 1e-3, "relevance comes through a softmax of logits near zero"
+    assert first < 1e-3, "a softmax of logits near zero passes on relevance"
     for label in ("AttnLRP", "CP-LRP"):
         assert by[SCALES[0], WHOLE, label].r > 0.999, "with uniform weights LOO is the values, less their mean"
 
 
 def test_linearisation_error(draws, settings, figure, table):
-    normal, values, each = draws
+    normal, values, shift_of_row = draws
     one_normal, one_values = normal[:, :, :1], values[:, :, :1]
-    found = {
-        "+": {c: measure(c, NEAR * one_normal + c, one_values, steps=16) for c in SHIFTS},
-        "−": {c: measure(c, NEAR * one_normal - c, one_values, steps=16) for c in SHIFTS},
-        "±": {c: measure(c, NEAR * normal + c * each, values, steps=16) for c in SHIFTS},
+    points_at = {
+        "+": {c: measure(c, NEARLY_EQUAL * one_normal + c, one_values, steps=16) for c in SHIFTS},
+        "−": {c: measure(c, NEARLY_EQUAL * one_normal - c, one_values, steps=16) for c in SHIFTS},
+        "±": {c: measure(c, NEARLY_EQUAL * normal + c * shift_of_row, values, steps=16) for c in SHIFTS},
     }
-    points = {sign: [one for at in found[sign].values() for one in at] for sign in found}
+    points = {
+        sign: [point for at_shift in by_shift.values() for point in at_shift] for sign, by_shift in points_at.items()
+    }
 
-    how = setting(settings.seed, f"{NEAR:g}·N(0, 1) + c, to which LOO is blind") + ROWS
+    how = setting(settings.seed, f"{NEARLY_EQUAL:g}·N(0, 1) + c, to which LOO is blind") + ROWS
     signed = [line(points[sign], WHOLE, name, "r", dashed=sign == "−") for name in THREE for sign in ("+", "−")]
     figure(
         {
@@ -225,12 +227,12 @@ def test_linearisation_error(draws, settings, figure, table):
             "title": "§3.2 (2), linearisation error",
             "note": how + CELLS,
             "columns": COLUMNS,
-            "rows": [table_row(where.format(c), found[sign][c]) for sign, where in named.items() for c in shown],
+            "rows": [table_row(where.format(c), points_at[sign][c]) for sign, where in named.items() for c in shown],
         }
     )
-    by = {(sign, one.x, one.explained, one.explainer): one for sign in points for one in points[sign]}
+    by = {(sign, point.x, point.explained, point.explainer): point for sign in points for point in points[sign]}
     last, before = SHIFTS[-1], SHIFTS[-3]
-    # R/LOO = Z_i (1 − A_i) is c (1 − A_i), but for the logits' own 0.1.
+    # R/LOO = Z_i (1 − A_i) is c (1 − A_i), up to the 0.1 of the logits themselves.
     growth = by["+", last, SOFTMAX, "AttnLRP"].share / by["+", before, SOFTMAX, "AttnLRP"].share
     assert growth == pytest.approx(last / before, rel=0.01)
     assert by["+", last, WHOLE, "AttnLRP"].r > 0.99
@@ -242,20 +244,20 @@ def test_linearisation_error(draws, settings, figure, table):
         assert min(r) > 0.99
 
 
-def test_both_together(draws, settings, figure):
-    normal, values, each = draws
+def test_structural_bias_and_linearisation_error_together(draws, settings, figure):
+    normal, values, shift_of_row = draws
     r = {
         (s, c): {
-            one.explainer: one.r
-            for one in measure(c, s * normal + c * each, values, steps=64)
-            if one.explained == WHOLE
+            point.explainer: point.r
+            for point in measure(c, s * normal + c * shift_of_row, values, steps=64)
+            if point.explained == WHOLE
         }
-        for s in TOGETHER
+        for s in SPREADS
         for c in SHIFTS[:5]
     }
     lines = [
         {"label": f"s = {s:g}", "x": SHIFTS[:5], "y": [r[s, c][label] for c in SHIFTS[:5]], "dashed": label == "CP-LRP"}
-        for s in TOGETHER
+        for s in SPREADS
         for label in ("AttnLRP", "CP-LRP")
     ]
     title = f"AttnLRP solid, CP-LRP dashed; {HEADS} whole rows"

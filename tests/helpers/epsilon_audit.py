@@ -1,22 +1,26 @@
-"""The ε audit: what a stabiliser ε > 0 costs in implementation invariance, with and without the sign of z.
+"""The ε audit: the invariance gap that a stabiliser ε > 0 causes, with and without the sign of z.
 
-Where z divides, ε-LRP and AttnLRP have z + ε·sign z (arXiv 2510.18810, Eqs. 1, 3 and 4), some libraries z + ε. As
-modified gradients the one scales by |z|/(|z| + ε), the other by z/(z + ε). Either depends on the size of z, so that a
-change of a model which leaves its function and its relevance at ε → 0 alone, but moves the size or the number of the
-z on the way, moves relevance by the first order of ε:
+1. ε-LRP and AttnLRP divide by z + ε·sign z (arXiv 2510.18810, Eqs. 1, 3 and 4), some libraries by z + ε. As modified
+   gradients the first scales by |z|/(|z| + ε), the second by z/(z + ε). Both factors depend on the size of z.
+2. So a change of a model that preserves its function, and its relevance at ε → 0, but changes the size or the number
+   of the intermediate z, changes relevance in first order of ε.
 
-* Queries times c, keys by 1/c: logits stay, and with them all that comes behind; q's factor becomes 1/(1 + ε/(c|q|))
-  and k's 1/(1 + cε/|k|). With T_q and T_k the relevance through each weighted by 1/|q| and 1/|k|,
+*Queries times c, keys times 1/c.* The logits are the same, and so is everything after them.
 
-      (a_f − a_g)/ε → (1 − 1/c)(c·T_k − T_q)   as ε → 0:
+1. The factor at q becomes 1/(1 + ε/(c|q|)), the factor at k becomes 1/(1 + cε/|k|).
+2. Let T_q and T_k be the relevance through queries and keys, weighted by 1/|q| and 1/|k|. Then, as ε → 0,
 
-  linear in c but for the factor. What counts is cε: once it reaches |k|, a key's relevance is gone.
-* Two linear maps against their product: f has the hidden h on the way, g has not. With s the factor of the output y,
-  common to both, exactly and at every ε,
+       (a_f − a_g)/ε → (1 − 1/c)(c·T_k − T_q),
 
-      a_f − a_g = −ε x ⊙ Σ_j W₂_j W₁_j s(y) / (|h_j| + ε),
+   which is linear in c except for the factor 1 − 1/c.
+3. The product cε matters: once it reaches |k|, a key has lost its relevance.
 
-  and without the sign ε/(h_j + ε): a pole at ε = −h_j.
+*Two linear maps against their product.* f computes the intermediate h, g does not. Let s be the factor at the output y,
+the same in both. Then, exactly and at every ε,
+
+    a_f − a_g = −ε x ⊙ Σ_j W₂_j W₁_j s(y) / (|h_j| + ε),
+
+and without the sign ε/(h_j + ε), which has a pole at ε = −h_j.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ from faithcheck.models.case import Case
 from faithcheck.models.pairs.rescaling_of_neurons_and_logits import multiply
 
 EPSILONS = tuple(10.0 ** (power / 2) for power in range(-24, -1))
-"""1e-12 … 1e-1, two a decade."""
+"""1e-12 … 1e-1, two in each decade."""
 
 
 def attributions(model: nn.Module, case: Case, epsilons: Sequence[float] = EPSILONS, *, signed: bool = True) -> Tensor:
@@ -54,17 +58,17 @@ def attributions(model: nn.Module, case: Case, epsilons: Sequence[float] = EPSIL
 
 
 def gaps(left: Tensor, right: Tensor) -> list[float]:
-    """The invariance gap of two models' `attributions` at each ε: as `invariance` has it, in [0, 2]."""
+    """The invariance gap of two models' `attributions` at each ε, in [0, 2]."""
     return [relative_gap(f - g, f, g) for f, g in zip(left, right, strict=True)]
 
 
 @torch.no_grad()
 def queries_rescaled(model: nn.Module, c: float) -> nn.Module:
-    """A copy with every query times c and every key divided by it, biases too: the logits are the same.
+    """A copy with every query times c and every key divided by c, biases too: the logits are the same.
 
     Args:
-        model: a model whose parts `faithcheck.models.architectures.base_models.layers` knows.
-        c: any number but 0.
+        model: a model whose layers `faithcheck.models.architectures.base_models.layers` finds.
+        c: any number except 0.
     """
     changed = deepcopy(model)
     for layer in layers(changed):
@@ -76,16 +80,16 @@ def queries_rescaled(model: nn.Module, c: float) -> nn.Module:
 def smallest_value(model: nn.Module, case: Case) -> float:
     """The smallest |z| > 0 among the results of all operations that carry relevance.
 
-    A factor |z|/(|z| + ε) is 1 − ε/|z| up to (ε/z)², so that a hundredth of this is an ε of the first order. Where a
-    result is 0 its factor is 0 at any ε, and it does not count; infinity if no result counts.
+    A factor |z|/(|z| + ε) is 1 − ε/|z| up to (ε/z)²: for ε up to a hundredth of the smallest |z| the first order
+    suffices. A result of 0 has the factor 0 at every ε, and is left out; infinity if all results are 0.
 
     Raises:
         Unsupported: see `LRP.attribute`.
     """
     smallest = math.inf
 
-    def watching(rule: Rule) -> Rule:
-        def watched(call: OperationCall) -> Any:
+    def measuring(rule: Rule) -> Rule:
+        def measuring_rule(call: OperationCall) -> Any:
             nonlocal smallest
             result = rule(call)
             if isinstance(result, Tensor):
@@ -94,14 +98,14 @@ def smallest_value(model: nn.Module, case: Case) -> float:
                     smallest = min(smallest, float(counted.min()))
             return result
 
-        return watched
+        return measuring_rule
 
     method = AttnLRP()
-    replace(method, rules={name: watching(rule) for name, rule in method.rules.items()}).attribute(model, case)
+    replace(method, rules={name: measuring(rule) for name, rule in method.rules.items()}).attribute(model, case)
     return smallest
 
 
-def two_maps_move(first: Tensor, second: Tensor, case: Case, epsilon: float, signed: bool = True) -> Tensor:
+def two_maps_difference(first: Tensor, second: Tensor, case: Case, epsilon: float, signed: bool = True) -> Tensor:
     """The closed form of a_f − a_g for two bias-free linear maps f against their product g: ``(batch, features)``.
 
     Args:
@@ -109,7 +113,7 @@ def two_maps_move(first: Tensor, second: Tensor, case: Case, epsilon: float, sig
         second: the second's, ``(outputs, hidden)``.
         case: its target chooses the row of ``second``.
         epsilon: ε > 0.
-        signed: whether ε has the sign of what it is added to.
+        signed: whether ε has the sign of z.
     """
     hidden, weights = case.inputs @ first.T, second[case.target]
     output = (hidden * weights).sum(1, keepdim=True)
