@@ -10,6 +10,7 @@ for k ≠ i, and A_i becomes 0.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +46,7 @@ class GatedAttention(AttentionObserver):
         self.gated_weights: list[Tensor] = []
         self._collector = GateEffectCollector()
 
-    def compute(self, call: OperationCall) -> object:
+    def compute(self, call: OperationCall) -> Any:
         """See `AttentionObserver.compute`; refuses dropout in train mode, which is random."""
         return dropout_rule(call) if call.name == "dropout" else super().compute(call)
 

@@ -1,6 +1,7 @@
-"""What an attribution costs in units of plain passes of the same model, measured in turn in one run.
+"""The cost of one attribution in units of plain passes of the same model, measured in turn in one run.
 
-It informs; it does not gate. Times do not depend on the weights, so a BERT of MiniLM-L6's shape has random ones.
+Times are reported and never fail a test. They do not depend on weights, so a BERT of MiniLM-L6's shape
+has random ones.
 """
 
 from itertools import chain
@@ -37,7 +38,7 @@ def row(what, unit, tokens, times, unit_times):
 
 
 class Classifier(torch.nn.Module):
-    """The unmodified model, read at its embeddings."""
+    """The unmodified model, called on embeddings."""
 
     def __init__(self, model):
         super().__init__()
@@ -131,5 +132,5 @@ def test_the_ablation_against_its_configurations_one_by_one(settings, table):
 
 
 def keep(table, title, note, rows):
-    note += f" Measured in turn, {torch.get_num_threads()} threads; times inform, they do not gate."
+    note += f" Measured in turn, {torch.get_num_threads()} threads; times are reported and never fail a test."
     table({"title": title, "note": note, "columns": COLUMNS, "rows": rows})

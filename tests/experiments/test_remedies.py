@@ -1,7 +1,7 @@
-"""How well the remedies track Leave-One-Out, and what they cost: the figures of docs/remedies.md.
+"""How well the gates and budgets agree with Leave-One-Out, and what they cost: the figures of docs/remedies.md.
 
-``pytest -m remedies``, on the project's own model and sentences, or as the ``--paper-…`` options say. Maps are kept as
-they are made: a run that is stopped goes on where it was. Times inform, they do not gate.
+``pytest -m remedies`` runs on the project's own model and sentences, or on those of the ``--paper-…`` options. Maps are
+stored as they are computed, so that a stopped run continues. Times are reported and never fail a test.
 """
 
 from dataclasses import replace
@@ -42,12 +42,12 @@ BUDGETS = [
     BudgetedLeaveOneOut(1.0, correlation=0.92, name="budgeted_loo, to a correlation of 0.92"),
 ]
 TIMED, TURNS = 8, 7  # texts, from the shortest to the longest
-OTHER = 100  # texts that other removals are measured on
+OTHER = 100  # texts for other removals
 IMAGES = 360  # digits that are held out
 
 
 def maps(prepared, explainer):
-    """What an explainer gives of each example, kept batch by batch: its map, f(x), and what a budget reports."""
+    """For each example its map, f(x) from Leave-One-Out and rows from a budget; stored batch by batch."""
     model, examples, setup = prepared.model, prepared.examples, prepared.setup
     plan = batches(examples, setup.max_tokens)
     key = {**common_key(model, examples, plan, setup), "remedies": state_of(explainer)}
@@ -73,7 +73,7 @@ def measured(model, case, explainer):
 
 
 def agreement(examples, results, loo):
-    """Of each example, Pearson's r and Spearman's ρ without special tokens, and r of all; None where undefined."""
+    """For each example Pearson's r and Spearman's ρ without special tokens, and r of all; None if undefined."""
     columns = {"r": [], "rho": [], "all": []}
     for i, example in enumerate(examples):
         noise = ROUND_OFF * torch.finfo(torch.float32).eps * abs(loo[i]["output"])
@@ -150,7 +150,7 @@ def test_agreement_with_loo_and_cost(prepared, settings, table, pytestconfig):
             "rows": rows,
         }
     )
-    if pytestconfig.option.paper_model is None:  # what a stranger's model gives is theirs to judge
+    if pytestconfig.option.paper_model is None:  # the ranking is expected of the project's own model only
         r = {name: float(figure.split()[0]) for name, figure, *_ in rows}
         assert r["mask_gate"] < r["readout_gate"] < r["grouped_mask_gate"]
     whole = replace(BUDGETS[0], budget=1.0, name="budgeted_loo, 100 %")
@@ -164,7 +164,7 @@ def test_agreement_with_loo_and_cost(prepared, settings, table, pytestconfig):
 
 
 def test_other_removals(prepared, settings, table):
-    """The same maps against LOO that takes a token away otherwise; without error a gate is LOO by attention mask."""
+    """The same maps against LOO by other removals; without error, a gate would be LOO by attention mask."""
     part = replace(prepared, examples=prepared.examples[:OTHER])
     by = {name: maps(part, LeaveOneOut(REMOVALS[name]())) for name in ("attention_mask", "mask", "pad", "delete")}
     mask = by["attention_mask"]
@@ -186,7 +186,7 @@ def test_other_removals(prepared, settings, table):
 
 
 def test_vit_by_attention(settings, table, tmp_path):
-    """Another architecture, without special features: a patch is gone where no row of any layer attends to it."""
+    """An architecture without special features; a patch is removed if no row of any layer attends to it."""
     digit_vit.save(tmp_path)
     model = load(tmp_path, settings.device)
     examples = model.encode(load_images("digits", IMAGES).images)

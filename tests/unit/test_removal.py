@@ -1,4 +1,4 @@
-"""Removals against the shorter sentence, the plain loop over masks, and each other; LOO and its random draws."""
+"""Removals against shorter sentences, a plain loop over masks and each other; Leave-One-Out and its random draws."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def random_embeddings(*shape):
     return torch.from_numpy(np.random.default_rng(SEED).standard_normal(shape))
 
 
-class Reader(nn.Module):
+class SmallEmbeddingModel(nn.Module):
     """Embeddings and a mask to the logits of a random, unmodified classifier or decoder."""
 
     def __init__(self, model, decoder=False):
@@ -55,7 +55,7 @@ def bert():
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        return Reader(BertForSequenceClassification(config))
+        return SmallEmbeddingModel(BertForSequenceClassification(config))
 
 
 @pytest.fixture(scope="module")
@@ -63,24 +63,24 @@ def gpt2():
     config = GPT2Config(n_embd=WIDTH, n_layer=2, n_head=4, vocab_size=50, n_positions=16, initializer_range=0.2)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        return Reader(GPT2LMHeadModel(config), decoder=True)
+        return SmallEmbeddingModel(GPT2LMHeadModel(config), decoder=True)
 
 
 def sentences(lengths=LENGTHS, padded=None, decoder=False):
-    """A sentence per length, right-padded with NaN-free rubbish that no result may depend on."""
+    """A sentence per length, right-padded with the value 9, on which no result may depend."""
     padded = padded or max(lengths)
     mask = (torch.arange(padded) < torch.tensor(lengths).unsqueeze(1)).long()
     inputs = torch.stack(
         [torch.cat([random_embeddings(n, WIDTH) * n, torch.full((padded - n, WIDTH), 9.0)]) for n in lengths]
     )
-    context = {"attention_mask": mask} | ({"last": torch.tensor(lengths) - 1} if decoder else {})
+    arguments = {"attention_mask": mask} | ({"last": torch.tensor(lengths) - 1} if decoder else {})
     mean = random_embeddings(WIDTH) / 2
-    references = {"zero": torch.zeros(WIDTH), "mean": mean, "mask": mean + 1, "pad": mean - 1, "black": mean - 2}
+    replacements = {"zero": torch.zeros(WIDTH), "mean": mean, "mask": mean + 1, "pad": mean - 1, "black": mean - 2}
     special = torch.zeros_like(mask, dtype=torch.bool)
     special[:, 0] = True
-    references = {name: value.double() for name, value in references.items()}
+    replacements = {name: value.double() for name, value in replacements.items()}
     target = torch.arange(len(lengths)) % 2
-    return Case(inputs, target, torch.full_like(inputs, 0.25), special, context, references)
+    return Case(inputs, target, torch.full_like(inputs, 0.25), special, arguments, replacements)
 
 
 def removal_of(name):
@@ -101,7 +101,7 @@ def close(actual, expected):
 
 
 @pytest.mark.parametrize("name", REMOVALS)
-def test_every_removal_takes_the_feature_alone_and_leaves_the_case_alone(name):
+def test_every_removal_changes_only_the_feature_and_not_the_case(name):
     case, removal = sentences(), removal_of(name)
     assert removal.name == name
     before = case.inputs.clone(), case.forward_arguments["attention_mask"].clone(), torch.get_rng_state()
@@ -122,14 +122,14 @@ def test_every_removal_takes_the_feature_alone_and_leaves_the_case_alone(name):
 
 
 def first_feature(inputs, attention_mask):
-    """A linear "model" of everything that a removal may change."""
+    """A linear model of everything that a removal may change."""
     weights = torch.arange(1, inputs.shape[1] + 1, dtype=inputs.dtype)
     return (inputs.sum(2) * attention_mask * weights).sum(1, keepdim=True)
 
 
 @pytest.mark.parametrize("name", REMOVALS)
 @pytest.mark.parametrize("max_tokens", [1, 30, 10_000])
-def test_batch_is_single_and_padding_does_not_matter(bert, name, max_tokens):
+def test_a_batch_equals_single_examples_and_padding_does_not_matter(bert, name, max_tokens):
     removal, case = removal_of(name), sentences(padded=9)
     together, output = LeaveOneOut(removal, max_tokens).attribute_with_output(bert, case)
     assert not together[~case.unpadded].any()
@@ -146,10 +146,10 @@ def test_batch_is_single_and_padding_does_not_matter(bert, name, max_tokens):
         close(together[i, :length], alone[0])
         close(output[i], f_x[0])
         close(f_x, select_target(bert(one.inputs), one.target))
-    assert (together[case.unpadded].abs() > 1e-6).all(), "a removal that changes nothing is none"
+    assert (together[case.unpadded].abs() > 1e-6).all(), "a removal must change the output"
 
 
-def test_attention_mask_loo_is_the_plain_loop_over_masks(bert):
+def test_loo_by_attention_mask_is_a_plain_loop_over_masks(bert):
     case = sentences((6,))
     attribution = LeaveOneOut(AttentionMask()).attribute(bert, case)
     with torch.no_grad():
@@ -161,7 +161,7 @@ def test_attention_mask_loo_is_the_plain_loop_over_masks(bert):
             close(attribution[:, i], select_target(whole - removed, case.target))
 
 
-def test_a_removed_feature_takes_the_value_named():
+def test_a_removed_feature_takes_the_named_value():
     case = sentences()
     removed = at(case, [2, 1, 3])
     for name, value in {**case.replacements, "baseline": torch.full((WIDTH,), 0.25, dtype=torch.float64)}.items():
@@ -169,7 +169,7 @@ def test_a_removed_feature_takes_the_value_named():
         assert torch.equal(left[removed], value.expand(3, WIDTH)), name
     pool = removal_of("resample").pool
     drawn = removal_of("resample").remove(case, removed).inputs[removed]
-    assert (drawn.unsqueeze(1) == pool).all(2).any(1).all(), "a whole feature of the pool"
+    assert (drawn.unsqueeze(1) == pool).all(2).any(1).all(), "each drawn feature must be one of the pool"
 
 
 @pytest.mark.parametrize("removed", [0, 3, 5])
@@ -184,7 +184,7 @@ def test_deletion_is_the_shorter_sentence(bert, removed):
 
 
 @pytest.mark.parametrize("removed", [0, 3, 5])
-def test_deletion_reads_a_decoder_at_the_last_token_left(gpt2, removed):
+def test_deletion_reads_a_decoder_at_the_last_remaining_token(gpt2, removed):
     case = sentences((6, 4), decoder=True)
     one = sentences((6,), decoder=True)
     shorter = torch.cat([one.inputs[:, :removed], one.inputs[:, removed + 1 :]], 1)
@@ -192,7 +192,7 @@ def test_deletion_reads_a_decoder_at_the_last_token_left(gpt2, removed):
     close(LeaveOneOut(Deletion()).attribute(gpt2, case)[0, removed], select_target(expected, one.target)[0].detach())
 
 
-def test_deletion_takes_every_column_of_the_context():
+def test_deletion_removes_the_columns_of_all_forward_arguments():
     case = sentences()
     types = torch.arange(7).expand(3, 7)
     wide = replace(
@@ -209,7 +209,7 @@ def test_deletion_takes_every_column_of_the_context():
         [0, 2],
         [0, 1, 2, 4],
     ]
-    assert left.shape == (3, 5), "no longer than the longest that is left"
+    assert left.shape == (3, 5), "no longer than the longest remaining text"
     assert torch.equal(left.forward_arguments["language"], wide.forward_arguments["language"])
 
 
@@ -242,13 +242,13 @@ def test_deletion_without_a_mask_needs_equal_lengths():
 
 
 @pytest.mark.parametrize("name", ["delete", "attention_mask"])
-def test_nothing_is_left_of_a_sentence(name):
+def test_removing_all_features_is_refused(name):
     case = sentences((3, 1))
     with pytest.raises(Unsupported, match="1 of 2 rows would have no feature left"):
         REMOVALS[name]().remove(case, at(case, [1, 0]))
 
 
-def test_what_a_case_has_not_is_refused():
+def test_removals_that_a_case_does_not_support_are_refused():
     inputs = random_embeddings(2, 4, 3)
     bare = Case(inputs, torch.zeros(2, dtype=torch.int64), torch.zeros_like(inputs))
     removed = at(bare, [0, 1])
@@ -267,7 +267,7 @@ def test_what_a_case_has_not_is_refused():
 
 
 @pytest.mark.parametrize("name", ["resample", "noise"])
-def test_draws_depend_on_the_example_seed_and_draw_alone(name):
+def test_draws_depend_only_on_example_seed_and_draw(name):
     case, removal = sentences(), removal_of(name)
     removed = torch.zeros(case.shape, dtype=torch.bool)
     removed[:, 1:3] = True
@@ -275,7 +275,9 @@ def test_draws_depend_on_the_example_seed_and_draw_alone(name):
     order = torch.tensor([2, 0, 0, 1])
     assert torch.equal(removal.remove(case.select(order), removed[order], 1).inputs, drawn[order])
     alone = removed & (torch.arange(7) == 2)
-    assert torch.equal(removal.remove(case, alone, 1).inputs[:, 2], drawn[:, 2]), "whatever else is removed"
+    assert torch.equal(removal.remove(case, alone, 1).inputs[:, 2], drawn[:, 2]), (
+        "the other removed features must not matter"
+    )
     assert torch.equal(removal.remove(case, removed, 1).inputs, drawn)
     single = replace(case, inputs=case.inputs.float(), baseline=case.baseline.float())
     assert removal.remove(single, removed, 1).inputs.dtype == torch.float32
@@ -284,9 +286,11 @@ def test_draws_depend_on_the_example_seed_and_draw_alone(name):
     torch.testing.assert_close(in_single.double(), in_double, rtol=1e-5, atol=1e-5)  # float32's round-off
     other_seed = replace(removal, seed=SEED + 1)
     for other in (removal.remove(case, removed, 2), other_seed.remove(case, removed, 1)):
-        assert (other.inputs != drawn)[removed].any(1).sum() >= 5, "another draw, or seed"
+        assert (other.inputs != drawn)[removed].any(1).sum() >= 5, "another draw or seed must give other values"
     other_text = replace(case, inputs=case.inputs + at(case, [4, 3, 4]).unsqueeze(2))
-    assert (removal.remove(other_text, removed, 1).inputs != drawn)[removed].any(1).sum() >= 5, "another text"
+    assert (removal.remove(other_text, removed, 1).inputs != drawn)[removed].any(1).sum() >= 5, (
+        "another text must give other values"
+    )
 
 
 def test_resampling_draws_the_whole_pool_evenly():
@@ -301,7 +305,7 @@ def test_resampling_draws_the_whole_pool_evenly():
 
 
 @pytest.mark.parametrize("shape", [(1, 2000), (1, 200, 10)])
-def test_noise_is_as_large_as_said(shape):
+def test_noise_has_the_scale_that_is_set(shape):
     inputs = random_embeddings(*shape) * 3
     case = Case(inputs, torch.zeros(1, dtype=torch.int64), torch.zeros_like(inputs))
     noisy = GaussianNoise(scale=0.5, seed=SEED).remove(case, torch.ones(case.shape, dtype=torch.bool)).inputs
@@ -320,7 +324,7 @@ def test_loo_is_the_mean_over_draws(bert):
 
 
 class OneDraw:
-    """The k-th draw of a random removal, as if there were no other."""
+    """The k-th draw of a random removal, as its only draw."""
 
     name, draws = "one_draw", 1
 
@@ -332,22 +336,22 @@ class OneDraw:
 
 
 def test_memory_is_bounded(bert):
-    """No pass has more features than max_tokens, but for a single row; the result is the same."""
+    """No pass has more features than max_tokens, except a single row."""
     seen = []
 
-    class Watched(nn.Module):
+    class Recorded(nn.Module):
         def forward(self, inputs, attention_mask):
             seen.append(inputs.shape[0] * inputs.shape[1])
             return bert(inputs, attention_mask)
 
     case = sentences()
-    LeaveOneOut(AttentionMask(), max_tokens=20).attribute(Watched(), case)
+    LeaveOneOut(AttentionMask(), max_tokens=20).attribute(Recorded(), case)
     assert max(seen) == 14
-    assert sum(seen) == (3 + sum(LENGTHS)) * 7, "one row an example and one a present feature"
+    assert sum(seen) == (3 + sum(LENGTHS)) * 7, "one row per example, and one per feature that is not padding"
 
 
 def test_outputs_without_several_features(bert):
-    """Not only one at a time: rows of one's own, against the mask written by hand."""
+    """Several features at once, in rows of any order, against the attention mask by hand."""
     case = sentences()
     removed = at(case, [1, 2, 4]) | at(case, [3, 1, 2])
     example = torch.tensor([2, 0])
