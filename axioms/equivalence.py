@@ -1,7 +1,7 @@
-"""Equivalence: a pair first proves that it is one.
+"""Equivalence: the two models of a pair compute one function. This is measured before any explainer is.
 
-Forward and input gradient agree on the pair's own case and on inputs that Hypothesis draws and shrinks. The models are
-in eval mode, give the same for the same inputs, leave them and themselves as they were, and share their weights.
+Outputs and input gradients agree on the pair's own case and on inputs that Hypothesis draws and shrinks. The models are
+in eval mode, are deterministic, change neither their inputs nor themselves, and share weights.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.models.case import Case, describe_tensor
 
-# What a model makes of a case: outputs (batch, outputs), input gradients (batch, features, …).
+# The outputs (batch, outputs) and input gradients (batch, features, …) of a model on a case.
 Computed: TypeAlias = tuple[Tensor, Tensor]
 
 DRAWN_BATCHES, ROWS = 6, 5
-# Larger inputs are drawn sparse: Hypothesis takes longer over a dense array than a small Transformer over its forward.
+# Larger inputs are drawn sparse: Hypothesis draws a dense array more slowly than a small Transformer computes on it.
 DENSE = 64
 
 
 class NotAPair(ValueError):
-    """Two models that are no pair at all. The message says which, why, and what a pair must be."""
+    """Two models that cannot be a pair. The message says which model, why, and what a pair requires."""
 
 
 def forward_and_gradient(which: str, model: nn.Module, case: Case) -> Computed:
-    """The outputs, and the input gradient of a fixed combination of all of them, so that no output goes unseen.
+    """The outputs, and the input gradient of a fixed combination of all outputs.
 
     Raises:
         NotAPair: the forward or backward pass fails; or the output is not ``(batch, outputs)`` of the inputs' dtype.
@@ -52,7 +52,7 @@ def forward_and_gradient(which: str, model: nn.Module, case: Case) -> Computed:
             return outputs.detach(), torch.autograd.grad((outputs * weights).sum(), point)[0]
     except NotAPair:
         raise
-    except Exception as error:  # of the model: its words are kept
+    except Exception as error:  # an error of the model: its message is passed on
         raise NotAPair(f"{which} fails on {describe_tensor(case.inputs)}: {type(error).__name__}: {error}") from error
 
 
@@ -67,45 +67,47 @@ def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     """Measure how far two models differ in output or input gradient.
 
     ``gap`` is the largest difference over the case and the drawn inputs, relative to the outputs and gradients
-    themselves, but at least to those of the case's median example; ``values`` the outputs' difference on the case,
-    ``(batch, outputs)``. Where the models differ, ``detail["told apart by"]`` is the simplest input found that shows
-    it: multiples of 1/64 in [−2, 2], [−8, 8] or [−32, 32] that Hypothesis shrank, or what is left of the case's own.
+    themselves, but at least to those of the case's median example; ``values`` is the difference of the outputs on the
+    case, ``(batch, outputs)``. If the models differ, ``detail["told apart by"]`` is the simplest input on which they
+    do: multiples of 1/64 in [−2, 2], [−8, 8] or [−32, 32] that Hypothesis shrank, or a simplified example of the case.
 
     Raises:
-        NotAPair: a model fails, is in train mode, gives other outputs when it is run again, or changes itself or its
-            inputs; or the two are one object, share no weights, or give outputs of unlike shapes.
+        NotAPair: a model fails, is in train mode, gives different outputs when it is run twice, or changes itself or
+            its inputs; or the two are one object, share no weights, or give outputs of different shapes.
     """
     if f is g:
-        raise NotAPair("f and g are one object: what one leaves behind the other meets; copy it with copy.deepcopy")
+        raise NotAPair("f and g are one object: changes to one would change the other; copy it with copy.deepcopy")
     refuse_unrelated(f, g)
-    of_f, of_g = unchanging("f", f, case), unchanging("g", g, case)
-    if of_f[0].shape != of_g[0].shape:
+    computed_f, computed_g = unchanging("f", f, case), unchanging("g", g, case)
+    if computed_f[0].shape != computed_g[0].shape:
         raise NotAPair(
-            f"f gives {describe_tensor(of_f[0])} and g {describe_tensor(of_g[0])}: a pair's outputs are alike"
+            f"f gives {describe_tensor(computed_f[0])} and g {describe_tensor(computed_g[0])}: "
+            "the outputs of a pair have one shape and dtype"
         )
-    return _compared(f, g, case, of_f, of_g)
+    return _compare(f, g, case, computed_f, computed_g)
 
 
-def _compared(f: nn.Module, g: nn.Module, case: Case, of_f: Computed, of_g: Computed) -> Measurement:
-    # Where terms cancel, an output near 0 has the round-off of a typical one: no scale is below the median example's.
-    floor = [values.abs().flatten(1).amax(1).median() for values in of_f]
+def _compare(f: nn.Module, g: nn.Module, case: Case, computed_f: Computed, computed_g: Computed) -> Measurement:
+    # If terms cancel, an output near 0 has the round-off of a typical output: the least scale is the median example's.
+    floor = [values.abs().flatten(1).amax(1).median() for values in computed_f]
 
-    def gap_of(of_f: Computed, of_g: Computed) -> float:
+    def gap_of(left_side: Computed, right_side: Computed) -> float:
         gaps = [
             relative_gap(left - right, left, right, least.expand(len(left), 1))
-            for left, right, least in zip(of_f, of_g, floor, strict=True)
+            for left, right, least in zip(left_side, right_side, floor, strict=True)
         ]
         return math.nan if any(map(math.isnan, gaps)) else max(gaps)
 
-    def gap_at(there: Case) -> float:
-        return gap_of(forward_and_gradient("f", f, there), forward_and_gradient("g", g, there))
+    def gap_at(drawn_case: Case) -> float:
+        return gap_of(forward_and_gradient("f", f, drawn_case), forward_and_gradient("g", g, drawn_case))
 
-    def apart(there: Case) -> bool:
-        return not gap_at(there) <= tol  # so that NaN counts as apart
+    def differ_on(drawn_case: Case) -> bool:
+        return not gap_at(drawn_case) <= tol  # NaN counts as a difference
 
-    tol, worst, found = tolerance(case.inputs), gap_of(of_f, of_g), None
+    tol, worst = tolerance(case.inputs), gap_of(computed_f, computed_g)
+    witness: Case | None = None
     differ = not worst <= tol
-    first = case.select(case.target.new_zeros(ROWS))  # drawn inputs are run in the context of the first example
+    first = case.select(case.target.new_zeros(ROWS))  # drawn inputs take the forward arguments of the first example
     fill = st.nothing() if case.inputs[0].numel() <= DENSE else st.just(0)
     # Multiples of a power of two: no denormals, and shrinking ends at readable numbers.
     arrays = hnp.arrays("int64", tuple(first.inputs.shape), elements=st.integers(-128, 128), fill=fill)
@@ -114,45 +116,45 @@ def _compared(f: nn.Module, g: nn.Module, case: Case, of_f: Computed, of_g: Comp
     @hypothesis.settings(max_examples=DRAWN_BATCHES, database=None, deadline=None, report_multiple_bugs=False)
     @hypothesis.given(st.sampled_from([64, 16, 4]), arrays)
     def search(parts: int, drawn: object) -> None:
-        nonlocal worst, found
-        there = replace(first, inputs=torch.as_tensor(drawn).to(case.inputs) / parts)
-        gap = gap_at(there)
+        nonlocal worst, witness
+        drawn_case = replace(first, inputs=torch.as_tensor(drawn).to(case.inputs) / parts)
+        gap = gap_at(drawn_case)
         worst = gap if math.isnan(gap) else max(worst, gap)
         if not gap <= tol:
-            found = first_apart(there, apart)
+            witness = first_difference(drawn_case, differ_on)
             raise AssertionError("the models differ")
 
-    with contextlib.suppress(AssertionError):  # recorded: `worst` is above the tolerance, `found` is shrunk
+    with contextlib.suppress(AssertionError):  # recorded: `worst` is above the tolerance, `witness` is shrunk
         search()
-    if found is None and differ:
-        found = simplest(first_apart(case, apart), apart)
+    if witness is None and differ:
+        witness = simplest(first_difference(case, differ_on), differ_on)
     detail: dict[str, object] = {"drawn inputs": DRAWN_BATCHES * ROWS}
-    if found is not None:
-        detail["told apart by"] = str(found.inputs[0].tolist())
-    return Measurement(worst, tol, of_f[0] - of_g[0], detail=detail)
+    if witness is not None:
+        detail["told apart by"] = str(witness.inputs[0].tolist())
+    return Measurement(worst, tol, computed_f[0] - computed_g[0], detail=detail)
 
 
-def first_apart(case: Case, apart: Callable[[Case], bool]) -> Case:
-    """The first example of a case on which two models differ, alone.
+def first_difference(case: Case, differ_on: Callable[[Case], bool]) -> Case:
+    """The first example of a case on which two models differ, as a case of its own.
 
     Raises:
-        NotAPair: they differ on none alone.
+        NotAPair: they differ on the batch, but on no example alone.
     """
     alone = (case.select(case.target.new_tensor([i])) for i in range(len(case.inputs)))
     for row in alone:
-        if apart(row):
+        if differ_on(row):
             return row
     raise NotAPair("the models differ on a batch, but on none of its examples alone: one of them mixes its examples")
 
 
-def simplest(row: Case, apart: Callable[[Case], bool]) -> Case:
-    """The example with as many zeros as still tell the models apart; of large examples, whole features of zeros."""
+def simplest(row: Case, differ_on: Callable[[Case], bool]) -> Case:
+    """The example with as many entries as possible set to 0 while the models differ; of large examples, features."""
     parts = row.inputs[0].numel() if row.inputs[0].numel() <= DENSE else row.shape[1]
     for i in range(parts):
         inputs = row.inputs.clone()
         inputs.view(parts, -1)[i] = 0
         without = replace(row, inputs=inputs)
-        row = without if apart(without) else row
+        row = without if differ_on(without) else row
     return row
 
 
@@ -167,24 +169,24 @@ def state(model: nn.Module) -> State:
 
 @torch.no_grad()
 def unchanging(which: str, model: nn.Module, case: Case) -> Computed:
-    """`forward_and_gradient` of a model that stays as it is.
+    """`forward_and_gradient`, with a check that the model is deterministic and changes nothing.
 
     Raises:
-        NotAPair: from there; or the model is in train mode, gives other outputs when it is run again, or changes itself
-            or its inputs: names the first parameter, buffer or module.
+        NotAPair: from `forward_and_gradient`; or the model is in train mode, gives different outputs when it is run
+            twice, or changes itself or its inputs: names the first parameter, buffer or module.
     """
     if training := [name or "itself" for name, module in model.named_modules() if module.training]:
         raise NotAPair(f"{which} is in train mode ({training[0]}): a pair's models are built in eval mode")
-    before, lent = state(model), case.select(torch.arange(len(case.inputs), device=case.inputs.device))
-    computed = forward_and_gradient(which, model, case)  # its errors name it
-    once, again = (lent.run(model) for _ in range(2))
-    if not torch.equal(lent.inputs, case.inputs):
+    before, copy = state(model), case.select(torch.arange(len(case.inputs), device=case.inputs.device))
+    computed = forward_and_gradient(which, model, case)
+    first, second = (copy.run(model) for _ in range(2))
+    if not torch.equal(copy.inputs, case.inputs):
         raise NotAPair(f"the forward pass of {which} changes its inputs: a pair's models leave them as they are")
     now = {name: tensor for name, (tensor, _) in state(model).items()}
     if changed := [name for name in now.keys() | before.keys() if not _same(name, now, before)]:
         raise NotAPair(f"the forward pass of {which} changes {sorted(changed)[0]}: a pair's models must not change")
-    if not torch.equal(once.nan_to_num(), again.nan_to_num()):
-        raise NotAPair(f"{which} gives other outputs when it is run again: a pair's models draw no random numbers")
+    if not torch.equal(first.nan_to_num(), second.nan_to_num()):
+        raise NotAPair(f"{which} gives different outputs when it is run twice: a pair's models draw no random numbers")
     return computed
 
 
@@ -196,10 +198,10 @@ def _same(name: str, now: Mapping[str, Tensor], before: State) -> bool:
 
 
 def refuse_unrelated(f: nn.Module, g: nn.Module) -> None:
-    """Refuse two models, of which one has weights, without a tensor in common, in whatever order of its entries.
+    """Refuse two models without a common weight tensor, unless neither has weights; the order of entries may differ.
 
-    Two models drawn apart are no two implementations of one function, even where their outputs agree. Constant tensors,
-    such as biases of 0, are common to all models and do not count.
+    Models with independent weights are not two implementations of one function, even if their outputs agree. Constant
+    tensors, such as biases of 0, are common to all models and do not count.
 
     Raises:
         NotAPair: says how to share.
@@ -209,11 +211,13 @@ def refuse_unrelated(f: nn.Module, g: nn.Module) -> None:
         tensors = (weight.detach().flatten() for weight in model.parameters())
         return [tensor for tensor in tensors if len(tensor) > 0 and tensor.min() < tensor.max()]
 
-    of_f, of_g = weights(f), weights(g)
-    alike = [(a, b) for a in of_f for b in of_g if len(a) == len(b)]
-    # In the same order first: sorting the weights of a large model takes longer than running it.
-    common = any(torch.equal(a, b) for a, b in alike) or any(torch.equal(a.sort()[0], b.sort()[0]) for a, b in alike)
-    if (of_f or of_g) and not common:
+    weights_f, weights_g = weights(f), weights(g)
+    same_size = [(a, b) for a in weights_f for b in weights_g if len(a) == len(b)]
+    # Compared in the same order first: sorting the weights of a large model takes longer than running it.
+    common = any(torch.equal(a, b) for a, b in same_size) or any(
+        torch.equal(a.sort()[0], b.sort()[0]) for a, b in same_size
+    )
+    if (weights_f or weights_g) and not common:
         raise NotAPair(
             "f and g share no weights: make g from f's (a deep copy that is changed, or the same parameters), so that "
             "at least one tensor stays as it is"

@@ -10,17 +10,17 @@ from types import FrameType
 
 
 class TimedOut(BaseException):
-    """The block took too long. No `Exception`, so that no ``except Exception`` in a loop of the block swallows it."""
+    """The block took too long. It is no `Exception`, so that no ``except Exception`` inside the block catches it."""
 
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Stop the block with `TimedOut` after so many seconds; never, if None.
+    """Stop the block with `TimedOut` after this many seconds; never, if None.
 
-    The clock can stop Python, and nothing that stays inside one call of a C library.
+    The limit interrupts Python code. It cannot interrupt a single call of a C library.
 
     Raises:
-        ValueError: no POSIX signals here, or not in the main thread, which alone receives them.
+        ValueError: the platform has no POSIX signals, or this is not the main thread, which alone receives them.
     """
     if seconds is None:
         yield
@@ -29,10 +29,10 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         raise ValueError("a time limit needs POSIX signals and the main thread: leave it out here")
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise TimedOut(f"still running after {seconds:g} s: stopped there, by the limit that was set")
+        raise TimedOut(f"still running after {seconds:g} s: stopped by the time limit")
 
     before = signal.signal(signal.SIGALRM, stop)
-    # Again every second: a bare `except:` in a loop swallows even this.
+    # Repeated every second: a bare `except:` inside a loop catches even `TimedOut`.
     outer = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield

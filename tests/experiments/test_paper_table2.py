@@ -1,7 +1,7 @@
 """Table 2 of You et al. 2025 (arXiv 2510.18810): how well explainers agree with LOO on a Transformer.
 
-``pytest -m paper``, on the project's own model and sentences, or as the ``--paper-…`` options say; the same as
-``faithcheck align``, from the same cache. The paper's figures are of other models: none is asserted.
+``pytest -m paper`` measures the project's own model and sentences, or those of the ``--paper-…`` options. It is the
+same as ``faithcheck align`` and uses the same cache. The paper's figures are of other models, so none is asserted.
 """
 
 import math

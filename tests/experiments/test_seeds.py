@@ -1,4 +1,4 @@
-"""Every check at every seed: what is expected is expected of all weights and inputs, not of those of seed 0."""
+"""Every check at every seed: expectations are about all weights and inputs, not only those of seed 0."""
 
 from dataclasses import replace
 

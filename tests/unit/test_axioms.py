@@ -1,4 +1,4 @@
-"""Each axiom is held by a reference, and broken by an explainer made to break it by as much as theory says."""
+"""Each axiom is satisfied by a reference explainer, and violated by a made-up one by exactly the predicted amount."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -25,10 +25,12 @@ from faithcheck.models.case import output_difference, select_target
 from faithcheck.models.networks.derived import GAIN, OUTPUT_WEIGHTS, SHIFT, UNIT, Rescaled, Shifted, WeightedOutputs
 from faithcheck.models.pairs import control, probes
 
-OTHER = tuple("sensitivity dummy linearity symmetry shift scale randomisation determinism batching precision".split())
+SINGLE_MODEL_AXIOMS = tuple(
+    "sensitivity dummy linearity symmetry shift scale randomisation determinism batching precision".split()
+)
 FIVE = ("loo", "gradient_x_input", "integrated_gradients", "attnlrp", "cplrp")
 BUILTIN, PAIRS = builtin_explainers(), registered_pairs()
-SUBJECT = {"dummy": "probe.perceptron", "symmetry": "probe.perceptron"}  # elsewhere the perceptron of the controls
+SUBJECT = {"dummy": "probe.perceptron", "symmetry": "probe.perceptron"}  # all other axioms: control.mlp
 WHERE = (0, torch.float64, torch.device("cpu"))
 
 
@@ -50,7 +52,7 @@ def run(axiom, explainer, subject=None, **settings):
 
 
 def broken(axiom, function, subject=None):
-    """The record of an explainer that claims the axiom and breaks it."""
+    """The record of an explainer that claims the axiom and violates it."""
     record = run(axiom, Claiming(axiom, function), subject)
     assert record.status == "broken claim", record
     return record
@@ -73,14 +75,14 @@ def sizes(values):
 # --- every axiom -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("axiom", OTHER)
-def test_a_reference_holds(axiom):
+@pytest.mark.parametrize("axiom", SINGLE_MODEL_AXIOMS)
+def test_integrated_gradients_satisfies_every_axiom(axiom):
     record = run(axiom, BUILTIN["integrated_gradients"])
     assert record.status == "holds", record
 
 
-@pytest.mark.parametrize("axiom", OTHER)
-def test_every_cell_of_the_five_is_derived(axiom):
+@pytest.mark.parametrize("axiom", SINGLE_MODEL_AXIOMS)
+def test_every_cell_of_the_five_explainers_has_an_explicit_expectation(axiom):
     checks = [check for check in plan(axiom, BUILTIN.values(), PAIRS.values()) if check.explainer.name in FIVE]
     assert {check.explainer.name for check in checks} == set(FIVE)
     for check in checks:
@@ -88,9 +90,9 @@ def test_every_cell_of_the_five_is_derived(axiom):
         assert check.explicit_expectation.verdict != "UNCLAIMED", f"{axiom}/{check.id}"
 
 
-@pytest.mark.parametrize("axiom", OTHER)
+@pytest.mark.parametrize("axiom", SINGLE_MODEL_AXIOMS)
 @pytest.mark.parametrize("name", ["loo", "attnlrp"])
-def test_nothing_is_left_on_the_model(axiom, name):
+def test_measuring_leaves_nothing_behind(axiom, name):
     model, case = subject(SUBJECT.get(axiom, "control.mlp"))
     before, state = deepcopy(case), torch.get_rng_state()
     weights = {key: value.clone() for key, value in model.state_dict().items()}
@@ -103,8 +105,8 @@ def test_nothing_is_left_on_the_model(axiom, name):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("axiom", OTHER)
-def test_measures_in_float32_too(axiom):
+@pytest.mark.parametrize("axiom", SINGLE_MODEL_AXIOMS)
+def test_axioms_are_measured_in_float32(axiom):
     assert run(axiom, BUILTIN["attnlrp"], dtype=torch.float32).passed
 
 
@@ -119,7 +121,7 @@ NOTHING_TO_MEASURE = {
 
 
 @pytest.mark.parametrize("axiom", NOTHING_TO_MEASURE)
-def test_says_why_there_is_nothing_to_measure(axiom):
+def test_the_reason_is_given_if_there_is_nothing_to_measure(axiom):
     function, reason = NOTHING_TO_MEASURE[axiom]
     case = probes.points(2)(*WHERE)
     case = case.select(torch.arange(1)) if axiom == "batching" else case
@@ -131,7 +133,7 @@ def test_says_why_there_is_nothing_to_measure(axiom):
 # --- sensitivity -----------------------------------------------------------------------------------------------------
 
 
-def test_sensitivity_counts_the_change_that_gets_zero():
+def test_sensitivity_measures_the_difference_of_features_given_zero():
     def without_the_first(model, case):
         return BUILTIN["loo"].attribute(model, case) * torch.tensor([0.0] + [1.0] * 7)
 
@@ -142,7 +144,7 @@ def test_sensitivity_counts_the_change_that_gets_zero():
     assert record.detail == {"features": 48, "given zero": 6}
 
 
-def test_saturation_is_what_breaks_it():
+def test_saturation_violates_sensitivity():
     assert run("sensitivity", BUILTIN["gradient_x_input"], "probe.saturated").gap == 1
     assert run("sensitivity", BUILTIN["integrated_gradients"], "probe.saturated").status == "holds"
     model, case = subject("probe.saturated")
@@ -150,8 +152,8 @@ def test_saturation_is_what_breaks_it():
     assert sensitivity(BUILTIN["gradient_x_input"], model, below).gap == 0
 
 
-def test_a_relu_that_passes_everything_on_would_be_sensitive():
-    # R_x = R_ReLU(x) with the slope 1 off as well: the predicted violation is gone, and that is red.
+def test_a_relu_that_is_always_on_satisfies_sensitivity():
+    # R_x = R_ReLU(x) with slope 1 even if the ReLU is off: the predicted violation vanishes, which is red.
     always_on = LRP("attnlrp", {**ATTNLRP, "relu": lambda call: call.args[0] + (call.value() - call.args[0]).detach()})
     assert run("sensitivity", always_on, "probe.saturated").status == "violation vanished"
 
@@ -159,19 +161,19 @@ def test_a_relu_that_passes_everything_on_would_be_sensitive():
 # --- dummy and symmetry ----------------------------------------------------------------------------------------------
 
 
-def test_dummies_are_found():
+def test_features_without_influence_are_found():
     model = probes.Probe(lambda x: (x[:, :1] + x[:, 1:2] - (x[:, 1:2] + 1) + x[:, 2:] ** 2).relu())
     assert depends(model, probes.points(3)(*WHERE)).tolist() == [True, False, True]
     nan = probes.Probe(lambda x: x[:, :1] / 0 - x[:, :1] / 0)
-    assert depends(nan, probes.points(2)(*WHERE)).all()  # NaN is no constant
+    assert depends(nan, probes.points(2)(*WHERE)).all()  # NaN does not count as constant
 
 
-def test_an_even_share_breaks_the_dummy_axiom():
+def test_an_equal_share_violates_dummy():
     assert broken("dummy", lambda model, case: torch.ones_like(case.inputs)).gap == 1
 
 
 @pytest.mark.parametrize(("probe", "rule"), [("probe.sigmoids", "sigmoid"), ("probe.products", "mul")])
-def test_the_plain_gradient_would_see_the_dummy(probe, rule):
+def test_with_the_gradient_as_rule_the_violation_of_dummy_vanishes(probe, rule):
     assert run("dummy", BUILTIN["attnlrp"], probe).status == "predicted violation"
     assert run("dummy", LRP("attnlrp", {**ATTNLRP, rule: gradient_rule}), probe).status == "violation vanished"
 
@@ -183,14 +185,14 @@ def test_symmetric_features_are_found():
     assert symmetric(*tokens).tolist() == [0, 0, 0, 0]
 
 
-def test_weights_by_position_break_symmetry():
-    def later_is_more(model, case):
+def test_weights_by_position_violate_symmetry():
+    def weighted_by_position(model, case):
         return BUILTIN["loo"].attribute(model, case) * torch.arange(1.0, 5.0)
 
-    assert broken("symmetry", later_is_more, "probe.tokens").gap == pytest.approx(3 / 4)  # (a, 2a, 3a, 4a)
+    assert broken("symmetry", weighted_by_position, "probe.tokens").gap == pytest.approx(3 / 4)  # (a, 2a, 3a, 4a)
 
 
-def test_the_product_that_halves_once_is_not_symmetric():
+def test_attnlrp_violates_symmetry_on_a_product_of_three():
     assert run("symmetry", BUILTIN["attnlrp"], "control.product").gap == pytest.approx(1 / 2)
     no_halving = LRP("attnlrp", {**ATTNLRP, "mul": gradient_rule})
     assert run("symmetry", no_halving, "control.product").status == "violation vanished"
@@ -200,7 +202,7 @@ def test_the_product_that_halves_once_is_not_symmetric():
 
 
 @pytest.mark.parametrize("cut", [torch.abs, torch.relu])
-def test_a_map_without_signs_breaks_linearity(cut):
+def test_a_map_without_signs_violates_linearity(cut):
     model, case = subject("control.mlp")
     first, second = (
         case.inputs * input_gradient(model, replace(case, target=torch.full_like(case.target, k))) for k in (0, 1)
@@ -212,11 +214,11 @@ def test_a_map_without_signs_breaks_linearity(cut):
     assert record.gap == pytest.approx(float((sizes(mixed - parts[0] - parts[1]) / scale).max()))
 
 
-def test_one_map_for_every_output_breaks_linearity():
-    assert broken("linearity", lambda model, case: case.inputs).gap == pytest.approx(2 / 3)  # 1 − 2 + 3, next to 3
+def test_one_map_for_every_output_violates_linearity():
+    assert broken("linearity", lambda model, case: case.inputs).gap == pytest.approx(2 / 3)  # |1 − 2 + 3| relative to 3
 
 
-def test_linearity_sees_the_stabiliser():
+def test_linearity_measures_the_effect_of_the_stabiliser():
     """ε-LRP of a linear map: x ⊙ w_k |z_k|/(|z_k| + ε) for output k, and once more |h|/(|h| + ε) for h = 2z₀ − 3z₁."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -234,14 +236,14 @@ def test_linearity_sees_the_stabiliser():
     assert linearity(EpsilonLRP(0), model, case).gap < 1e-15
 
 
-def test_the_input_itself_moves_with_a_shift():
+def test_the_input_as_attribution_violates_shift():
     _, case = subject("control.mlp")
     most = torch.maximum(sizes(case.inputs), sizes(case.inputs + SHIFT))
     record = broken("shift", lambda model, case: case.inputs)
     assert record.gap == pytest.approx(float((SHIFT / most).max()))
 
 
-def test_a_fixed_baseline_is_another_question():
+def test_the_gap_with_a_fixed_baseline_is_reported():
     """On a linear map Integrated Gradients is w ⊙ (x − x′): with x + 1 and the old x′ = 0 it is w ⊙ (x + 1)."""
     model, case = nn.Linear(3, 1).double(), probes.points(3)(*WHERE)
     w = model.weight.detach()
@@ -251,7 +253,7 @@ def test_a_fixed_baseline_is_another_question():
     assert measured.detail["gap, baseline fixed"] == pytest.approx(float((sizes(SHIFT * w) / most).max()))
 
 
-def test_a_layer_norm_hides_a_constant_shift_and_no_other(monkeypatch):
+def test_a_layer_norm_removes_a_constant_shift_and_no_other(monkeypatch):
     assert run("shift", BUILTIN["gradient_x_input"], "control.bert").status == "holds"
 
     def uneven(self, inputs, **context):
@@ -261,12 +263,12 @@ def test_a_layer_norm_hides_a_constant_shift_and_no_other(monkeypatch):
     assert run("shift", BUILTIN["gradient_x_input"], "control.bert").status == "broken claim"
 
 
-def test_a_gradient_has_the_unit_of_the_inputs():
-    # s/c times the gradient where s times is asked for: |s/c − s| / s = 1 − 1/c.
+def test_the_gradient_violates_scale():
+    # s/c times the gradient, not s times: |s/c − s| / s = 1 − 1/c.
     assert broken("scale", input_gradient).gap == pytest.approx(1 - 1 / UNIT)
 
 
-def test_a_normalised_map_forgets_the_scale():
+def test_a_normalised_map_violates_scale():
     def shares(model, case):
         attribution = BUILTIN["loo"].attribute(model, case)
         return attribution / attribution.abs().sum(1, keepdim=True)
@@ -274,7 +276,7 @@ def test_a_normalised_map_forgets_the_scale():
     assert broken("scale", shares).gap == pytest.approx(1 - 1 / GAIN)
 
 
-def test_derived_models_compute_what_they_say():
+def test_derived_models_compute_their_formulas():
     model, case = subject("probe.padded")
     outputs = case.run(model)
     shifted = replace(case, inputs=case.inputs + SHIFT).run(Shifted(model))
@@ -290,12 +292,12 @@ def test_derived_models_compute_what_they_say():
 # --- randomisation ---------------------------------------------------------------------------------------------------
 
 
-def test_the_input_itself_survives_any_weights():
+def test_the_input_as_attribution_survives_random_weights():
     record = broken("randomisation", lambda model, case: case.inputs)
     assert record.gap == pytest.approx(1)
 
 
-def test_who_does_not_see_the_last_layer_is_caught_there():
+def test_an_explainer_that_ignores_the_last_layer_fails_at_that_stage():
     def below(model, case):
         return case.inputs * (model[0].weight.sum(0)).detach()
 
@@ -306,22 +308,24 @@ def test_who_does_not_see_the_last_layer_is_caught_there():
 
 
 def output_times_input(model, case):
-    """x·f(x), which random weights rescale and turn round, and no more."""
+    """x·f(x), which random weights only rescale or reverse."""
     output = select_target(case.run(model).detach(), case.target)
     return per_feature(case.inputs * output.view(-1, *[1] * (case.inputs.dim() - 1)))
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("subject", ["control.mlp", "control.bert"])
-def test_a_map_that_is_turned_round_has_survived(subject, seed):
+def test_a_map_that_random_weights_only_reverse_has_survived(subject, seed):
     record = run("randomisation", Claiming("randomisation", output_times_input), subject, seed=seed)
     assert record.status == "broken claim"
     assert record.gap == pytest.approx(1)
-    assert max(abs(record.detail[f"ρ, {stage} layer"]) for stage in ("last", "every")) < 0.5  # signed, it has not
+    assert (
+        max(abs(record.detail[f"ρ, {stage} layer"]) for stage in ("last", "every")) < 0.5
+    )  # the mean of the signed ρ is near 0
 
 
-def test_half_a_map_that_stays_is_seen():
-    """x where |x| is above the median, noise by weights below: the extreme ranks stay, and are most of the variance."""
+def test_a_map_of_which_half_survives_fails():
+    """x if |x| is above the median, else a small map of the weights: extreme ranks stay, most of the variance."""
 
     def half(model, case):
         a = BUILTIN["gradient_x_input"].attribute(model, case)
@@ -331,27 +335,27 @@ def test_half_a_map_that_stays_is_seen():
     assert 0.5 < broken("randomisation", half).gap < 1
 
 
-def test_independent_rankings_are_0_on_average():
+def test_independent_rankings_survive_by_0_on_average():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         for n in (3, 4, 8):
             rankings = torch.rand(4000, 2, n)
             rho = torch.tensor([[[rank_correlation(*pair)]] for pair in rankings], dtype=torch.float64)
-            found = surviving(rho, torch.tensor([[n]]))
-            assert abs(float(found.mean())) < 4 * float(found.std()) / 4000**0.5
+            values = surviving(rho, torch.tensor([[n]]))
+            assert abs(float(values.mean())) < 4 * float(values.std()) / 4000**0.5
     ends = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
     assert surviving(ends, torch.tensor([[5]])).tolist() == [[1, 1]]
     assert surviving(ends, torch.tensor([[2]])).tolist() == [[0, 0]]
 
 
-def test_two_features_have_no_ranking_to_lose():
+def test_randomisation_is_undefined_for_two_features():
     model = nn.Linear(2, 1).double()
     measured = AXIOMS["randomisation"].measure(BUILTIN["loo"], model, probes.points(2)(*WHERE))
     assert measured.gap is None
     assert "three features" in measured.detail["reason"]
 
 
-def test_a_constant_map_is_no_other():
+def test_a_constant_map_fails_randomisation():
     assert broken("randomisation", lambda model, case: torch.ones_like(case.inputs)).gap == 1
 
 
@@ -361,14 +365,14 @@ def test_the_threshold_is_far_from_chance(name, seed):
     assert run("randomisation", BUILTIN[name], seed=seed).gap < 0.3
 
 
-def test_random_weights_are_of_the_layers_asked_for_and_as_large():
+def test_random_weights_replace_the_chosen_layers_and_have_the_same_size():
     model, _ = subject("control.bert")
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     layers = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]
     assert layers[-1] == "model.classifier"
     last = randomised(model, layers[-1:], seed=0).state_dict()
     changed = {name for name in before if not torch.equal(last[name], before[name])}
-    assert changed == {"model.classifier.weight"}  # its bias is 0, in any order
+    assert changed == {"model.classifier.weight"}  # its bias is 0: a permutation changes nothing
     every = randomised(model, layers, seed=0).state_dict()
     for name, weight in before.items():
         assert torch.equal(model.state_dict()[name], weight)
@@ -392,14 +396,14 @@ def test_rank_correlation():
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-15])
-def test_noise_is_no_function_of_the_case(size):
+def test_noise_violates_determinism(size):
     def noisy(model, case):
         return BUILTIN["loo"].attribute(model, case) + size * torch.randn(case.shape, dtype=torch.float64)
 
     assert broken("determinism", noisy).gap > 0
 
 
-def test_noise_from_a_fixed_seed_is_the_same_bits():
+def test_noise_from_a_fixed_seed_is_deterministic():
     def smoothed(model, case):
         noise = torch.randn(case.inputs.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         return BUILTIN["gradient_x_input"].attribute(model, replace(case, inputs=case.inputs + noise))
@@ -407,8 +411,8 @@ def test_noise_from_a_fixed_seed_is_the_same_bits():
     assert run("determinism", Claiming("determinism", smoothed)).status == "holds"
 
 
-def test_a_map_normalised_over_the_batch():
-    """a/M with M the batch's largest, and a/m with m its own: the gap is 1 − m/M, worst for the smallest example."""
+def test_a_map_normalised_over_the_batch_violates_batching():
+    """a/M with M the batch's maximum, a/m with m the example's own: the gap is 1 − m/M, largest for the least m."""
 
     def over_the_batch(model, case):
         attribution = BUILTIN["loo"].attribute(model, case)
@@ -418,14 +422,14 @@ def test_a_map_normalised_over_the_batch():
     assert broken("batching", over_the_batch).gap == pytest.approx(float(1 - own.min() / own.max()))
 
 
-def test_what_is_given_to_padding_counts():
+def test_attributions_of_padding_violate_batching():
     record = broken("batching", lambda model, case: torch.ones(case.shape, dtype=torch.float64), "probe.padded")
     assert record.gap == 1
     assert record.detail == {"padding features": 0 + 1 + 3 + 5, "gap, outputs": pytest.approx(0, abs=1e-12)}
 
 
 class Positions(nn.Module):
-    """Σ tanh(W x_t + p_t) over the tokens of a sentence, p of their positions, counted from the left if not given."""
+    """Σ tanh(W x_t + p_t) over the tokens of a sentence; p_t embeds the position, by default counted from the left."""
 
     def __init__(self):
         super().__init__()
@@ -440,7 +444,7 @@ class Positions(nn.Module):
 
 @pytest.fixture
 def padded_on_the_left():
-    """The sentences of `probe.padded` behind their padding."""
+    """The sentences of `probe.padded`, padded on the left."""
     _, case = subject("probe.padded")
     mask = case.forward_arguments["attention_mask"].flip(1)
     return replace(
@@ -448,7 +452,7 @@ def padded_on_the_left():
     )
 
 
-def test_padding_on_the_left(padded_on_the_left):
+def test_padding_on_the_left_with_position_ids_satisfies_batching(padded_on_the_left):
     mask = padded_on_the_left.forward_arguments["attention_mask"]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     case = replace(padded_on_the_left, forward_arguments={"attention_mask": mask, "position_ids": positions})
@@ -459,13 +463,13 @@ def test_padding_on_the_left(padded_on_the_left):
     assert batching(ones, Positions(), case).gap == 1
 
 
-def test_positions_that_count_padding_are_the_models_matter(padded_on_the_left):
+def test_a_model_whose_positions_count_padding_changes_its_outputs(padded_on_the_left):
     measured = batching(BUILTIN["gradient_x_input"], Positions(), padded_on_the_left)
     assert measured.gap > 1e-3
     assert measured.detail["gap, outputs"] > 1e-3
 
 
-def test_a_model_that_reads_padding_is_caught():
+def test_a_model_that_reads_padding_violates_batching():
     class Careless(nn.Module):
         def __init__(self, model):
             super().__init__()
@@ -480,8 +484,8 @@ def test_a_model_that_reads_padding_is_caught():
         assert batching(BUILTIN[name], Careless(model), case).gap > 1e-3, name
 
 
-def test_a_finite_difference_is_unstable():
-    """(f(x + h) − f(x))/h: to about h in float64, and lost in float32, where f is known to 6·10⁻⁸ and h is 10⁻⁶."""
+def test_a_finite_difference_violates_precision():
+    """(f(x + h) − f(x))/h, h = 10⁻⁶: accurate to about h in float64; in float32 f has an error of 6·10⁻⁸."""
 
     def difference(model, case):
         columns = []
@@ -496,8 +500,8 @@ def test_a_finite_difference_is_unstable():
     torch.testing.assert_close(difference(model, case), gradient.attribute(model, case), rtol=1e-4, atol=1e-5)
 
 
-def test_a_difference_of_large_numbers_loses_digits():
-    """(a + 2²⁰m) − 2²⁰m, m the example's largest: up to half a unit in the last place, 2²⁰·2⁻²⁴ = 1/16 of m."""
+def test_a_difference_of_large_numbers_violates_precision():
+    """(a + 2²⁰m) − 2²⁰m, m the example's maximum: the error is up to half a unit in the last place, 2²⁰·2⁻²⁴m."""
 
     def shaved(model, case):
         attribution = BUILTIN["loo"].attribute(model, case)
@@ -509,7 +513,7 @@ def test_a_difference_of_large_numbers_loses_digits():
     assert record.gap > 1000 * record.tol
 
 
-def test_an_explainer_that_casts_to_float32_is_named():
+def test_an_explainer_that_casts_to_float32_is_an_error():
     record = run("precision", Claiming("precision", lambda model, case: case.inputs.float()))
     assert record.status == "error"
     assert "expected the inputs' torch.float64" in record.detail["error"]
@@ -520,7 +524,7 @@ def test_the_bound_counts_additions_and_holds_on_a_long_sum():
     assert additions(model, case) == (16 + 8 + 2) + (3 + 16 + 2) + 2 * 8
     looked_up = nn.ModuleDict({"table": nn.Embedding(1000, 8), "head": nn.Linear(8, 3)})
     assert additions(looked_up, case) == (3 + 8 + 2) + 2 * 8
-    looked_up["head"].weight = looked_up["table"].weight  # tied: multiplied by, once
+    looked_up["head"].weight = looked_up["table"].weight  # tied: it is multiplied by, once
     assert additions(looked_up, case) == (1000 + 8 + 2) + 2 * 8
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Expectations from a file: what they change, when they are stale, and what is no file of them."""
+"""Expectations from a file: how they change a verdict, when they are stale, and which files are refused."""
 
 import sys
 import time
@@ -9,9 +9,8 @@ import torch
 from faithcheck.axioms import Settings, check_explainer, plan
 from faithcheck.explainers import AttnLRP, GradientTimesInput
 from faithcheck.models import registered_pairs
-from faithcheck.reports.options import OptionError
-from faithcheck.reports.options.expectations import load, refuse_stale
-from faithcheck.reports.options.explainer_timeout import choose_timeout
+from faithcheck.reports import selection
+from faithcheck.reports.expectations_file import ExpectationsError, load
 from faithcheck.reports.pages import wording
 
 CONTROL, PRODUCT = (registered_pairs()[name] for name in ("control.mlp", "product.x1x2x3"))
@@ -45,8 +44,8 @@ class Raises:
         raise RuntimeError("a tensor of three axes, not two")
 
 
-class Mended:
-    """Breaks nothing and raises nothing."""
+class Satisfies:
+    """Satisfies invariance and raises nothing."""
 
     def __init__(self, name):
         self.name = name
@@ -55,13 +54,13 @@ class Mended:
         return GradientTimesInput().attribute(model, case)
 
 
-def run(explainer, given, axiom="invariance", pair=PRODUCT):
-    (record,) = plan(axiom, [explainer], [pair], given)[:1]
+def run(explainer, supplied, axiom="invariance", pair=PRODUCT):
+    (record,) = plan(axiom, [explainer], [pair], supplied)[:1]
     return record.run(Settings())
 
 
 class Halved:
-    """AttnLRP's rule for products under another name: it breaks its claim on x₁x₂x₃."""
+    """AttnLRP under another name: it claims invariance and violates it on x₁x₂x₃."""
 
     name = "mine"
     claims = frozenset({"invariance"})
@@ -70,47 +69,47 @@ class Halved:
         return AttnLRP().attribute(model, case)
 
 
-def test_a_known_failure_is_as_expected(tmp_path):
+def test_an_expected_violation_is_green(tmp_path):
     assert run(Halved(), []).status == "broken claim"
     record = run(Halved(), load(toml(tmp_path / "e.toml", entry(cite="Eq. 3"))))
     assert (record.status, record.why, record.cite, record.floor) == ("predicted violation", "known", "Eq. 3", 0.1)
     assert run(Halved(), load(toml(tmp_path / "e.toml", entry(floor=1.5)))).status == "inconclusive"
 
 
-def test_a_failure_that_is_gone_is_red(tmp_path):
-    record = run(Mended("mine"), load(toml(tmp_path / "e.toml", entry())))
+def test_an_expected_violation_that_vanished_is_red(tmp_path):
+    record = run(Satisfies("mine"), load(toml(tmp_path / "e.toml", entry())))
     assert record.status == "violation vanished"
     assert not record.passed
 
 
-def test_what_claims_nothing_can_be_held_to_an_axiom(tmp_path):
+def test_an_explainer_without_claims_can_be_expected_to_hold(tmp_path):
     class Silent(Halved):
         claims = frozenset()
 
     assert run(Silent(), []).status == "recorded"
-    held = load(toml(tmp_path / "e.toml", entry(verdict="HOLDS", floor=None)))
-    assert run(Silent(), held).status == "broken claim"
+    holds = load(toml(tmp_path / "e.toml", entry(verdict="HOLDS", floor=None)))
+    assert run(Silent(), holds).status == "broken claim"
 
 
-def test_an_expected_error_is_as_expected_and_red_when_it_is_gone_or_another(tmp_path):
-    def given(error):
+def test_an_expected_error_is_green_and_red_if_it_vanished_or_differs(tmp_path):
+    def expecting(error):
         changed = entry(explainer="rais*", verdict="ERROR", floor=None, error=error)
         return load(toml(tmp_path / "e.toml", changed))
 
     assert run(Raises(), []).status == "error"
-    assert run(Raises(), given("RuntimeError: a tensor of three axes")).status == "expected error"
-    assert run(Raises(), given("out of memory")).status == "error"
+    assert run(Raises(), expecting("RuntimeError: a tensor of three axes")).status == "expected error"
+    assert run(Raises(), expecting("out of memory")).status == "error"
 
-    record = run(Mended("raises"), given("three axes"))
+    record = run(Satisfies("raises"), expecting("three axes"))
     assert record.status == "violation vanished"
     assert "an error is expected and there was none" in wording.sentence(record.to_json())
 
 
-def test_the_file_goes_before_pair_and_explainer_and_stays_at_its_subject(tmp_path):
-    given = load(toml(tmp_path / "e.toml", entry(explainer="attnlrp", verdict="HOLDS", floor=None)))
+def test_the_file_takes_precedence_over_pair_and_explainer_on_its_subject_alone(tmp_path):
+    supplied = load(toml(tmp_path / "e.toml", entry(explainer="attnlrp", verdict="HOLDS", floor=None)))
     assert run(AttnLRP(), []).status == "predicted violation"
-    assert run(AttnLRP(), given).status == "broken claim"
-    assert run(AttnLRP(), given, pair=CONTROL).status == "holds"
+    assert run(AttnLRP(), supplied).status == "broken claim"
+    assert run(AttnLRP(), supplied, pair=CONTROL).status == "holds"
 
 
 @pytest.mark.parametrize(
@@ -129,8 +128,8 @@ def test_the_file_goes_before_pair_and_explainer_and_stays_at_its_subject(tmp_pa
         ([entry(flor=0.1)], "unknown flor; known: axiom"),
     ],
 )
-def test_what_is_no_file_of_expectations_is_refused(tmp_path, entries, message):
-    with pytest.raises(OptionError, match=message):
+def test_a_malformed_file_of_expectations_is_refused(tmp_path, entries, message):
+    with pytest.raises(ExpectationsError, match=message):
         load(toml(tmp_path / "e.toml", *entries))
 
 
@@ -144,8 +143,8 @@ def test_what_is_no_file_of_expectations_is_refused(tmp_path, entries, message):
     ],
 )
 def test_a_stale_entry_is_refused_before_the_run(tmp_path, change, message):
-    with pytest.raises(OptionError, match=message):
-        refuse_stale([Halved()], [PRODUCT], load(toml(tmp_path / "e.toml", entry(**change))))
+    with pytest.raises(selection.SelectionError, match=message):
+        selection.refuse_stale([Halved()], [PRODUCT], load(toml(tmp_path / "e.toml", entry(**change))))
 
 
 class Hangs:
@@ -168,17 +167,15 @@ class Leaves:
         sys.exit(0)
 
 
-def test_an_explainer_that_exits_is_an_error_and_no_exit():
+def test_an_explainer_that_calls_exit_is_an_error_and_the_run_continues():
     (record,) = check_explainer(Leaves(), ["invariance"], [PRODUCT])
     assert (record.status, record.detail["error"]) == ("error", "SystemExit: 0")
 
 
 def test_two_entries_of_one_check_are_refused(tmp_path):
-    given = load(toml(tmp_path / "e.toml", entry(), entry(subject="product.x1x2x3", verdict="HOLDS", floor=None)))
-    with pytest.raises(
-        ValueError, match=r"two expectations of mine-product.x1x2x3 are supplied \(mine on product.\* and"
-    ):
-        plan("invariance", [Halved()], [PRODUCT], given)
+    supplied = load(toml(tmp_path / "e.toml", entry(), entry(subject="product.x1x2x3", verdict="HOLDS", floor=None)))
+    with pytest.raises(ValueError, match=r"two expectations of mine-product.x1x2x3 .* \(mine on product.\* and"):
+        plan("invariance", [Halved()], [PRODUCT], supplied)
 
 
 def test_an_explainer_that_hangs_is_stopped():
@@ -186,14 +183,14 @@ def test_an_explainer_that_hangs_is_stopped():
     assert record.status == "error"
     assert "TimedOut: still running after 0.1 s" in record.detail["error"]
     assert "time.sleep(0.01)" in record.traceback
-    (next_one,) = check_explainer(GradientTimesInput(), ["invariance"], [PRODUCT], Settings(timeout=60))
-    assert next_one.status == "holds"
+    (after,) = check_explainer(GradientTimesInput(), ["invariance"], [PRODUCT], Settings(timeout=60))
+    assert after.status == "holds"
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_limit_that_is_none_is_refused(seconds):
-    with pytest.raises(OptionError, match="--explainer-timeout: the seconds are above 0 and finite"):
-        choose_timeout(seconds)
+def test_an_impossible_time_limit_is_refused(seconds):
+    with pytest.raises(selection.SelectionError, match="--explainer-timeout: the seconds are above 0 and finite"):
+        selection.choose_timeout(seconds)
 
 
 class NeedsAGPU:
@@ -204,7 +201,7 @@ class NeedsAGPU:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_an_explainer_that_needs_a_gpu_is_told_so():
+def test_the_error_of_an_explainer_that_needs_a_gpu_says_so():
     (record,) = check_explainer(NeedsAGPU(), ["invariance"], [CONTROL])
     assert record.status == "error"
     assert record.detail["error"].startswith(

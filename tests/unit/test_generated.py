@@ -1,4 +1,4 @@
-"""Generated pairs: the identities hold, bad explainers are separated and shrunk, what is found is kept and replayed."""
+"""Generated pairs: the identities hold, counterexamples are found and shrunk, and saved ones are replayed."""
 
 import json
 import re
@@ -54,14 +54,14 @@ ATTN = builtin_explainers()["attnlrp"]
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """A current folder of its own: what is saved is saved there."""
+def temporary_folder(tmp_path, monkeypatch):
+    """The current folder is a temporary one: counterexamples are saved there."""
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """A search that is short, and long enough for these explainers."""
+    """A short search, which is enough for these explainers."""
     monkeypatch.setattr(generated, "EXAMPLES", 3)
 
 
@@ -117,27 +117,27 @@ def test_every_rewrite_preserves_value_and_gradient(data):
     assert all(step.g == following.f for step, following in pairwise(chain))
     search = CounterexampleSearch(ATTN, CASE)
     for step in chain:
-        there = search.regular_case(step)
-        if len(there.inputs) > 0 and features(step.f) > 0:
-            refuse_unequal(step, there)
-            left, right = (Expression(term)(there.inputs) for term in (step.f, step.g))
-            assert torch.allclose(left, right, rtol=1e-9, atol=1e-9), "the same, in other words"
+        case = search.regular_case(step)
+        if len(case.inputs) > 0 and features(step.f) > 0:
+            refuse_unequal(step, case)
+            left, right = (Expression(term)(case.inputs) for term in (step.f, step.g))
+            assert torch.allclose(left, right, rtol=1e-9, atol=1e-9), "an independent comparison"
 
 
-def test_a_broken_rewrite_is_caught():
+def test_an_identity_with_unequal_values_is_refused():
     with pytest.raises(ValueError, match=r"a product is a sum: the values of .* differ"):
         CounterexampleSearch(ATTN, CASE).run(0, [Identity("a product is a sum", X1 * X2, X1 + X2)])
 
 
-def test_a_rewrite_that_breaks_the_gradient_alone_is_caught(monkeypatch):
-    held = dict(OPERATIONS, silu=lambda x: OPERATIONS["silu"](x.detach()) + 0 * x)
-    monkeypatch.setattr("faithcheck.models.networks.expressions.OPERATIONS", held)
+def test_an_identity_with_unequal_gradients_alone_is_refused(monkeypatch):
+    detached = dict(OPERATIONS, silu=lambda x: OPERATIONS["silu"](x.detach()) + 0 * x)
+    monkeypatch.setattr("faithcheck.models.networks.expressions.OPERATIONS", detached)
     (identity,) = (identity for identity in IDENTITIES if identity.name == "silu by sigmoid")
     with pytest.raises(ValueError, match=r"silu by sigmoid: the gradients of .* differ"):
         CounterexampleSearch(ATTN, CASE).run(0, [identity])
 
 
-def test_text_is_readable():
+def test_terms_are_printed_with_few_parentheses():
     assert str(TRIPLE) == "(x1*x2)*x3"
     assert str(X1 * (X2 + 1) - apply("tanh", -0.5 * X1)) == "x1*(x2+1)-tanh((-0.5)*x1)"
     assert str(X1 * X2 + X1 * 1) == "x1*x2+x1*1"
@@ -157,13 +157,13 @@ def test_rewriting_works_at_every_place_and_in_both_directions():
 
 @settings(max_examples=100, database=None, deadline=None, derandomize=True)
 @given(TERM)
-def test_terms_go_to_json_and_back(drawn):
+def test_terms_are_read_back_from_json(drawn):
     term = numbered(drawn, iter(range(99)))
     assert from_json(json.loads(json.dumps(to_json(term)))) == term
 
 
 @pytest.mark.parametrize("wrong", ["y1", "x0", "x", None, True, [], ["*", "x1"], ["pow", "x1"], [["x1"]], {"x1": 1}])
-def test_what_is_no_term_is_refused(wrong):
+def test_json_that_is_no_term_is_refused(wrong):
     with pytest.raises(ValueError, match=r"no (term|operation)"):
         from_json(wrong)
 
@@ -184,12 +184,12 @@ def is_product_of_three(term):
 
 @pytest.mark.parametrize(("name", "seed"), [("attnlrp", 0), ("attnlrp", 1), ("cplrp", 0)])
 def test_the_smallest_counterexample_re_associates_three_factors(name, seed):
-    found = smallest_counterexample(builtin_explainers()[name], CASE, seed)
-    assert is_product_of_three(found.rewrite.f)
-    assert is_product_of_three(found.rewrite.g)
-    assert found.rewrite.f != found.rewrite.g
-    assert found.rewrite.identity == "a product re-associates"
-    assert found.gap == pytest.approx(0.5, abs=1e-12)
+    smallest = smallest_counterexample(builtin_explainers()[name], CASE, seed)
+    assert is_product_of_three(smallest.rewrite.f)
+    assert is_product_of_three(smallest.rewrite.g)
+    assert smallest.rewrite.f != smallest.rewrite.g
+    assert smallest.rewrite.identity == "a product re-associates"
+    assert smallest.gap == pytest.approx(0.5, abs=1e-12)
 
 
 def test_the_record_names_the_pair_of_the_paper():
@@ -199,12 +199,12 @@ def test_the_record_names_the_pair_of_the_paper():
     assert detail["control gap"] == 0
 
 
-def test_what_separates_attnlrp_is_what_the_registry_has():
-    separated = {found.rewrite.identity for found in CounterexampleSearch(ATTN, CASE).run(0)}
+def test_the_counterexamples_of_attnlrp_are_registered_pairs():
+    violating = {counterexample.rewrite.identity for counterexample in CounterexampleSearch(ATTN, CASE).run(0)}
     pairs = (pair.build(0, torch.float64, torch.device("cpu")) for pair in registered_counterexamples())
     terms = [(f.term, g.term) for f, g in pairs]
     registered = {identity.name for identity in IDENTITIES for f, g in terms if g in rewritten(f, identity)}
-    assert separated == registered
+    assert violating == registered
     assert len(registered) == 5
 
 
@@ -226,32 +226,32 @@ def small_terms():
             yield term
 
 
-def test_no_pair_on_fewer_operations_separates_attnlrp():
+def test_attnlrp_has_no_counterexample_of_fewer_operations():
     search = CounterexampleSearch(
         ATTN, case_at(torch.tensor([[2.0, 3, 4], [-2, 3, -4], [-0.5, -0.75, 0.25]], dtype=torch.float64))
     )
-    steps = {}
+    rewrites = {}
     for f, identity in every(small_terms(), IDENTITIES):
         for g in rewritten(f, identity):
             if operations(f) + operations(g) <= 4:
-                steps.setdefault((identity.name, frozenset({f, g})), Rewrite(identity.name, f, g))
-    compared = [step for step in steps.values() if search.gap(step) is not None]
+                rewrites.setdefault((identity.name, frozenset({f, g})), Rewrite(identity.name, f, g))
+    compared = [step for step in rewrites.values() if search.gap(step) is not None]
     assert len(compared) > 1500
-    separated = {(step.identity, step.size[0]) for step in compared if search.violates(search.gap(step))}
-    assert separated == {("a product re-associates", 4)}
+    violating = {(step.identity, step.size[0]) for step in compared if search.violates(search.gap(step))}
+    assert violating == {("a product re-associates", 4)}
 
 
 def test_points_where_a_relu_is_off_are_compared_and_those_at_a_kink_are_not():
     off = torch.tensor([[-2.0, 3], [2, 3], [0.01, 3], [0, 3]])
     for term in (apply("relu", X1), apply("max", X1, 0), 0.5 * (X1 + apply("abs", X1)), apply("relu", X1) * X2):
         assert regular(term, off).tolist() == [True, True, False, False]
-    for operation in UNARY:  # at 0, their rules divide by it
+    for operation in UNARY:  # at 0 their rules divide by 0
         assert not regular(apply(operation, apply("relu", X1)), off)[0]
     assert regular(X1 + X2, torch.tensor([[1.0, -1], [1, -0.99], [40, 40]])).tolist() == [True, False, False]
 
 
 class Counts:
-    """Divides by the number of torch operations: an implementation's, not a function's."""
+    """Divides by the number of operations, which depends on the implementation and not on the function."""
 
     name = "counts"
     claims = frozenset({"invariance"})
@@ -274,20 +274,20 @@ class Uneven(LRP):
 
 
 def open_gate(call):
-    """A ReLU that passes its gradient on when it is off, too."""
+    """A ReLU that passes its gradient on even if it is off."""
     (x,) = call.operands_with_relevance()
     return modified(x, call.value(), lambda gradient: gradient)
 
 
 class OpenGate(LRP):
-    """Gradient × input, but for ReLUs that are off."""
+    """Gradient × input, except at ReLUs that are off."""
 
     def __init__(self):
         super().__init__("open_gate", {**dict.fromkeys(ATTNLRP, gradient_rule), "relu": open_gate})
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_relu_passes_on_when_it_is_off_is_seen(seed):
+def test_an_explainer_whose_relus_are_always_on_has_counterexamples(seed):
     kinks = [identity for identity in IDENTITIES if identity.name.startswith("relu")]
     by_max, by_abs = CounterexampleSearch(OpenGate(), CASE).run(seed, kinks)
     assert str(by_max.rewrite) in ("relu(x1) = max(x1, 0)", "max(x1, 0) = relu(x1)")
@@ -307,16 +307,16 @@ def test_the_record_shows_a_point_where_the_attributions_differ():
     [(Counts(), {"plus zero", "times one"}, 1), (Uneven(), {"a product commutes"}, 2)],
     ids=["counts", "uneven"],
 )
-def test_a_bad_explainer_is_separated_and_shrunk(explainer, identities, size):
-    found = smallest_counterexample(explainer, CASE)
-    assert found.rewrite.identity in identities
-    assert found.rewrite.size[0] == size
+def test_a_counterexample_of_a_bad_explainer_is_found_and_shrunk(explainer, identities, size):
+    smallest = smallest_counterexample(explainer, CASE)
+    assert smallest.rewrite.identity in identities
+    assert smallest.rewrite.size[0] == size
     record = run(explainer)
     assert record.status == "broken claim"
-    assert str(found.rewrite) in wording.message(record.to_json())
+    assert str(smallest.rewrite) in wording.message(record.to_json())
 
 
-def test_whoever_claims_invariance_claims_it_of_generated_pairs():
+def test_a_claim_of_invariance_includes_generated_pairs():
     class Silent(Counts):
         claims = frozenset({"completeness"})
 
@@ -325,7 +325,7 @@ def test_whoever_claims_invariance_claims_it_of_generated_pairs():
     assert run(Silent()).gap > 0.1
 
 
-def test_noise_is_no_violation():
+def test_noise_is_inconclusive():
     class Noise:
         name = "noise"
         expected = MappingProxyType({("generated", "*"): Expectation("VIOLATES", "it is random", floor=0.1)})
@@ -338,7 +338,7 @@ def test_noise_is_no_violation():
     assert record.detail["control gap"] > 0.1
 
 
-def test_nan_and_errors_are_red():
+def test_an_attribution_of_nan_is_red():
     class Nan:
         name = "nan"
         claims = frozenset({"invariance"})
@@ -352,34 +352,34 @@ def test_nan_and_errors_are_red():
 
 
 class Raises(Counts):
-    """Is told apart where there is a sum, and raises where there is a maximum."""
+    """Violates invariance for sums, and raises for maxima."""
 
     name = "raises"
 
     def attribute(self, model, case):
         if "max" in str(model.term):
-            raise RuntimeError("no maximum\nbut much to say")
+            raise RuntimeError("no maximum\nand a second line")
         return case.inputs * (1 + ("+" in str(model.term)))
 
 
-def test_an_error_of_the_explainer_is_told_as_its_own():
+def test_an_error_of_the_explainer_is_reported_with_its_own_message_and_the_rewrite():
     record = run(Raises()).to_json()
     assert record["status"] == "error"
     assert wording.sentence(record).endswith("the check could not be measured: RuntimeError: no maximum")
-    said = record["traceback"].splitlines()[-1]
-    assert re.fullmatch(r"on .*max\(.*; to refuse a model, raise faithcheck.explainers.Unsupported", said)
+    note = record["traceback"].splitlines()[-1]
+    assert re.fullmatch(r"on .*max\(.*; to refuse a model, raise faithcheck.explainers.Unsupported", note)
     assert "no_chain_is_interesting(" not in record["traceback"].split("RuntimeError: ")[-1], "Hypothesis adds nothing"
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_error_is_not_lost_behind_a_separation(seed):
+def test_an_error_is_raised_even_if_there_are_counterexamples(seed):
     mixed = Identity("a maximum of sums", apply("max", X1 + X2, X2), apply("max", X2, X1 + X2))
-    apart = Identity("a sum or none", X1 + 0, X1)
+    violated = Identity("a sum or none", X1 + 0, X1)
     with pytest.raises(RuntimeError, match="no maximum"):
-        CounterexampleSearch(Raises(), CASE).run(seed, [apart, mixed])
+        CounterexampleSearch(Raises(), CASE).run(seed, [violated, mixed])
 
 
-def test_who_is_checked_for_invariance_is_checked_on_generated_pairs(quick):
+def test_check_explainer_includes_generated_pairs_by_default(quick):
     (record,) = check_explainer(Counts(), subjects=[SEARCH])
     assert (record.axiom, record.status) == ("generated", "broken claim")
 
@@ -390,7 +390,7 @@ def test_an_explainer_that_refuses_everything_is_unsupported():
     assert "every drawn pair was refused: no softmax" in record.detail["reason"]
 
 
-def test_two_runs_are_one():
+def test_two_searches_from_one_seed_are_equal():
     first, second, other = (CounterexampleSearch(Uneven(), CASE, examples=3) for _ in range(3))
     assert first.run(3) == second.run(3) != []
     assert first.gaps == second.gaps
@@ -409,16 +409,16 @@ def test_a_seed_draws_pairs_for_every_identity():
 # --- counterexamples on disk -----------------------------------------------------------------------------------------
 
 
-FOUND = Counterexample("uneven", Rewrite("a product commutes", X1 * X2, X2 * X1), ((2.0, 3.0, 4.0),), 1 / 3)
+COUNTEREXAMPLE = Counterexample("uneven", Rewrite("a product commutes", X1 * X2, X2 * X1), ((2.0, 3.0, 4.0),), 1 / 3)
 
 
 def saved_files():
     return sorted(FOLDER.glob("*"))
 
 
-def test_a_counterexample_goes_to_json_and_back():
-    document = json.loads(json.dumps(FOUND.to_json()))
-    assert Counterexample.from_json(document) == FOUND
+def test_a_counterexample_is_read_back_from_json():
+    document = json.loads(json.dumps(COUNTEREXAMPLE.to_json()))
+    assert Counterexample.from_json(document) == COUNTEREXAMPLE
     assert document["pair"] == "x1*x2 = x2*x1"
     for damage in ({"f": "y"}, {"points": []}, {"points": [[1.0]]}, {"faithcheck_counterexample": 99}, {"gap": None}):
         with pytest.raises(ValueError, match=r"not a term|damaged|version"):
@@ -449,11 +449,11 @@ def test_a_saved_counterexample_that_no_longer_separates_is_reported(quick):
     record = run(Mended())
     assert file.name in record.detail["no longer separates"]
     assert "x1*x2 = x2*x1" in record.detail["no longer separates"]
-    assert record.detail["pairs"] > 20, "and the search goes on"
+    assert record.detail["pairs"] > 20, "the search follows"
     assert file.exists()
 
 
-def test_the_counterexamples_of_others_are_left_alone(quick):
+def test_the_counterexamples_of_other_explainers_are_ignored(quick):
     run(Uneven())
     record = run(Counts())
     assert not {"replayed", "no longer separates", "cannot be replayed"} & record.detail.keys()
@@ -465,11 +465,11 @@ def test_the_counterexamples_of_others_are_left_alone(quick):
     [
         ("{", "Expecting"),
         ("{}", "no counterexample of version"),
-        (json.dumps({**FOUND.to_json(), "g": ["+", "x1", "x2"]}), "differ by"),
+        (json.dumps({**COUNTEREXAMPLE.to_json(), "g": ["+", "x1", "x2"]}), "differ by"),
     ],
     ids=["no JSON", "another document", "not equal"],
 )
-def test_a_file_that_cannot_be_replayed_is_said_and_no_crash(text, message, caplog, quick):
+def test_a_file_that_cannot_be_replayed_is_reported_and_logged(text, message, caplog, quick):
     FOLDER.mkdir(parents=True)
     (FOLDER / "bad.json").write_text(text)
     record = run(Uneven())
@@ -479,7 +479,7 @@ def test_a_file_that_cannot_be_replayed_is_said_and_no_crash(text, message, capl
     assert "bad.json" in caplog.text
 
 
-def test_where_nothing_can_be_written_nothing_crashes(tmp_path, quick):
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path, quick):
     (tmp_path / FOLDER.parts[0]).write_text("a file where the folder should be")
     record = run(Uneven())
     assert record.status == "broken claim"
@@ -487,28 +487,28 @@ def test_where_nothing_can_be_written_nothing_crashes(tmp_path, quick):
     assert FOLDER.parts[0] in record.detail["saved"]
 
 
-def test_a_write_that_fails_leaves_nothing(monkeypatch):
+def test_a_failed_write_leaves_no_file(monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    assert "No space left" in saved.save(FOUND)
+    assert "No space left" in saved.save(COUNTEREXAMPLE)
     assert saved_files() == []
 
 
-def test_a_saved_file_is_like_any_other(tmp_path):
+def test_a_saved_file_has_the_usual_permissions(tmp_path):
     (tmp_path / "other").touch()
-    assert Path(saved.save(FOUND)).stat().st_mode == (tmp_path / "other").stat().st_mode
+    assert Path(saved.save(COUNTEREXAMPLE)).stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def known(verdict, **size):
+def expected(verdict, **size):
     return MappingProxyType({("generated", "*"): Expectation(verdict, "it counts", **size)})
 
 
 @pytest.mark.parametrize(
-    "change", [{"claims": ()}, {"claims": {"completeness"}}, {"expected": known("VIOLATES", floor=0.1)}]
+    "change", [{"claims": ()}, {"claims": {"completeness"}}, {"expected": expected("VIOLATES", floor=0.1)}]
 )
-def test_what_contradicts_no_claim_is_not_saved(change, quick):
+def test_a_counterexample_that_contradicts_no_claim_is_not_saved(change, quick):
     record = run(type("Modest", (Counts,), change)())
     assert record.gap > 0.1
     assert record.passed

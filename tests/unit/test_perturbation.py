@@ -1,4 +1,4 @@
-"""Perturbation curves of functions on which they are known exactly."""
+"""Perturbation curves of functions for which they are known exactly."""
 
 import itertools
 
@@ -18,7 +18,7 @@ WEIGHTED = [3.0, -2.0, 0.5, 4.0, -1.0]
 
 
 class Sum(nn.Module):
-    """F = Σ_i x_i over what is there: the attribution of feature i is x_i, whatever is removed before it."""
+    """f = Σ_i x_i over the features that remain: the attribution of feature i is x_i in every order of removal."""
 
     def forward(self, inputs, attention_mask=None):
         present = torch.ones_like(inputs) if attention_mask is None else attention_mask
@@ -34,7 +34,7 @@ def case_of(*rows, special=None, lengths=None):
     return Case(inputs, torch.zeros(len(inputs), dtype=torch.int64), torch.zeros_like(inputs), special, mask)
 
 
-def test_curves_of_a_sum_are_what_is_left_of_it():
+def test_curves_of_a_sum_are_the_remaining_sums():
     case = case_of(WEIGHTED)
     morf, lerf = (curve[0].tolist() for curve in curves(Sum(), case, case.inputs, ZERO))
     assert morf == [4.5, 0.5, -2.5, -3.0, -2.0, 0.0]
@@ -69,27 +69,27 @@ def delta_of(case, attribution, **how):
     st.sampled_from([1, 6, 1000]),
 )
 def test_morf_of_the_opposite_is_lerf(relevance, chunk, max_tokens):
-    """With ties too: of equally relevant features the earlier goes first in both orders."""
+    """Ties included: of equally relevant features the first is removed first in both orders."""
     n = len(relevance)
-    case = case_of([2.0**i for i in range(n)])  # every subset has a sum of its own
+    case = case_of([2.0**i for i in range(n)])  # all subsets have different sums
     attribution = torch.tensor([relevance], dtype=torch.float64)
     there = curves(Sum(), case, attribution, ZERO, chunk, max_tokens)
     opposite = curves(Sum(), case, -attribution, ZERO, chunk)
     assert torch.equal(there.morf[0], opposite.lerf[0])
     assert torch.equal(there.lerf[0], opposite.morf[0])
     assert len(there.morf[0]) == len(there.lerf[0]) == -(-n // chunk) + 1
-    sizes = there.morf[0].diff().neg().long().tolist()  # what went at each step, as a number in binary
+    sizes = there.morf[0].diff().neg().long().tolist()  # the features removed at each step, as a number in binary
     assert sum(sizes) == 2**n - 1
     assert all(bin(size).count("1") <= chunk for size in sizes)
 
 
 def test_ties_go_from_left_to_right():
-    case = case_of([2.0**i for i in range(20)])  # more than an unstable sort leaves in place
+    case = case_of([2.0**i for i in range(20)])  # so many that an unstable sort would reorder them
     morf, lerf = curves(Sum(), case, torch.zeros(1, 20, dtype=torch.float64), ZERO)
     assert morf[0].tolist() == lerf[0].tolist() == [2.0**20 - 2.0**k for k in range(21)]
 
 
-def test_special_features_and_padding_stay():
+def test_special_features_and_padding_are_never_removed():
     special = [True, False, False, False, False]
     case = case_of([100.0, 1.0, 2.0, 3.0, 7.0], [100.0, 3.0, 2.0, 7.0, 7.0], special=special, lengths=[5, 3])
     attribution = torch.where(case.unpadded, case.inputs, 0)
@@ -113,14 +113,14 @@ def test_chunks_close_over_special_features():
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_none_or_one_feature_has_no_order(n):
+def test_no_or_one_feature_has_equal_curves(n):
     case = case_of([5.0, 7.0], special=[True, n == 0])
     morf, lerf = curves(Sum(), case, case.inputs, ZERO)
     assert morf[0].tolist() == lerf[0].tolist() == [12.0, 5.0][: n + 1]
     assert delta(morf[0], lerf[0]) == 0
 
 
-def test_a_batch_is_its_examples():
+def test_the_curves_of_a_batch_are_those_of_its_examples():
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(3, 6, dtype=torch.float64, generator=generator).tolist()
     case = case_of(*inputs, special=[True] + [False] * 5, lengths=[6, 2, 4])
@@ -134,7 +134,7 @@ def test_a_batch_is_its_examples():
             torch.testing.assert_close(together.lerf[i], alone.lerf[0], rtol=1e-12, atol=1e-12)
 
 
-def test_what_cannot_be_followed_is_refused():
+def test_impossible_arguments_are_refused():
     case = case_of(WEIGHTED, lengths=[5])
     with pytest.raises(Unsupported, match="special features stay"):
         curves(Sum(), case, case.inputs, AttentionMask())

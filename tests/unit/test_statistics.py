@@ -1,4 +1,4 @@
-"""Intervals and tests over examples, where the answer is known; what is undefined is counted, never NaN."""
+"""Intervals and tests over examples with known answers; undefined figures are counted and never NaN."""
 
 import math
 
@@ -58,7 +58,7 @@ def test_nan_is_refused_and_never_averaged(bad):
         paired([0.1, bad], [0.1, 0.2])
 
 
-def test_a_shift_is_found_and_noise_is_not():
+def test_a_shift_is_significant_and_noise_is_not():
     noise = np.random.default_rng(11).standard_normal(60)
     other = VALUES[:60]
     shifted = paired((other + 0.5 + 0.1 * noise).tolist(), other.tolist(), seed=2)
@@ -84,7 +84,7 @@ def test_pairs_with_an_undefined_side_are_left_out_and_counted():
     assert paired([None], [1.0]) == {"difference": None, "low": None, "high": None, "p": None, "n": 0, "undefined": 1}
 
 
-def test_no_pair_differs():
+def test_p_is_undefined_if_no_pair_differs():
     found = paired([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
     assert (found["difference"], found["low"], found["high"], found["p"]) == (0, 0, 0, None)
     with pytest.raises(ValueError, match="zip"):
@@ -104,7 +104,7 @@ def test_no_pair_differs():
         ([1.0, 1.001], [1.0, 2.0], None),
     ],
 )
-def test_why_a_correlation_is_undefined(attribution, loo, reason):
+def test_the_reason_why_a_correlation_is_undefined(attribution, loo, reason):
     maps = np.array(attribution), np.array(loo)
     assert undefined(*maps) == reason
     assert (correlations(*maps) is None) is (reason is not None)

@@ -354,13 +354,21 @@ ONE, WEIGHTS = Scaled(1.0), (1.0, 2.0, 3.0)
         (Linear(*WEIGHTS), function(lambda x: (x @ x.new_tensor(WEIGHTS)).unsqueeze(1)), "f and g share no weights"),
         (Linear(*WEIGHTS), Linear(*WEIGHTS, decay=0.9), "the forward pass of g changes calls"),
         (ONE, function(lambda x: x.data.mul_(2).sum(1, keepdim=True) / 2), "g fails on|of g changes its inputs"),
-        (ONE, function(lambda x: (x * torch.randn(1).to(x)).sum(1, keepdim=True)), "g gives other outputs when it is"),
+        (
+            ONE,
+            function(lambda x: (x * torch.randn(1).to(x)).sum(1, keepdim=True)),
+            "g gives different outputs when it is",
+        ),
         (
             ONE,
             function(lambda x: x.sum(1)),
             r"g gives float64 \(1,\) on cpu for float64 \(1, 3\) on cpu: expected \(batch",
         ),
-        (ONE, function(lambda x: x), r"f gives float64 \(1, 1\) on cpu and g float64 \(1, 3\)"),
+        (
+            ONE,
+            function(lambda x: x),
+            r"f gives float64 \(1, 1\) on cpu and g float64 \(1, 3\) on cpu: the outputs of a pair",
+        ),
         (ONE, function(lambda x: x.float().sum(1, keepdim=True)), r"g gives float32 \(1, 1\)"),
         (
             ONE,

@@ -1,4 +1,4 @@
-"""Explainers that leave something behind: a red check of their own, and nothing of it reaches the next."""
+"""Explainers that leave traces behind: their own check is red, and no trace reaches the next check."""
 
 import random
 
@@ -67,20 +67,20 @@ class Leaves:
 @pytest.mark.parametrize("what", TRACES)
 # torch warns of what anomaly mode costs.
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-def test_a_trace_is_its_own_red_check_and_reaches_no_other(what):
-    with restored() as outside:
+def test_a_trace_is_a_red_check_and_reaches_no_other_check(what):
+    with restored() as left_outside:
         before = torch.get_rng_state()
         explainer = Leaves(TRACES[what])
         (red,) = check_explainer(explainer, ["trace"], [PAIR])
         assert (red.status, red.detail["left behind"]) == ("broken claim", what)
-        (other,) = check_explainer(explainer, ["invariance"], [PAIR])
-        assert other.status == "recorded"
-        silent = what.startswith("random state")  # every check has random numbers of its own
-        assert silent or other.detail["left behind"].startswith(what.split(" (")[0])
+        (invariance,) = check_explainer(explainer, ["invariance"], [PAIR])
+        assert invariance.status == "recorded"
+        is_random_state = what.startswith("random state")  # not reported: every check seeds its own
+        assert is_random_state or invariance.detail["left behind"].startswith(what.split(" (")[0])
         assert torch.equal(torch.get_rng_state(), before)
         (clean,) = check_explainer(GradientTimesInput(), ["trace"], [PAIR])
         assert (clean.status, clean.gap) == ("holds", 0.0)
-    assert outside == []
+    assert left_outside == []
 
 
 class LeavesOnFailure:
@@ -93,13 +93,13 @@ class LeavesOnFailure:
         return attribution
 
 
-def test_what_only_a_failure_leaves_is_found():
+def test_a_trace_that_only_a_failure_leaves_is_found():
     (record,) = check_explainer(LeavesOnFailure(), ["trace"], [PAIR])
     assert record.status == "broken claim"
     assert record.detail["left behind"] == "hooks (0), when the model failed"
 
 
-def test_the_model_is_what_it_was():
+def test_traces_are_removed_from_the_model():
     model, _ = PAIR.build(0, torch.float64, torch.device("cpu"))
     case = PAIR.case(0, torch.float64, torch.device("cpu"))
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -114,24 +114,24 @@ def test_the_model_is_what_it_was():
     assert torch.equal(case.run(model), output)
 
 
-def test_a_block_that_raises_is_cleaned_up_too():
+def test_traces_of_a_block_that_raises_are_removed():
     model = nn.Linear(2, 1).eval()
 
     def block():
-        with restored(model) as left:
-            kept.append(left)
+        with restored(model) as left_behind:
+            yielded.append(left_behind)
             model.train()
-            raise RuntimeError("theirs")
+            raise RuntimeError("from the block")
 
-    kept = []
-    with pytest.raises(RuntimeError, match="theirs"):
+    yielded = []
+    with pytest.raises(RuntimeError, match="from the block"):
         block()
-    assert kept == [["train mode (Linear)"]]
+    assert yielded == [["train mode (Linear)"]]
     assert not model.training
 
 
 class Draws:
-    """An attribution of NumPy's and Python's random numbers."""
+    """Draws its attribution from NumPy's and Python's random numbers."""
 
     name = "draws"
 
@@ -139,8 +139,8 @@ class Draws:
         return case.inputs * random.random() + torch.from_numpy(np.random.rand(*case.shape))
 
 
-def test_a_check_of_random_numbers_gives_the_same_again():
+def test_a_check_that_draws_random_numbers_is_reproducible():
     first, second = (check_explainer(Draws(), ["completeness"], [PAIR])[0] for _ in range(2))
     assert first.gap == second.gap > 0
-    (other,) = check_explainer(Draws(), ["completeness"], [PAIR], Settings(seed=1))
-    assert other.gap != first.gap
+    (of_another_seed,) = check_explainer(Draws(), ["completeness"], [PAIR], Settings(seed=1))
+    assert of_another_seed.gap != first.gap
