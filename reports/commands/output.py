@@ -58,7 +58,7 @@ def files(arguments: argparse.Namespace, views: Mapping[str, View]) -> Files:
         views: for ``md`` and ``html`` the function that makes the page.
 
     Raises:
-        OptionError: a path cannot be written, two are one file, or a page has no path and there is no ``--json``.
+        OptionError: a path cannot be written, two paths are one file, or a page has no path and there is no ``--json``.
     """
     if arguments.json is not None:
         check_writable(arguments.json, "--json")
