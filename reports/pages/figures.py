@@ -1,8 +1,8 @@
 """Figures of the report: plain data, drawn as SVG or written as tables.
 
 A figure is ``{"title", "note", "panels"}``. A panel is ``{"title", "x", "y", "lines"}``, where x and y are the labels
-of its axes; ``"log"`` names its logarithmic axes: ``"x"``, ``"y"`` or ``"xy"``. A line is ``{"label", "x", "y"}`` with as
-many numbers x as y; ``"dashed": True`` is optional. A y that is undefined (None, NaN) or infinite leaves a gap.
+of its axes; ``"log"`` names its logarithmic axes: ``"x"``, ``"y"`` or ``"xy"``. A line is ``{"label", "x", "y"}`` with
+as many numbers x as y; ``"dashed": True`` is optional. A y that is undefined (None, NaN) or infinite leaves a gap.
 """
 
 from __future__ import annotations
