@@ -239,7 +239,7 @@ def measure(request: AlignRequest, advance: Advance = lambda explainer, done, of
     document: Json = results.plain(
         {
             "schema_version": alignment.SCHEMA_VERSION,
-            "kind": alignment.KIND,
+            "kind": results.ALIGNMENT,
             **heading(request, prepared),
             **summary(examples, outcomes, setup.seed, prepared.model.model.dtype),
         }

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from faithcheck.axioms.engine.statuses import Group, Status
 from faithcheck.reports import results
-from faithcheck.reports.pages import alignment, wording
+from faithcheck.reports.pages import wording
 from faithcheck.reports.results import Json, ResultsError
 
 THRESHOLD = 0.01
@@ -121,7 +121,7 @@ def is_regression(comparison: Json) -> bool:
 
 def _records(document: Json) -> dict[str, ComparedRecord]:
     """Records, or explainers of an alignment, and failed tests, by id; a repeated id gets a number."""
-    if document.get("kind") == alignment.KIND:
+    if document.get("kind") == results.ALIGNMENT:
         listed = [(explainer["name"], _of_explainer(explainer)) for explainer in document["explainers"]]
     else:
         listed = [(record["id"], _of_record(record)) for record in document["records"]]
@@ -220,7 +220,7 @@ def _skips(old: Json, new: Json) -> Iterator[Row]:
 
 
 def _skip_counts(document: Json) -> dict[str, int]:
-    if document.get("kind") == alignment.KIND:
+    if document.get("kind") == results.ALIGNMENT:
         return {f"{row['name']}: {row['refused']}": 1 for row in document["explainers"] if row["refused"]}
     return {skip["reason"]: int(skip["count"]) for skip in document["skips"]}
 
@@ -252,7 +252,7 @@ def _beside(value: object, other: object) -> str:
 
 def _conditions(document: Json) -> Json:
     """The settings and versions of a run, and for an alignment the model and the data."""
-    is_alignment = document.get("kind") == alignment.KIND
+    is_alignment = document.get("kind") == results.ALIGNMENT
     names = {
         f"{part} {key}": document.get(part, {}).get(key)
         for part in ("model", "data")

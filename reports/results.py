@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 from faithcheck.axioms.engine.statuses import BY_LABEL, Group
 
 SCHEMA_VERSION = 2
+ALIGNMENT = "alignment"
+"""The ``kind`` of a document of ``faithcheck align``; the document of a run of the suite has no ``kind``."""
 
 Json: TypeAlias = dict[str, Any]
 

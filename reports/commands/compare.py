@@ -36,4 +36,5 @@ def load(path: Path) -> Json:
         ResultsError: no such document, or one that this version cannot read.
     """
     document = results.read(path)
-    return alignment.check(document, path) if document.get("kind") == alignment.KIND else results.check(document, path)
+    check = alignment.check if document.get("kind") == results.ALIGNMENT else results.check
+    return check(document, path)

@@ -8,9 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING
 
 from faithcheck.reports import results
 from faithcheck.reports.commands.arguments import BESIDE
@@ -20,6 +18,9 @@ from faithcheck.reports.results import Json
 
 REFUSED, INTERRUPTED = 2, 130
 """The exit codes of a request that cannot be carried out, and of a command that Ctrl-C stopped."""
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 View = Callable[[Json], str]
 
@@ -58,7 +59,7 @@ def files(arguments: argparse.Namespace, views: Mapping[str, View]) -> Files:
         views: for ``md`` and ``html`` the function that makes the page.
 
     Raises:
-        OptionError: a path cannot be written, two are one file, or a page has no path and there is no ``--json``.
+        OptionError: a path cannot be written, two paths are one file, or a page has no path and there is no ``--json``.
     """
     if arguments.json is not None:
         check_writable(arguments.json, "--json")
@@ -102,6 +103,9 @@ def print_for_terminal(view: Callable[[Json, int, bool], str], content: Json) ->
 
 def progress_bar() -> Progress:
     """A progress bar on stderr, which shows nothing if stderr is not a terminal."""
+    from rich.console import Console  # not at the top: help is printed without Rich
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)

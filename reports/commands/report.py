@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from faithcheck.reports import results
 from faithcheck.reports.commands import output
 from faithcheck.reports.commands.compare import load
 from faithcheck.reports.pages import alignment, report, terminal
@@ -16,7 +17,7 @@ def main(arguments: argparse.Namespace) -> int:
         ResultsError, OptionError, OSError: the document cannot be read, or a page cannot be written.
     """
     document = load(arguments.results)
-    is_alignment = document.get("kind") == alignment.KIND
+    is_alignment = document.get("kind") == results.ALIGNMENT
     pages = alignment if is_alignment else report
     written = [arguments.results]
     for name, view in (("md", pages.to_markdown), ("html", pages.to_html)):

@@ -1,6 +1,6 @@
 """The options of a run, one a file, as pytest and the command line take them. All are checked before the run starts.
 
-What belongs here: from the text of an option to its value, and the error that says what is wrong with it. Not here:
+What belongs here: from the text of an option to its value, with an error for a bad one. Not here:
 the commands that take the options (`faithcheck.reports.commands`) and the pytest plugin (`faithcheck.reports.plugin`).
 """
 

@@ -13,7 +13,6 @@ from faithcheck.reports.pages.alignment_tables import tables
 from faithcheck.reports.pages.alignment_wording import counted, findings, headline, label
 from faithcheck.reports.results import Json, ResultsError
 
-KIND = "alignment"
 SCHEMA_VERSION = 1
 KEYS = frozenset({"faithcheck", "environment", "model", "data", "settings", "counts", "explainers", "comparisons"})
 

@@ -50,12 +50,12 @@ def number(value: object, digits: int = 3) -> str:
 
 
 def interval(figure: Json) -> str:
-    """``[0.700, 0.771]``; a dash where there are too few examples for one."""
+    """``[0.700, 0.771]``; a dash if there are too few examples."""
     return "–" if figure["low"] is None else f"[{number(figure['low'])}, {number(figure['high'])}]"
 
 
 def paper_data(document: Json) -> str | None:
-    """Which of the paper's data sets this is, by the name of the source; None if neither."""
+    """The data set of the paper with the name of this source; None if it is another one."""
     name = document["data"]["name"].lower().replace("-", "").replace("_", "")
     return "SST-2" if "sst2" in name else "IMDB" if "imdb" in name else None
 

@@ -1,4 +1,4 @@
-"""The columns of the report's tables. The terminal, the Markdown page and the HTML page show what is described here.
+"""The columns of the report's tables. The terminal, the Markdown page and the HTML page show the same columns.
 
 A new column is one more `Column` in `SUMMARY`, `CORRELATIONS`, `SYMBOLIC_GAPS` or `EXPECTATIONS`. It reads a record of
 the results document; a figure that records do not hold yet goes into ``Measurement.detail``, in the axiom that
@@ -26,7 +26,7 @@ class Column:
 
     Attributes:
         title: its heading.
-        text: the cell of a row, from what the table has a row for; ``""`` is an empty cell. A column whose cells are
+        text: a function from the item of a row to its cell; ``""`` is an empty cell. A column whose cells are
             all empty is left out.
         group: the group of statuses in whose colour the column is shown.
     """
@@ -58,7 +58,7 @@ def table(title: str, note: str, columns: Sequence[Column], items: Iterable[Any]
 def plain_table(
     title: str, note: str, columns: Sequence[str], rows: Sequence[Sequence[object]], groups: Sequence[Group | None] = ()
 ) -> Json:
-    """A table of cells that are there already, strings or numbers; returns the same as `table`."""
+    """A table of cells, strings or numbers; returns the same keys as `table`."""
     cells = [[wording.number(cell, 4) for cell in row] for row in rows]
     return {
         "title": title,
@@ -131,7 +131,7 @@ CORRELATIONS = (
 
 
 def correlations(records: Records) -> list[Json]:
-    """The table of correlations with Leave-One-Out, without special tokens too where there are any; [] without them."""
+    """The table of correlations with Leave-One-Out, with and without special tokens; [] without records."""
     measured = [record for record in records if "pearson" in record["detail"]]
     rows = sorted(measured, key=lambda record: (natural(record["subject"]), record["explainer"] or ""))
     note = "Mean over the examples whose correlation is defined."

@@ -1,8 +1,8 @@
-"""Figures of the report: plain data, drawn as SVG or written out as tables.
+"""Figures of the report: plain data, drawn as SVG or written as tables.
 
-``{"title", "note", "panels"}`` is a figure, ``{"title", "x", "y", "lines"}`` with axis labels x and y a panel, and
-``{"label", "x", "y"}`` with as many numbers x as y a line. A panel may also have ``"log"``, its logarithmic axes
-(``"x"``, ``"y"`` or ``"xy"``), and a line ``"dashed": True``. A y that is undefined (None, NaN) or infinite is a gap.
+A figure is ``{"title", "note", "panels"}``. A panel is ``{"title", "x", "y", "lines"}``, where x and y are the labels
+of its axes; ``"log"`` names its logarithmic axes: ``"x"``, ``"y"`` or ``"xy"``. A line is ``{"label", "x", "y"}`` with
+as many numbers x as y; ``"dashed": True`` is optional. A y that is undefined (None, NaN) or infinite leaves a gap.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _KEYS = {
     "panel": ({"title", "x", "y", "lines"}, {"log"}),
     "line": ({"label", "x", "y"}, {"dashed"}),
 }
-# Okabe & Ito's colours that show on white and on black: told apart by the colour-blind too. Markers tell the rest.
+# Those of Okabe & Ito's colours, made for colour-blind readers too, that are visible on white and on black.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-# Stands for the colour of the text around the figure, light or dark: `to_svg` puts ``currentColor`` in its place.
+# A placeholder: `to_svg` replaces it by ``currentColor``, the colour of the text around the figure.
 _INK = "#010203"
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -37,7 +37,7 @@ _STYLE: dict[Any, Any] = {
     "grid.alpha": 0.15,
     "lines.linewidth": 1.3,
     "lines.markersize": 6,
-    "lines.markerfacecolor": "none",  # lines that coincide show both markers
+    "lines.markerfacecolor": "none",  # both markers of lines that coincide stay visible
     "legend.frameon": False,
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
     "grid.color": _INK,
@@ -45,11 +45,11 @@ _STYLE: dict[Any, Any] = {
 
 
 def check(figure: Json) -> None:
-    """Refuse what is not a figure.
+    """Refuse a malformed figure.
 
     Raises:
-        ValueError: a key is missing or unknown, a figure without a panel or a panel without a line, a line whose x do
-            not increase or are not as many as its y, or a value ≤ 0 on a logarithmic axis; names the place.
+        ValueError: a key is missing or unknown, a figure has no panel, a panel has no line, the x of a line do not
+            increase or are not as many as its y, or a value on a logarithmic axis is ≤ 0. The message names the place.
     """
     _check_keys("figure", figure, repr(figure.get("title")))
     if not figure["panels"]:
@@ -66,10 +66,10 @@ def check(figure: Json) -> None:
 
 
 def to_svg(figure: Json) -> str:
-    """The figure as one ``<svg>`` element, the same bytes each time.
+    """The figure as one ``<svg>`` element; equal figures give equal bytes.
 
-    It takes its ink from the text around it (``currentColor``), so that it also shows on a dark page. Lines of one
-    label share a colour, a marker and an entry in the legend, drawn as the first of them.
+    Its ink is the colour of the text around it (``currentColor``), so that it is visible on a dark page too. Lines of
+    one label share a colour, a marker and one entry in the legend.
 
     Raises:
         ValueError: see `check`.
@@ -82,24 +82,24 @@ def to_svg(figure: Json) -> str:
     columns = min(len(panels), 3)
     rows = math.ceil(len(panels) / columns)
     labels = dict.fromkeys(line["label"] for panel in panels for line in panel["lines"])
-    looks = zip(labels, itertools.cycle(_COLOURS), itertools.cycle(_MARKERS), strict=False)
-    styles = {label: {"color": colour, "marker": marker} for label, colour, marker in looks}
+    appearances = zip(labels, itertools.cycle(_COLOURS), itertools.cycle(_MARKERS), strict=False)
+    styles = {label: {"color": colour, "marker": marker} for label, colour, marker in appearances}
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # not the user's own style
+        matplotlib.rcdefaults()  # ignore the user's own style
         matplotlib.rcParams.update({**_STYLE, "svg.hashsalt": figure["title"]})
         canvas = Figure(figsize=(max(4 * columns, 6.4), 3.3 * rows + 0.5), layout="constrained")
         handles: dict[str, Any] = {}
         for i, panel in enumerate(panels):
-            for label, drawn in _draw(panel, canvas.add_subplot(rows, columns, i + 1), styles):
-                handles.setdefault(label, drawn)
+            for label, artist in _draw(panel, canvas.add_subplot(rows, columns, i + 1), styles):
+                handles.setdefault(label, artist)
         entries = [_text(label) for label in handles]
         canvas.legend(list(handles.values()), entries, loc="outside lower center", ncols=min(len(entries), 7))
         buffer = io.StringIO()
-        # Nothing that changes from run to run, and no addresses.
+        # No date and no addresses, which would change from run to run.
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         canvas.savefig(buffer, format="svg", transparent=True, metadata=metadata)
     svg = buffer.getvalue()
-    # The groups' names would clash with those of the next figure on the page.
+    # The ids of the groups would clash with those of another figure on the page.
     svg = re.sub(r'<g id="[^"]*"', "<g", svg[svg.index("<svg") :])
     return svg.replace(_INK, "currentColor")
 
@@ -116,13 +116,13 @@ def to_tables(figure: Json) -> Iterator[Json]:
 
 
 def _draw(panel: Json, axes: Any, styles: dict[str, Json]) -> Iterator[tuple[str, Any]]:
-    """Draw the panel, and yield each line's label and what was drawn."""
+    """Draw the panel, and yield the label and the artist of each line."""
     axes.set(title=_text(panel["title"]), xlabel=_text(panel["x"]), ylabel=_text(panel["y"]))
     axes.set(**{f"{axis}scale": "log" for axis in panel.get("log", "")})
     for line in panel["lines"]:
         dashes = "--" if line.get("dashed") else "-"
-        (drawn,) = axes.plot(line["x"], [_number(y) for y in line["y"]], dashes, **styles[line["label"]])
-        yield line["label"], drawn
+        (artist,) = axes.plot(line["x"], [_number(y) for y in line["y"]], dashes, **styles[line["label"]])
+        yield line["label"], artist
 
 
 def _named(line: Json) -> str:
@@ -145,14 +145,14 @@ def _check_line(line: Json, log: str, where: str) -> None:
         raise ValueError(f"figure {where}: the x must be finite and increase")
     for axis in log:
         if any(value <= 0 for value in values[axis]):
-            raise ValueError(f"figure {where}: a logarithmic axis has no place for a {axis} ≤ 0")
+            raise ValueError(f"figure {where}: a logarithmic axis cannot show {axis} ≤ 0")
 
 
 def _number(value: object) -> float:
-    """The number; NaN for None; the strings ``nan``, ``inf`` and ``-inf`` are the numbers they stand for."""
+    """The number; NaN for None; the strings ``nan``, ``inf`` and ``-inf`` as numbers."""
     return math.nan if value is None else float(value)  # type: ignore[arg-type]
 
 
 def _text(text: str) -> str:
-    """Text in which matplotlib finds no formula."""
+    """Text with escaped dollar signs, between which matplotlib would read a formula."""
     return text.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""``faithcheck explain``: the map is the explainer's, the colours follow from it, and what is asked for is checked."""
+"""``faithcheck explain``: the map, its colours, its page, and the options that are refused."""
 
 import io
 import json
@@ -34,10 +34,10 @@ def bert(tmp_path_factory):
     return small_models.save("bert", tmp_path_factory.mktemp("bert"))
 
 
-class Given:
-    """An explainer that gives these numbers."""
+class FixedMap:
+    """An explainer whose map is these numbers."""
 
-    name = "given"
+    name = "fixed"
 
     def __init__(self, *values):
         self.values = values
@@ -62,7 +62,7 @@ def coloured(view):
     return console.file.getvalue()
 
 
-def test_the_map_is_the_explainers_and_the_sums_are_said(model):
+def test_the_view_holds_the_map_its_sum_and_the_change_of_the_output(model):
     explainer = LeaveOneOut(AttentionMask())
     view = viewed(model, explainer)
     case = model.case(model.encode([TEXT]))
@@ -77,7 +77,7 @@ def test_the_map_is_the_explainers_and_the_sums_are_said(model):
     json.dumps(view, allow_nan=False)
 
 
-def test_another_output_is_explained_where_one_is_named(bert):
+def test_target_chooses_the_explained_output_by_number_or_name(bert):
     model = load(bert)
     model.model.config.id2label, model.model.config.label2id = {0: "bad", 1: "good"}, {"bad": 0, "good": 1}
     logits = model.case(model.encode([TEXT])).run(model)[0].tolist()
@@ -88,16 +88,16 @@ def test_another_output_is_explained_where_one_is_named(bert):
         assert view["explained"] == ("bad", "good")[number]
     zero, one = (viewed(model, LeaveOneOut(AttentionMask()), target=target) for target in "01")
     assert zero["tokens"] != one["tokens"]
-    for target, said in {
+    for target, message in {
         str(len(logits)): f"0 to {len(logits) - 1}",
         "goood": "did you mean good",
         "-1": "known: bad, good",
     }.items():
-        with pytest.raises(ExplainError, match=said):
-            viewed(model, Given(), target=target)
+        with pytest.raises(ExplainError, match=message):
+            viewed(model, FixedMap(), target=target)
 
 
-def test_a_decoder_names_tokens_and_shows_the_explained_one_among_the_most_likely(tmp_path):
+def test_a_decoder_lists_the_most_likely_tokens_and_the_explained_one(tmp_path):
     model = load(small_models.save("gpt2", tmp_path))
     logits = model.case(model.encode([TEXT])).run(model)[0]
     least = int(logits.argmin())
@@ -106,21 +106,21 @@ def test_a_decoder_names_tokens_and_shows_the_explained_one_among_the_most_likel
     assert view["explained"] == repr(word)
     assert [one["number"] for one in view["classes"]] == [*logits.topk(5).indices.tolist(), least]
     with pytest.raises(ExplainError, match="unknown token; or give its number"):
-        viewed(model, Given(), target="zzzzzz")
+        viewed(model, FixedMap(), target="zzzzzz")
 
 
-def test_strengths_are_shares_of_the_largest_that_is_not_special(bert):
-    view = viewed(load(bert), Given(9, 1, -2, 0, 0.5, 0.25, -9))
+def test_strengths_are_shares_of_the_largest_token_that_is_not_special(bert):
+    view = viewed(load(bert), FixedMap(9, 1, -2, 0, 0.5, 0.25, -9))
     assert view["largest"] == 2
     assert [token["strength"] for token in view["tokens"]] == [1.0, 0.5, -1.0, 0.0, 0.25, 0.125, -1.0]
     assert "full at ±2, the largest of the tokens that are not special" in " ".join(plain(view).split())
-    nothing = viewed(load(bert), Given(5, 0, 0, 0, 0, 0, 5))
+    nothing = viewed(load(bert), FixedMap(5, 0, 0, 0, 0, 0, 5))
     assert [token["strength"] for token in nothing["tokens"]] == [0.0] * 7
     assert "every token that is not special has relevance 0" in pages.colours(nothing)
 
 
-def test_red_speaks_for_and_blue_against(bert):
-    view = viewed(load(bert), Given(0, 1, -1, 0, 0.5, -0.5, 0))
+def test_positive_relevance_is_red_and_negative_is_blue(bert):
+    view = viewed(load(bert), FixedMap(0, 1, -1, 0, 0.5, -0.5, 0))
     text = coloured(view)
     full_red, full_blue = (
         f"48;2;{';'.join(map(str, rgb))}m" for rgb in (colours.POSITIVE_RELEVANCE, colours.NEGATIVE_RELEVANCE)
@@ -129,17 +129,17 @@ def test_red_speaks_for_and_blue_against(bert):
     assert re.search(rf"{full_blue}quick\b", text)
     assert re.search(r"(?<!m)brown", text), "no colour for 0"
     page = pages.to_html(view)
-    found = dict(re.findall(r'<span style="([^"]*)"[^>]*>(\w+)</span>', page))
-    found = {token: style for style, token in found.items()}
+    spans = re.findall(r'<span style="([^"]*)"[^>]*>(\w+)</span>', page)
+    styles = {token: style for style, token in spans}
     red, blue = (" ".join(map(str, rgb)) for rgb in (colours.POSITIVE_RELEVANCE, colours.NEGATIVE_RELEVANCE))
-    assert f"rgb({red} / 1.000)" in found["the"]
-    assert f"rgb({blue} / 1.000)" in found["quick"]
-    assert f"rgb({red} / 0.500)" in found["fox"]
-    assert f"rgb({blue} / 0.500)" in found["jumps"]
+    assert f"rgb({red} / 1.000)" in styles["the"]
+    assert f"rgb({blue} / 1.000)" in styles["quick"]
+    assert f"rgb({red} / 0.500)" in styles["fox"]
+    assert f"rgb({blue} / 0.500)" in styles["jumps"]
 
 
-def test_special_tokens_are_marked_and_every_number_is_there(bert):
-    view = viewed(load(bert), Given(7, 1.125, -2.5, 0, 0.5, 0.25, -9))
+def test_special_tokens_are_marked_and_every_number_is_shown(bert):
+    view = viewed(load(bert), FixedMap(7, 1.125, -2.5, 0, 0.5, 0.25, -9))
     printed = plain(view)
     lines = [line.split() for line in printed.splitlines()]
     assert ["0", "[CLS]", "7", "special"] in lines
@@ -152,8 +152,8 @@ def test_special_tokens_are_marked_and_every_number_is_there(bert):
     assert "\x1b" not in printed
 
 
-def test_the_page_loads_nothing_and_escapes(bert):
-    view = viewed(load(bert), Given(0, 1, -1, 0, 0.5, -0.5, 0))
+def test_the_page_loads_nothing_and_escapes_text(bert):
+    view = viewed(load(bert), FixedMap(0, 1, -1, 0, 0.5, -0.5, 0))
     view["tokens"][1]["text"], view["notes"] = "<script>", ["a < b"]
     page = pages.to_html(view)
     assert page.startswith("<!doctype html>")
@@ -163,7 +163,7 @@ def test_the_page_loads_nothing_and_escapes(bert):
     assert not re.search(r"\bsrc=|href=|@import|url\(|http", page)
 
 
-def test_a_text_that_is_cut_or_unknown_says_so(bert):
+def test_notes_say_that_a_text_was_cut_or_has_unknown_tokens(bert):
     model = load(bert, max_length=6)
     view = viewed(model, LeaveOneOut(AttentionMask()), "a quick brown fox jumps over the dog")
     assert [token["text"] for token in view["tokens"]] == ["[CLS]", "a", "quick", "brown", "fox", "[SEP]"]
@@ -176,16 +176,16 @@ def test_a_text_that_is_cut_or_unknown_says_so(bert):
     assert note == "1 of 5 tokens are unknown to the tokenizer."
 
 
-def test_what_the_explainer_warns_of_is_said(bert):
+def test_notes_repeat_the_warnings_of_the_explainer(bert):
     (note,) = viewed(load(bert), IntegratedGradients(1))["notes"]
     assert note.startswith("integrated_gradients warned: Integrated Gradients with 1 steps misses completeness")
 
 
-def test_a_long_table_is_cut_to_the_largest_and_says_so(bert):
-    view = viewed(load(bert), Given(0, 1, -1, 0, 0.5, -0.5, 0))
+def test_a_long_table_shows_the_largest_tokens_and_counts_them(bert):
+    view = viewed(load(bert), FixedMap(0, 1, -1, 0, 0.5, -0.5, 0))
     view["tokens"] = [{**view["tokens"][1], "value": float(i), "text": f"t{i}"} for i in range(90)]
     printed = plain(view)
-    rows = [int(found) for found in re.findall(r"^ *(\d+) +t\d+ ", printed, re.MULTILINE)]
+    rows = [int(number) for number in re.findall(r"^ *(\d+) +t\d+ ", printed, re.MULTILINE)]
     assert rows == list(range(50, 90))
     assert "the 40 largest of 90 tokens" in printed
     assert pages.to_html(view).count("<td") >= 3 * 90
@@ -199,7 +199,7 @@ def test_a_long_table_is_cut_to_the_largest_and_says_so(bert):
         (["▁A", "▁film", "s"], "A films"),
     ],
 )
-def test_pieces_of_words_are_put_together(bert, names, read):
+def test_tokens_are_joined_to_words(bert, names, read):
     model = load(bert)
     model.tokenizer = type("Tokenizer", (), {"all_special_tokens": ["[CLS]", "[SEP]"]})()
     model.tokenizer.convert_tokens_to_string = lambda tokens: tokens[0].replace("Ġ", " ").replace("▁", " ")
@@ -210,27 +210,27 @@ def test_pieces_of_words_are_put_together(bert, names, read):
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
-class Refuses(Given):
+class Refuses(FixedMap):
     def attribute(self, model, case):
         raise Unsupported("no rule for conv")
 
 
-class Raises(Given):
+class Raises(FixedMap):
     def attribute(self, model, case):
         raise RuntimeError("their own bug")
 
 
 @pytest.mark.parametrize(
-    ("explainer", "said"),
+    ("explainer", "message"),
     [
-        (Refuses(), "given cannot explain this model: no rule for conv"),
-        (Given(1, 2), "given cannot explain this model: expected shape"),
-        (Given(*[float("nan")] * 7), "values are NaN or infinite"),
-        (Raises(), "given raised:\nTraceback"),
+        (Refuses(), "fixed cannot explain this model: no rule for conv"),
+        (FixedMap(1, 2), "fixed cannot explain this model: expected shape"),
+        (FixedMap(*[float("nan")] * 7), "values are NaN or infinite"),
+        (Raises(), "fixed raised:\nTraceback"),
     ],
 )
-def test_an_explainer_that_gives_no_map_is_refused(bert, explainer, said):
-    with pytest.raises(ExplainError, match=said):
+def test_an_explainer_without_a_valid_map_is_refused(bert, explainer, message):
+    with pytest.raises(ExplainError, match=message):
         viewed(load(bert), explainer)
 
 
@@ -243,11 +243,11 @@ def test_an_empty_text_is_refused(bert, text, capsys):
 def test_a_decoder_refuses_a_text_of_one_token(tmp_path):
     model = load(small_models.save("gpt2", tmp_path))
     with pytest.raises(ExplainError, match="a decoder is read at its last token, so give at least two"):
-        viewed(model, Given(), "fox")
+        viewed(model, FixedMap(), "fox")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--explainer", "nope"], "unknown explainer 'nope'"),
         (["--target", "nope"], "--target=nope: unknown output 'nope'"),
@@ -255,16 +255,16 @@ def test_a_decoder_refuses_a_text_of_one_token(tmp_path):
         (["--explainer", "epsilon_lrp"], "epsilon_lrp cannot explain this model: "),
     ],
 )
-def test_the_command_refuses_what_it_cannot_do(bert, arguments, said, capsys, tmp_path, monkeypatch):
+def test_the_command_refuses_options_that_it_cannot_use(bert, arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert main(["explain", TEXT, "--model", str(bert), *arguments]) == 2
     printed = capsys.readouterr()
-    assert said in printed.err
+    assert message in printed.err
     assert not printed.out
 
 
-def test_models_that_are_none_of_text_are_refused(tmp_path, capsys):
+def test_a_missing_model_and_a_model_of_images_are_refused(tmp_path, capsys):
     assert main(["explain", TEXT, "--model", str(tmp_path / "none")]) == 2
     assert "neither a local folder nor a model" in capsys.readouterr().err
     vit = small_models.save("vit", tmp_path)
@@ -276,11 +276,11 @@ def test_the_command_prints_the_map_and_writes_the_page(bert, tmp_path, capsys, 
     monkeypatch.setenv("COLUMNS", "200")
     page = tmp_path / "map.html"
     assert main(["explain", TEXT, "--model", str(bert), "--explainer", "loo", "--html", str(page)]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("[CLS] the quick brown fox jumps [SEP]\n")
-    assert "loo: removed: attention mask 0, as in the paper" in said
-    assert said.endswith(f"written: {page}\n")
+    printed = capsys.readouterr().out
+    assert printed.startswith("[CLS] the quick brown fox jumps [SEP]\n")
+    assert "loo: removed: attention mask 0, as in the paper" in printed
+    assert printed.endswith(f"written: {page}\n")
     assert "attention mask 0" in page.read_text(encoding="utf-8")
     for label in ("sum of the map", "f(x) − f(baseline)", "difference", "colours", "explained", "model"):
-        assert label in said
+        assert label in printed
         assert label in page.read_text(encoding="utf-8")

@@ -417,7 +417,7 @@ def bad(panel=None, **line):
         (bad(x=[1]), "line 'a': 1 x and 2 y"),
         (bad(x=[2, 1]), "the x must be finite and increase"),
         (bad(x=[1, "nan"]), "the x must be finite and increase"),
-        (bad({"log": "y"}, y=[0, 1]), "a logarithmic axis has no place for a y ≤ 0"),
+        (bad({"log": "y"}, y=[0, 1]), "a logarithmic axis cannot show y ≤ 0"),
         (bad(y=["a", 1]), "could not convert string to float"),
     ],
 )
