@@ -17,7 +17,7 @@ import pytest
 exit_code = pytest.main(sys.argv[1:])
 import faithcheck
 from faithcheck.axioms import AXIOMS
-from faithcheck.explainers.registry import builtin_explainers
+from faithcheck.explainers import builtin_explainers
 from faithcheck.models import registered_pairs
 from faithcheck.reports.commands.main import main
 
