@@ -17,7 +17,7 @@ import pytest
 exit_code = pytest.main(sys.argv[1:])
 import faithcheck
 from faithcheck.axioms import AXIOMS
-from faithcheck.explainers.registry import builtin_explainers
+from faithcheck.explainers import builtin_explainers
 from faithcheck.models import registered_pairs
 from faithcheck.reports.commands.main import main
 
@@ -35,7 +35,7 @@ FILES_TOUCHED = {
     "Add an axiom": 1,
     "Add an LRP rule for a new operation": 1,
     "Add an architecture": 1,
-    "Add a column to the report": 2,
+    "Add a column to the report": 1,
 }
 
 pytestmark = pytest.mark.skipif(

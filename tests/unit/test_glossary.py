@@ -87,6 +87,14 @@ def test_the_glossary_has_one_meaning_for_each_term():
     assert len(set(terms)) == len(terms)
 
 
+def test_the_names_in_the_glossary_are_names_in_the_code():
+    glossary = (CLONE / "docs/glossary.md").read_text(encoding="utf-8")
+    code = "\n".join(text for name, text in texts() if name.endswith(".py"))
+    names = re.findall(r"`(?:Case\.)?(\w{4,})`", glossary)
+    assert len(names) > 20
+    assert [name for name in names if not re.search(rf"\b{name}\b", code)] == []
+
+
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
 def test_the_glossary_is_linked(document):
     assert "docs/glossary.md" in (CLONE / document).read_text(encoding="utf-8")
