@@ -7,7 +7,7 @@ from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP
 from faithcheck.explainers.lrp.ledger import conservation_ledger
 from faithcheck.models.pairs import control
 from faithcheck.models.pairs.product import FACTORS, ScalarProduct, parenthesisations, points
-from faithcheck.models.pretrained.text import load
+from faithcheck.models.pretrained.loading import load
 
 BALANCE = 1e-9  # round-off in float64 is 1e-15 of the largest relevance
 SENTENCES = [
