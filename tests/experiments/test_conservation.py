@@ -5,8 +5,8 @@ import torch
 
 from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP
 from faithcheck.explainers.lrp.ledger import conservation_ledger
-from faithcheck.models.pairs import control
-from faithcheck.models.pairs.product import FACTORS, ScalarProduct, parenthesisations, points
+from faithcheck.models.pairs import cases, control
+from faithcheck.models.pairs.product import FACTORS, ScalarProduct, parenthesisations
 from faithcheck.models.pretrained.loading import load
 
 BALANCE = 1e-9  # round-off in float64 is 1e-15 of the largest relevance
@@ -23,7 +23,7 @@ COLUMNS = ["AttnLRP", "CP-LRP", "AttnLRP, ε = 1e-2", "CP-LRP, ε = 1e-2"]
 @pytest.mark.parametrize("n", FACTORS)
 def test_every_parenthesisation_conserves_at_each_product(settings, n):
     """½ + ½ at each product, for every tree; so Σ 2^−depth = 1 over its leaves (Kraft)."""
-    case = points(n)(settings.seed, settings.dtype, settings.device)
+    case = cases.factors(n)(settings.seed, settings.dtype, settings.device)
     for tree in parenthesisations(0, n - 1):
         ledger = conservation_ledger(AttnLRP(), ScalarProduct(tree), case)
         products = [operation for operation in ledger.operations if operation.operation == "mul"]
@@ -37,7 +37,7 @@ def test_every_parenthesisation_conserves_at_each_product(settings, n):
 def test_a_perceptron_loses_relevance_to_its_biases_alone(settings):
     """With biases, ε-LRP loses relevance to them at the two linear maps, and nowhere else."""
     model, _ = control.perceptron(settings.seed, settings.dtype, settings.device)
-    case = control.points(settings.seed, settings.dtype, settings.device)
+    case = cases.points(settings.seed, settings.dtype, settings.device)
     for i in (0, 2):
         bias = torch.linspace(-1, 1, model[i].out_features).to(model[i].weight)
         model[i].bias = torch.nn.Parameter(bias)

@@ -9,8 +9,9 @@ import torch
 from faithcheck.axioms import Settings, check_explainer, plan
 from faithcheck.explainers import AttnLRP, GradientTimesInput
 from faithcheck.models import registered_pairs
-from faithcheck.reports import selection
-from faithcheck.reports.expectations_file import ExpectationsError, load
+from faithcheck.reports.options import OptionError
+from faithcheck.reports.options.expectations import load, refuse_stale
+from faithcheck.reports.options.explainer_timeout import choose_timeout
 from faithcheck.reports.pages import wording
 
 CONTROL, PRODUCT = (registered_pairs()[name] for name in ("control.mlp", "product.x1x2x3"))
@@ -129,7 +130,7 @@ def test_the_file_takes_precedence_over_pair_and_explainer_on_its_subject_alone(
     ],
 )
 def test_a_malformed_file_of_expectations_is_refused(tmp_path, entries, message):
-    with pytest.raises(ExpectationsError, match=message):
+    with pytest.raises(OptionError, match=message):
         load(toml(tmp_path / "e.toml", *entries))
 
 
@@ -143,8 +144,8 @@ def test_a_malformed_file_of_expectations_is_refused(tmp_path, entries, message)
     ],
 )
 def test_a_stale_entry_is_refused_before_the_run(tmp_path, change, message):
-    with pytest.raises(selection.SelectionError, match=message):
-        selection.refuse_stale([Halved()], [PRODUCT], load(toml(tmp_path / "e.toml", entry(**change))))
+    with pytest.raises(OptionError, match=message):
+        refuse_stale([Halved()], [PRODUCT], load(toml(tmp_path / "e.toml", entry(**change))))
 
 
 class Hangs:
@@ -189,8 +190,8 @@ def test_an_explainer_that_hangs_is_stopped():
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
 def test_an_impossible_time_limit_is_refused(seconds):
-    with pytest.raises(selection.SelectionError, match="--explainer-timeout: the seconds are above 0 and finite"):
-        selection.choose_timeout(seconds)
+    with pytest.raises(OptionError, match="--explainer-timeout: the seconds are above 0 and finite"):
+        choose_timeout(seconds)
 
 
 class NeedsAGPU:
