@@ -216,6 +216,17 @@ def test_check_takes_axioms_pairs_and_seed(theirs):
     assert {one["axiom"] for one in document["records"]} == {"loo", "dummy"}
     assert {one["subject"].split(".")[0] for one in document["records"]} == {"linear_attention", "probe"}
     assert {one["seed"] for one in document["records"]} == {3}
+    assert document["settings"]["not_applicable"] == []
+
+
+def test_the_document_names_the_axioms_that_do_not_apply(theirs, capsys):
+    axioms = ["--axiom", "invariance", "--axiom", "conservation"]
+    assert exit_code("check", "loo", *axioms, "--pairs", PAIR, "--json", "a.json") == 0
+    document = results.load(theirs / "a.json")
+    ((axiom, explainer),) = {(row["axiom"], row["explainer"]) for row in document["settings"]["not_applicable"]}
+    assert (axiom, explainer) == ("conservation", "loo")
+    assert {one["axiom"] for one in document["records"]} == {"invariance"}
+    assert "conservation does not apply to loo: " in " ".join(capsys.readouterr().out.split())
 
 
 def test_check_ends_with_1_for_a_red_record_and_with_0_for_a_skip(theirs, capsys):
@@ -254,6 +265,8 @@ def test_check_takes_expectations_and_a_time_limit(theirs, capsys):
         (["loo", "--axiom", "invarience"], "--axiom=invarience: unknown axiom 'invarience': did you mean invariance"),
         (["loo", "--pairs", "nope.*"], "matches no pair"),
         (["loo", "--axiom", "symbolic", "--pairs", "control.mlp"], "nothing to check: symbolic"),
+        (["loo", "--axiom", "conservation"], "nothing to check: conservation on the"),
+        (["loo", "--axiom", "conservation"], "conservation does not apply to loo: "),
         (["loo", "--device", "nope"], "--device=nope cannot be used"),
         (["loo", "--json", "none/a.json"], "the folder none does not exist"),
         (["loo", "--md"], "--md needs a path where there is no --json"),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from faithcheck.explainers import builtin_explainers
 from faithcheck.reports import plugin
 from faithcheck.reports.options.markers import marker_names
 from faithcheck.tests.helpers.processes import run
@@ -272,6 +273,13 @@ def test_slow_tests_run_only_if_they_are_named(expression, argument, runs):
     plugin.pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
     assert items == ([slow, fast, theirs] if runs else [fast, theirs])
     assert deselected == ([] if runs else [slow])
+
+
+def test_the_skip_of_an_axiom_that_does_not_apply_gives_the_reason():
+    suite_run = SimpleNamespace(explainers=[builtin_explainers()["loo"]])
+    assert plugin._no_check("conservation", suite_run).startswith("conservation does not apply to loo: ")
+    suite_run.explainers.append(builtin_explainers()["attnlrp"])
+    assert plugin._no_check("conservation", suite_run) == "conservation: no check on the pairs of this run"
 
 
 def test_marker_names_are_found_without_arguments():
