@@ -1,0 +1,146 @@
+"""The state of a model that explainers change: attributes, hooks, weights, gradients, and the methods of its classes.
+
+Compared before and after a block of code, and put back: train mode, hooks, weights, buffers, ``requires_grad``,
+``.grad``, submodules, attributes, configuration, methods, and the methods of the classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from faithcheck.axioms.engine.namespaces import (
+    Changes,
+    ClassSnapshot,
+    Namespace,
+    equal,
+    is_function,
+    put_back,
+    report,
+    same_objects,
+)
+
+TRANSFORMERS_HOOKS = "_output_capturing_hooks_installed"
+"""The attribute by which transformers remembers that it put its hooks on a module, at first use."""
+
+
+@dataclass
+class ModuleSnapshot:
+    """One module before a block of code.
+
+    Attributes:
+        where: its name in the model, or the class of the model itself.
+        module: the module.
+        attributes: a shallow copy of its attributes.
+        spaces: its dictionaries of hooks, parameters, buffers, submodules and configuration: name, dictionary, copy.
+    """
+
+    where: str
+    module: nn.Module
+    attributes: Namespace
+    spaces: list[tuple[str, Namespace, Namespace]]
+
+
+class ModelSnapshot:
+    """A model before a block of code."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modules = []
+        classes: dict[type, None] = {}
+        for name, module in model.named_modules():
+            attributes = vars(module)
+            spaces = [(key, space, dict(space)) for key, space in attributes.items() if _is_registry(key, space)]
+            if hasattr(config := attributes.get("config"), "__dict__"):
+                spaces.append(("_config", vars(config), dict(vars(config))))
+            self.modules.append(ModuleSnapshot(name or type(model).__name__, module, dict(attributes), spaces))
+            classes.update(dict.fromkeys(owner for owner in type(module).__mro__ if owner is not object))
+        self.classes = [ClassSnapshot(owner) for owner in classes]
+        self.tensors = [
+            TensorSnapshot(name, tensor) for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        ]
+
+    def restore(self, changes: Changes) -> None:
+        """Put back what changed, and report it."""
+        for snapshot in self.modules:
+            _restore_attributes(snapshot, changes)
+            for key, space, before in snapshot.spaces:
+                if not same_objects(space, before):
+                    what = "hooks" if "_hooks" in key else f"replaced {key[1:]}"
+                    report(changes, what, [snapshot.where])
+                    put_back(space, before)
+        for owner in self.classes:
+            owner.restore(changes)
+        for tensor in self.tensors:
+            tensor.restore(changes)
+
+
+def _is_registry(key: str, space: object) -> bool:
+    return isinstance(space, dict) and ("_hooks" in key or key in ("_parameters", "_buffers", "_modules"))
+
+
+def _restore_attributes(snapshot: ModuleSnapshot, changes: Changes) -> None:
+    """Put back train mode, patched methods of the instance, and public attributes that are new or have another value.
+
+    Private attributes belong to the module, but for the flag of transformers' hooks: if the hooks were taken away and
+    the flag stayed, transformers would never put them there again.
+    """
+    before, now, where = snapshot.attributes, vars(snapshot.module), snapshot.where
+    if same_objects(now, before):
+        return
+    if now.get("training") is not before["training"]:
+        report(changes, "train mode", [where])
+        snapshot.module.training = before["training"]
+    if now.get(TRANSFORMERS_HOOKS) is not before.get(TRANSFORMERS_HOOKS):
+        report(changes, "hooks of transformers", [where])
+        _put(now, TRANSFORMERS_HOOKS, before)
+    changed = [key for key in before if now.get(key) is not before[key]]
+    added = [key for key in now if key not in before]
+    methods = [k for k in changed if is_function(k, before[k])] + [k for k in added if is_function(k, now[k])]
+    plain = [
+        k
+        for k in changed
+        if not k.startswith("_") and k != "training" and not callable(before[k]) and not equal(now.get(k), before[k])
+    ]
+    plain += [k for k in added if not k.startswith("_") and not callable(now[k])]
+    for what, keys in (("patched methods", sorted(methods)), ("attributes", sorted(plain))):
+        report(changes, what, [f"{where}.{key}" for key in keys])
+        for key in keys:
+            _put(now, key, before)
+
+
+class TensorSnapshot:
+    """A parameter or buffer before a block of code."""
+
+    def __init__(self, where: str, tensor: Tensor) -> None:
+        self.where, self.tensor = where, tensor
+        self.values = tensor.detach().clone()
+        self.requires_grad = tensor.requires_grad
+        self.hooks = dict(tensor._backward_hooks or {})
+        self.gradient = None if tensor.grad is None else tensor.grad.detach().clone()
+
+    def restore(self, changes: Changes) -> None:
+        """Put back what changed, and report it."""
+        tensor = self.tensor
+        if not equal(tensor.detach(), self.values):
+            report(changes, "weights", [self.where])
+            tensor.data = self.values
+        hooks = tensor._backward_hooks
+        if (hooks or self.hooks) and dict(hooks or {}) != self.hooks:
+            report(changes, "hooks of tensors", [self.where])
+            if hooks is not None:
+                put_back(hooks, self.hooks)
+        if (tensor.grad is not None or self.gradient is not None) and not equal(tensor.grad, self.gradient):
+            report(changes, ".grad", [self.where])
+            tensor.grad = self.gradient
+        if tensor.requires_grad != self.requires_grad:
+            report(changes, "requires_grad", [self.where])
+            tensor.requires_grad_(self.requires_grad)
+
+
+def _put(namespace: Any, key: str, before: Namespace) -> None:
+    if key in before:
+        namespace[key] = before[key]
+    else:
+        namespace.pop(key, None)

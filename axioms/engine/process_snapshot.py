@@ -1,0 +1,253 @@
+"""The state of the process that explainers change: settings, modes, random states, functions and classes.
+
+Compared before and after a block of code, and put back:
+
+* torch's settings, global hooks, and the modes that are entered: function modes (a default device is one), dispatch
+  modes, inference mode, hooks of saved tensors;
+* the random states of torch, NumPy and Python; NumPy's error state;
+* functions and classes of torch, and of the loaded modelling modules of transformers;
+* environment variables, warnings filters and signal handlers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import is_
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.utils import _python_dispatch
+
+from faithcheck.axioms.engine.namespaces import (
+    Changes,
+    ClassSnapshot,
+    equal,
+    is_function,
+    put_back,
+    report,
+    same_objects,
+    unpatched,
+)
+
+RANDOM = "random state"
+
+SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "gradient mode": (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "anomaly mode": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    "deterministic algorithms": (
+        lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+        lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+    ),
+    "autocast": (lambda: torch.is_autocast_enabled("cpu"), partial(torch.set_autocast_enabled, "cpu")),
+    "autocast of CUDA": (lambda: torch.is_autocast_enabled("cuda"), partial(torch.set_autocast_enabled, "cuda")),
+    "cuDNN benchmark": (
+        lambda: torch.backends.cudnn.benchmark,
+        lambda value: setattr(torch.backends.cudnn, "benchmark", value),
+    ),
+    "cuDNN deterministic": (
+        lambda: torch.backends.cudnn.deterministic,
+        lambda value: setattr(torch.backends.cudnn, "deterministic", value),
+    ),
+    "flash attention": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
+    "memory-efficient attention": (
+        torch.backends.cuda.mem_efficient_sdp_enabled,
+        torch.backends.cuda.enable_mem_efficient_sdp,
+    ),
+    "attention written out": (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
+    "float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "threads": (torch.get_num_threads, torch.set_num_threads),
+    "error state of NumPy": (np.geterr, lambda value: np.seterr(**value)),
+    "environment variables": (lambda: dict(os.environ), lambda value: put_back(os.environ, value)),
+    "warnings filters": (lambda: list(warnings.filters), lambda value: _set_filters(value)),
+}
+"""Settings of the process, each with how to read and how to set it."""
+
+
+class ProcessSnapshot:
+    """The state of the process before a block of code."""
+
+    def __init__(self) -> None:
+        self.namespaces = _current_namespaces()
+        self.modes = ModesSnapshot()
+        self.hooks = [
+            (name, space, dict(space))
+            for name, space in vars(torch_module).items()
+            if name.startswith("_global_") and isinstance(space, dict)
+        ]
+        self.settings = [
+            (what, read(), read, write) for what, (read, write) in (*SETTINGS.items(), *_random_states().items())
+        ]
+        self.signals = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def restore(self, changes: Changes) -> None:
+        """Put back what changed, and report it."""
+        self.modes.restore(changes)  # first: inside a mode that is still entered, every other call could go wrong
+        for name, space, before in self.hooks:
+            if not same_objects(space, before):
+                report(changes, "global hooks", [name])
+                put_back(space, before)
+        self.namespaces.restore(changes)
+        for what, before, read, write in self.settings:
+            if not equal(read(), before):
+                report(changes, what, [""])
+                write(before)
+        numbers = [number for number, handler in self.signals.items() if signal.getsignal(number) is not handler]
+        if numbers and threading.current_thread() is threading.main_thread():
+            report(changes, "signal handlers", [signal.Signals(number).name for number in numbers])
+            for number in numbers:
+                signal.signal(number, self.signals[number])
+
+
+class NamespacesSnapshot:
+    """The functions and classes that explainers patch: those of torch and of loaded modelling code."""
+
+    def __init__(self) -> None:
+        self.loaded = len(sys.modules)
+        self.modules = [(name, module, dict(vars(module))) for name, module in _modules_of_functions()]
+        self.classes = [ClassSnapshot(owner) for owner in _classes_of_layers()]
+
+    def current(self) -> bool:
+        """Whether no module was loaded and nothing patched since the snapshot."""
+        return (
+            self.loaded == len(sys.modules)
+            and all(unpatched(vars(module), before) for _, module, before in self.modules)
+            and all(owner.unchanged() for owner in self.classes)
+        )
+
+    def restore(self, changes: Changes) -> None:
+        """Put back what changed, and report it. A new function in a module is no change: loading code adds them."""
+        for name, module, before in self.modules:
+            now = vars(module)
+            if not unpatched(now, before):
+                changed = [k for k, value in before.items() if now.get(k) is not value and is_function(k, value)]
+                report(changes, "patched functions", [f"{name}.{key}" for key in changed])
+                for key in changed:
+                    setattr(module, key, before[key])
+        for owner in self.classes:
+            owner.restore(changes)
+
+
+_latest: list[NamespacesSnapshot] = []
+
+
+def _current_namespaces() -> NamespacesSnapshot:
+    """The latest snapshot if it is current, since comparing takes less time than copying; otherwise a new one."""
+    if not _latest or not _latest[0].current():
+        _latest[:] = [NamespacesSnapshot()]
+    return _latest[0]
+
+
+class ModesSnapshot:
+    """The modes that are entered: of functions (a default device is one), dispatch, inference, and saved tensors."""
+
+    def __init__(self) -> None:
+        self.functions = list(_function_modes())
+        self.device = getattr(_device_holder(), "device_context", None)
+        self.dispatch = list(_python_dispatch._get_current_dispatch_mode_stack())
+        self.inference = torch.is_inference_mode_enabled()
+        self.saved_tensors = _saved_tensor_hooks()
+
+    def restore(self, changes: Changes) -> None:
+        """Put back what changed, and report it."""
+        now = _function_modes()
+        if len(now) != len(self.functions) or not all(map(is_, now, self.functions)):
+            names = ", ".join(type(mode).__name__ for mode in now) or "left"
+            report(changes, "default device or function mode", [names])
+            overrides = cast(Any, torch.overrides)
+            while _function_modes():
+                overrides._pop_mode()
+            for mode in self.functions:
+                overrides._push_mode(mode)
+            _device_holder().device_context = self.device
+        dispatch = _python_dispatch._get_current_dispatch_mode_stack()
+        if len(dispatch) != len(self.dispatch) or not all(map(is_, dispatch, self.dispatch)):
+            report(changes, "dispatch mode", [", ".join(type(mode).__name__ for mode in dispatch) or "left"])
+            while _python_dispatch._get_current_dispatch_mode_stack():
+                _python_dispatch._pop_mode()
+            for mode in self.dispatch:
+                _python_dispatch._push_mode(mode)
+        if _saved_tensor_hooks() != self.saved_tensors:
+            report(changes, "hooks of saved tensors", [""])
+            while _saved_tensor_hooks() not in (None, self.saved_tensors):
+                torch._C._autograd._pop_saved_tensors_default_hooks()
+        if torch.is_inference_mode_enabled() != self.inference:
+            report(changes, "inference mode", [""])
+            guard = torch._C._InferenceMode(self.inference)
+            guard.__enter__()
+            _guards.append(guard)  # torch leaves the mode when the guard is deleted
+
+
+_guards: list[Any] = []
+_SIGNALS = sorted(signal.valid_signals())
+
+
+def _function_modes() -> list[Any]:
+    stack: list[Any] = cast(Any, torch.overrides)._get_current_function_mode_stack()
+    return stack
+
+
+def _device_holder() -> Any:
+    return cast(Any, torch)._GLOBAL_DEVICE_CONTEXT
+
+
+def _saved_tensor_hooks() -> Any:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def _modules_of_functions() -> list[tuple[str, Any]]:
+    """The modules whose functions explainers patch: of torch, and the loaded modelling modules of transformers."""
+    names = [name for name in sys.modules if name in TORCH_MODULES or name.startswith("torch.nn.") or _has_models(name)]
+    return [(name, sys.modules[name]) for name in names if sys.modules[name] is not None]
+
+
+TORCH_MODULES = ("torch", "torch.functional", "torch.autograd", "torch.autograd.function", "torch.nn")
+
+
+def _has_models(name: str) -> bool:
+    """Whether a module of transformers has code that models run."""
+    package, *parts = name.split(".")
+    starts = ("modeling_", "activations", "masking_utils", "pytorch_utils", "integrations")
+    return package == "transformers" and any(part.startswith(starts) for part in parts)
+
+
+def _classes_of_layers() -> list[type]:
+    """The tensor classes, and every loaded class of modules of torch and transformers."""
+    classes: list[type] = [Tensor, nn.Parameter]
+    pending: list[type] = [nn.Module]
+    seen: set[type] = set()
+    while pending:
+        owner = pending.pop()
+        if owner not in seen:
+            seen.add(owner)
+            classes.append(owner)
+            pending += [
+                c for c in owner.__subclasses__() if c.__module__.partition(".")[0] in ("torch", "transformers")
+            ]
+    return classes
+
+
+def _random_states() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    states: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+        f"{RANDOM} of torch": (torch.get_rng_state, torch.set_rng_state),
+        f"{RANDOM} of NumPy": (partial(np.random.get_state, legacy=True), np.random.set_state),
+        f"{RANDOM} of Python": (random.getstate, random.setstate),
+    }
+    if torch.cuda.is_available():
+        states[f"{RANDOM} of CUDA"] = (torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all)
+    return states
+
+
+def _set_filters(filters: Sequence[Any]) -> None:
+    warnings.filters[:] = filters  # type: ignore[index]
+    cast(Any, warnings)._filters_mutated()
