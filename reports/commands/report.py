@@ -20,7 +20,7 @@ def main(arguments: argparse.Namespace) -> int:
     is_alignment = document.get("kind") == results.ALIGNMENT
     pages = alignment if is_alignment else report
     written = [arguments.results]
-    for name, view in (("md", pages.to_markdown), ("html", pages.to_html)):  # type: ignore[attr-defined]
+    for name, view in (("md", pages.to_markdown), ("html", pages.to_html)):
         beside = arguments.results.with_suffix(f".{name}")
         path = output.page_path(f"--{name}", getattr(arguments, name), beside, written)
         if path is not None:
