@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def tests_of_the_sections():
+def added_tests():
     """The test files that the sections add."""
     paths = [path for title in FILES_TOUCHED for path, _, _ in edits(sections()[title])]
     return sorted({path for path in paths if path.startswith("tests/")})
@@ -90,7 +90,7 @@ def test_the_extensions_are_listed_measured_and_shown(copy):
 
     pairs = [pair, "control.mlp", *(f"{transform}_{name}" for name in ("bert", "gpt2", architecture))]
     explainers = ["loo", "attnlrp", explainer]
-    files = ["tests/test_axioms.py", *tests_of_the_sections()]
+    files = ["tests/test_axioms.py", *added_tests()]
     options = [*(f"--pairs={name}" for name in pairs), *(f"--explainer={name}" for name in explainers)]
     selection = f"equivalence or invariance or {axiom} or unit"
     copy.run("-c", RUN_AND_LIST, "-q", "-m", selection, *files, *options, "--axioms-json=new.json")
