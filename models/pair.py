@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -12,34 +12,7 @@ import torch
 from torch import nn
 
 from faithcheck.models.case import Case
-from faithcheck.models.expectation import (
-    ALL_LRP,
-    INVARIANT_BY_DEFINITION,
-    Expectation,
-    Expectations,
-    Predict,
-    Verdict,
-    expect,
-    expect_lrp,
-)
-
-__all__ = [
-    "ALL_LRP",
-    "INVARIANT_BY_DEFINITION",
-    "Build",
-    "Expectation",
-    "Expectations",
-    "MakeCase",
-    "Pair",
-    "Predict",
-    "Verdict",
-    "equivalent_pair",
-    "expect",
-    "expect_lrp",
-    "random_points",
-    "register",
-    "registered_pairs",
-]
+from faithcheck.models.expectation import Expectations
 
 Build: TypeAlias = Callable[[int, torch.dtype, torch.device], tuple[nn.Module, nn.Module]]
 MakeCase: TypeAlias = Callable[[int, torch.dtype, torch.device], Case]
@@ -66,7 +39,7 @@ class Pair:
     case: MakeCase
     why: str
     cite: str = ""
-    expected: Mapping[tuple[str, str], Expectation] = field(default_factory=dict)
+    expected: Expectations = field(default_factory=dict)
     axioms: frozenset[str] = frozenset({"invariance", "completeness", "loo"})
     control: bool = False
 

@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 from faithcheck.axioms.engine.verdicts import Measurement
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.models.pair import Expectation, Pair
+from faithcheck.models.expectation import Expectation
+from faithcheck.models.pair import Pair
 
 Measure = TypeVar("Measure", bound=Callable[..., Measurement])
 NotApplicable: TypeAlias = Callable[[Explainer], str | None]

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.engine.axiom import Axiom
+from faithcheck.axioms.engine.built_pairs import built, discard
 from faithcheck.axioms.engine.expectations import SuppliedExpectation
 from faithcheck.axioms.engine.left_behind import RANDOM, restored
 from faithcheck.axioms.engine.record import Record
@@ -29,7 +30,8 @@ from faithcheck.axioms.equivalence import NotAPair
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.models.case import Case
-from faithcheck.models.pair import Expectation, Pair
+from faithcheck.models.expectation import Expectation
+from faithcheck.models.pair import Pair
 
 NEEDS_CUDA = "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|no CUDA-capable device"
 """Torch's error messages where a GPU is asked for and the machine has none."""
@@ -115,13 +117,19 @@ class Check:
     def run(self, settings: Settings) -> Record:
         """Build, measure and settle. An error of the explainer or the pair becomes a record of status ``error``."""
         try:
-            # Every check has fresh models and its own random numbers, so that no check influences another.
+            # Every check has its own random numbers, and models that no check changed, so that none influences another.
             with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
                 torch.manual_seed(settings.seed)
-                return self._measure_and_settle(settings)
+                record = self._measure_and_settle(settings)
+                if "left behind" in record.detail:
+                    discard(self.pair)
+                return record
         except NotAPair as refusal:  # its message is complete: a traceback would add nothing
+            discard(self.pair)
             return self._record(settings, Status.ERROR, detail={"error": str(refusal)})
         except (Exception, SystemExit, TimedOut) as error:
+            if not isinstance(error, Unsupported):
+                discard(self.pair)
             return self._record_of_error(settings, error)
 
     def _record_of_error(self, settings: Settings, error: BaseException) -> Record:
@@ -142,13 +150,17 @@ class Check:
 
     def _measure_and_settle(self, settings: Settings) -> Record:
         models = self._models(settings)
+        torch.manual_seed(settings.seed)  # whether the models were built now or held from an earlier check
         case = self.pair.case(settings.seed, settings.dtype, settings.device)
         measurement = self._measure(models, case, settings)
         if measurement.gap is not None and not math.isfinite(measurement.gap):
             where = f" at {measurement.detail['told apart by']}" if "told apart by" in measurement.detail else ""
             raise ValueError(f"the gap is {measurement.gap}: an output or a gradient is NaN or infinite{where}")
         expectation = self.expectation
-        predicted = expectation.predict(*models, case) if expectation.predict else None
+        predicted = None
+        if expectation.predict is not None:
+            with restored(*models):
+                predicted = expectation.predict(*models, case)
         scale = measurement.scale
         status, error = settle(measurement, expectation, predicted)
         detail = dict(measurement.detail)
@@ -169,7 +181,7 @@ class Check:
         )
 
     def _models(self, settings: Settings) -> tuple[nn.Module, ...]:
-        f, g = self.pair.build(settings.seed, settings.dtype, settings.device)
+        f, g = built(self.pair, settings.seed, settings.dtype, settings.device)
         return {"": (f, g), "f": (f,), "g": (g,)}[self.side]
 
     def _measure(self, models: Sequence[nn.Module], case: Case, settings: Settings) -> Measurement:

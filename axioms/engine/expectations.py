@@ -14,7 +14,8 @@ from faithcheck.axioms.engine.axiom import Axiom
 from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.registry import builtin_explainers, unknown_name
-from faithcheck.models.pair import Expectation, Pair, registered_pairs
+from faithcheck.models.expectation import Expectation
+from faithcheck.models.pair import Pair, registered_pairs
 
 
 @dataclass(frozen=True)

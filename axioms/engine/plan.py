@@ -18,7 +18,9 @@ from faithcheck.models.pair import Pair
 def plan(
     axiom: str, explainers: Iterable[Explainer], pairs: Iterable[Pair], supplied: Sequence[SuppliedExpectation] = ()
 ) -> list[Check]:
-    """Every check of an axiom: explainers × pairs, or explainers × both models of each pair.
+    """Every check of an axiom: pairs × explainers, or both models of each pair × explainers.
+
+    The checks of a pair follow each other, so that its models are built once.
 
     Explainers to which the axiom does not apply are left out: see `not_applicable`.
 
@@ -39,10 +41,10 @@ def plan(
     checked: list[Explainer | None] = [*applicable] if planned.needs_explainer else [None]
     return [
         Check(axiom, explainer, pair, side, supplied)
-        for explainer in checked
         for pair in pairs
         if planned.is_measured_on(pair)
         for side in planned.sides(pair)
+        for explainer in checked
     ]
 
 

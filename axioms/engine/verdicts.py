@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from faithcheck.axioms.engine.statuses import Status
-from faithcheck.models.pair import Expectation
+from faithcheck.models.expectation import Expectation
 
 
 @dataclass(frozen=True)

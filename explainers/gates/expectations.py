@@ -31,9 +31,9 @@ from faithcheck.models.closed_forms import (
     leave_one_out_of,
     loo_disagreement,
 )
+from faithcheck.models.expectation import Expectations, expect
 from faithcheck.models.networks import scalar_product, sundararajan
 from faithcheck.models.networks.probes import missed_change
-from faithcheck.models.pair import Expectations, expect
 
 GROUPS = 4
 

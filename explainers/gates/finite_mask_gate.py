@@ -14,7 +14,7 @@ from faithcheck.explainers.gates.expectations import TANGENT
 from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS, GateRemoval, gates_attention, removal_in_words
 from faithcheck.explainers.gates.input_gates import gradient_times_difference
 from faithcheck.models.case import Case
-from faithcheck.models.pair import Expectation
+from faithcheck.models.expectation import Expectation
 
 
 @builtin

@@ -17,7 +17,7 @@ from faithcheck.explainers.gates.input_gates import input_gate_effects
 from faithcheck.explainers.loo.removal import Replacement, outputs_without
 from faithcheck.explainers.protocol import per_feature
 from faithcheck.models.case import Case
-from faithcheck.models.pair import Expectation
+from faithcheck.models.expectation import Expectation
 
 OWN_GROUP_WEIGHT = 0.6
 """The weight of φ(½), the finite effect in the pass of a feature's own group."""

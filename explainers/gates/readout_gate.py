@@ -60,7 +60,7 @@ from faithcheck.explainers.gates.readout_copies import (
 from faithcheck.explainers.gates.readout_recording import LayerRecorder, hidden_states, readout_position
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case, select_target
-from faithcheck.models.pair import Expectation
+from faithcheck.models.expectation import Expectation
 
 CANNOT_COPY_ROWS = (
     "layers that compute another readout row when it is run by itself (masks or positions made inside a layer, a "

@@ -72,7 +72,7 @@ from faithcheck.explainers.lrp.provenance import (
 from faithcheck.explainers.lrp.rules.activations import identity_rule
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models.case import Case
-from faithcheck.models.pair import Expectation
+from faithcheck.models.expectation import Expectation
 
 FUNCTIONS_OF_ONE_VALUE = operations_with(Trait.ONE_VALUE, without=(Trait.MODULE, Trait.REARRANGEMENT))
 

@@ -18,14 +18,8 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from faithcheck.models.case import Case
-from faithcheck.models.pair import (
-    ALL_LRP,
-    INVARIANT_BY_DEFINITION,
-    Expectations,
-    equivalent_pair,
-    expect,
-    expect_lrp,
-)
+from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
+from faithcheck.models.pair import equivalent_pair
 
 SIDE, CLASSES = 6, 3
 EXPECTED: Expectations = {

@@ -37,18 +37,10 @@ from faithcheck.models.closed_forms import (
     gradient_under_shift,
     leave_one_out,
 )
+from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
 from faithcheck.models.networks.perceptron import bias_free_perceptron, lrp_under_shift
 from faithcheck.models.networks.scalar_product import ScalarProduct, excess_of_last_factor, left_comb, shift_of_shares
-from faithcheck.models.pair import (
-    ALL_LRP,
-    INVARIANT_BY_DEFINITION,
-    Expectations,
-    Pair,
-    equivalent_pair,
-    expect,
-    expect_lrp,
-    register,
-)
+from faithcheck.models.pair import Pair, equivalent_pair, register
 from faithcheck.models.pairs import linear_attention
 from faithcheck.models.pairs.cases import WIDTH, factors, points, sentences
 from faithcheck.models.pairs.product import BILINEAR_RULE, LRP_OF_PRODUCTS

@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, Predict, expect, expect_lrp
 from faithcheck.models.networks.counterexamples import (
     distributed_gap,
     exp_of_sum_gap,
@@ -21,17 +22,7 @@ from faithcheck.models.networks.counterexamples import (
     tanh_by_sigmoid_gap,
 )
 from faithcheck.models.networks.expressions import Expression, Input, Term, apply, features
-from faithcheck.models.pair import (
-    ALL_LRP,
-    INVARIANT_BY_DEFINITION,
-    Build,
-    Expectations,
-    Pair,
-    Predict,
-    expect,
-    expect_lrp,
-    register,
-)
+from faithcheck.models.pair import Build, Pair, register
 from faithcheck.models.pairs.cases import factors
 from faithcheck.models.pairs.product import BILINEAR_RULE, LRP_OF_PRODUCTS
 

@@ -16,15 +16,8 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.pair import (
-    ALL_LRP,
-    INVARIANT_BY_DEFINITION,
-    Expectations,
-    equivalent_pair,
-    expect,
-    expect_lrp,
-    random_points,
-)
+from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
+from faithcheck.models.pair import equivalent_pair, random_points
 
 FEATURES, HIDDEN, CLASSES = 6, 10, 3
 EXPECTED: Expectations = {

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.data.handwritten_digits import load_digits
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
 from faithcheck.models.networks.linear_attention import LinearAttention, LinearAttentionBlock, Order
 from faithcheck.models.networks.linear_attention_closed_forms import (
     ATTNLRP,
@@ -25,7 +26,7 @@ from faithcheck.models.networks.linear_attention_closed_forms import (
     loo_excess,
     path_completeness_error,
 )
-from faithcheck.models.pair import INVARIANT_BY_DEFINITION, Expectations, equivalent_pair, expect, expect_lrp
+from faithcheck.models.pair import equivalent_pair
 from faithcheck.models.training.weights_cache import trained
 
 IMAGES = 8

@@ -13,7 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.pair import ALL_LRP, INVARIANT_BY_DEFINITION, equivalent_pair, expect_lrp, random_points
+from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, expect_lrp
+from faithcheck.models.pair import equivalent_pair, random_points
 
 
 class Maxout(nn.Module):

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from faithcheck.models.case import Case
+from faithcheck.models.expectation import ALL_LRP, Expectations, expect
 from faithcheck.models.networks.probes import (
     PositionalAttention,
     Probe,
@@ -33,7 +34,7 @@ from faithcheck.models.networks.probes import (
     sigmoids,
     tied_perceptron,
 )
-from faithcheck.models.pair import ALL_LRP, Build, Expectations, MakeCase, Pair, expect, random_points, register
+from faithcheck.models.pair import Build, MakeCase, Pair, random_points, register
 from faithcheck.models.pairs.cases import padded_sentences
 from faithcheck.models.pairs.control import COPIES, GRADIENT, OF_EVERY_FUNCTION, ROLLOUT, SUNDARARAJAN, WHY
 from faithcheck.models.pairs.control import bert as bert_copies

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect, expect_lrp
 from faithcheck.models.networks.scalar_product import (
     ScalarProduct,
     Tree,
@@ -18,7 +19,7 @@ from faithcheck.models.networks.scalar_product import (
     parenthesisations,
     reassociation_gap,
 )
-from faithcheck.models.pair import INVARIANT_BY_DEFINITION, Build, Pair, expect, expect_lrp, register
+from faithcheck.models.pair import Build, Pair, register
 from faithcheck.models.pairs.cases import factors
 
 BILINEAR_RULE = "arXiv 2510.18810, Eqs. 3–4"

@@ -18,9 +18,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
 from faithcheck.models.networks.linear_attention_closed_forms import association_gap
 from faithcheck.models.networks.scalar_product import Leaf, ProductNode, Tree, evaluate, left_comb
-from faithcheck.models.pair import INVARIANT_BY_DEFINITION, equivalent_pair, expect_lrp, random_points
+from faithcheck.models.pair import equivalent_pair, random_points
 from faithcheck.models.pairs.product import BILINEAR_RULE, SYMBOLIC
 
 TOKENS, WIDTH = 2, 2

@@ -31,15 +31,8 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case, select_target
-from faithcheck.models.pair import (
-    INVARIANT_BY_DEFINITION,
-    Expectations,
-    Pair,
-    Predict,
-    equivalent_pair,
-    expect_lrp,
-    register,
-)
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, Predict, expect_lrp
+from faithcheck.models.pair import Pair, equivalent_pair, register
 from faithcheck.models.pairs.cases import WIDTH, points, sentences
 
 Softmax: TypeAlias = Callable[[Tensor], Tensor]

@@ -22,7 +22,8 @@ from typing import Any
 
 from faithcheck.axioms.engine.expectations import SuppliedExpectation, refuse_stale_expectations
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.models.pair import Expectation, Pair
+from faithcheck.models.expectation import Expectation
+from faithcheck.models.pair import Pair
 from faithcheck.reports.options import OptionError
 
 VERDICTS = ("HOLDS", "VIOLATES", "ERROR")

@@ -148,7 +148,7 @@ def check(explainer, pair: Pair, models=None) -> str | None:
 
 
 def parameter(name: str):
-    """A pair's name as a parameter; pairs of the trained BERT are slow, and those of the small one have its transforms."""
+    """A pair's name as a parameter; the pairs of the trained BERT are slow, and repeat those of the small one."""
     return pytest.param(name, marks=pytest.mark.slow if name.endswith("_trained") else ())
 
 
