@@ -21,7 +21,7 @@ def no_ledger(explainer: Explainer) -> str | None:
     """Why an explainer has no conservation ledger; None for LRP, which has one."""
     if isinstance(explainer, LRP):
         return None
-    return "it passes no relevance from operation to operation: only LRP has a conservation ledger"
+    return "it passes no relevance from operation to operation: only LRP keeps a ledger"
 
 
 @axiom("conservation", "every operation passes on the relevance that it received", not_applicable=no_ledger)
@@ -37,7 +37,7 @@ def conservation(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
         ValueError: the ledger does not balance: relevance was lost without a named cause.
     """
     if not isinstance(explainer, LRP):
-        raise Unsupported(no_ledger(explainer))
+        raise Unsupported(f"{explainer.name}: {no_ledger(explainer)}")
     ledger, tol = conservation_ledger(explainer, model, case), tolerance(case.inputs)
     if not ledger.gap <= tol:
         raise ValueError(
