@@ -1,6 +1,7 @@
 """The pytest plugin, mostly as a user runs it: in a project whose packages have the names of those of faithcheck."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -285,3 +286,11 @@ def test_the_skip_of_an_axiom_that_does_not_apply_gives_the_reason():
 def test_marker_names_are_found_without_arguments():
     assert marker_names("invariance and not (slow or bench)") == ["invariance", "slow", "bench"]
     assert marker_names("device(serial='abc')") == ["device"]
+
+
+def test_a_missing_checkpoint_is_one_line_before_the_run(tmp_path):
+    command = [sys.executable, "-m", "pytest", "-p", "faithcheck.reports.plugin", f"--checkpoint={tmp_path}/nowhere"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"ERROR: --checkpoint: {tmp_path}/nowhere: neither a local folder nor" in done.stderr
+    assert "Traceback" not in done.stderr

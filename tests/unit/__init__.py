@@ -1,1 +1,1 @@
-"""Tests of single functions and classes, without subprocesses and virtual environments."""
+"""Tests of single functions and classes; a few start one short process, none builds a virtual environment."""

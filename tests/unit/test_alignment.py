@@ -27,6 +27,7 @@ from faithcheck.reports import results
 from faithcheck.reports.commands.align import AlignRequest, measure
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import alignment as pages
+from faithcheck.reports.pages import alignment_wording
 from faithcheck.tests.helpers import small_models
 from faithcheck.tests.helpers.small_models import WORDS
 
@@ -588,7 +589,7 @@ def compared(low, high, n=9, p=0.01):
     ],
 )
 def test_the_finding_follows_from_the_interval_and_the_test(document, comparison, start, paper):
-    finding = pages.finding(document, compared(*comparison))
+    finding = alignment_wording.finding(document, compared(*comparison))
     assert finding.startswith(start)
     assert f"the paper found {paper} on BERT-base" in finding
 

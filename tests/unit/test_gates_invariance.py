@@ -30,8 +30,7 @@ from faithcheck.axioms.dummy import dummy
 from faithcheck.axioms.engine.verdicts import relative_gap
 from faithcheck.axioms.invariance import invariance
 from faithcheck.axioms.symmetry import symmetry
-from faithcheck.explainers import attention_observer
-from faithcheck.explainers.gates import gate_removal, readout_copies
+from faithcheck.explainers.gates import gate_effects, gate_removal, readout_copies
 from faithcheck.explainers.gates.attention_gates import output_without
 from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate
 from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate
@@ -210,7 +209,7 @@ def test_a_pair_with_one_heads_logits_scaled_is_red(base_model, explainer):
 
 
 def test_a_gate_that_sees_one_head_is_red(monkeypatch):
-    monkeypatch.setattr(attention_observer, "over_heads", lambda values: values[..., 0, :, :])
+    monkeypatch.setattr(gate_effects, "sum_over_heads", lambda values: values[..., 0, :, :])
     pairs = registered_pairs()
     check(FINITE, pairs["basis.value_output_bert"])
     with pytest.raises(AssertionError, match=r"finite_mask_gate on permutation\.heads"):

@@ -164,7 +164,7 @@ def test_terms_are_read_back_from_json(drawn):
 
 @pytest.mark.parametrize("wrong", ["y1", "x0", "x", None, True, [], ["*", "x1"], ["pow", "x1"], [["x1"]], {"x1": 1}])
 def test_json_that_is_no_term_is_refused(wrong):
-    with pytest.raises(ValueError, match=r"no (term|operation)"):
+    with pytest.raises(ValueError, match=r"not a term|no operation"):
         from_json(wrong)
 
 

@@ -254,7 +254,7 @@ def test_removals_that_a_case_does_not_support_are_refused():
     removed = at(bare, [0, 1])
     with pytest.raises(Unsupported, match=r"no forward_arguments\['attention_mask'\].*replacement"):
         AttentionMask().remove(bare, removed)
-    with pytest.raises(Unsupported, match=r"no 'mask' value .* choose another"):
+    with pytest.raises(Unsupported, match=r"no replacement 'mask' .* choose another"):
         Replacement("mask").remove(bare, removed)
     with pytest.raises(Unsupported, match=r"shaped \(7,\), the case's \(3,\)"):
         Resampling(torch.zeros(4, 7)).remove(bare, removed)
