@@ -214,8 +214,8 @@ def test_a_named_entry_point_is_loaded_and_the_report_names_its_package(theirs, 
     assert {record["status"] for record in document["records"]} == {"holds", "recorded"}
     assert document["settings"]["origins"] == {
         "sizes": "entry point their_sizes of their-explainers 1.2",
-        "their_halves": "entry point their_halves of their-explainers 1.2; called as (model, inputs, target), judged by its "
-        "parameters",
+        "their_halves": "entry point their_halves of their-explainers 1.2; "
+        "called as (model, inputs, target), judged by its parameters",
     }
     assert document["settings"]["pair_origins"] == {
         "theirs.twice": "their.pairs, entry point their_pairs of their-explainers 1.2"
