@@ -23,7 +23,7 @@ def restored(*models: nn.Module) -> Iterator[list[str]]:
     Yields:
         The traces, a line for each kind, such as ``train mode (encoder.0 and 4 more)``; filled at the end of the block.
     """
-    snapshots = [ProcessSnapshot(), *map(ModelSnapshot, models)]
+    snapshots: list[ProcessSnapshot | ModelSnapshot] = [ProcessSnapshot(), *map(ModelSnapshot, models)]
     lines: list[str] = []
     try:
         yield lines

@@ -69,7 +69,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "threads": (torch.get_num_threads, torch.set_num_threads),
     "error state of NumPy": (np.geterr, lambda value: np.seterr(**value)),
     "environment variables": (lambda: dict(os.environ), lambda value: put_back(os.environ, value)),
-    "warnings filters": (lambda: list(warnings.filters), lambda value: _set_filters(value)),
+    "warnings filters": (lambda: list(warnings.filters), lambda before: _set_filters(before)),
 }
 """Settings of the process, each with how to read and how to set it."""
 
@@ -183,7 +183,7 @@ class ModesSnapshot:
                 torch._C._autograd._pop_saved_tensors_default_hooks()
         if torch.is_inference_mode_enabled() != self.inference:
             report(changes, "inference mode", [""])
-            guard = torch._C._InferenceMode(self.inference)
+            guard: Any = torch._C._InferenceMode(self.inference)
             guard.__enter__()
             _guards.append(guard)  # torch leaves the mode when the guard is deleted
 
@@ -231,9 +231,8 @@ def _classes_of_layers() -> list[type]:
         if owner not in seen:
             seen.add(owner)
             classes.append(owner)
-            pending += [
-                c for c in owner.__subclasses__() if c.__module__.partition(".")[0] in ("torch", "transformers")
-            ]
+            subclasses: list[type] = owner.__subclasses__()
+            pending += [c for c in subclasses if c.__module__.partition(".")[0] in ("torch", "transformers")]
     return classes
 
 
