@@ -24,9 +24,11 @@ export HF_HUB_OFFLINE := 1
 # The models are small. On a busy machine, a thread that spins while it waits takes more time than the work itself.
 export OMP_WAIT_POLICY := PASSIVE
 
-# The models are too small for threads to help: two processes with one thread each take half the time. Each process
-# takes neighbouring tests, since the checks of one pair share its models.
-PARALLEL := -n 2 --dist worksteal
+# The models are too small for threads to help: two processes with one thread each take half the time. Within the suite
+# a process takes neighbouring checks, which share the models of a pair; otherwise a process takes whole modules, which
+# share their fixtures.
+CHECKS := -n 2 --dist worksteal
+MODULES := -n 2 --dist loadscope
 invariance test unit slow contributing: export OMP_NUM_THREADS := 1
 
 # $(call suite,NAME,ARGUMENTS): run pytest, make the pages, also of a red run, and exit with pytest's exit code.
@@ -43,13 +45,13 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
 
 invariance: $(READY)  ## check implementation invariance over the registry and write the report
-	$(call suite,invariance,$(PARALLEL) -m invariance)
+	$(call suite,invariance,$(CHECKS) -m invariance)
 
 test: lint types  ## ruff, mypy and the whole test suite; writes the report too
-	$(call suite,test,$(PARALLEL))
+	$(call suite,test,$(MODULES))
 
 unit: $(READY)  ## the unit tests alone
-	@$(BIN)/pytest $(PARALLEL) -m unit tests/unit $(ARGS)
+	@$(BIN)/pytest $(MODULES) -m unit tests/unit $(ARGS)
 
 lint: $(READY)  ## ruff: rules and format
 	$(BIN)/ruff check
@@ -77,7 +79,7 @@ bench: $(READY)  ## measure the cost of the explainers
 	$(call suite,bench,-m bench)
 
 slow: $(READY)  ## the tests that take minutes
-	$(call suite,slow,$(PARALLEL) -m slow)
+	$(call suite,slow,$(CHECKS) -m slow)
 
 contributing: $(READY)  ## every extension of CONTRIBUTING.md in a copy of the clone, and the fast suite there
 	@$(BIN)/pytest -m "integration or slow" tests/integration/test_contributing.py $(ARGS)

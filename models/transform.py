@@ -155,7 +155,7 @@ def register_checkpoint(path: str) -> list[Pair]:
     """Register every transform that applies to a trained model, as pairs named ``family.member_checkpoint``.
 
     Args:
-        path: a folder or hub name, as `faithcheck.models.pretrained.text.load` takes it.
+        path: a folder or hub name, as `faithcheck.models.pretrained.loading.load` takes it.
 
     Raises:
         ModelError: the model cannot be loaded, its architecture is unknown, or it cannot be run in float64.

@@ -48,7 +48,7 @@ MARKERS = {
     "remedies": "measures the remedies against Leave-One-Out; runs only if -m or the path names it",
     "peers": "measures other libraries' explainers; runs only if -m or the path names it",
     "slow": "takes minutes; runs only if -m or the path names it",
-    "meta": "tests of the suite itself: unit and integration tests",
+    "meta": "tests of the project itself: unit and integration tests",
     "unit": "tests of single functions and classes",
     "integration": "tests that install, run subprocesses or follow the documentation",
     "axiom(name, ...)": "the test runs the checks of these axioms; each check gets the marker of its axiom",
@@ -66,7 +66,9 @@ _RUN = pytest.StashKey["Run"]()
 
 
 class Run:
-    """The options of this run. The constructor checks all of them.
+    """The options of this run.
+
+    The constructor checks all of them but ``--paper-…``, which the fixture `prepared` checks.
 
     Raises:
         OptionError, DataError: an option cannot be used; the message names it.
@@ -378,7 +380,7 @@ class Reporter:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _settings(self) -> Json:
-        """The settings of the run, with what does not apply of the axioms that left a record."""
+        """The settings of the run, and for each axiom that left a record the explainers to which it does not apply."""
         axioms = [axiom for axiom in AXIOMS if axiom in self.outcomes.axioms()]
         return {**self.run.to_json(), "not_applicable": not_applicable(axioms, self.run.explainers)}
 

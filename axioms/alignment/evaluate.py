@@ -51,7 +51,7 @@ class AlignmentError(ValueError):
 
 
 class Example(Protocol):
-    """One example of the data set, as `faithcheck.models.pretrained.text.Example` is one."""
+    """One example of the data set, as `faithcheck.models.pretrained.example.Example` is one."""
 
     @property
     def features(self) -> Tensor:

@@ -60,7 +60,7 @@ class Check:
         explainer: the explainer that is checked; None where the axiom is about the pair itself.
         pair: the pair on which it is checked.
         side: ``""`` for both models, ``"f"`` or ``"g"`` for one.
-        supplied: the user's expectations, which take precedence over those of the pair and the explainer.
+        supplied: the user's expectations, which take precedence over those of the pair, the explainer and the axiom.
     """
 
     axiom: str
@@ -76,7 +76,7 @@ class Check:
 
     @property
     def id(self) -> str:
-        """``explainer-subject``, as test ids read."""
+        """``explainer-subject``, or the subject alone without an explainer: the end of the ids of tests and records."""
         return f"{self.explainer.name}-{self.subject}" if self.explainer else self.subject
 
     @property
@@ -115,7 +115,11 @@ class Check:
         return AXIOMS[self.axiom]
 
     def run(self, settings: Settings) -> Record:
-        """Build, measure and settle. An error of the explainer or the pair becomes a record of status ``error``."""
+        """Build, measure and settle.
+
+        A refusal becomes a record of status ``unsupported`` (``error`` if an expectation other than ``UNCLAIMED`` is
+        stated), an expected error ``expected error``, any other error of the explainer or the pair ``error``.
+        """
         try:
             # Every check has its own random numbers, and models that no check changed, so that none influences another.
             with torch.random.fork_rng(devices=range(torch.cuda.device_count())):

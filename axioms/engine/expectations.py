@@ -26,7 +26,7 @@ class SuppliedExpectation:
         axiom: its name.
         explainer: its name, or a glob.
         subject: a pair or, with ``.f`` or ``.g``, one of its models, or a glob.
-        expectation: what is expected there. It takes precedence over the pair's and the explainer's expectations.
+        expectation: what is expected there. It takes precedence over those of the pair, the explainer and the axiom.
     """
 
     axiom: str

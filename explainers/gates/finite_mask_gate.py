@@ -26,7 +26,8 @@ class FiniteMaskGate:
     special tokens that draw much attention: without them O changes by much. Derived in `faithcheck.explainers.gates`.
 
     Attributes:
-        removal: see `MaskGate`; by the baseline the gate is linear in the input, and this is `MaskGate`.
+        removal: see `MaskGate`; with removal by the baseline the result equals that of `MaskGate`, because these gates
+            scale the input linearly.
     """
 
     label: ClassVar[str] = "Finite mask gate"

@@ -5,25 +5,27 @@ Most Transformers are read at one position: [CLS], a decoder's last token, a ViT
 
 Derived here:
 
-1. Direct effect. For each feature i a copy of the readout row goes through the layers. It attends to the unchanged keys
-   and values of the other rows and to its own, but not to key i; then it goes through the norm after the last layer, if
-   there is one. The direct effect is the change of the last state times the output's gradient there; what comes after
-   that norm counts as linear.
-2. Which layers and features. Where layers end in no LayerNorm, as in GPT-2, Llama and ViT, each layer adds to one sum
-   that the last norm divides, and no layer can be left out: n copied rows, a forward pass more. Where they end in a
-   LayerNorm, as in BERT, each layer forgets the scale of what came before. There the last third of the layers has most
-   of the direct effect, and few features have much of it: only the eight features with the largest effects are copied,
-   by Σ |effect| over rows and layers of the gates in step 3. The direct effect of the others is by their gates.
-3. Indirect effect. All other rows and layers have gates (`faithcheck.explainers.gates`). The first-order effect follows
-   m_i and the finite effect O(s) = (1 − s)·O + s·(O without i); they differ in A². Neither is nearer to Leave-One-Out
-   everywhere, so their mean is taken.
-4. Long texts, of layers that end in a LayerNorm. There the error is in few features with large effects, and for those
-   in few rows. So the features with the largest effects are removed from the readout row and from the rows in which
-   their effect is largest, in every layer. Copies of these rows attend to each other as changed, and to the other rows
-   unchanged. Two first-order parts are added: the feature's own finite gate in the rows without a copy, and the effect
-   of the copies' changed values on these rows, by the gradient at the values that does not come through the copies. The
-   effect of changed keys on these rows is left out: with it r changed by less than 0.001. If every row is copied, this
-   is Leave-One-Out.
+1. Direct effect. For each feature i that step 2 chooses, a copy of the readout row goes through the layers without
+   attending to key i. It attends to its own key and value, and to the unchanged ones of the other rows. Then it goes
+   through the norm after the last layer, if there is one. The direct effect is the change of the last state times the
+   output's gradient there; what comes after that norm counts as linear.
+2. Which layers and features. Where layers end in no LayerNorm, as in GPT-2, Llama and ViT, all layers add to one sum,
+   which the last norm divides. So every layer is run again with one copied row per feature, as many rows as a forward
+   pass. Where they end in a LayerNorm, as in BERT, each layer forgets the scale of what came before. So the last third
+   of the layers has most of the direct effect, and few features have much of it. In short texts the readout row is
+   copied in these layers for the eight features with the largest Σ |finite effect| over rows and layers. The direct
+   effect of the other features is estimated by their gates.
+3. Indirect effect. All other rows and layers have gates (`faithcheck.explainers.gates`). The first-order effect is the
+   derivative along m_i, and the finite effect is the derivative along O(s) = (1 − s)·O + s·(O without i). For an
+   attention weight A they differ by terms of order A². Neither is nearer to Leave-One-Out everywhere, so their mean is
+   taken, except in step 4.
+4. Texts of 128 features or more, where layers end in a LayerNorm. A few features with large effects cause most of the
+   error, each in a few rows. So each of these features is removed from the readout row and from the rows in which its
+   effect is largest, in every layer. Copies of these rows attend to each other's changed keys and values, and to the
+   unchanged ones of the other rows. Two first-order parts are added for the rows without a copy: the feature's own
+   finite gate there, and the effect of the copies' changed values, by the gradient at the values that does not come
+   through the copies. The effect of changed keys on the rows without a copy is left out: including it changed r by less
+   than 0.001. If every row is copied, this is Leave-One-Out.
 
 If both effects are computed exactly and added up, r with Leave-One-Out is 0.99 (docs/remedies.md). What the gate loses
 beyond that is the curvature of the indirect effect.
@@ -96,7 +98,8 @@ class ReadoutGate:
     """The direct effect exactly, the indirect effect by gates: a forward and a backward pass, and some rows again.
 
     Attributes:
-        removal: see `MaskGate`; by the baseline the gate is linear in the input, and this is `MaskGate`.
+        removal: see `MaskGate`; with removal by the baseline the result equals that of `MaskGate`, because these gates
+            scale the input linearly.
     """
 
     label: ClassVar[str] = "Readout gate"
@@ -188,7 +191,9 @@ class ReadoutGate:
 
     @torch.no_grad()
     def _exact_effects(self, case: Case, recorded: RecordedPass, copies: CopiedRows) -> Tensor:
-        """f − f with each group's rows run without its feature, first-order in the rows without a copy.
+        """How much the output falls if each group's rows are run without its feature.
+
+        Rows without a copy count to first order.
 
         Returns:
             ``(batch, groups)``.

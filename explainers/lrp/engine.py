@@ -178,8 +178,8 @@ class Propagation(TorchFunctionMode):
 class LRP:
     """A method of Layer-wise Relevance Propagation: a table of rules and a stabiliser.
 
-    Bach et al. 2015; Eq. 1 of arXiv 2510.18810. Relevance starts as the explained output itself. If an output has a
-    bias, the bias keeps its share.
+    Bach et al. 2015; Eq. 1 of arXiv 2510.18810. Relevance starts as the explained output itself. A bias that an
+    operation adds keeps its share of the relevance, and does not pass it on.
 
     Attributes:
         name: the explainer's name.
@@ -216,7 +216,8 @@ class LRP:
 
         Raises:
             Unsupported: an operation that carries relevance has no rule; names the operation and the module.
-            ZeroDivisionError: the stabiliser has no sign, and some z is −ε; names the operation and the module.
+            ZeroDivisionError: the stabiliser has no sign, and a denominator z + ε, or 2z + ε of a product, is 0; names
+                the operation and the module.
         """
         propagation, output = self.propagate(model, case)
         (gradient,) = torch.autograd.grad(output.sum(), propagation.point)

@@ -30,7 +30,7 @@ BuildModel: TypeAlias = Callable[[int, torch.dtype, torch.device], nn.Module]
 
 TOKENS, WIDTH, HEADS, CLASSES = 6, 16, 4, 3
 EXAMPLES = 3
-PADDING = 3  # tokens; the pairs of `faithcheck.models.pairs.batching` pad texts by so many
+PADDING = 3  # tokens; the pairs of `faithcheck.models.pairs.batching_and_padding` pad texts by so many
 SMALL_SIZES = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS, "vocab_size": 16}
 SPECIAL_TOKENS = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
 
@@ -146,7 +146,7 @@ def trained(name: str, path: str, blueprint: BuildModel | None = None) -> BaseMo
 
     Args:
         name: see `BaseModel`.
-        path: a folder or hub name, as `faithcheck.models.pretrained.text.load` takes it.
+        path: a folder or hub name, as `faithcheck.models.pretrained.loading.load` takes it.
         blueprint: see `BaseModel`.
 
     Raises:

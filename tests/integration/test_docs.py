@@ -1,9 +1,13 @@
 """The documents are true: tutorials work block by block, links lead somewhere, and paths and modules exist."""
 
+import ast
+import io
 import os
 import re
 import subprocess
 import sys
+import tokenize
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -131,3 +135,85 @@ def test_the_paths_and_modules_that_a_document_names_exist(document):
     for module in re.findall(MODULE, text):
         parts = module.split(".")
         assert is_module(parts) or "/".join(parts) + ".py" in new, f"{document}: faithcheck.{module}"
+
+
+# --- the names in docstrings and comments -----------------------------------------------------------------------------
+
+SOURCES = [path for folder in ("axioms", "explainers", "models", "reports") for path in (CLONE / folder).rglob("*.py")]
+
+
+@cache
+def tree(path):
+    """The syntax of a source file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def prose(source):
+    """The docstrings and comments of a source, those of attributes too."""
+    statements = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
+    strings = [node.value for node in statements if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return [*strings, *(token.string for token in tokens if token.type == tokenize.COMMENT)]
+
+
+def own_names(node):
+    """The names that a module or a class has: its definitions, assignments and imports, also under a condition."""
+    found = {}
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found[child.name] = child
+        elif isinstance(child, ast.Import | ast.ImportFrom):
+            found |= {alias.asname or alias.name: child for alias in child.names}
+        elif isinstance(child, ast.Assign | ast.AnnAssign):
+            targets = child.targets if isinstance(child, ast.Assign) else [child.target]
+            names = [name for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+            found |= {name.id: child for name in names}
+        elif isinstance(child, ast.If | ast.Try | ast.With):
+            found |= own_names(child)
+    return found
+
+
+def resolves(parts):
+    """Whether these parts after ``faithcheck`` name a folder, a module, or an attribute of one."""
+    path, rest = CLONE, list(parts)
+    while rest and (path / rest[0]).is_dir():
+        path /= rest.pop(0)
+    if rest and (path / rest[0]).with_suffix(".py").is_file():
+        path = (path / rest.pop(0)).with_suffix(".py")
+    elif (path / "__init__.py").is_file():
+        path /= "__init__.py"
+    node = tree(path) if path.is_file() else None
+    for name in rest:
+        if not isinstance(node, ast.Module | ast.ClassDef) or (node := own_names(node).get(name)) is None:
+            return False
+    return path != CLONE
+
+
+def unresolved(source):
+    """The dotted names of faithcheck in backticks, in docstrings and comments, that name nothing."""
+    named = {name for text in prose(source) for name in re.findall(r"`(faithcheck(?:\.\w+)+)", text)}
+    return sorted(name for name in named if not resolves(name.split(".")[1:]))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(CLONE).as_posix())
+def test_the_dotted_names_in_docstrings_and_comments_exist(path):
+    assert unresolved(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "exists"),
+    [
+        ("faithcheck.models", True),
+        ("faithcheck.models.pair", True),
+        ("faithcheck.models.pair.Pair", True),
+        ("faithcheck.models.pair.Pair.expected", True),
+        ("faithcheck.axioms.check_explainer", True),
+        ("faithcheck.models.pear", False),
+        ("faithcheck.models.pair.Pear", False),
+        ("faithcheck.models.pair.Pair.expectation_", False),
+        ("faithcheck.pair", False),
+    ],
+)
+@pytest.mark.parametrize("source", ['"""See `NAME`."""', "x = 1  # see ``NAME``", 'x = 1\n"""See `NAME`."""'])
+def test_a_dotted_name_that_names_nothing_is_found(name, exists, source):
+    assert unresolved(source.replace("NAME", name)) == ([] if exists else [name])

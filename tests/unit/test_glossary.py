@@ -29,7 +29,7 @@ GIVEN_UP = {
     r"\bcase\.present\b|\bcase\.ordinary\b": "unpadded, non_special",
     r"\bbypassing\(|_bypassing\b|\"bypassing\"": "bypassed_softmax",
     r"\b(Stated|Bookkeeper|Throughout|OfRows|Watched)\b": "the name in docs/glossary.md",
-    r"\b(second_takes_all|by_rows|linear_in_one)\b": "the rule's name in explainers/lrp/rules.py",
+    r"\b(second_takes_all|by_rows|linear_in_one)\b": "the rule's name in explainers/lrp/rules/",
     r"\bexplainers\.(bypass|parts|origins|adapt|rollout|readout|budget|removal)\b": "the module's new folder",
     r"\breports\.(cli|words|render)\b": "reports.commands, reports.pages",
     # Private words.
