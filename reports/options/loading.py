@@ -49,10 +49,11 @@ def _root(error: BaseException) -> BaseException:
 def _frames_of_the_user(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames outside faithcheck and the import machinery."""
     registry = sys.modules[load_explainer.__module__].__file__ or ""
-    folders = [str(Path(file).resolve().parent) for file in (__file__, registry)]
+    ours = (Path(__file__).resolve().parents[1], Path(registry).resolve().parent)
     frames = traceback.extract_tb(_root(error).__traceback__)
-    return [
-        frame
-        for frame in frames
-        if "importlib" not in frame.filename and not any(frame.filename.startswith(folder) for folder in folders)
-    ]
+    return [frame for frame in frames if "importlib" not in frame.filename and not _is_in(frame.filename, ours)]
+
+
+def _is_in(file: str, folders: tuple[Path, ...]) -> bool:
+    """Whether a file lies in one of the folders; a link is followed, since a traceback has the path of the import."""
+    return any(Path(file).resolve().is_relative_to(folder) for folder in folders)
