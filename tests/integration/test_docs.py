@@ -17,7 +17,11 @@ from faithcheck.axioms import check_explainer
 from faithcheck.tests.helpers.contributing import edits, sections
 
 CLONE = Path(faithcheck.tests.__path__[0]).resolve().parent
-TUTORIALS = ("verify.md", "add_a_pair.md", "read_the_report.md")
+TUTORIALS = (
+    pytest.param("verify.md", marks=pytest.mark.slow),  # each command takes ten seconds to start
+    "add_a_pair.md",
+    pytest.param("read_the_report.md", marks=pytest.mark.slow),
+)
 
 pytestmark = pytest.mark.skipif(not (CLONE / "docs").is_dir(), reason="the docs are in the clone, not in the wheel")
 
