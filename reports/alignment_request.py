@@ -200,7 +200,7 @@ def heading(request: AlignRequest, prepared: Prepared) -> Json:
             "fingerprint": data.fingerprint,
         },
         "settings": {
-            "removal": evaluate.describe_removal(setup.removal),
+            "removal": setup.removal.description,
             "chunk": setup.chunk,
             "chunk_reason": prepared.chunk_reason,
             "max_length": getattr(model, "max_length", None),

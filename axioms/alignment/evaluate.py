@@ -126,12 +126,6 @@ def table_2(settings: AlignmentSettings) -> list[Explainer]:
     ]
 
 
-def describe_removal(removal: Removal) -> str:
-    """A removal in words: its own description, else the path of its class."""
-    description = getattr(removal, "description", None)
-    return description if isinstance(description, str) else describe_settings(removal)
-
-
 def measurable(examples: Sequence[Example]) -> list[int]:
     """The examples with a feature that is not special, and at least one other feature that remains if it is removed."""
     return [
