@@ -7,7 +7,7 @@ exactly one of the two maps sums to a negative number, so the raw correlation is
 from __future__ import annotations
 
 import numpy as np
-from scipy import stats
+import scipy  # its submodules are imported when they are used
 from torch import Tensor, nn
 
 from faithcheck.axioms.alignment.statistics import undefined
@@ -28,13 +28,13 @@ def correlations(a: np.ndarray, b: np.ndarray, noise: float = 0.0) -> dict[str, 
     """
     if undefined(a, b, noise):
         return None
-    pearson = float(stats.pearsonr(a, b).statistic)
+    pearson = float(scipy.stats.pearsonr(a, b).statistic)
     sign = float(np.sign(a.sum()) * np.sign(b.sum()))
     return {
         "pearson": pearson,
         "pearson_sum_to_one": pearson * sign if sign else None,
-        "spearman": float(stats.spearmanr(a, b).statistic),
-        "kendall": float(stats.kendalltau(a, b).statistic),
+        "spearman": float(scipy.stats.spearmanr(a, b).statistic),
+        "kendall": float(scipy.stats.kendalltau(a, b).statistic),
     }
 
 
