@@ -39,7 +39,7 @@ define suite
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: help invariance test unit lint types paper remedies peers bench slow contributing clean
+.PHONY: help invariance test unit lint types paper remedies peers bench slow mutation alarms contributing clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -80,6 +80,13 @@ bench: $(READY)  ## measure the cost of the explainers
 
 slow: $(READY)  ## the tests that take minutes
 	$(call suite,slow,$(CHECKS) -m slow)
+
+mutation: $(READY)  ## mutate the axioms and rules; ARGS="--mutants=300 --seed=0"
+	@$(BIN)/pip install --quiet -c constraints.txt -e ".[mutation]"
+	@$(BIN)/python tests/experiments/mutation/campaign.py $(ARGS)
+
+alarms: $(READY)  ## look for false alarms: correct explainers over seeds, types and threads; ARGS="--seeds=20"
+	@$(BIN)/python tests/experiments/false_alarms.py $(ARGS)
 
 contributing: $(READY)  ## every extension of CONTRIBUTING.md in a copy of the clone, and the fast suite there
 	@$(BIN)/pytest -m "integration or slow" tests/integration/test_contributing.py $(ARGS)

@@ -28,7 +28,7 @@ from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import TestOutcome, WorkItem
 from scipy.stats import binomtest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MUTATED = ("axioms", "explainers/lrp")
 BUILD = ROOT / "build" / "mutation"
 PLAN = BUILD / "plan.json"
@@ -65,7 +65,7 @@ def write_plan() -> None:
         "--junitxml=times.xml",
         "--cov-context=test",
     ]
-    coverage = [f"--cov=faithcheck.{path.replace('/', '.')}" for path in MUTATED]
+    coverage = [f"--cov={path}" for path in MUTATED]  # by folder: a package would be imported, numpy with it, twice
     subprocess.run(
         [sys.executable, "-m", "pytest", *arguments, *coverage, "--cov-report="],
         cwd=folder,
@@ -207,7 +207,8 @@ def report(total: int | None) -> str:
         if tries:
             interval = binomtest(hits, tries).proportion_ci(method="wilson")
             lines.append(
-                f"{folder}: {hits} of {tries} killed, {hits / tries:.1%} (95 % interval {interval.low:.1%} to {interval.high:.1%})"
+                f"{folder}: {hits} of {tries} killed, {hits / tries:.1%} "
+                f"(95 % interval {interval.low:.1%} to {interval.high:.1%})"
             )
     if total is not None:
         lines.append(f"drawn from {total} mutants, those of annotations included")
