@@ -115,11 +115,14 @@ def _code(source: str) -> str:
 
 
 def changes_what_runs(item: WorkItem, folder: Path) -> bool:
-    """Whether a mutant differs from its original in more than annotations."""
+    """Whether a mutant is a program, and differs from its original in more than annotations."""
     (mutation,) = item.mutations
     source = (folder / mutation.module_path).read_text()
     mutant = mutate_code(source, get_operator(mutation.operator_name)(**mutation.operator_args), mutation.occurrence)
-    return mutant is not None and _code(mutant) != _code(source)
+    try:
+        return mutant is not None and _code(mutant) != _code(source)
+    except SyntaxError:
+        return False
 
 
 def draw(number: int, seed: int) -> tuple[list[WorkItem], int]:
@@ -168,6 +171,8 @@ def execute() -> None:
             address = stack.enter_context(server(number))
             configuration = BUILD / f"{number}.toml"
             command = f"{sys.executable} {Path(__file__).with_name('server.py')} --ask {address}"
+            if subprocess.run(command.split(), cwd=clone(number)).returncode:
+                raise RuntimeError(f"tests fail without a mutant, see {BUILD}/server{number}.log")
             configuration.write_text(
                 f"[cosmic-ray]\nmodule-path = {json.dumps(MUTATED)}\ntimeout = {TIME_LIMIT}\n"
                 f"excluded-modules = []\ntest-command = {json.dumps(command)}\n"

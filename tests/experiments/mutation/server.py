@@ -18,9 +18,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, TypeAlias
 
 LIBRARIES = ("torch", "transformers", "transformers.models.bert.modeling_bert", "scipy.stats", "sympy", "hypothesis")
 """What is imported before the fork: libraries that take long, and nothing of faithcheck."""
+Plan: TypeAlias = dict[str, Any]
+"""``lines``: file → line → the tests that run it; ``seconds``: test → its time."""
 SECONDS = 60
 """The tests of one mutant take so long at most, by their times without a mutant. The shortest come first."""
 
@@ -38,7 +41,7 @@ def changed_lines() -> tuple[str, set[int]]:
     return path, lines
 
 
-def tests_of(plan: dict[str, dict[str, dict[str, list[str]]]], path: str, lines: set[int]) -> list[str]:
+def tests_of(plan: Plan, path: str, lines: set[int]) -> list[str]:
     """The tests that run one of the lines, the shortest first; of a line that runs on import, those of its module."""
     covered, seconds = plan["lines"].get(path, {}), plan["seconds"]
     tests = {test for line in lines for test in covered.get(str(line), [])}
@@ -52,11 +55,19 @@ def tests_of(plan: dict[str, dict[str, dict[str, list[str]]]], path: str, lines:
     return chosen
 
 
+def shortest_tests(plan: Plan) -> set[str]:
+    """The shortest test of every file: they must pass where there is no mutant."""
+    of_files = ({test for tests in covered.values() for test in tests} for covered in plan["lines"].values())
+    return {min(tests, key=lambda test: plan["seconds"].get(test, 1.0)) for tests in of_files}
+
+
 def run_tests(tests: list[str]) -> int:
     """pytest's exit code; the import of a broken module and no test at all are failures as well."""
     import pytest
 
-    return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", *tests]))
+    # The libraries that the server imports bring modules that pytest would have rewritten, and pytest warns of it.
+    quietly = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *quietly, *tests]))
 
 
 def serve(plan_file: Path, address: str) -> None:
@@ -73,7 +84,7 @@ def serve(plan_file: Path, address: str) -> None:
                 _answer(connection, plan)
 
 
-def _answer(connection: socket.socket, plan: dict[str, dict[str, dict[str, list[str]]]]) -> None:
+def _answer(connection: socket.socket, plan: Plan) -> None:
     clone = connection.recv(4096).decode()
     child = os.fork()
     if child == 0:
@@ -83,8 +94,9 @@ def _answer(connection: socket.socket, plan: dict[str, dict[str, dict[str, list[
         path, lines = changed_lines()
         code = 1  # of a mutant that cannot be imported
         try:
-            code = run_tests(tests_of(plan, path, lines))
+            code = run_tests(tests_of(plan, path, lines) if path else sorted(shortest_tests(plan)))
         finally:
+            sys.stdout.flush()
             os._exit(code)
     while not (ended := os.waitpid(child, os.WNOHANG))[0]:
         if select.select([connection], [], [], 0.05)[0]:  # cosmic-ray has stopped the command at its time limit
