@@ -6,14 +6,12 @@ No check may be red for a re-writing: its code differs, so its round-off does, a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faithcheck.axioms import AXIOMS
 from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.explainers.protocol import Explainer, per_feature
 from faithcheck.models.case import Case, select_target
@@ -26,16 +24,19 @@ class Rewriting:
     """A re-writing that is held to all that the built-in explainer is held to.
 
     Attributes:
-        name: the built-in explainer's name, so that its expectations apply.
+        like: the built-in explainer's name.
         by: how it is written, in words.
         attribute: see `Explainer`.
     """
 
-    name: str
+    like: str
     by: str
     attribute: Attribute
-    claims: Any = ()
-    expected: Any = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name in records."""
+        return f"{self.like}_by_{self.by}".replace(" ", "_").replace(",", "")
 
 
 def outputs(model: nn.Module, case: Case, inputs: Tensor) -> Tensor:
@@ -155,7 +156,7 @@ def rewritings() -> list[Rewriting]:
     """All re-writings, each with the claims and expectations of the explainer that it re-writes."""
     explainers = builtin_explainers()
     written: list[tuple[str, str, Attribute]] = [
-        ("gradient_x_input", "a vector-Jacobian product", by_vector_jacobian_product),
+        ("gradient_x_input", "vector-Jacobian product", by_vector_jacobian_product),
         ("gradient_x_input", "backward to the inputs", by_backward),
         ("gradient_x_input", "the gradient of 3f less that of 2f", by_difference_of_outputs),
         ("integrated_gradients", "one node after another", by_one_node_after_another(1)),
@@ -184,12 +185,4 @@ def rewritings() -> list[Rewriting]:
             ("readout_gate", examples_twice),
         )
     ]
-    return [_held_to(explainers[name], by, attribute) for name, by, attribute in written]
-
-
-def _held_to(explainer: Explainer, by: str, attribute: Attribute) -> Rewriting:
-    """The re-writing of an explainer, with its claims and expectations of every axiom that applies to a map alone."""
-    bare = Rewriting(explainer.name, by, attribute)
-    applies = {name for name, axiom in AXIOMS.items() if axiom.not_applicable(bare) is None}
-    expected = {key: value for key, value in getattr(explainer, "expected", {}).items() if key[0] in applies}
-    return replace(bare, claims=frozenset(getattr(explainer, "claims", ())) & applies, expected=expected)
+    return [Rewriting(name, by, attribute) for name, by, attribute in written]
