@@ -66,7 +66,7 @@ def _left_by_failure(explainer: Explainer, model: nn.Module, case: Case) -> list
             try:
                 attribution_of(explainer, model, case)
             except ForwardPassesFailed:
-                returned = ["an attribution although every forward pass failed"]
+                returned = ["an attribution instead of an error"]
     finally:
         handle.remove()
     return [*left_behind, *returned]

@@ -110,9 +110,7 @@ def _as_plain(attribution: Tensor) -> Tensor:
         if type(plain) is Tensor and not torch._C._dispatch_keys(plain).has(torch._C.DispatchKey.Python):
             return plain
     name = f"{kind.__module__}.{kind.__qualname__}"
-    raise InvalidAttribution(
-        f"expected a torch.Tensor, got {name}, whose class computes its values: return a plain one"
-    )
+    raise InvalidAttribution(f"expected a plain torch.Tensor, got {name}, which computes its values: convert it")
 
 
 class ForwardPasses:
