@@ -1,11 +1,14 @@
 """The state of a model that explainers change: attributes, hooks, weights, gradients, and the methods of its classes.
 
 Compared before and after a block of code, and put back: train mode, hooks, weights, buffers, ``requires_grad``,
-``.grad``, submodules, attributes, configuration, methods, and the methods of the classes.
+``.grad``, submodules, attributes, configuration, methods, the class of each module,
+the methods of the classes, and the functions of the Python modules that define them.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +17,7 @@ from torch import Tensor, nn
 from faithcheck.axioms.engine.namespaces import (
     Changes,
     ClassSnapshot,
+    FunctionsSnapshot,
     Namespace,
     equal,
     is_function,
@@ -24,6 +28,7 @@ from faithcheck.axioms.engine.namespaces import (
 
 TRANSFORMERS_HOOKS = "_output_capturing_hooks_installed"
 """The attribute by which transformers remembers that it put its hooks on a module, at first use."""
+HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 @dataclass
@@ -33,12 +38,14 @@ class ModuleSnapshot:
     Attributes:
         where: its name in the model, or the class of the model itself.
         module: the module.
+        kind: its class.
         attributes: a shallow copy of its attributes.
         spaces: its dictionaries of hooks, parameters, buffers, submodules and configuration: name, dictionary, copy.
     """
 
     where: str
     module: nn.Module
+    kind: type[nn.Module]
     attributes: Namespace
     spaces: list[tuple[str, Namespace, Namespace]]
 
@@ -54,26 +61,39 @@ class ModelSnapshot:
             spaces = [(key, space, dict(space)) for key, space in attributes.items() if _is_registry(key, space)]
             if hasattr(config := attributes.get("config"), "__dict__"):
                 spaces.append(("_config", vars(config), dict(vars(config))))
-            self.modules.append(ModuleSnapshot(name or type(model).__name__, module, dict(attributes), spaces))
+            where = name or type(model).__name__
+            self.modules.append(ModuleSnapshot(where, module, type(module), dict(attributes), spaces))
             classes.update(dict.fromkeys(owner for owner in type(module).__mro__ if owner is not object))
         self.classes = [ClassSnapshot(owner) for owner in classes]
-        self.tensors = [
-            TensorSnapshot(name, tensor) for name, tensor in (*model.named_parameters(), *model.named_buffers())
-        ]
+        names = dict.fromkeys(owner.__module__ for owner in classes)
+        self.functions = [FunctionsSnapshot(name, sys.modules[name]) for name in names if name in sys.modules]
+        self.tensors = [TensorSnapshot(name, tensor) for name, tensor in _tensors(model)]
 
     def restore(self, changes: Changes) -> None:
         """Put back what changed, and report it."""
         for snapshot in self.modules:
+            if type(snapshot.module) is not snapshot.kind:
+                report(changes, "replaced classes", [snapshot.where])
+                snapshot.module.__class__ = snapshot.kind
             _restore_attributes(snapshot, changes)
             for key, space, before in snapshot.spaces:
                 if not same_objects(space, before):
                     what = "hooks" if "_hooks" in key else f"replaced {key[1:]}"
                     report(changes, what, [snapshot.where])
                     put_back(space, before)
-        for owner in self.classes:
-            owner.restore(changes)
+        for namespace in (*self.classes, *self.functions):
+            namespace.restore(changes)
         for tensor in self.tensors:
             tensor.restore(changes)
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters, the buffers, and the public attributes of modules that are tensors."""
+    yield from (*model.named_parameters(), *model.named_buffers())
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if isinstance(value, Tensor) and not key.startswith("_"):
+                yield f"{name}.{key}".lstrip("."), value
 
 
 def _is_registry(key: str, space: object) -> bool:
@@ -117,7 +137,7 @@ class TensorSnapshot:
         self.where, self.tensor = where, tensor
         self.values = tensor.detach().clone()
         self.requires_grad = tensor.requires_grad
-        self.hooks = dict(tensor._backward_hooks or {})
+        self.hooks = {name: dict(getattr(tensor, name) or {}) for name in HOOKS_OF_TENSORS}
         self.gradient = None if tensor.grad is None else tensor.grad.detach().clone()
 
     def restore(self, changes: Changes) -> None:
@@ -126,11 +146,12 @@ class TensorSnapshot:
         if not equal(tensor.detach(), self.values):
             report(changes, "weights", [self.where])
             tensor.data = self.values
-        hooks = tensor._backward_hooks
-        if (hooks or self.hooks) and dict(hooks or {}) != self.hooks:
-            report(changes, "hooks of tensors", [self.where])
-            if hooks is not None:
-                put_back(hooks, self.hooks)
+        for name, before in self.hooks.items():
+            hooks = getattr(tensor, name)
+            if (hooks or before) and dict(hooks or {}) != before:
+                report(changes, "hooks of tensors", [self.where])
+                if hooks is not None:
+                    put_back(hooks, before)
         if (tensor.grad is not None or self.gradient is not None) and not equal(tensor.grad, self.gradient):
             report(changes, ".grad", [self.where])
             tensor.grad = self.gradient
