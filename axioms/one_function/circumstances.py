@@ -24,7 +24,7 @@ from faithcheck.models.case import Case
 Circumstance: TypeAlias = Callable[[nn.Module, Case], Tensor]
 
 CALLS = 150
-"""A model that changes at its 100th call shows it; one that differs in 3 of 100 calls, at random, shows it in 98 of 100 runs."""
+"""A model that changes at its 100th call shows it; one that errs in 3 of 100 calls does so in 98 of 100 runs."""
 BETWEEN_TYPES = 1e-2
 """float32 loses up to half of its seven digits to cancellation within a model; two digits must remain."""
 
