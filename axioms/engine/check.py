@@ -25,7 +25,7 @@ from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.axioms.engine.statuses import Status
 from faithcheck.axioms.engine.time_limit import TimedOut, time_limit
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, settle
-from faithcheck.axioms.equivalence import NotAPair
+from faithcheck.axioms.one_function.forward_and_gradient import NotAPair
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.models.case import Case
