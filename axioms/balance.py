@@ -1,7 +1,8 @@
 """The balance of the ledger: no operation loses relevance without a named cause.
 
-Received = passed on + Σ of named losses, operation by operation, and so f(x) = Σ R_i + Σ of named losses. Each named loss
-(a bias, ε, Eq. 5 of arXiv 2510.18810, …) has a formula of its own, see `faithcheck.explainers.lrp.ledger`. Derived here.
+Received = passed on + Σ of named losses, operation by operation, and so f(x) = Σ R_i + Σ of named losses. Each named
+loss (a bias, ε, Eq. 5 of arXiv 2510.18810, …) has a formula of its own, see `faithcheck.explainers.lrp.ledger`. Derived
+here.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ class Record:
         seed: the seed of pair and case.
         detail: further figures.
         traceback: the explainer's own, where it raised.
+        rules: the operations that LRP computed by its rules.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Record:
     seed: int
     detail: dict[str, object] = field(default_factory=dict)
     traceback: str | None = None
+    rules: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

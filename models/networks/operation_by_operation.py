@@ -1,8 +1,8 @@
 """Models that run one operation for each output, by itself or by other operations: what LRP's rules are measured on.
 
-Output k is y_k = w_k · φ_k(u), with u the inputs and φ_k one operation of torch. Example k explains output k, so its map
-is that of operation k alone. Two models with the same w_k, one with the operations and one with the same values by
-other operations, are a pair for each operation: a rule that is wrong moves one model's map and not the other's.
+Output k is y_k = w_k · φ_k(u), with u the inputs and φ_k one operation of torch. Example k explains output k, so that
+its map is that of operation k alone. Two models with the same w_k, one with the operations and one with the same values
+by other operations, are a pair for each operation: a rule that is wrong moves one model's map and not the other's.
 
 All numbers are multiples of 1/64, so that sums, selections and casts to float32 are exact.
 """
@@ -116,7 +116,14 @@ def operation_pair(
         axioms: what is measured, besides what is measured on every pair.
     """
     build, case = partial(both_models, list(operations.values()), prepare), partial(one_example_each, len(operations))
-    return register(Pair(f"operation.{name}", build, case, why, expected=expected, axioms=frozenset(axioms)))
+    pair = register(Pair(f"operation.{name}", build, case, why, expected=expected, axioms=frozenset(axioms)))
+    for operation in operations:
+        PAIRS_OF_OPERATIONS.setdefault(operation, []).append(pair)
+    return pair
+
+
+PAIRS_OF_OPERATIONS: dict[str, list[Pair]] = {}
+"""The pairs of each operation, by the name that tables of rules use."""
 
 
 def both_models(

@@ -129,32 +129,8 @@ def written_to(write: Operation) -> Operation:
     return on_a_copy
 
 
-def add_to(x: Tensor) -> Tensor:
-    """The operator ``+=``."""
-    x += constant(x, 8)
-    return x
-
-
-def subtract_from(x: Tensor) -> Tensor:
-    """The operator ``-=``."""
-    x -= constant(x, 8)
-    return x
-
-
-def multiply(x: Tensor) -> Tensor:
-    """The operator ``*=``."""
-    x *= constant(x, 8)
-    return x
-
-
-def divide(x: Tensor) -> Tensor:
-    """The operator ``/=``."""
-    x /= constant(x, 8)
-    return x
-
-
 def shift_features(x: Tensor) -> Tensor:
-    """Overwrite three features by others."""
+    """Overwrite three features by others; torch computes ``x += y`` by ``add_``."""
     x[:, 1:4] = x[:, 5:8].clone()
     return x
 
@@ -163,13 +139,9 @@ operation_pair(
     "in_place",
     affine(
         add_=written_to(lambda x: x.add_(constant(x, 8))),
-        iadd=written_to(add_to),
         sub_=written_to(lambda x: x.sub_(constant(x, 8))),
-        isub=written_to(subtract_from),
         mul_=written_to(lambda x: x.mul_(constant(x, 8))),
-        imul=written_to(multiply),
         div_=written_to(lambda x: x.div_(constant(x, 8))),
-        itruediv=written_to(divide),
         setitem=written_to(shift_features),
         masked_fill_=written_to(lambda x: x.masked_fill_(some(x), 0.5)),
     ),
@@ -207,7 +179,6 @@ operation_pair(
         type_as=lambda x: tiny(x).type_as(constant(x, 1).float()).to(x.dtype),
         float=lambda x: tiny(x).float().to(x.dtype),
         double=lambda x: x.double().to(x.dtype),
-        iter=lambda x: torch.stack(list(x)),
     ),
     "each value is one input value: a matrix of 0 and 1",
     AFFINE,
