@@ -45,6 +45,8 @@ def main(arguments: argparse.Namespace) -> int:
     except EXPECTED as error:
         return output.refuse(error)
     records, complete = _run(checks, settings)
+    stopped = [check.not_run(settings, "the user stopped the run before it") for check in checks[len(records) :]]
+    records += [results.plain(record.to_json()) for record in stopped]
     document = outcomes.of_records(records, len(checks), about, SUMMARIES)
     files.write(document)
     output.print_for_terminal(terminal.render, document)
