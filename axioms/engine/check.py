@@ -21,6 +21,7 @@ from faithcheck.axioms.engine.built_pairs import built, discard
 from faithcheck.axioms.engine.error_text import error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.engine.expectations import SuppliedExpectation
 from faithcheck.axioms.engine.interruption import noting_interruption
+from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
 from faithcheck.axioms.engine.left_behind import RANDOM, restored
 from faithcheck.axioms.engine.record import Record
 from faithcheck.axioms.engine.registry import AXIOMS
@@ -44,12 +45,14 @@ class Settings:
 
     Attributes:
         timeout: the seconds after which a check of an explainer is stopped; None: never.
+        isolation: runs the checks of the explainers that it covers in processes of their own; None: none.
     """
 
     seed: int = 0
     dtype: torch.dtype = torch.float64
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     timeout: float | None = None
+    isolation: Isolation | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ class Check:
         return AXIOMS[self.axiom]
 
     def run(self, settings: Settings) -> Record:
-        """Build, measure and settle.
+        """Build, measure and settle, in the explainer's own process if it is isolated.
 
         A refusal becomes a record of status ``unsupported`` (``error`` if an expectation other than ``UNCLAIMED`` is
         stated), an expected error ``expected error``, and whatever else the explainer or the pair raises ``error``.
@@ -124,6 +127,8 @@ class Check:
         Raises:
             KeyboardInterrupt: the user stopped the run, whatever the explainer made of it.
         """
+        if settings.isolation is not None and settings.isolation.covers(self):
+            return settings.isolation.run(self, settings)
         with noting_interruption() as interrupted:
             record = self._run(settings)
         if interrupted():
