@@ -29,6 +29,7 @@ from faithcheck.reports.options.device import choose_device
 from faithcheck.reports.options.expectations import choose_expectations, refuse_stale
 from faithcheck.reports.options.explainer_timeout import choose_timeout
 from faithcheck.reports.options.explainers import choose_explainers
+from faithcheck.reports.options.isolate import choose_isolation
 from faithcheck.reports.options.loading import import_from_current_folder
 from faithcheck.reports.options.markers import check_markers, marker_names
 from faithcheck.reports.options.output_path import check_writable
@@ -93,6 +94,7 @@ class Run:
             seed=option.seed,
             device=choose_device(option.device),
             timeout=choose_timeout(option.explainer_timeout),
+            isolation=choose_isolation(option.isolate, option.explainer, option.checkpoint, option.data_dir),
         )
         self.checkpoint = choose_checkpoint(option.checkpoint)
         self.explainers: list[Explainer] = choose_explainers(option.explainer)
@@ -147,6 +149,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         metavar="SECONDS",
         help="stop a check of an explainer that takes longer (default: never)",
+    )
+    add(
+        "--isolate",
+        action="store_true",
+        help="run each explainer's checks in a process of their own: a crash or os._exit there is one red check",
     )
     add(
         "--checkpoint",
@@ -380,6 +387,8 @@ class Reporter:
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["faithcheck_deselected"] = self.outcomes.deselected
             return
+        if self.run.settings.isolation:
+            self.run.settings.isolation.close()
         self._add_missing_records()
         self.document = self.outcomes.results(self._settings(), SUMMARIES)
         if self.run.path:

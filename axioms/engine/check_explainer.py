@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import fnmatch
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
 from faithcheck.axioms.engine.plan import plan
 from faithcheck.axioms.engine.record import Record
 from faithcheck.explainers.adapters import as_explainer
-from faithcheck.explainers.registry import unknown_name
+from faithcheck.explainers.registry import load_explainer, unknown_name
 from faithcheck.models.pair import Pair, registered_pairs
 
 DEFAULT_AXIOMS = ("invariance", "generated", "completeness", "loo", "trace")
@@ -21,6 +26,7 @@ def check_explainer(
     axioms: Iterable[str] = DEFAULT_AXIOMS,
     subjects: Iterable[str | Pair] | None = None,
     settings: Settings | None = None,
+    isolate: bool = False,
 ) -> list[Record]:
     """Check one explainer without pytest.
 
@@ -29,14 +35,28 @@ def check_explainer(
         axioms: names in `AXIOMS`.
         subjects: pairs, their names, or globs; all registered pairs by default.
         settings: seed 0, float64 on the CPU by default.
+        isolate: run the checks in a process of their own, which loads the explainer by its name: give a class or a
+            function at the top of a module that can be imported, or its name ``"module:Object"``. What ends that
+            process is an error of one check.
 
     Returns:
         One record per check, red ones included: see ``record.passed``. An axiom that does not apply to the explainer
         has none: see `faithcheck.axioms.engine.plan.not_applicable`.
 
     Raises:
-        ValueError: no explainer; an unknown axiom or subject; or an expectation that matches no check.
+        ValueError: no explainer; an unknown axiom or subject; an expectation that matches no check; or an explainer
+            that a process of its own cannot load by a name.
+        WorkerEnded: loading the explainer in a process of its own ended that process.
     """
+    settings = settings or Settings()
+    if isolate:
+        isolation, spec = Isolation(), explainer if isinstance(explainer, str) else name_in_module(explainer)
+        isolation.add(spec)
+        settings = replace(settings, isolation=isolation)
+        try:
+            return check_explainer(load_explainer(spec), axioms, subjects, settings)
+        finally:
+            isolation.close()
     checked, registered = as_explainer(explainer), registered_pairs()
     chosen: dict[str, Pair] = {}
     for subject in registered if subjects is None else subjects:
@@ -46,4 +66,22 @@ def check_explainer(
             raise ValueError(unknown_name("subject", str(subject), registered))
         chosen |= {pair.name: pair for pair in matches}
     checks = [check for axiom in axioms for check in plan(axiom, [checked], chosen.values())]
-    return [check.run(settings or Settings()) for check in checks]
+    return [check.run(settings) for check in checks]
+
+
+def name_in_module(explainer: object) -> str:
+    """The name ``module:Object`` under which another process finds a class or a function.
+
+    Raises:
+        ValueError: there is none.
+    """
+    module, name = getattr(explainer, "__module__", ""), getattr(explainer, "__qualname__", "")
+    found = None
+    with suppress(AttributeError):
+        found = attrgetter(name)(sys.modules.get(module))
+    if not name or module == "__main__" or found is not explainer:
+        raise ValueError(
+            f"a process of its own loads the explainer by its name, and {explainer!r:.80} has none there: give a class "
+            "or a function at the top of a module that can be imported, or its name, 'module:Object'"
+        )
+    return f"{module}:{name}"

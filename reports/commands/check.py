@@ -20,6 +20,7 @@ from faithcheck.reports.options.device import choose_device
 from faithcheck.reports.options.expectations import choose_expectations, refuse_stale
 from faithcheck.reports.options.explainer_timeout import choose_timeout
 from faithcheck.reports.options.explainers import choose_explainers
+from faithcheck.reports.options.isolate import choose_isolation
 from faithcheck.reports.options.loading import import_from_current_folder
 from faithcheck.reports.options.pairs import choose_pairs
 from faithcheck.reports.pages import report, terminal
@@ -40,6 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             device=choose_device(arguments.device),
             timeout=choose_timeout(arguments.explainer_timeout),
+            isolation=choose_isolation(arguments.isolate, [arguments.explainer]),
         )
         checks, about = _checks(arguments, settings)
     except EXPECTED as error:

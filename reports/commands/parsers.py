@@ -161,6 +161,8 @@ def _add_check(commands: Any) -> None:
     add.add_argument("--device", default="cpu", help="torch device (default: %(default)s)")
     meaning = "a check that takes longer is red (default: no limit)"
     add.add_argument("--explainer-timeout", type=positive_number, metavar="SECONDS", help=meaning)
+    meaning = "run the checks in a process of their own: a crash or os._exit there is one red check"
+    add.add_argument("--isolate", action="store_true", help=meaning)
     meaning = "known failures, each with its reason: a TOML file, see docs/verify.md"
     add_file(add, "--expectations", metavar="FILE", help=meaning)
 

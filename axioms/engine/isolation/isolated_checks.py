@@ -28,28 +28,37 @@ BEYOND_LIMIT = 5.0
 """The seconds that a check has beyond twice the user's limit, under which it stops itself, with a traceback."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Isolation:
-    """Checks that run in processes of their own, one process an explainer.
+    """Checks that run in processes of their own, one process an explainer; `add` says of which explainers.
 
     Attributes:
-        specs: for each explainer that is isolated, by its name, the built-in name, entry point or ``module:Object``
-            under which a process loads it.
         checkpoint: the paths of ``--checkpoint``, whose pairs a process registers.
         data: the folder of ``--data-dir``.
         limits: what a process may take.
     """
 
-    specs: Mapping[str, str]
     checkpoint: list[str] = field(default_factory=list)
     data: str | None = None
     limits: Limits = field(default_factory=Limits)
+    _specs: dict[str, str] = field(default_factory=dict, init=False)
     _workers: dict[str, Worker] = field(default_factory=dict, init=False)
     _ended: Counter[str] = field(default_factory=Counter, init=False)
 
+    def add(self, spec: str) -> None:
+        """Isolate the explainer that has this built-in name, entry point or ``module:Object``.
+
+        Raises:
+            WorkerEnded: loading it ends the process that loads it.
+            TaskFailed: it cannot be loaded.
+        """
+        worker = Worker(self.limits)
+        name = worker.call(load, {"explainer": spec}, WITHOUT_LIMIT)["name"]
+        self._specs[name], self._workers[name] = spec, worker
+
     def covers(self, check: Check) -> bool:
         """Whether the explainer of the check is isolated."""
-        return check.explainer is not None and check.explainer.name in self.specs
+        return check.explainer is not None and check.explainer.name in self._specs
 
     def run(self, check: Check, settings: Settings) -> Record:
         """The record of the check: that of `Check.run` in the explainer's process.
@@ -70,7 +79,7 @@ class Isolation:
         except WorkerEnded as end:
             del self._workers[name]
             self._ended[name] += 1
-            return check.failed(settings, f"{name}: {end}", end.log or None)
+            return check.failed(settings, f"{name}: {end}", _without_libraries(end.log) or None)
         except TaskFailed as error:
             return check.failed(settings, str(error), error.traceback)
         if record.id != f"{check.axiom}/{check.id}":
@@ -88,7 +97,7 @@ class Isolation:
         supplied = [one for one in check.supplied if one.matches(check.axiom, name, check.subject)]
         return {
             "axiom": check.axiom,
-            "explainer": self.specs[name],
+            "explainer": self._specs[name],
             "pair": check.pair.name,
             "pair_modules": _modules(check.pair),
             "side": check.side,
@@ -100,6 +109,11 @@ class Isolation:
             "checkpoint": self.checkpoint,
             "data": self.data,
         }
+
+
+def _without_libraries(log: str) -> str:
+    """The end of what a process printed, without Python's list of the C libraries that were loaded in a crash."""
+    return "\n".join(line for line in log.splitlines() if not line.startswith("Extension modules:")).strip()
 
 
 def _modules(pair: Pair) -> list[str]:

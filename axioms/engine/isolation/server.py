@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import importlib
 import os
 import select
@@ -218,8 +219,11 @@ def _answer(channel: socket.socket, request: Json) -> Json:
 
 
 if __name__ == "__main__":
-    import faithcheck.axioms
-    import faithcheck.models.pair
+    # Everything that a worker would otherwise import: each starts with it.
+    from faithcheck.explainers.registry import builtin_explainers
+    from faithcheck.models.pair import registered_pairs
 
-    faithcheck.models.pair.registered_pairs()
+    registered_pairs()
+    builtin_explainers()
+    gc.freeze()  # the workers share the memory of what is loaded, which no collection then writes to
     main(socket.socket(fileno=int(sys.argv[1])))
