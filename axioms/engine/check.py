@@ -20,7 +20,7 @@ from faithcheck.axioms.engine.axiom import Axiom
 from faithcheck.axioms.engine.built_pairs import built, discard
 from faithcheck.axioms.engine.error_text import error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.engine.expectations import SuppliedExpectation
-from faithcheck.axioms.engine.interruption import noting_interruption
+from faithcheck.axioms.engine.interruption import interruptible
 from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
 from faithcheck.axioms.engine.left_behind import RANDOM, restored
 from faithcheck.axioms.engine.record import Record
@@ -129,11 +129,8 @@ class Check:
         """
         if settings.isolation is not None and settings.isolation.covers(self):
             return settings.isolation.run(self, settings)
-        with noting_interruption() as interrupted:
-            record = self._run(settings)
-        if interrupted():
-            raise KeyboardInterrupt
-        return record
+        with interruptible():
+            return self._run(settings)
 
     def _run(self, settings: Settings) -> Record:
         try:

@@ -1,38 +1,36 @@
-"""Telling the user's Ctrl-C from a `KeyboardInterrupt` that an explainer raises itself."""
+"""Ctrl-C told from a KeyboardInterrupt that an explainer raises: the one ends the run, the other is an error."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 
 @contextmanager
-def noting_interruption() -> Iterator[Callable[[], bool]]:
-    """Note whether a Ctrl-C interrupts the block; the handler that was installed before is called as ever.
+def interruptible() -> Iterator[None]:
+    """Run a block that catches every error of a user's code. Ctrl-C ends it all the same, also if that code catches it.
 
-    Outside the main thread, which alone receives signals, nothing is noted.
-
-    Yields:
-        A function without arguments: whether a Ctrl-C raised an exception in the block.
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed in the block.
     """
-    noted: list[bool] = []
     before = signal.getsignal(signal.SIGINT)
-    if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+    # Python runs signal handlers in the main thread alone, so that another thread is never interrupted.
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
         return
+    pressed: list[int] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
-        try:
-            before(number, frame)
-        except BaseException:
-            noted.append(True)
-            raise
+    def press(number: int, frame: FrameType | None) -> None:
+        pressed.append(number)
+        before(number, frame)
 
-    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGINT, press)
     try:
-        yield lambda: bool(noted)
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
+        if pressed:
+            raise KeyboardInterrupt
