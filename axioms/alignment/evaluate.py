@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -185,6 +185,7 @@ def align(
     settings: AlignmentSettings,
     folder: Path,
     advance: Callable[[str, int], None] = lambda explainer, done: None,
+    measure_batch: MeasureBatch | None = None,
 ) -> list[ExplainerResult]:
     """Explain the predicted output of every example by every explainer, and measure each map's perturbation curves.
 
@@ -199,6 +200,7 @@ def align(
         settings: removal, chunk, memory.
         folder: of the stores, one file per explainer.
         advance: called with the explainer's name and the number of examples done since the last call.
+        measure_batch: measures a batch in place of `measure`, with its arguments and its results.
 
     Raises:
         AlignmentError: no example can be measured, or one has too many features.
@@ -209,7 +211,10 @@ def align(
     plan = batches(examples, settings.max_tokens)
     key = common_key(model, examples, plan, settings)
     loaded = LoadedModel(model)
-    return [_result(loaded, examples, plan, explainer, settings, key, folder, advance) for explainer in explainers]
+    batch = measure_batch or measure
+    return [
+        _result(loaded, examples, plan, explainer, settings, key, folder, advance, batch) for explainer in explainers
+    ]
 
 
 def common_key(model: Any, examples: Sequence[Example], plan: list[list[int]], settings: AlignmentSettings) -> Json:
@@ -249,6 +254,9 @@ class LoadedModel:
         return structure(self.model) == self._structure and self.snapshot.has_same_weights()
 
 
+MeasureBatch: TypeAlias = Callable[[LoadedModel, Sequence[Example], Explainer, AlignmentSettings, int], Json]
+
+
 def _result(
     loaded: LoadedModel,
     examples: Sequence[Example],
@@ -258,12 +266,13 @@ def _result(
     key: Json,
     folder: Path,
     advance: Callable[[str, int], None],
+    measure_batch: MeasureBatch,
 ) -> ExplainerResult:
     name, how = explainer.name, describe_settings(explainer)
     with Store(folder, name, {**key, "explainer": state_of(explainer)}) as store:
         for number, batch in enumerate(plan):
             if number not in store.batches:
-                content = measure(loaded, [examples[i] for i in batch], explainer, settings, number)
+                content = measure_batch(loaded, [examples[i] for i in batch], explainer, settings, number)
                 if not loaded.unchanged():
                     content |= {"refused": CHANGED, "failed": True}
                 if "refused" in content:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
 from faithcheck.axioms.engine.isolation.worker import TaskFailed, WorkerEnded
@@ -30,12 +30,32 @@ def choose_isolation(
     if not isolate:
         return None
     isolation = Isolation(list(checkpoint), data)
+    for spec in specs or builtin_explainers():
+        with _refusing(spec):
+            isolation.add(spec)
+    return isolation
+
+
+def refuse_what_ends_a_process(isolate: bool, specs: Sequence[str]) -> None:
+    """With the option, load each explainer in a process of its own first, to see whether that ends the process.
+
+    Raises:
+        OptionError: see `choose_isolation`.
+    """
+    isolation = Isolation()
+    for spec in specs if isolate else ():
+        with _refusing(spec):
+            isolation.add(spec)
+    isolation.close()
+
+
+@contextmanager
+def _refusing(spec: str) -> Iterator[None]:
     try:
-        for spec in specs or builtin_explainers():
-            with suppress(TaskFailed):  # loading it in this process says why, with the user's traceback
-                isolation.add(spec)
+        yield
+    except TaskFailed:  # loading it in this process will say why, with the user's traceback
+        pass
     except WorkerEnded as end:
         raise OptionError(f"--explainer={spec}: while it was loaded, {end}\n{end.log}".rstrip()) from end
     except OSError as error:
         raise OptionError(f"--isolate: {error}") from error
-    return isolation
