@@ -102,6 +102,8 @@ def _add_report(commands: Any) -> None:
     meaning = "the JSON of pytest --axioms-json=PATH, of faithcheck check --json or of faithcheck align --json"
     add_file(add, "results", type=Path, help=meaning)
     add_pages(add)
+    meaning = "exit with 1 if the document is red, with 3 if a planned check did not run (default: 0)"
+    add.add_argument("--exit-code", action="store_true", help=meaning)
 
 
 COMPARE = """List the changes from one results document to another: other verdicts, changed gaps and correlations,
