@@ -72,12 +72,11 @@ class Isolation:
             return check.not_run(settings, f"{name} has ended {MOST_ENDED} processes before this check")
         seconds = WITHOUT_LIMIT if settings.timeout is None else 2 * settings.timeout + BEYOND_LIMIT
         try:
-            if name not in self._workers:
+            if name not in self._workers or self._workers[name].closed:
                 self._workers[name] = Worker(self.limits)
             answer = self._workers[name].call(run_check, self._request(check, settings), seconds)
             record = Record(**answer)
         except WorkerEnded as end:
-            del self._workers[name]
             self._ended[name] += 1
             return check.failed(settings, f"{name}: {end}", _without_libraries(end.log) or None)
         except TaskFailed as error:

@@ -76,11 +76,15 @@ class Worker:
     Args:
         limits: what it may take.
 
+    Attributes:
+        closed: whether it cannot be used again.
+
     Raises:
         OSError: no process can be started here.
     """
 
     def __init__(self, limits: Limits) -> None:
+        self.closed = False
         self._channel, channel = socket.socketpair()
         self._watch, watch = socket.socketpair()
         with channel, watch:
@@ -130,6 +134,7 @@ class Worker:
 
     def close(self) -> None:
         """End the worker and all processes that it started."""
+        self.closed = True
         self._channel.close()
         self._watch.close()
 
