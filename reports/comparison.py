@@ -57,8 +57,8 @@ class ComparedRecord:
 
     @property
     def red(self) -> bool:
-        """Whether the record is not as expected."""
-        return results.group_of(self.status) is Group.RED
+        """Whether the record is not as expected, or the check did not run."""
+        return results.group_of(self.status) in (Group.RED, Group.UNMEASURED)
 
     @property
     def skipped(self) -> bool:

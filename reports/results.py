@@ -146,23 +146,24 @@ def plain(value: object) -> Any:
     """The value in the types of JSON alone, which pytest-xdist can transport too.
 
     Numbers that are not finite become the strings ``nan``, ``inf`` and ``-inf``: JSON has no such numbers, and null
-    would hide them. Subclasses of ``str`` become ``str``, numpy scalars become Python numbers.
+    would hide them. Strings become ``str`` without lone surrogates, numpy scalars become Python numbers.
     """
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {plain(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return str.__str__(value)
+        # A lone surrogate, which no file and no terminal takes, becomes its escape sequence.
+        return str.encode(value, "utf-8", "backslashreplace").decode()
     if isinstance(value, int):
         return int(value)
     if hasattr(value, "item") and not isinstance(value, float):
         value = value.item()
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(float(value))
-    return value if isinstance(value, int) else str(value)
+    return value if isinstance(value, int) else plain(str(value))
 
 
 def environment() -> Json:
@@ -191,13 +192,13 @@ def group_of(status: str) -> Group:
 
 
 def is_red(results: Json) -> bool:
-    """Whether a check or a test failed, more tests were skipped than --max-skips allows, or a claim was not measured.
+    """Whether a check or a test failed or did not run, too many tests were skipped, or a claim was not measured.
 
     If the user asked for a part of the checks, a claim may be outside it.
     """
     unmeasured = not results["settings"].get("part") and unmeasured_claims(results)
     failed = red_records(results) or results["failures"] or results["counts"]["failed"]
-    return bool(failed or too_many_skips(results) or unmeasured)
+    return bool(failed or not_run(results) or too_many_skips(results) or unmeasured)
 
 
 def too_many_skips(results: Json) -> bool:
@@ -218,7 +219,7 @@ def red_records(results: Json) -> list[Json]:
 
 
 def not_run(results: Json) -> int:
-    """How many planned tests have no outcome, because the run was stopped."""
+    """How many planned tests did not run: the run was stopped, or their explainer ended too many processes."""
     counts = results["counts"]
     return int(counts["planned"] - counts["ran"] - counts["skipped"])
 

@@ -107,6 +107,20 @@ def digest(tensor: Tensor) -> str:
 
 def fingerprint(model: nn.Module) -> str:
     """SHA-256 of a model: its structure, the configurations of its modules, and its weights."""
+    hashed = _hash_of_structure(model)
+    for name, weight in model.state_dict().items():
+        hashed.update(f"{name} {digest(weight)}".encode())
+    return hashed.hexdigest()
+
+
+def structure(model: nn.Module) -> str:
+    """SHA-256 of what a `fingerprint` has besides the values of the weights."""
+    hashed = _hash_of_structure(model)
+    hashed.update(repr(list(model.state_dict())).encode())
+    return hashed.hexdigest()
+
+
+def _hash_of_structure(model: nn.Module) -> hashlib._Hash:
     hashed = hashlib.sha256(repr(model).encode())
     for module in model.modules():
         config: Any = getattr(module, "config", None)
@@ -114,9 +128,7 @@ def fingerprint(model: nn.Module) -> str:
             # The path that it was loaded from does not change the model.
             settings = {key: value for key, value in config.to_dict().items() if key != "_name_or_path"}
             hashed.update(json.dumps(settings, sort_keys=True, default=str).encode())
-    for name, weight in model.state_dict().items():
-        hashed.update(f"{name} {digest(weight)}".encode())
-    return hashed.hexdigest()
+    return hashed
 
 
 def sources(*used: Any) -> str:

@@ -118,6 +118,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "the folder that keeps measurements as they are made (default: alignment in $XDG_CACHE_HOME/faithcheck or "
             "~/.cache/faithcheck)",
         ),
+        (
+            "--isolate",
+            {"action": "store_true"},
+            "run each explainer in a process of its own: a crash or os._exit there ends that explainer alone",
+        ),
         ("--allow-pickle", {"action": "store_true"}, "also load weights stored as pickle, pytorch_model.bin"),
     ):
         options: dict[str, Any] = settings

@@ -21,6 +21,7 @@ from faithcheck.reports.options.device import choose_device
 from faithcheck.reports.options.expectations import choose_expectations, refuse_stale
 from faithcheck.reports.options.explainer_timeout import choose_timeout
 from faithcheck.reports.options.explainers import choose_explainers
+from faithcheck.reports.options.isolate import choose_isolation
 from faithcheck.reports.options.like import hold_like
 from faithcheck.reports.options.loading import import_from_current_folder
 from faithcheck.reports.options.pairs import choose_pairs
@@ -42,11 +43,14 @@ def main(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             device=choose_device(arguments.device),
             timeout=choose_timeout(arguments.explainer_timeout),
+            isolation=choose_isolation(arguments.isolate, [arguments.explainer]),
         )
         checks, about = _checks(arguments, settings)
     except EXPECTED as error:
         return output.refuse(error)
     records, complete = _run(checks, settings)
+    stopped = [check.not_run(settings, "the user stopped the run before it") for check in checks[len(records) :]]
+    records += [results.plain(record.to_json()) for record in stopped]
     document = outcomes.of_records(records, len(checks), about, SUMMARIES)
     files.write(document)
     output.print_for_terminal(terminal.render, document)

@@ -110,6 +110,8 @@ def _add_report(commands: Any) -> None:
     meaning = "the JSON of pytest --axioms-json=PATH, of faithcheck check --json or of faithcheck align --json"
     add_file(add, "results", type=Path, help=meaning)
     add_pages(add)
+    meaning = "exit with 1 if the document is red, with 3 if a planned check did not run (default: 0)"
+    add.add_argument("--exit-code", action="store_true", help=meaning)
 
 
 COMPARE = """List the changes from one results document to another: other verdicts, changed gaps and correlations,
@@ -173,6 +175,8 @@ def _add_check(commands: Any) -> None:
     add.add_argument("--device", default="cpu", help="torch device (default: %(default)s)")
     meaning = "a check that takes longer is red (default: no limit)"
     add.add_argument("--explainer-timeout", type=positive_number, metavar="SECONDS", help=meaning)
+    meaning = "run the checks in a process of their own: a crash or os._exit there is one red check"
+    add.add_argument("--isolate", action="store_true", help=meaning)
     meaning = "known failures, each with its reason: a TOML file, see docs/verify.md"
     add_file(add, "--expectations", metavar="FILE", help=meaning)
 

@@ -28,6 +28,7 @@ def _view(results: Json) -> Json:
         "red": is_red(results),
         "headline": wording.headline(results),
         "not_run": not_run(results),
+        "not_run_by_reason": wording.not_run_by_reason(results),
         "left_behind": wording.left_behind(results),
         "not_applicable": wording.not_applicable(results),
         "origins": wording.origins(results),

@@ -35,6 +35,9 @@ def _parts(results: Json) -> Iterator[RenderableType]:
     for failure in results["failures"]:
         yield Text.assemble((f"\n{Group.RED.symbol} failed: ", _RED), failure["id"])
         yield _hanging([("", failure["message"])])
+    if missing := wording.not_run_by_reason(results):
+        yield Text("\nnot run", style=_RED)
+        yield _hanging((str(row["count"]), row["reason"]) for row in missing)
     for line in wording.not_applicable(results):
         yield Text(f"\n{line}")
     if results["skips"]:

@@ -8,7 +8,15 @@ from collections.abc import Callable
 
 from faithcheck.axioms.engine.statuses import BY_LABEL, Group, Status
 from faithcheck.reports.pages.visible import visible
-from faithcheck.reports.results import Json, group_of, not_run, red_records, too_many_skips, unmeasured_claims
+from faithcheck.reports.results import (
+    Json,
+    group_of,
+    not_run,
+    red_records,
+    skips_by_reason,
+    too_many_skips,
+    unmeasured_claims,
+)
 
 SKIP_LINES = 10  # of the summary at the end of a run; the pages list all skips
 
@@ -88,7 +96,7 @@ def sentence(record: Json) -> str:
 
 def _error(record: Json) -> str:
     error = str(record["detail"].get("error") or last_line(record["traceback"]))
-    return f"the check could not be measured: {error.splitlines()[0]}"
+    return f"the check could not be measured: {(error.splitlines() or ['no message'])[0]}"
 
 
 def _broken_claim(record: Json) -> str:
@@ -196,6 +204,12 @@ def not_applicable(results: Json) -> list[str]:
     for row in results["settings"].get("not_applicable", []):
         names_of.setdefault((row["axiom"], row["reason"]), []).append(row["explainer"])
     return [f"{axiom} does not apply to {', '.join(names)}: {reason}" for (axiom, reason), names in names_of.items()]
+
+
+def not_run_by_reason(results: Json) -> list[Json]:
+    """The checks that did not run: a row for each reason with ``reason``, ``count`` and the ``ids`` of the records."""
+    records = [record for record in results["records"] if group_of(record["status"]) is Group.UNMEASURED]
+    return skips_by_reason((str(record["id"]), str(record["detail"].get("reason", ""))) for record in records)
 
 
 def skip_lines(results: Json) -> list[tuple[str, str]]:

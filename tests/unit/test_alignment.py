@@ -138,11 +138,12 @@ def test_texts_get_the_same_figures_in_a_batch_as_alone(small, texts, tmp_path):
 
 def test_texts_get_the_same_maps_in_a_batch_as_alone_in_float32(small):
     embedding_model, settings = load(small), evaluate.AlignmentSettings(AttentionMask())
+    loaded = evaluate.LoadedModel(embedding_model)
     examples = embedding_model.encode(["the lazy dog", "a quick brown fox jumps over the dog", "dog and fox"])
     for explainer in evaluate.table_2(settings):
-        together = evaluate.measure(embedding_model, examples, explainer, settings)["records"]
+        together = evaluate.measure(loaded, examples, explainer, settings, 0)["records"]
         for i, example in enumerate(examples):
-            (alone,) = evaluate.measure(embedding_model, [example], explainer, settings)["records"]
+            (alone,) = evaluate.measure(loaded, [example], explainer, settings, 0)["records"]
             for key in ("map", "morf", "lerf"):
                 bound = 1e-5 * max(map(abs, alone[key]))
                 assert together[i][key] == pytest.approx(alone[key], abs=bound), (explainer.name, key)
