@@ -29,6 +29,7 @@ from faithcheck.reports.options.device import choose_device
 from faithcheck.reports.options.expectations import choose_expectations, refuse_stale
 from faithcheck.reports.options.explainer_timeout import choose_timeout
 from faithcheck.reports.options.explainers import choose_explainers
+from faithcheck.reports.options.like import hold_like
 from faithcheck.reports.options.loading import import_from_current_folder
 from faithcheck.reports.options.markers import check_markers, marker_names
 from faithcheck.reports.options.output_path import check_writable
@@ -94,7 +95,7 @@ class Run:
             timeout=choose_timeout(option.explainer_timeout),
         )
         self.checkpoint = choose_checkpoint(option.checkpoint)
-        self.explainers: list[Explainer] = choose_explainers(option.explainer)
+        self.explainers: list[Explainer] = hold_like(option.like, option.explainer, choose_explainers(option.explainer))
         self.pairs: list[Pair] = choose_pairs(option.pairs)
         if self.checkpoint and not any(pair.name in self.checkpoint for pair in self.pairs):
             raise OptionError("--pairs leaves out all pairs of the checkpoint: add --pairs='*_checkpoint'")
@@ -127,6 +128,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="SPEC",
         help="check only this explainer: a built-in name, the name of an entry point, or module:Object",
+    )
+    add(
+        "--like",
+        action="append",
+        default=[],
+        metavar="[SPEC=]NAME",
+        help="hold your own explainer (of several: the one of this SPEC) to the claims and closed forms of a built-in "
+        "one, such as --like attnlrp",
     )
     add(
         "--pairs",

@@ -137,14 +137,25 @@ def group_of(status: str) -> Group:
 
 
 def is_red(results: Json) -> bool:
-    """Whether a check or a test failed, or more tests were skipped than --max-skips allows."""
-    return bool(red_records(results) or results["failures"] or results["counts"]["failed"] or too_many_skips(results))
+    """Whether a check or a test failed, more tests were skipped than --max-skips allows, or a claim was not measured.
+
+    If the user asked for a part of the checks, a claim may be outside it.
+    """
+    unmeasured = not results["settings"].get("part") and unmeasured_claims(results)
+    failed = red_records(results) or results["failures"] or results["counts"]["failed"]
+    return bool(failed or too_many_skips(results) or unmeasured)
 
 
 def too_many_skips(results: Json) -> bool:
     """Whether more tests were skipped than --max-skips allows."""
     allowed = results["settings"].get("max_skips")
     return allowed is not None and bool(results["counts"]["skipped"] > allowed)
+
+
+def unmeasured_claims(results: Json) -> list[str]:
+    """The axioms that the explainer of ``faithcheck check`` claims and that no check measured."""
+    measured = {record["axiom"] for record in results["records"] if group_of(record["status"]) is not Group.SKIP}
+    return [axiom for axiom in results["settings"].get("claims", []) if axiom not in measured]
 
 
 def red_records(results: Json) -> list[Json]:
