@@ -3,7 +3,7 @@
 Each fault runs once, by every check of every axiom. The measurements are then judged in three ways:
 
 1. by name: by what theory expects of the built-in explainer that has the fault;
-2. by claims: under a foreign name, by the explainer's claims alone;
+2. by claims: under a foreign name, by the explainer's claims alone, limits that it states for itself included;
 3. by default: under a foreign name, by the axioms of ``faithcheck check`` without options.
 
 Violations of the correct explainer that theory predicts count by name alone.
@@ -18,12 +18,14 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+import torch
 
 import faithcheck.axioms
 import faithcheck.explainers
@@ -31,13 +33,12 @@ import faithcheck.models
 import faithcheck.tests.helpers.faults
 from faithcheck.axioms.engine import built_pairs
 from faithcheck.axioms.engine.check import Check, Settings
-from faithcheck.axioms.engine.check_explainer import DEFAULT_AXIOMS
+from faithcheck.axioms.engine.check_explainer import default_axioms
 from faithcheck.axioms.engine.plan import plan
 from faithcheck.axioms.engine.record import Record
 from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.axioms.engine.statuses import BY_LABEL, RED, Status
 from faithcheck.axioms.engine.verdicts import Measurement, settle
-from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.tests.helpers.faults.catalogue import FAMILIES, UNCHANGED
 from faithcheck.tests.helpers.faults.fault import Fault, foreign
@@ -79,50 +80,40 @@ def red_checks(fault: Fault, axioms: Iterable[str], pairs: Sequence[Pair], setti
     """The checks of these axioms and pairs that a fault turns red."""
     red: dict[str, Counter[str]] = {way: Counter() for way in WAYS}
     with fault.faulty() as explainer, models_kept():
-        unknown = foreign(explainer, frozenset(getattr(explainer, "claims", ())))
+        unknown = foreign(explainer)
+        by_default = default_axioms(unknown, pairs)
         for axiom in axioms:
             for check in plan(axiom, [explainer], pairs):
-                record = check.run(settings)
-                for way in ways_red(record, replace(check, explainer=unknown)):
-                    red[way][axiom] += 1
-                if red["name"][axiom] >= ENOUGH and (not is_claimed(axiom, unknown) or red["claims"][axiom] >= ENOUGH):
+                record, judged = check.run(settings), replace(check, explainer=unknown)
+                is_stated = judged.expectation.verdict != "UNCLAIMED"
+                red["name"][axiom] += record.status in RED
+                if judged_anew(record, judged).label in RED:
+                    red["claims"][axiom] += is_stated
+                    red["default"][axiom] += axiom in by_default
+                if red["name"][axiom] >= ENOUGH and (not is_stated or red["claims"][axiom] >= ENOUGH):
                     break
     return {way: dict(+counts) for way, counts in red.items()}
 
 
-def ways_red(record: Record, check: Check) -> Iterator[str]:
-    """The ways in which a record, measured by name, is red; ``check`` is the same check under a foreign name."""
-    if record.status in RED:
-        yield "name"
-    assert check.explainer is not None
-    # A violation that theory knows of is no news: its author writes it down, with --expectations.
-    if record.expected == "VIOLATES" or judged_anew(record, check).label not in RED:
-        return
-    if is_claimed(check.axiom, check.explainer):
-        yield "claims"
-    if check.axiom in DEFAULT_AXIOMS:
-        yield "default"
+def judged_anew(record: Record, check: Check) -> Status:
+    """The status that a measurement has under a foreign name; ``check`` is the check under that name.
 
-
-def is_claimed(axiom: str, explainer: Explainer) -> bool:
-    """Whether an explainer is held to an axiom by its claims."""
-    claims: Collection[str] = getattr(explainer, "claims", ())
-    return AXIOMS[axiom].mandatory or bool({axiom, AXIOMS[axiom].part_of} & set(claims))
+    A violation that theory predicts of the correct explainer is no news: its author writes it down.
+    """
+    expectation = check.expectation
+    if record.expected == "VIOLATES" and check.explicit_expectation is None:
+        return Status.RECORDED
+    if record.gap is not None and record.tol is not None:
+        assert expectation.predict is None
+        values = torch.empty(0)
+        return settle(Measurement(record.gap, record.tol, values), expectation, None)[0]
+    refused = "the explainer refused, although" in str(record.detail.get("error", ""))
+    return Status.UNSUPPORTED if refused else BY_LABEL[record.status]
 
 
 def axioms_of_explainers() -> list[str]:
     """The axioms that measure an explainer."""
     return [name for name, axiom in AXIOMS.items() if axiom.needs_explainer]
-
-
-def judged_anew(record: Record, check: Check) -> Status:
-    """The status of a measurement under the expectation of another check: claims have no closed form to compare."""
-    expectation = check.expectation
-    if record.gap is not None and record.tol is not None:
-        assert expectation.predict is None
-        return settle(Measurement(record.gap, record.tol, []), expectation, None)[0]  # type: ignore[arg-type]
-    refused = "the explainer refused, although" in str(record.detail.get("error", ""))
-    return Status.UNSUPPORTED if refused else BY_LABEL[record.status]
 
 
 # --- the results, one line a fault -----------------------------------------------------------------------------------

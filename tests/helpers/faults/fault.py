@@ -217,12 +217,19 @@ def result(change: Callable[[Tensor, Case], Tensor]) -> Around:
     return around(lambda explainer, model, case: change(explainer.attribute(model, case), case))
 
 
-def foreign(explainer: Explainer, claims: frozenset[str]) -> Explainer:
-    """The explainer under a name that theory knows nothing of, with these claims and no expectations of its own."""
+def foreign(explainer: Explainer) -> Explainer:
+    """The explainer under a name that theory knows nothing of.
+
+    It keeps its claims, and the limits that it states for itself, such as a least correlation with Leave-One-Out. It
+    loses its closed forms and predicted violations.
+    """
     kind = type(explainer)
-    # In the class and in the object: where the class has properties of these names, it cannot set them.
-    own = {"expected": {}, "claims": claims}
-    return changed(explainer, type(kind.__name__, (kind,), dict(own)), **own, name="a_foreign_explainer")
+    stated = getattr(explainer, "expected", {})
+    limits = {key: expectation for key, expectation in stated.items() if expectation.ceiling is not None}
+    # In the class too: where the class has a property of this name, an object cannot have its own.
+    return changed(
+        explainer, type(kind.__name__, (kind,), {"expected": limits}), expected=limits, name="a_foreign_explainer"
+    )
 
 
 def changed(explainer: Explainer, kind: type | None = None, /, **fields: Any) -> Explainer:
