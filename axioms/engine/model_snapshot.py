@@ -81,8 +81,10 @@ class ModelSnapshot:
                     what = "hooks" if "_hooks" in key else f"replaced {key[1:]}"
                     report(changes, what, [snapshot.where])
                     put_back(space, before)
-        for namespace in (*self.classes, *self.functions):
-            namespace.restore(changes)
+        for owner in self.classes:
+            owner.restore(changes)
+        for module in self.functions:
+            module.restore(changes)
         for tensor in self.tensors:
             tensor.restore(changes)
 
