@@ -87,8 +87,10 @@ class ModelSnapshot:
                     elif not _added_by_transformers(space, before):
                         report(changes, "hooks", [snapshot.where])
                     put_back(space, before)
-        for namespace in (*self.classes, *self.functions):
-            namespace.restore(changes)
+        for owner in self.classes:
+            owner.restore(changes)
+        for module in self.functions:
+            module.restore(changes)
         for tensor in self.tensors:
             tensor.restore(changes)
 

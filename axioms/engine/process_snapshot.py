@@ -103,7 +103,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "standard error": _attribute(sys, "stderr"),
     "logging": (
         lambda: (logging.root.manager.disable, logging.root.level),
-        lambda value: (logging.disable(value[0]), logging.root.setLevel(value[1])),
+        lambda value: _set_logging(*value),
     ),
     "environment variables": (lambda: dict(os.environ), lambda value: put_back(os.environ, value)),
     "warnings filters": (lambda: list(warnings.filters), lambda before: _set_filters(before)),
@@ -154,18 +154,18 @@ class NamespacesSnapshot:
 
     def __init__(self) -> None:
         self.loaded = len(sys.modules)
-        self.modules = [FunctionsSnapshot(name, module) for name, module in _modules_of_functions()]
-        self.classes = [ClassSnapshot(owner) for owner in _classes_of_layers()]
+        self.namespaces: list[FunctionsSnapshot | ClassSnapshot] = [
+            *(FunctionsSnapshot(name, module) for name, module in _modules_of_functions()),
+            *(ClassSnapshot(owner) for owner in _classes_of_layers()),
+        ]
 
     def current(self) -> bool:
         """Whether no module was loaded and nothing patched since the snapshot."""
-        return self.loaded == len(sys.modules) and all(
-            namespace.unchanged() for namespace in (*self.modules, *self.classes)
-        )
+        return self.loaded == len(sys.modules) and all(namespace.unchanged() for namespace in self.namespaces)
 
     def restore(self, changes: Changes) -> None:
         """Put back what changed, and report it."""
-        for namespace in (*self.modules, *self.classes):
+        for namespace in self.namespaces:
             namespace.restore(changes)
 
 
@@ -212,7 +212,7 @@ class ModesSnapshot:
         if forward_ad._current_level != self.dual_level:
             report(changes, "forward differentiation", [""])
             while forward_ad._current_level > self.dual_level:
-                forward_ad.exit_dual_level()
+                cast(Any, forward_ad).exit_dual_level()
         if _saved_tensor_hooks() != self.saved_tensors:
             report(changes, "hooks of saved tensors", [""])
             while _saved_tensor_hooks() not in (None, self.saved_tensors):
@@ -299,6 +299,11 @@ def _random_states() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]
     if torch.cuda.is_available():
         states[f"{RANDOM} of CUDA"] = (torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all)
     return states
+
+
+def _set_logging(disabled: int, level: int) -> None:
+    logging.disable(disabled)
+    logging.root.setLevel(level)
 
 
 def _set_filters(filters: Sequence[Any]) -> None:
