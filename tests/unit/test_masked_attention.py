@@ -26,7 +26,7 @@ PAIRS = {name: pair for name, pair in registered_pairs().items() if name.startsw
 ONE_LAYER = [name for name, pair in PAIRS.items() if "full_removal" in pair.axioms]
 CPU = torch.device("cpu")
 EXACT = {"rtol": 1e-10, "atol": 1e-12}  # round-off of two layers in float64
-FOLLOW_LOO = "full_removal", "local_limit", "loo", "batching"
+FOLLOW_LOO = "full_removal", "local_limit", "loo"
 
 
 def subject(name, seed=0):
@@ -190,13 +190,13 @@ def checks_of(explainer, axioms=FOLLOW_LOO):
 def test_correct_explainers_are_green(explainer, seed):
     statuses = {(check.axiom, check.id): settled(check, seed) for check in checks_of(explainer)}
     assert not {name: status for name, status in statuses.items() if status in RED}
-    assert sum(status in ("holds", "predicted violation") for status in statuses.values()) >= 7
+    assert sum(status in ("holds", "predicted violation") for status in statuses.values()) >= 6
 
 
 def test_gates_and_leave_one_out_are_held_to_something_on_every_masked_model():
     for name in ("loo", "mask_gate", "finite_mask_gate", "grouped_mask_gate", "readout_gate"):
         held = [check for check in checks_of(builtin_explainers()[name]) if check.expectation.verdict != "UNCLAIMED"]
-        assert {check.pair.name for check in held} >= {pair for pair in PAIRS if not pair.startswith("masked.large")}
+        assert {check.pair.name for check in held} >= {pair for pair in PAIRS if "local_limit" in PAIRS[pair].axioms}
 
 
 @pytest.mark.parametrize(("name", "faulty"), GATE_FAULTS, ids=[name for name, _ in GATE_FAULTS])
