@@ -18,6 +18,7 @@ Several layers have none: there gates are differentiated, and removals are run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -106,7 +107,7 @@ def by_heads(layer: MaskedLayer, states: Tensor) -> list[Tensor]:
 
 def weights_of(example: Example, queries: Tensor, keys: Tensor, rows: Tensor) -> Tensor:
     """A_jk = exp z_jk / Σ_k exp z_jk, ``(heads, queries, keys)``, of the queries at these rows."""
-    exponentials = (torch.einsum("hjd,hkd->hjk", queries, keys) / queries.shape[-1] ** 0.5).exp()
+    exponentials = (torch.einsum("hjd,hkd->hjk", queries, keys) / math.sqrt(queries.shape[-1])).exp()
     if example.model.causal:
         exponentials = exponentials * (torch.arange(keys.shape[1]) <= rows[:, None]).to(keys)
     return exponentials / exponentials.sum(-1, keepdim=True)
