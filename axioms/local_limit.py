@@ -4,8 +4,8 @@ a_i = lim_{t → 0} D(t) with D(t) = (f(x) − f(x without the part t of i)) / t
 the case has one, A_k ∝ (1 − t) exp z_k, else by moving the feature the part t of the way to its baseline. So the limit
 is the derivative with respect to a gate at 1: the first-order effect. Derived here.
 
-The limit needs no derivative of the model. D is analytic, so that Richardson's extrapolation from t = 2⁻², …, 2⁻⁹ has
-the following errors, both far below the tolerance in float64:
+The limit needs no derivative of the model. It is computed in float64. D is analytic, so that Richardson's extrapolation
+from t = 2⁻², …, 2⁻⁹ has the following errors, both far below the tolerance:
 
 1. Truncation: D's eighth Taylor coefficient times Π t_j = 2⁻⁴⁴. Through one softmax D's coefficients shrink like Aᵏ,
    since m A/(1 − A + m A) has its only pole at a distance 1/A > 1 from m = 1.
@@ -16,6 +16,7 @@ the following errors, both far below the tolerance in float64:
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from itertools import pairwise
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.axioms.full_removal import removes_otherwise
+from faithcheck.axioms.precision import cast
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.closed_forms import explained_output, leave_one_out
@@ -59,21 +61,24 @@ def local_limit(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
         ValueError: there is no limit: the model does not take an attention mask between 0 and 1 as a gate.
     """
     attribution = attribution_of(explainer, model, case).double()
-    limit = change_per_part(model, case)
+    # In float32, the round-off of f over the smallest part would be larger than the violations.
+    precise, point = deepcopy(model).double(), cast(case, torch.float64)
+    limit = change_per_part(precise, point)
     values, scale = attribution - limit, torch.maximum(attribution.abs(), limit.abs())
-    size = explained_output(model, case).double().abs()
-    round_off = 2 * torch.finfo(case.inputs.dtype).eps / PARTS[-1] * AMPLIFICATION * size
-    tol = tolerance(case.inputs) + float((round_off / scale.amax(1)).max())
+    size = explained_output(precise, point).abs()
+    round_off = 2 * torch.finfo(torch.float64).eps / PARTS[-1] * AMPLIFICATION * size
+    largest = scale.amax(1)
+    tol = tolerance(case.inputs) + float(torch.where(largest > 0, round_off / largest, 0).max())
     return Measurement(relative_gap(values, scale), tol, values, scale)
 
 
 def change_per_part(model: nn.Module, case: Case) -> Tensor:
-    """lim D(t) for every feature, ``(batch, features)`` float64.
+    """lim D(t) for every feature, ``(batch, features)``.
 
     Raises:
         ValueError: see `local_limit`.
     """
-    column = [leave_one_out(model, case, part).double() / part for part in PARTS]
+    column = [leave_one_out(model, case, part) / part for part in PARTS]
     no_part_counts = not any(bool(quotients.any()) for quotients in column)
     while len(column) > 2:
         column = extrapolated(column)

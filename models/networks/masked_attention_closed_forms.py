@@ -18,6 +18,7 @@ Several layers have none: there gates are differentiated, and removals are run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -106,7 +107,7 @@ def by_heads(layer: MaskedLayer, states: Tensor) -> list[Tensor]:
 
 def weights_of(example: Example, queries: Tensor, keys: Tensor, rows: Tensor) -> Tensor:
     """A_jk = exp z_jk / Σ_k exp z_jk, ``(heads, queries, keys)``, of the queries at these rows."""
-    exponentials = (torch.einsum("hjd,hkd->hjk", queries, keys) / queries.shape[-1] ** 0.5).exp()
+    exponentials = (torch.einsum("hjd,hkd->hjk", queries, keys) / math.sqrt(queries.shape[-1])).exp()
     if example.model.causal:
         exponentials = exponentials * (torch.arange(keys.shape[1]) <= rows[:, None]).to(keys)
     return exponentials / exponentials.sum(-1, keepdim=True)
@@ -115,7 +116,8 @@ def weights_of(example: Example, queries: Tensor, keys: Tensor, rows: Tensor) ->
 def mixed(layer: MaskedLayer, states: Tensor, weights: Tensor, values: Tensor) -> Tensor:
     """The states after a layer, ``(rows, width)``."""
     attended = torch.cat(list(torch.einsum("hjk,hkd->hjd", weights, values)), -1)
-    return states + attended @ layer.output.weight.detach().T
+    result: Tensor = states + attended @ layer.output.weight.detach().T
+    return result
 
 
 def run(example: Example, change: Change = lambda layer, weights: weights) -> Tensor:
@@ -139,14 +141,18 @@ def one_hot(example: Example, i: int) -> Tensor:
     return torch.arange(len(example.inputs)) == i
 
 
+def run_without(example: Example, i: int) -> Tensor:
+    """The explained output without token i, to which no row of any layer attends; a scalar."""
+    return run(example, lambda layer, weights: without(weights, one_hot(example, i)))
+
+
 # --- the maps --------------------------------------------------------------------------------------------------------
 
 
 def leave_one_out(example: Example) -> Tensor:
     """f − f without key i, whose weight is 0 in every row of every layer."""
     whole = run(example)
-    changes = [whole - run(example, lambda _, a, i=i: without(a, one_hot(example, i))) for i in example.tokens]
-    return torch.stack(changes)
+    return torch.stack([whole - run_without(example, i) for i in example.tokens])
 
 
 def derivative(example: Example) -> Tensor:
@@ -266,7 +272,7 @@ def one_group_at_a_time(example: Example, groups: int = 4) -> Tensor:
     guessed = torch.stack(wholes).mean()
     result = 3 / 5 * own + 2 / 5 * others
     for i in example.special:
-        result[i] = guessed - run(example, lambda _, a, i=i: without(a, one_hot(example, i)))
+        result[i] = guessed - run_without(example, i)
     return result
 
 

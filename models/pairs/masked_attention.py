@@ -85,9 +85,8 @@ OF_TWO_LAYERS: Expectations = expect(
 LENGTHS = 6, 6, 5, 5, 4, 4, 6, 6
 
 masked("one_head", copies(1, 1), texts(5, 4, 3), ONE_LAYER, OF_ONE_LAYER)
-masked("two_heads", copies(1, 2), texts(6, 6, 6, special=1), ONE_LAYER, OF_ONE_LAYER)
-masked("padded", copies(1, 2), texts(6, 5, 4, 3, special=1), ONE_LAYER | {"batching"}, OF_ONE_LAYER)
-masked("causal", copies(1, 2, True), texts(5, 4, 3, read_last=True), ONE_LAYER, OF_ONE_LAYER)
+masked("padded", copies(1, 2), texts(6, 5, 4, 3, special=1), ONE_LAYER, OF_ONE_LAYER)
+masked("causal", copies(1, 2, True), texts(6, 5, 4, special=1, read_last=True), frozenset({"full_removal"}), {})
 masked("two_layers", copies(2, 2), texts(*LENGTHS, special=1), TWO_LAYERS, OF_TWO_LAYERS)
 masked("two_causal_layers", copies(2, 2, True), texts(*LENGTHS, special=1, read_last=True), TWO_LAYERS, OF_TWO_LAYERS)
 # Large special tokens draw attention, as [CLS] and [SEP] do: without one of them every row changes by much.

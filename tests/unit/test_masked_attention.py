@@ -9,13 +9,14 @@ from torch import nn
 
 from faithcheck.axioms import AXIOMS, Check, Settings, plan
 from faithcheck.axioms.engine.plan import not_applicable
-from faithcheck.axioms.engine.statuses import RED
+from faithcheck.axioms.engine.statuses import RED, Status
 from faithcheck.axioms.engine.verdicts import settle
 from faithcheck.axioms.full_removal import full_removal
 from faithcheck.axioms.local_limit import AMPLIFICATION, PARTS, change_per_part, local_limit
 from faithcheck.explainers import LeaveOneOut, builtin_explainers
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.loo.removal import AttentionMask, Replacement
+from faithcheck.explainers.protocol import InvalidAttribution
 from faithcheck.models import Expectation, registered_pairs, select_target
 from faithcheck.models.closed_forms import gradient_times_input, leave_one_out
 from faithcheck.models.networks import masked_attention_closed_forms as exact
@@ -26,12 +27,12 @@ PAIRS = {name: pair for name, pair in registered_pairs().items() if name.startsw
 ONE_LAYER = [name for name, pair in PAIRS.items() if "full_removal" in pair.axioms]
 CPU = torch.device("cpu")
 EXACT = {"rtol": 1e-10, "atol": 1e-12}  # round-off of two layers in float64
-FOLLOW_LOO = "full_removal", "local_limit", "loo", "batching"
+FOLLOW_LOO = "full_removal", "local_limit", "loo"
 
 
-def subject(name, seed=0):
+def subject(name, seed=0, dtype=torch.float64):
     """The model and the case of a pair ``masked.*``."""
-    where = seed, torch.float64, CPU
+    where = seed, dtype, CPU
     return PAIRS[name].build(*where)[0], PAIRS[name].case(*where)
 
 
@@ -173,11 +174,14 @@ def test_an_explainer_may_claim_a_least_correlation():
 # --- the explainers --------------------------------------------------------------------------------------------------
 
 
-def settled(check, seed=0):
+def settled(check, seed=0, dtype=torch.float64):
     """The label of the status of a check, without the guard of a run, which takes most of the time."""
-    model, case = subject(check.pair.name, seed)
+    model, case = subject(check.pair.name, seed, dtype)
     predict = check.expectation.predict
-    measured = AXIOMS[check.axiom].measure(check.explainer, model, case)
+    try:
+        measured = AXIOMS[check.axiom].measure(check.explainer, model, case)
+    except InvalidAttribution:
+        return Status.ERROR.label
     return settle(measured, check.expectation, predict and predict(model, case))[0].label
 
 
@@ -185,18 +189,23 @@ def checks_of(explainer, axioms=FOLLOW_LOO):
     return [check for axiom in axioms for check in plan(axiom, [explainer], PAIRS.values())]
 
 
+@pytest.mark.parametrize("explainer", CORRECT[:-1], ids=lambda explainer: explainer.name)
+def test_correct_explainers_are_green_in_float32(explainer):
+    assert not [check.id for check in checks_of(explainer) if settled(check, dtype=torch.float32) in RED]
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 @pytest.mark.parametrize("explainer", CORRECT, ids=lambda explainer: type(explainer).__name__)
 def test_correct_explainers_are_green(explainer, seed):
     statuses = {(check.axiom, check.id): settled(check, seed) for check in checks_of(explainer)}
     assert not {name: status for name, status in statuses.items() if status in RED}
-    assert sum(status in ("holds", "predicted violation") for status in statuses.values()) >= 7
+    assert sum(status in ("holds", "predicted violation") for status in statuses.values()) >= 6
 
 
 def test_gates_and_leave_one_out_are_held_to_something_on_every_masked_model():
     for name in ("loo", "mask_gate", "finite_mask_gate", "grouped_mask_gate", "readout_gate"):
         held = [check for check in checks_of(builtin_explainers()[name]) if check.expectation.verdict != "UNCLAIMED"]
-        assert {check.pair.name for check in held} >= {pair for pair in PAIRS if not pair.startswith("masked.large")}
+        assert {check.pair.name for check in held} >= {pair for pair in PAIRS if "local_limit" in PAIRS[pair].axioms}
 
 
 @pytest.mark.parametrize(("name", "faulty"), GATE_FAULTS, ids=[name for name, _ in GATE_FAULTS])
