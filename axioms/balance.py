@@ -18,14 +18,12 @@ from faithcheck.explainers.lrp.ledger import ledger_of_batch
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.models.case import Case
 
-NOT_MADE_BY_TRANSFORMS = (
-    *("activation.*", "attention.causal_flag_*", "attention.expanded_sdpa_*", "batch_norm.*", "control.*", "gated.*"),
-    *("generated.*", "halves.*", "linear_attention.*", "maximum.*", "norm.*", "operation.*", "probe.*", "product.*"),
-    *("relu.*", "sharing.embeddings_*", "sharing.layers_*", "softmax.*"),
+SAME_OPERATIONS = (
+    *("attention.fused_*", "attention.separate_*", "basis.*", "batching.*", "folding.*", "permutation.*"),
+    *("rescaling.*", "sharing.activations_*"),
 )
-ON_EVERY_BASE_MODEL = "attention.sdpa_*"
-"""One transform stands for all: its pairs have every base model, and the others change its weights more than its
-operations."""
+"""Transforms of base models that other pairs have too, such as ``attention.sdpa_*``: they change weights or inputs more
+than operations, and a ledger takes several times as long as an attribution."""
 
 
 @axiom(
@@ -34,7 +32,8 @@ operations."""
     measured_on="pairs",
     mandatory=True,
     not_applicable=no_ledger,
-    subjects=(*NOT_MADE_BY_TRANSFORMS, ON_EVERY_BASE_MODEL),
+    subjects=("*",),
+    excluded=SAME_OPERATIONS,
 )
 def balance(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     """Measure what the ledgers of both models leave unaccounted for, in sums over the batch.

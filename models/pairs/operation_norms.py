@@ -107,7 +107,7 @@ operation_pair(
     "softmax(QKᵀ/√d) V, and a softmax of shifted logits",
     {
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the same products and the same softmax, each by its own rule", of="attnlrp"),
+        **expect_lrp("the same products and the same softmax, each by its own rule"),
         **expect("invariance", "blockwise_lrp", "the same products and the same softmax, each by its own rule"),
     },
 )
