@@ -101,7 +101,8 @@ def gap(value: float, shares: tuple[float, float, float], bias: float, eq_5: flo
         of_value, of_exponential, of_total = shares
         at_f = value * s + eq_5 * z * (s - o)
         at_g = of_value * s + z * slope * (of_exponential * s + of_total * o)
-        return weights * (at_f - at_g)
+        difference: Tensor = weights * (at_f - at_g)
+        return difference
 
     return predict
 

@@ -68,7 +68,8 @@ def half_of_candidate(f: Unit, g: Unit, case: Case) -> Tensor:
     """The gap a_f − a_g, ``(batch, 8)``: −½ at n, which tanh passes on by n/u, with u = Wx + b."""
     u = f.candidate(case.inputs)
     slope = torch.tanh(u) / u * f.head.weight[case.target]
-    return -case.inputs * (slope @ f.candidate.weight) / 2
+    gap: Tensor = -case.inputs * (slope @ f.candidate.weight) / 2
+    return gap
 
 
 @equivalent_pair(
