@@ -59,7 +59,7 @@ class Scale:
         """
         outputs, sizes = computed.outputs.abs().nan_to_num(), size(computed.gradient).nan_to_num()
         gradient = sizes.new_zeros(outputs.shape[1], sizes.shape[1])
-        for output in target.unique():
+        for output in set(target.tolist()):
             gradient[output] = sizes[target == output].median(0).values
         medians, units = outputs.median(0).values, UNITS * torch.finfo(dtype).eps / tolerance
         return cls(medians.clamp_min(units * medians.max()), gradient.clamp_min(units * gradient.max()))
