@@ -120,6 +120,16 @@ def patch(owner: Any, name: str) -> Act:
     return act
 
 
+ENTERED: list[Any] = []
+"""Held, since torch leaves inference mode when the object that entered it is deleted."""
+
+
+def inference_mode(model: nn.Module, case: Case) -> None:
+    """All tensors from now on refuse gradients."""
+    ENTERED.append(torch.inference_mode())
+    ENTERED[-1].__enter__()
+
+
 def hooks_of_saved_tensors(model: nn.Module, case: Case) -> None:
     """Saved tensors are doubled from now on, in every backward pass."""
     torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: 2 * x).__enter__()
@@ -193,7 +203,7 @@ SABOTEURS = (
     Saboteur("leaves_gradients", gradients),
     Saboteur("changes_the_default_dtype", lambda model, case: torch.set_default_dtype(torch.float16)),
     Saboteur("turns_gradients_off", lambda model, case: torch.set_grad_enabled(False)),
-    Saboteur("enters_inference_mode", lambda model, case: torch.inference_mode().__enter__()),
+    Saboteur("enters_inference_mode", inference_mode),
     Saboteur("hooks_saved_tensors", hooks_of_saved_tensors),
     Saboteur("reseeds", reseeded),
     Saboteur("changes_the_environment", environment),
