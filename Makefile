@@ -82,7 +82,7 @@ slow: $(READY)  ## the tests that take minutes
 	$(call suite,slow,$(CHECKS) -m slow)
 
 power: $(READY)  ## seeded faults and saboteurs: which checks catch them; writes docs/power.md; resumes after a kill
-	@$(BIN)/pytest $(CHECKS) -m power tests/experiments/test_power.py tests/experiments/test_sabotage.py $(ARGS); code=$$?; \
+	@$(BIN)/pytest $(CHECKS) -m power tests/experiments $(ARGS); code=$$?; \
 	$(BIN)/python -m faithcheck.tests.helpers.power build/power/results.jsonl docs/power.md && exit $$code
 
 contributing: $(READY)  ## every extension of CONTRIBUTING.md in a copy of the clone, and the fast suite there

@@ -40,6 +40,7 @@ class Saboteur:
     Attributes:
         name: its name.
         act: the damage, by the model and the case.
+        forges: whether it can make its own checks green: they run in its process. It can make no other explainer's.
         needs_process: whether nothing within the process can survive it or undo it, so that it needs its own.
         first: whether it acts before it explains.
         claims: as for any explainer.
@@ -49,6 +50,7 @@ class Saboteur:
     act: Act
     needs_process: bool = False
     first: bool = False
+    forges: bool = False
     claims: frozenset[str] = frozenset({"invariance", "determinism"})
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
@@ -118,6 +120,16 @@ def patch(owner: Any, name: str) -> Act:
         setattr(owner, name, doubled)
 
     return act
+
+
+ENTERED: list[Any] = []
+"""Held, since torch leaves inference mode when the object that entered it is deleted."""
+
+
+def inference_mode(model: nn.Module, case: Case) -> None:
+    """All tensors from now on refuse gradients."""
+    ENTERED.append(torch.inference_mode())
+    ENTERED[-1].__enter__()
 
 
 def hooks_of_saved_tensors(model: nn.Module, case: Case) -> None:
@@ -193,7 +205,7 @@ SABOTEURS = (
     Saboteur("leaves_gradients", gradients),
     Saboteur("changes_the_default_dtype", lambda model, case: torch.set_default_dtype(torch.float16)),
     Saboteur("turns_gradients_off", lambda model, case: torch.set_grad_enabled(False)),
-    Saboteur("enters_inference_mode", lambda model, case: torch.inference_mode().__enter__()),
+    Saboteur("enters_inference_mode", inference_mode),
     Saboteur("hooks_saved_tensors", hooks_of_saved_tensors),
     Saboteur("reseeds", reseeded),
     Saboteur("changes_the_environment", environment),
@@ -215,7 +227,7 @@ SABOTEURS = (
     Saboteur("spins", spins, needs_process=True),
     Saboteur("takes_memory", memory, needs_process=True),
     Saboteur("forks", forks, needs_process=True),
-    Saboteur("patches_the_suite", measurements_patched, needs_process=True),
+    Saboteur("patches_the_suite", measurements_patched, needs_process=True, forges=True),
 )
 
 EXPLAINERS = SimpleNamespace(**{saboteur.name: saboteur for saboteur in SABOTEURS})

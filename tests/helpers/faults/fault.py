@@ -200,11 +200,11 @@ class Around:
     @contextmanager
     def applied(self, explainer: Explainer) -> Iterator[Explainer]:
         correct, attribute = explainer, self.make()
-        kind = type(explainer)
-        yield changed(
-            explainer,
-            type(kind.__name__, (kind,), {"attribute": lambda self, model, case: attribute(correct, model, case)}),
-        )
+        body = {
+            "attribute": lambda self, model, case: attribute(correct, model, case),
+            "like": explainer.name,  # another class may not borrow the name without saying so
+        }
+        yield changed(explainer, type(type(explainer).__name__, (type(explainer),), body))
 
 
 def around(attribute: Attribute) -> Around:
@@ -227,9 +227,8 @@ def foreign(explainer: Explainer) -> Explainer:
     stated = getattr(explainer, "expected", {})
     limits = {key: expectation for key, expectation in stated.items() if expectation.ceiling is not None}
     # In the class too: where the class has a property of this name, an object cannot have its own.
-    return changed(
-        explainer, type(kind.__name__, (kind,), {"expected": limits}), expected=limits, name="a_foreign_explainer"
-    )
+    unlike = type(kind.__name__, (kind,), {"expected": limits, "like": ""})
+    return changed(explainer, unlike, expected=limits, name="a_foreign_explainer")
 
 
 def changed(explainer: Explainer, kind: type | None = None, /, **fields: Any) -> Explainer:

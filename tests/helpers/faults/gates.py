@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from faithcheck.tests.helpers.faults.fault import Constant, Fault, Line
+from faithcheck.tests.helpers.faults.fault import Constant, Fault, Line, around
+from faithcheck.tests.helpers.gate_faults import GATE_FAULTS, MaskedOut
 
 EFFECTS = "gates.gate_effects:gate_effects"
 FINITE = "gates.gate_effects:finite_effect"
 INPUT = "gates.input_gates:input_gate_effects"
 GROUPED = "gates.grouped_mask_gate:GroupedMaskGate.attribute"
 READOUT = "gates.readout_gate:ReadoutGate"
+ONE_PASS = "gates.one_pass_gate:OnePassGate.attribute"
 
 
 def _fault(explainer: str, name: str, function: str, old: str, new: str, why: str) -> Fault:
@@ -88,14 +90,14 @@ MASK_GATE = [
         ),
         (
             "padding attributed",
-            "gates.mask_gate:MaskGate.attribute",
-            "effects * case.unpadded",
-            "effects + ~case.unpadded",
+            ONE_PASS,
+            "(model, case) * case.unpadded",
+            "(model, case) + ~case.unpadded",
             "values at padding",
         ),
         (
             "always on the inputs",
-            "gates.mask_gate:MaskGate.attribute",
+            ONE_PASS,
             "not gates_attention(case, self.removal)",
             "True",
             "the wrong removal",
@@ -152,16 +154,16 @@ FINITE_MASK_GATE = [
         ),
         (
             "padding attributed",
-            "gates.finite_mask_gate:FiniteMaskGate.attribute",
-            "effects * case.unpadded",
-            "effects + ~case.unpadded",
+            ONE_PASS,
+            "(model, case) * case.unpadded",
+            "(model, case) + ~case.unpadded",
             "values at padding",
         ),
         (
             "the sign, attention",
-            "gates.finite_mask_gate:FiniteMaskGate.attribute",
-            "(effects * case.unpadded)",
-            "(-effects * case.unpadded)",
+            ONE_PASS,
+            "(self.attention_effects(model, case)",
+            "(-self.attention_effects(model, case)",
             "−φ",
         ),
     )
@@ -257,17 +259,23 @@ READOUT_GATE = [
             "states - unchanged)",
             "the output rises where it falls",
         ),
-        ("half of the exact part", f"{READOUT}.attribute", "+= exact - by_gates", "+= exact / 2 - by_gates", "½"),
+        (
+            "half of the exact part",
+            f"{READOUT}.attention_effects",
+            "+= exact - by_gates",
+            "+= exact / 2 - by_gates",
+            "½",
+        ),
         (
             "gates are not replaced",
-            f"{READOUT}.attribute",
+            f"{READOUT}.attention_effects",
             "+= exact - by_gates",
             "+= exact",
             "direct effects count twice",
         ),
         (
             "the exact part is forgotten",
-            f"{READOUT}.attribute",
+            f"{READOUT}.attention_effects",
             "+= exact - by_gates",
             "-= by_gates",
             "indirect effects alone",
@@ -323,12 +331,23 @@ READOUT_GATE = [
         ),
         (
             "padding attributed",
-            f"{READOUT}.attribute",
-            "attribution * case.unpadded",
-            "attribution + ~case.unpadded",
+            ONE_PASS,
+            "(model, case) * case.unpadded",
+            "(model, case) + ~case.unpadded",
             "values at padding",
         ),
     )
 ]
 
-FAULTS = [*MASK_GATE, *FINITE_MASK_GATE, *GROUPED_MASK_GATE, *READOUT_GATE]
+UNDER_A_MASK = [
+    Fault(
+        f"under a mask: {faulty.fault}",
+        faulty.correct.name,
+        around(lambda explainer, model, case, faulty=faulty: faulty.attribute(model, case)),
+        "a fault of the gates by the attention mask",
+    )
+    for faulty in (make() for _, make in GATE_FAULTS)
+    if type(faulty.correct) is not MaskedOut
+]
+
+FAULTS = [*UNDER_A_MASK, *MASK_GATE, *FINITE_MASK_GATE, *GROUPED_MASK_GATE, *READOUT_GATE]

@@ -98,6 +98,16 @@ def modules_replaced(model, case):
         setattr(model, name, nn.Sequential(child))
 
 
+ENTERED: list[torch.inference_mode] = []
+"""Held, since torch leaves inference mode when the object that entered it is deleted."""
+
+
+def inference_mode(model, case):
+    """All tensors from now on refuse gradients."""
+    ENTERED.append(torch.inference_mode())
+    ENTERED[-1].__enter__()
+
+
 STATES = {
     "a hook left": (lambda model, case: model.register_forward_hook(lambda *_: None), "every later pass runs it"),
     "a backward hook left": (
@@ -132,7 +142,7 @@ STATES = {
     "a warnings filter": (lambda model, case: warnings.simplefilter("ignore"), "the user's warnings are silent"),
     "a signal handler": (lambda model, case: signal.signal(signal.SIGUSR1, lambda *_: None), "the user's signals"),
     "NumPy's error state": (lambda model, case: np.seterr(all="ignore"), "the user's divisions"),
-    "inference mode entered": (lambda model, case: torch.inference_mode().__enter__(), "the user's later tensors"),
+    "inference mode entered": (inference_mode, "the user's later tensors"),
     "deterministic algorithms": (
         lambda model, case: torch.use_deterministic_algorithms(True),
         "the user's later operations",
