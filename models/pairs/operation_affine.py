@@ -168,7 +168,7 @@ operation_pair(
         swapaxes=lambda x: tokens(x).swapaxes(1, 2),
         movedim=lambda x: tokens(x).movedim(1, 2),
         flatten=lambda x: tokens(x).transpose(1, 2).flatten(1),
-        unflatten=lambda x: x.unflatten(1, (2, 4)),
+        unflatten=lambda x: x.unflatten(1, (2, 4)),  # type: ignore[no-untyped-call]
         ravel=lambda x: tokens(x).ravel().view(len(x), 8),
         squeeze=lambda x: x.view(-1, 1, 8).squeeze(1),
         unsqueeze=lambda x: x.unsqueeze(1),
@@ -193,7 +193,7 @@ operation_pair(
         index_select=lambda x: x.index_select(1, index(x)),
         gather=lambda x: x.gather(1, index(x).expand(len(x), 4)),
         take_along_dim=lambda x: x.take_along_dim(index(x).expand(len(x), 4), 1),
-        split=lambda x: torch.cat(x.split([1, 2, 5], 1)[::-1], 1),
+        split=lambda x: torch.cat(x.split([1, 2, 5], 1)[::-1], 1),  # type: ignore[no-untyped-call]
         chunk=lambda x: torch.cat(x.chunk(2, 1)[::-1], 1),
         unbind=lambda x: torch.stack(x.unbind(1)[::-1], 1),
         tensor_split=lambda x: torch.cat(x.tensor_split(3, 1)[::-1], 1),
