@@ -40,6 +40,7 @@ from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.axioms.engine.statuses import BY_LABEL, RED, Status
 from faithcheck.axioms.engine.verdicts import Measurement, settle
 from faithcheck.models.pair import Pair, registered_pairs
+from faithcheck.tests.helpers import gate_faults
 from faithcheck.tests.helpers.faults.catalogue import FAMILIES, UNCHANGED
 from faithcheck.tests.helpers.faults.fault import Fault, foreign
 
@@ -122,9 +123,10 @@ def axioms_of_explainers() -> list[str]:
 def state_of_the_code() -> str:
     """A hash of everything that decides what is red: results of another state are measured again."""
     digest = hashlib.sha256()
-    for package in (faithcheck.axioms, faithcheck.explainers, faithcheck.models, faithcheck.tests.helpers.faults):
-        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
-            digest.update(path.read_bytes())
+    packages = (faithcheck.axioms, faithcheck.explainers, faithcheck.models, faithcheck.tests.helpers.faults)
+    files = [path for package in packages for path in sorted(Path(package.__path__[0]).rglob("*.py"))]
+    for path in (*files, Path(gate_faults.__file__), Path(__file__)):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
