@@ -126,8 +126,8 @@ def _refuse_foreign_attention(source: str, config: PreTrainedConfig) -> None:
     for name in _attentions(config):
         if name not in (None, "eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()):
             raise ModelError(
-                f"{source}: config.json asks for the attention {name!r}, which is not built into transformers, so that its "
-                'code would come from the hub: take "attn_implementation" and "_attn_implementation" out of the file'
+                f"{source}: config.json asks for the attention {name!r}, which is not built into transformers: its "
+                'code would come from the hub. Take "attn_implementation" and "_attn_implementation" out of the file'
             )
     config._attn_implementation = ATTENTION  # of the configurations inside too; it would beat the option of loading
 

@@ -46,7 +46,7 @@ def test_an_attention_that_is_not_built_in_is_refused_in_one_line(configured, ke
         load(configured(**{key: attention}))
     message = str(refused.value)
     assert repr(attention) in message
-    assert 'take "attn_implementation" and "_attn_implementation" out of the file' in message
+    assert 'Take "attn_implementation" and "_attn_implementation" out of the file' in message
     assert "\n" not in message
 
 
