@@ -76,8 +76,8 @@ def _guard(watch: socket.socket, channel: socket.socket) -> None:
 
 def _watch(worker: int, watch: socket.socket, printed: int, limits: Json) -> Json:
     """Why the worker ended or must end: ``status`` as `os.waitpid` gives it, or ``reason``; and its ``log``."""
-    log, used, number, inputs = b"", -1, 1, [watch, printed]
-    look = 0.0
+    inputs: list[Any] = [watch, printed]
+    log, used, number, look = b"", -1, 1, 0.0
     while True:
         ready, _, _ = select.select(inputs, [], [], INTERVAL)
         if watch in ready:  # the process that asks wants the worker to end, or has ended itself
