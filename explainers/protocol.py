@@ -30,6 +30,8 @@ class Explainer(Protocol):
     * ``settings``: str, usually a property: how this explainer is set, in words; see `describe_settings`;
     * ``claims``: a collection of axiom names that the explainer claims to satisfy, such as ``{"invariance"}``;
     * ``expected``: ``{(axiom, pair or glob): Expectation}``, the known violations;
+    * ``like``: str, the built-in explainer that this one implements anew: it is held to that one's claims and
+      expectations, closed forms included; the option ``--like`` sets it;
     * ``origin``: str, the library that computes the attribution, such as ``"captum 0.9.0"``;
     * ``guessed``: str, how an adapter calls the object, if it judged the call by the signature alone, see
       `faithcheck.explainers.adapters`. The report shows ``origin`` and ``guessed``.
@@ -55,6 +57,11 @@ class Explainer(Protocol):
 def display_label(explainer: Explainer) -> str:
     """The explainer's name in tables and figures: its attribute ``label``, else its ``name``."""
     return str(getattr(explainer, "label", "") or explainer.name)
+
+
+def expected_like(explainer: Explainer) -> str:
+    """The name under which theory knows the explainer: the built-in explainer that it is like, or its own name."""
+    return str(getattr(explainer, "like", "") or explainer.name)
 
 
 def describe_settings(explainer: object) -> str:

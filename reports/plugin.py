@@ -30,6 +30,7 @@ from faithcheck.reports.options.expectations import choose_expectations, refuse_
 from faithcheck.reports.options.explainer_timeout import choose_timeout
 from faithcheck.reports.options.explainers import choose_explainers
 from faithcheck.reports.options.isolate import choose_isolation
+from faithcheck.reports.options.like import hold_like
 from faithcheck.reports.options.loading import import_from_current_folder
 from faithcheck.reports.options.markers import check_markers, marker_names
 from faithcheck.reports.options.output_path import check_writable
@@ -98,7 +99,7 @@ class Run:
             isolation=choose_isolation(option.isolate, option.explainer, option.checkpoint, option.data_dir),
         )
         self.checkpoint = choose_checkpoint(option.checkpoint)
-        self.explainers: list[Explainer] = choose_explainers(option.explainer)
+        self.explainers: list[Explainer] = hold_like(option.like, option.explainer, choose_explainers(option.explainer))
         self.pairs: list[Pair] = choose_pairs(option.pairs)
         if self.checkpoint and not any(pair.name in self.checkpoint for pair in self.pairs):
             raise OptionError("--pairs leaves out all pairs of the checkpoint: add --pairs='*_checkpoint'")
@@ -131,6 +132,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="SPEC",
         help="check only this explainer: a built-in name, the name of an entry point, or module:Object",
+    )
+    add(
+        "--like",
+        action="append",
+        default=[],
+        metavar="[SPEC=]NAME",
+        help="hold your own explainer (of several: the one of this SPEC) to the claims and closed forms of a built-in "
+        "one, such as --like attnlrp",
     )
     add(
         "--pairs",

@@ -138,15 +138,26 @@ def group_of(status: str) -> Group:
 
 
 def is_red(results: Json) -> bool:
-    """Whether a check or a test failed or did not run, or more tests were skipped than --max-skips allows."""
+    """Whether a check or a test failed or did not run, too many were skipped, or a claim was not measured.
+
+    --max-skips says how many may be skipped. If the user asked for a part of the checks, a claim may be outside it.
+    """
+    unmeasured = not results["settings"].get("part") and unmeasured_claims(results)
     failed = red_records(results) or results["failures"] or results["counts"]["failed"]
-    return bool(failed or not_run(results) or too_many_skips(results))
+    return bool(failed or not_run(results) or too_many_skips(results) or unmeasured)
 
 
 def too_many_skips(results: Json) -> bool:
     """Whether more tests were skipped than --max-skips allows."""
     allowed = results["settings"].get("max_skips")
     return allowed is not None and bool(results["counts"]["skipped"] > allowed)
+
+
+def unmeasured_claims(results: Json) -> list[str]:
+    """The axioms that the explainer of ``faithcheck check`` claims and that no check measured."""
+    nothing = (Group.SKIP, Group.UNMEASURED)
+    measured = {record["axiom"] for record in results["records"] if group_of(record["status"]) not in nothing}
+    return [axiom for axiom in results["settings"].get("claims", []) if axiom not in measured]
 
 
 def red_records(results: Json) -> list[Json]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import random
 import re
@@ -19,7 +18,7 @@ from torch import nn
 from faithcheck.axioms.engine.axiom import Axiom
 from faithcheck.axioms.engine.built_pairs import built, discard
 from faithcheck.axioms.engine.error_text import error_text, message_text, safe_text, traceback_text
-from faithcheck.axioms.engine.expectations import SuppliedExpectation
+from faithcheck.axioms.engine.expectations import SuppliedExpectation, expectation_of, explicit_expectation
 from faithcheck.axioms.engine.interruption import interruptible
 from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
 from faithcheck.axioms.engine.left_behind import RANDOM, restored
@@ -86,33 +85,12 @@ class Check:
     @property
     def explicit_expectation(self) -> Expectation | None:
         """The user's expectation, else that of the pair, the explainer or the axiom; None if none of them has one."""
-        if self.explainer is None:
-            return Expectation("HOLDS", self.pair.why, cite=self.pair.cite)
-        name = self.explainer.name
-        for supplied in self.supplied:
-            if supplied.matches(self.axiom, name, self.subject):
-                return supplied.expectation
-        if by_pair := self.pair.expected.get((self.axiom, name)):
-            return by_pair
-        own: dict[tuple[str, str], Expectation] = getattr(self.explainer, "expected", {})
-        by_explainer = {glob: expectation for (axiom, glob), expectation in own.items() if axiom == self.axiom}
-        by_axiom = {glob: e for (explainer, glob), e in self._axiom.expected.items() if explainer == name}
-        candidates = [*by_explainer.items(), *by_axiom.items()]
-        matches = (expectation for glob, expectation in candidates if fnmatch.fnmatchcase(self.subject, glob))
-        return next(matches, None)
+        return explicit_expectation(self._axiom, self.explainer, self.pair, self.subject, self.supplied)
 
     @property
     def expectation(self) -> Expectation:
         """What theory expects: the explicit expectation, else the explainer's claim."""
-        if (explicit := self.explicit_expectation) is not None:
-            return explicit
-        assert self.explainer is not None  # without an explainer the expectation is explicit
-        if self._axiom.mandatory:
-            return Expectation("HOLDS", "every explainer is held to it")
-        claims = getattr(self.explainer, "claims", ())
-        if claimed := [axiom for axiom in (self.axiom, self._axiom.part_of) if axiom in claims]:
-            return Expectation("HOLDS", f"{self.explainer.name} claims {claimed[0]}")
-        return Expectation("UNCLAIMED", f"{self.explainer.name} does not claim {self.axiom}")
+        return expectation_of(self._axiom, self.explainer, self.pair, self.subject, self.supplied)
 
     @property
     def _axiom(self) -> Axiom:
@@ -242,6 +220,7 @@ class Check:
             explainer=self.explainer.name if self.explainer else None,
             subject=self.subject,
             floor=expectation.floor,
+            ceiling=expectation.ceiling,
             expected=expectation.verdict,
             status=status.label,
             why=expectation.why,

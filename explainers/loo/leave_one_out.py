@@ -32,7 +32,7 @@ class LeaveOneOut:
     max_tokens: int = 2048  # on a CPU, larger passes do not fit its cache and take a quarter longer
     name: str = "loo"
     claims: frozenset[str] = frozenset(
-        "invariance loo sensitivity dummy linearity symmetry shift scale determinism batching".split()
+        "invariance loo sensitivity dummy linearity symmetry shift scale determinism batching randomisation".split()
     )
 
     @property

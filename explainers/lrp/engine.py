@@ -196,7 +196,9 @@ class LRP:
     name: str
     rules: Mapping[str, Rule]
     epsilon: float = 0.0
-    claims: frozenset[str] = frozenset("invariance linearity scale determinism batching".split())
+    claims: frozenset[str] = frozenset(
+        "invariance linearity scale determinism batching precision randomisation".split()
+    )
     signed: bool = True
     label: str = ""
     summary: str = ""

@@ -137,9 +137,11 @@ def _add_compare(commands: Any) -> None:
     )
 
 
-CHECK = """Run the suite on one explainer, without pytest, and print its report. An axiom that the explainer does not
-claim is measured and recorded. The exit code is 1 if a check is red (a claim that does not hold, a predicted violation
-that vanished, an explainer that raised), and 2 if the run cannot start as asked."""
+CHECK = """Run the suite on one explainer, without pytest, and print its report. By default every axiom is measured that
+the explainer claims or of which something is expected, and the first ones: invariance, generated, completeness, loo,
+trace. An axiom that the explainer does not claim is measured and recorded. The exit code is 1 if a check is red (a
+claim that does not hold, a predicted violation that vanished, an explainer that raised), or if a claim was measured
+nowhere and neither --axiom nor --pairs asked for a part; it is 2 if the run cannot start as asked."""
 
 
 def _add_check(commands: Any) -> None:
@@ -153,7 +155,9 @@ def _add_check(commands: Any) -> None:
         "  faithcheck check attnlrp --axiom invariance --pairs 'linear_attention.*' --json attnlrp.json --html\n",
     )
     add.add_argument("explainer", metavar="SPEC", help="a name of faithcheck explainers, or module:Object")
-    add_repeatable(add, "--axiom", "NAME", "only this one (faithcheck axioms); default: those of check_explainer")
+    add_repeatable(add, "--axiom", "NAME", "only this one (faithcheck axioms); default: those above")
+    meaning = "it implements this built-in explainer anew, and is held to that one's claims and closed forms"
+    add.add_argument("--like", action="append", default=[], metavar="NAME", help=meaning)
     add_repeatable(
         add, "--pairs", "SPEC", "only these: a name, a glob, an entry point, or a module that registers pairs"
     )

@@ -7,7 +7,15 @@ from collections import Counter
 from collections.abc import Callable
 
 from faithcheck.axioms.engine.statuses import BY_LABEL, Group, Status
-from faithcheck.reports.results import Json, group_of, not_run, red_records, skips_by_reason, too_many_skips
+from faithcheck.reports.results import (
+    Json,
+    group_of,
+    not_run,
+    red_records,
+    skips_by_reason,
+    too_many_skips,
+    unmeasured_claims,
+)
 
 SKIP_LINES = 10  # of the summary at the end of a run; the pages list all skips
 
@@ -91,8 +99,10 @@ def _error(record: Json) -> str:
 
 
 def _broken_claim(record: Json) -> str:
-    gap, tolerance = number(record["gap"], 4), number(record["tol"], 4)
-    return f"expected to hold, but the gap {gap} is above the tolerance {tolerance}"
+    gap, ceiling = number(record["gap"], 4), record.get("ceiling")
+    if ceiling is not None and ceiling > record["tol"]:
+        return f"expected to hold up to a gap of {number(ceiling, 4)}, but the gap is {gap}"
+    return f"expected to hold, but the gap {gap} is above the tolerance {number(record['tol'], 4)}"
 
 
 def _violation_vanished(record: Json) -> str:
@@ -107,6 +117,8 @@ def _inconclusive(record: Json) -> str:
     gap, control = number(record["gap"], 4), record["detail"].get("control gap")
     if isinstance(control, int | float) and control > (record["tol"] or 0):
         return f"the violation proves nothing: a model and its own copy differ by {number(control, 4)}"
+    if record["predicted"] is None and record["gap"] >= record["floor"]:
+        return f"the gap {gap} is above the largest violation that theory allows, {number(record['ceiling'], 4)}"
     if record["predicted"] is None:
         return f"the gap {gap} is below the least violation that theory allows, {number(record['floor'], 4)}"
     error, size = number(record["prediction_error"]), number(record["predicted"], 4)
@@ -124,6 +136,7 @@ _EXPLANATIONS: dict[str, Callable[[Json], str]] = {
 def details(record: Json) -> list[tuple[str, str]]:
     """The other fields of a record as labels and text; a field that is null or empty is left out."""
     numbers = [(key, record[key]) for key in ("gap", "tol", "predicted", "prediction_error", "floor")]
+    numbers.append(("ceiling", record.get("ceiling")))  # documents of earlier versions have none
     labels = {"prediction_error": "prediction error", "tol": "tolerance"}
     lines = [(labels.get(key, key), number(value, 6)) for key, value in numbers if value is not None]
     lines += [("expected", str(record["expected"])), ("why", record["why"]), ("cite", record["cite"])]
@@ -158,6 +171,8 @@ def headline(results: Json) -> str:
     parts.append(f"{results['counts']['skipped']} skipped{allowed}")
     if not_run(results) > 0:
         parts.append(f"{not_run(results)} not run")
+    if unmeasured := unmeasured_claims(results):
+        parts.append(f"claimed and not measured: {', '.join(unmeasured)}")
     return ", ".join(parts)
 
 

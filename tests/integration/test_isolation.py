@@ -111,6 +111,13 @@ def test_the_records_are_those_of_a_plain_run(isolated, name):
     assert check_explainer(*arguments, settings) == check_explainer(*arguments, Settings(seed=3))
 
 
+def test_an_explainer_that_is_held_to_a_built_in_one_is_so_in_its_process():
+    name, pairs = "faithcheck.tests.helpers.hostile_explainers:ENDING.prints_much", [PAIR]
+    plain = check_explainer(ENDING.prints_much, ["invariance"], pairs, like="attnlrp")
+    assert check_explainer(name, ["invariance"], pairs, like="attnlrp", isolate=True) == plain
+    assert [record.expected for record in plain] == ["VIOLATES"]
+
+
 def test_ctrl_c_ends_the_process_and_the_next_check_starts_another(isolated):
     isolation = isolated(spec("interrupts_the_parent"))
     for _ in range(2):

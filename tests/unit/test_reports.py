@@ -102,6 +102,10 @@ def test_a_failure_without_a_record_is_red():
     [
         ({}, "violated, gap 0.31, but 0.5 away from what theory predicts (up to 0.62)"),
         ({"predicted": None, "floor": 0.4}, "the gap 0.31 is below the least violation that theory allows, 0.4"),
+        (
+            {"predicted": None, "floor": 0.1, "ceiling": 0.3},
+            "the gap 0.31 is above the largest violation that theory allows, 0.3",
+        ),
         ({"detail": {"control gap": 0.2}}, "a model and its own copy differ by 0.2"),
         ({"detail": {"control gap": 1e-16}}, "0.5 away from what theory predicts"),
     ],

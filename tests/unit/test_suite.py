@@ -61,6 +61,64 @@ def test_settling_by_floor(verdict, gap, status):
 
 
 @pytest.mark.parametrize(
+    ("bounds", "gap", "status"),
+    [
+        ({"verdict": "HOLDS", "ceiling": 1e-3}, 9e-4, "holds"),
+        ({"verdict": "HOLDS", "ceiling": 1e-3}, 1.1e-3, "broken claim"),
+        ({"verdict": "VIOLATES", "floor": 1e-9, "ceiling": 1e-3}, 9e-4, "predicted violation"),
+        ({"verdict": "VIOLATES", "floor": 1e-9, "ceiling": 1e-3}, 0.5, "inconclusive"),
+        ({"verdict": "VIOLATES", "floor": 1e-4, "ceiling": 1e-3}, 1e-5, "inconclusive"),
+        ({"verdict": "VIOLATES", "floor": 1e-9, "ceiling": 1e-3}, 0.0, "violation vanished"),
+    ],
+)
+def test_settling_by_ceiling(bounds, gap, status):
+    expectation = Expectation(why="because", **bounds)
+    assert settle(Measurement(gap, 1e-9, torch.zeros(1, 1)), expectation, None)[0].label == status
+
+
+@pytest.mark.parametrize("factor", [0.5, -1.0])
+def test_half_of_an_explainer_and_its_negative_are_not_complete_to_a_thousandth(factor):
+    bounds = Expectation("VIOLATES", "quadrature", floor=1e-12, ceiling=1e-3)
+    coarse = replace(builtin_explainers()["integrated_gradients"], steps=6)
+
+    class Scaled:
+        name = "scaled"
+        expected = MappingProxyType({("completeness", "control.mlp.f"): bounds})
+
+        def __init__(self, by):
+            self.by = by
+
+        def attribute(self, model, case):
+            return self.by * coarse.attribute(model, case)
+
+    statuses = {by: check_explainer(Scaled(by), ["completeness"], ["control.mlp"])[0].status for by in (1.0, factor)}
+    assert statuses == {1.0: "predicted violation", factor: "inconclusive"}
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"verdict": "VIOLATES", "floor": 0.2, "ceiling": 0.1},
+        {"verdict": "VIOLATES", "predict": zero, "ceiling": 0.1},
+        {"verdict": "UNCLAIMED", "ceiling": 0.1},
+        {"verdict": "HOLDS", "ceiling": math.inf},
+        {"verdict": "HOLDS", "ceiling": 0.0},
+    ],
+)
+def test_a_ceiling_that_bounds_nothing_is_refused(bounds):
+    with pytest.raises(ValueError, match="a ceiling is"):
+        Expectation(why="because", **bounds)
+
+
+def test_every_built_in_floor_has_a_ceiling():
+    by_pair = [expectation for pair in PAIRS for expectation in pair.expected.values()]
+    by_explainer = [e for one in builtin_explainers().values() for e in getattr(one, "expected", {}).values()]
+    floors = [e for e in (*by_pair, *by_explainer) if e.floor is not None]
+    assert floors
+    assert all(e.ceiling is not None for e in floors), [e.why for e in floors if e.ceiling is None]
+
+
+@pytest.mark.parametrize(
     ("scale", "status"), [(1.0, "predicted violation"), (1.001, "inconclusive"), (-1.0, "inconclusive")]
 )
 def test_settling_by_prediction(scale, status):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,6 +18,7 @@ from faithcheck.axioms.engine.record import Record
 
 if TYPE_CHECKING:
     from faithcheck.axioms.engine.check import Check, Settings
+    from faithcheck.explainers.protocol import Explainer
     from faithcheck.models.pair import Pair
 
 MOST_ENDED = 3
@@ -97,6 +98,7 @@ class Isolation:
         return {
             "axiom": check.axiom,
             "explainer": self._specs[name],
+            "like": getattr(check.explainer, "like", ""),
             "pair": check.pair.name,
             "pair_modules": _modules(check.pair),
             "side": check.side,
@@ -135,7 +137,7 @@ def run_check(request: Json, started: Callable[[], None]) -> Json:
     from faithcheck.axioms.engine.expectations import SuppliedExpectation
     from faithcheck.models.expectation import Expectation
 
-    explainer, pair = _explainer(request["explainer"]), _pair(request)
+    explainer, pair = _explainer(request["explainer"], request["like"]), _pair(request)
     supplied = [
         SuppliedExpectation(**{**one, "expectation": Expectation(**one["expectation"])}) for one in request["supplied"]
     ]
@@ -156,10 +158,12 @@ def load(request: Json, started: Callable[[], None]) -> Json:
 
 
 @functools.cache
-def _explainer(spec: str) -> Any:
+def _explainer(spec: str, like: str = "") -> Explainer:
+    from faithcheck.axioms.engine.expectations import held_like
     from faithcheck.explainers.registry import load_explainer
 
-    return load_explainer(spec)
+    explainer = load_explainer(spec)
+    return held_like(explainer, like) if like else explainer
 
 
 @functools.cache
