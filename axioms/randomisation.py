@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from copy import deepcopy
 
 import numpy as np
+import scipy  # its submodules are imported when they are used
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
@@ -104,4 +104,4 @@ def rank_correlation(a: Tensor, b: Tensor) -> float:
     """Spearman's ρ of two maps ``(features,)``: 1 if both are constant, 0 if one of them is."""
     first, second = (values.double().cpu().numpy() for values in (a, b))
     constant = [np.ptp(values) == 0 for values in (first, second)]
-    return float(all(constant)) if any(constant) else float(stats.spearmanr(first, second).statistic)
+    return float(all(constant)) if any(constant) else float(scipy.stats.spearmanr(first, second).statistic)

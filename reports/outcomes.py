@@ -10,6 +10,7 @@ from faithcheck.axioms.engine.error_text import safe_text
 from faithcheck.axioms.engine.statuses import Group
 from faithcheck.reports import results
 from faithcheck.reports.results import Json, group_of
+from faithcheck.reports.rules_met import rules_met, without_rules
 
 RECORD = "faithcheck.record"
 TABLE = "faithcheck.table"
@@ -36,9 +37,10 @@ def document(
         "settings": settings,
         "axioms": axioms,
         "counts": counts,
+        "rules": rules_met(settings.get("rules", {}), records),
         "skips": skips,
         "failures": failures,
-        "records": sorted(records, key=lambda record: str(record["id"])),
+        "records": sorted(map(without_rules, records), key=lambda record: str(record["id"])),
         "tables": sorted(tables, key=lambda table: str(table["title"])),
         "figures": sorted(figures, key=lambda figure: str(figure["title"])),
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from faithcheck.axioms.engine.statuses import BY_LABEL, Group
+from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
 SCHEMA_VERSION = 2
 ALIGNMENT = "alignment"
@@ -19,9 +20,37 @@ ALIGNMENT = "alignment"
 
 Json: TypeAlias = dict[str, Any]
 
-_KEYS = frozenset({"schema_version", "faithcheck", "created", "environment", "settings", "axioms", "counts"})
-_COUNTS = ("planned", "ran", "passed", "failed", "skipped", "deselected")
-_LISTS = ("skips", "failures", "records", "tables", "figures")
+_RECORD: Shape = {
+    **dict.fromkeys(("id", "axiom", "subject", "expected", "status", "why", "cite"), str),
+    **dict.fromkeys(("gap", "tol", "predicted", "prediction_error", "floor"), NUMBER),
+    **dict.fromkeys(("explainer", "traceback"), (str, None)),
+    "seed": int,
+    "detail": {"symbolic gap?": str},
+}
+_LINE: Shape = {"label": str, "x": [NUMBER], "y": [NUMBER]}
+_PANEL: Shape = {"title": str, "x": str, "y": str, "lines": [_LINE], "log?": str}
+_SHAPE: Shape = {
+    "faithcheck": str,
+    "created": str,
+    "environment": {"commit?": (str, None)},
+    "settings": {
+        "seed": int,
+        "threads": int,
+        **dict.fromkeys(("dtype", "device", "data"), str),
+        "max_skips?": (int, None),
+        "explainers?": [str],
+        "origins?": {...: str},
+        "pair_origins?": {...: str},
+        "not_applicable?": [dict.fromkeys(("axiom", "reason", "explainer"), str)],
+    },
+    "axioms": {...: str},
+    "counts": dict.fromkeys(("planned", "ran", "passed", "failed", "skipped", "deselected"), int),
+    "skips": [{"reason": str, "count": int, "ids": [str]}],
+    "failures": [{"id": str, "message": str}],
+    "records": [_RECORD],
+    "tables": [{"title": str, "note": str, "columns": [str], "rows": [[object]]}],
+    "figures": [{"title": str, "note": str, "panels": [_PANEL]}],
+}
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "sympy", "scikit-learn", "pytest", "hypothesis")
 
 
@@ -38,7 +67,9 @@ def save(results: Json, path: Path) -> None:
     """
     from faithcheck.models.atomic_write import write_atomically  # not at the top: faithcheck.models imports torch
 
-    write_atomically(path, json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    text = json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    # UTF-8 has no half of a surrogate pair: JSON writes it as an escape.
+    write_atomically(path, text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
 def load(path: Path) -> Json:
@@ -57,9 +88,13 @@ def read(path: Path) -> Json:
         ResultsError: the file is missing, is not JSON or is not a document of faithcheck.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(
+            path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite, parse_int=_whole
+        )
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
+    except RecursionError as error:
+        raise ResultsError(f"{path}: not a document of faithcheck: nested too deeply") from error
     except ValueError as error:
         raise ResultsError(f"{path}: not JSON: {error}") from error
     if not isinstance(document, dict) or "schema_version" not in document:
@@ -71,21 +106,40 @@ def check(document: Json, path: Path) -> Json:
     """Return the document if it is a results document that this version can read.
 
     Raises:
-        ResultsError: another schema version, or something is missing or of another type.
+        ResultsError: another schema version, or something is missing or of another type. The message names the place.
     """
     if document["schema_version"] != SCHEMA_VERSION:
         raise ResultsError(
             f"{path}: schema version {document['schema_version']!r}, this faithcheck reads {SCHEMA_VERSION}: "
             "run the suite again"
         )
-    missing = sorted(_KEYS.union(_LISTS) - document.keys())
-    if missing:
-        raise ResultsError(f"{path}: damaged results document, without {', '.join(missing)}")
-    mistyped = [key for key in _LISTS if not isinstance(document[key], list)]
-    mistyped += [key for key in ("environment", "settings", "axioms", "counts") if not isinstance(document[key], dict)]
-    if mistyped or not document["counts"].keys() >= set(_COUNTS):
-        raise ResultsError(f"{path}: damaged results document: {', '.join(mistyped) or 'counts'}")
+    if (damage := mismatch(document, _SHAPE) or _in_tables(document["tables"])) is not None:
+        raise ResultsError(f"{path}: damaged results document: {damage}")
     return document
+
+
+def _in_tables(tables: list[Json]) -> str | None:
+    """What is wrong in the tables, which `shape` cannot say: further keys, or rows of another length."""
+    for i, table in enumerate(tables):
+        if further := table.keys() - {"title", "note", "columns", "rows"}:
+            return f"tables[{i}] has more than title, note, columns and rows: {', '.join(sorted(further))}"
+        for j, row in enumerate(table["rows"]):
+            if len(row) != len(table["columns"]):
+                return f"tables[{i}].rows[{j}] has {len(row)} cells, not {len(table['columns'])}"
+    return None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no finite number")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > 300:  # it could not be compared with a float
+        raise ValueError(f"a whole number of {len(text)} digits")
+    return int(text)
 
 
 def plain(value: object) -> Any:

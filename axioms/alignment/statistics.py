@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
+import scipy  # its submodules are imported when they are used
 
 RESAMPLES = 9999
 CONFIDENCE = 0.95
@@ -79,7 +79,7 @@ def paired(a: Sequence[float | None], b: Sequence[float | None], seed: int = 0) 
         "difference": mean["mean"],
         "low": mean["low"],
         "high": mean["high"],
-        "p": float(stats.wilcoxon(differences).pvalue) if tested else None,
+        "p": float(scipy.stats.wilcoxon(differences).pvalue) if tested else None,
         "n": len(pairs),
         "undefined": len(a) - len(pairs),
     }
@@ -99,7 +99,7 @@ def percentiles(values: np.ndarray, seed: int = 0) -> tuple[float | None, float 
         raise ValueError(f"{bad} of {len(values)} values are NaN or infinite: pass None for a figure that is undefined")
     if len(values) < 2:
         return None, None
-    bounds = stats.bootstrap(
+    bounds = scipy.stats.bootstrap(
         (values,),
         np.mean,
         n_resamples=RESAMPLES,

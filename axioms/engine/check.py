@@ -27,8 +27,9 @@ from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.axioms.engine.statuses import Status
 from faithcheck.axioms.engine.time_limit import time_limit
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, settle
-from faithcheck.axioms.equivalence import NotAPair
+from faithcheck.axioms.one_function.forward_and_gradient import NotAPair
 from faithcheck.explainers.gradients import CompletenessWarning
+from faithcheck.explainers.lrp.rules_met import recording_rules
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation
@@ -155,7 +156,8 @@ class Check:
         models = self._models(settings)
         torch.manual_seed(settings.seed)  # whether the models were built now or held from an earlier check
         case = self.pair.case(settings.seed, settings.dtype, settings.device)
-        measurement = self._measure(models, case, settings)
+        with recording_rules() as rules:
+            measurement = self._measure(models, case, settings)
         if measurement.gap is not None and not math.isfinite(measurement.gap):
             where = f" at {measurement.detail['told apart by']}" if "told apart by" in measurement.detail else ""
             raise ValueError(f"the gap is {measurement.gap}: an output or a gradient is NaN or infinite{where}")
@@ -181,6 +183,7 @@ class Check:
             predicted=None if predicted is None or scale is None else relative_gap(predicted, scale),
             prediction_error=error,
             detail=detail,
+            rules=tuple(sorted(rules)),
         )
 
     def _models(self, settings: Settings) -> tuple[nn.Module, ...]:

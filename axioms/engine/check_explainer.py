@@ -57,8 +57,8 @@ def check_explainer(
 
     Raises:
         ValueError: no explainer, or one that is named like a built-in one; no built-in explainer of the name ``like``;
-            an unknown axiom or subject; an expectation that matches no check; or an explainer that a process of its
-            own cannot load by a name.
+            an unknown axiom or subject; an expectation that matches no check; or an explainer that a process of its own
+            cannot load by a name.
         WorkerEnded: loading the explainer in a process of its own ended that process.
     """
     settings = settings or Settings()

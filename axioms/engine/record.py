@@ -30,6 +30,7 @@ class Record:
         seed: the seed of pair and case.
         detail: further figures.
         traceback: the explainer's own, where it raised.
+        rules: the operations that LRP computed by its rules.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Record:
     detail: dict[str, object] = field(default_factory=dict)
     traceback: str | None = None
     ceiling: float | None = None
+    rules: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -53,18 +53,21 @@ def gap_beyond_roundoff(
     gap = relative_gap(difference, scale)
     if not gap > tolerance(case.inputs):
         return gap, {}
-    within = difference.abs().amax(1) <= roundoff_of_sums(case, *models)
-    beyond = relative_gap(torch.where(within.unsqueeze(1), 0, difference), scale)
-    return beyond, {"examples that differ by round-off": int(within.sum())} if within.any() else {}
+    beyond = difference.abs().amax(1) > roundoff_of_sums(case, *models)
+    within = int((difference.any(1) & ~beyond).sum())
+    gap = relative_gap(torch.where(beyond.unsqueeze(1), difference, 0), scale)
+    return gap, {"examples that differ by round-off": within} if within else {}
 
 
 def roundoff_of_sums(case: Case, *models: nn.Module) -> Tensor:
     """The round-off of a gradient, or of input × gradient, summed over a feature's coordinates: ``(batch,)``.
 
     What is summed is Σ_d |∂f/∂x_d| · max(1, |x_d|), of the feature where it is largest. n `additions` whose round-off
-    has random signs lose √n·u of it, times a few standard deviations: some 10⁻¹³ of the gradient in float64.
+    has random signs lose √n·u of it, times a few standard deviations: some 10⁻¹³ of the gradient in float64. Where the
+    gradient is not finite, nothing is round-off: 0.
     """
     products = [input_gradient(model, case).abs() * case.inputs.abs().clamp(min=1) for model in models]
     summed = torch.stack([product.reshape(*case.shape, -1).sum(2).amax(1) for product in products]).amax(0)
     n = max(additions(model, case) for model in models)
-    return DEVIATIONS * math.sqrt(n) * torch.finfo(case.inputs.dtype).eps / 2 * summed.double()
+    roundoff = DEVIATIONS * math.sqrt(n) * torch.finfo(case.inputs.dtype).eps / 2 * summed.double()
+    return roundoff.nan_to_num(nan=0, posinf=0)

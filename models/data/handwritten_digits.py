@@ -13,7 +13,6 @@ from typing import Any
 import numpy
 import torch
 from numpy.typing import NDArray
-from sklearn import datasets
 from torch import Tensor
 
 Array = NDArray[Any]
@@ -84,6 +83,8 @@ def load_digits() -> Digits:
 
 @lru_cache(maxsize=1)
 def _bundled() -> Digits:
+    from sklearn import datasets  # not at the top: it takes half a second, and few runs read digits
+
     bunch = datasets.load_digits()
     order = numpy.random.default_rng(SPLIT_SEED).permutation(len(bunch.target))
     dev, train = order[:DEV_IMAGES], order[DEV_IMAGES:]

@@ -20,6 +20,14 @@ EXAMPLE = """examples:
   faithcheck --print-completion bash > ~/.local/share/bash-completion/completions/faithcheck
   faithcheck --print-completion zsh > ~/.zfunc/_faithcheck         (a folder of your fpath)
   faithcheck --print-completion fish > ~/.config/fish/completions/faithcheck.fish
+
+exit codes:
+  0    done; nothing is red, and there is no regression
+  1    check: a check is red; compare: a regression
+  2    the request cannot be carried out: an argument, a file or a model is wrong; one line says which
+  70   unexpected error, a defect: the traceback is on stderr
+  130  interrupted (Ctrl-C)
+  141  the reader of the output ended before it
 """
 
 

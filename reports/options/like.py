@@ -31,9 +31,10 @@ def hold_like(likes: Sequence[str], specs: Sequence[str], explainers: Sequence[E
         spec, _, name = like.rpartition("=")
         if not own:
             raise OptionError(f"--like={like}: this run has no explainer of your own: name it, as module:Object")
-        if spec not in (own if spec or len(own) > 1 else [""]):
+        named = [one for one in own if not spec or one == spec]
+        if len(named) != 1:
             raise OptionError(f"--like={like}: which explainer is it about? Write --like={own[0]}={name or 'NAME'}")
-        index = list(specs).index(spec or own[0])
+        index = list(specs).index(named[0])
         if held[index] is not explainers[index]:
             raise OptionError(f"--like={like}: two of --like are about {specs[index]}: remove one of them")
         try:

@@ -35,6 +35,7 @@ FIGURES = {
     **{f"{key}_{scope}": f"{name}, {where}" for scope, where in SCOPES.items() for key, name in CORRELATIONS.items()},
     "delta": "Δ",
 }
+CURVES = ("lerf", "morf", "lerf_aopc", "morf_aopc")
 
 
 def label(document: Json, name: str) -> str:
@@ -66,7 +67,7 @@ def verdict(comparison: Json) -> str:
     Two explainers differ if the 95 % interval excludes 0 and the signed-rank test has p < 0.05. Over few examples the
     bootstrap's interval is too short; below `FEWEST` examples the test cannot reach p < 0.05.
     """
-    if comparison["low"] is None or comparison["n"] < FEWEST:
+    if comparison["low"] is None or comparison["high"] is None or comparison["n"] < FEWEST:
         return "cannot be told"
     if comparison["p"] is None or comparison["p"] >= 0.05:
         return "no difference"

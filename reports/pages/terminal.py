@@ -18,7 +18,7 @@ _RED = colours.TERMINAL[Group.RED]
 
 def render(results: Json, width: int = 80, color: bool = False) -> str:
     """The report as text: the summary, the tables, every red record in full, skips in a few lines, counts, seeds."""
-    return rendering.to_terminal(_parts(results), width, color)
+    return rendering.to_terminal(_parts, results, width, color)
 
 
 def _parts(results: Json) -> Iterator[RenderableType]:

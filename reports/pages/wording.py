@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from faithcheck.axioms.engine.statuses import BY_LABEL, Group, Status
+from faithcheck.reports.pages.visible import visible
 from faithcheck.reports.results import (
     Json,
     group_of,
@@ -147,7 +148,8 @@ def details(record: Json) -> list[tuple[str, str]]:
 def message(record: Json) -> str:
     """A red record in full, for the failure of a test: the sentence, every field and the traceback."""
     lines = [sentence(record), *(f"  {label:<17} {text}" for label, text in details(record))]
-    return "\n".join(lines + ([record["traceback"].rstrip()] if record["traceback"] else []))
+    text: str = visible("\n".join(lines + ([record["traceback"].rstrip()] if record["traceback"] else [])))
+    return text
 
 
 def last_line(text: str | None) -> str:

@@ -279,7 +279,7 @@ def test_save_and_load(tmp_path, everything):
         ('{"records": []}', "not a results document"),
         ('{"schema_version": 99}', "schema version 99"),
         ('{"schema_version": 1}', "schema version 1, this faithcheck reads 2: run the suite again"),
-        (f'{{"schema_version": {results.SCHEMA_VERSION}}}', "damaged results document, without axioms, counts"),
+        (f'{{"schema_version": {results.SCHEMA_VERSION}}}', "damaged results document: faithcheck is missing"),
     ],
 )
 def test_files_that_are_no_results_document_are_refused(tmp_path, capsys, text, reason):
@@ -384,7 +384,7 @@ def test_figures_of_one_page_share_no_ids_and_take_the_ink_of_the_page():
 def test_html_draws_a_figure_and_both_pages_list_its_numbers(everything):
     markdown, html = report.to_markdown(everything), report.to_html(everything)
     assert "<svg" not in markdown
-    assert "| layers &amp; $k$ | AttnLRP | a &lt; b $ |" in markdown
+    assert r"| layers &amp; \$k\$ | AttnLRP | a &lt; b \$ |" in markdown
     assert "| 1 | 0.5 | – |" in markdown
     assert "| 2 | nan | 0.125 |" in markdown
     assert "size: share\n\n| s | AttnLRP (dashed) |" in markdown

@@ -134,10 +134,12 @@ def run_check(request: Json, started: Callable[[], None]) -> Json:
     """
     from faithcheck.axioms.engine.built_pairs import built
     from faithcheck.axioms.engine.check import Check, Settings
-    from faithcheck.axioms.engine.expectations import SuppliedExpectation
+    from faithcheck.axioms.engine.expectations import SuppliedExpectation, held_like
     from faithcheck.models.expectation import Expectation
 
-    explainer, pair = _explainer(request["explainer"], request["like"]), _pair(request)
+    explainer, pair = _explainer(request["explainer"]), _pair(request)
+    if request["like"]:
+        explainer = held_like(explainer, request["like"])
     supplied = [
         SuppliedExpectation(**{**one, "expectation": Expectation(**one["expectation"])}) for one in request["supplied"]
     ]
@@ -158,12 +160,10 @@ def load(request: Json, started: Callable[[], None]) -> Json:
 
 
 @functools.cache
-def _explainer(spec: str, like: str = "") -> Explainer:
-    from faithcheck.axioms.engine.expectations import held_like
+def _explainer(spec: str) -> Explainer:
     from faithcheck.explainers.registry import load_explainer
 
-    explainer = load_explainer(spec)
-    return held_like(explainer, like) if like else explainer
+    return load_explainer(spec)
 
 
 @functools.cache

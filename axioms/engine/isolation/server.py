@@ -1,9 +1,10 @@
-"""The processes of isolation: a server that has imported faithcheck and forks; a supervisor for each worker; the worker.
+"""The processes of isolation: a server that has imported faithcheck and forks; each worker, and its supervisor.
 
-The server never runs an explainer's code, so that every worker starts clean, and at once. The supervisor never does either:
-it watches the worker's memory and number of processes, keeps the end of what it prints, and when the worker ends, or
-is to be ended, it kills every process that the worker has started. On Linux none escapes: the supervisor adopts those
-whose parents have ended. Elsewhere it kills the worker's process group, and memory and processes have no limit.
+The server never runs an explainer's code, so that every worker starts clean, and at once. The supervisor never does
+either: it watches the worker's memory and number of processes, keeps the end of what it prints, and when the worker
+ends, or is to be ended, it kills every process that the worker has started. On Linux none escapes: the supervisor
+adopts those whose parents have ended. Elsewhere it kills the worker's process group, and memory and processes have no
+limit.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def main(control: socket.socket) -> None:
             os.close(descriptor)
 
 
-# --- the supervisor ------------------------------------------------------------------------------------------------------
+# --- the supervisor ---------------------------------------------------------------------------------------------------
 
 
 def _guard(watch: socket.socket, channel: socket.socket) -> None:
