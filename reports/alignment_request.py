@@ -261,7 +261,7 @@ def measure(request: AlignRequest, advance: Advance = lambda explainer, done, of
             **summary(examples, outcomes, setup.seed, prepared.model.model.dtype),
         }
     )
-    labels = _labels(chosen)
+    labels = _labels(outcomes)
     for row in document["explainers"]:
         row["label"] = labels[row["name"]]
     return document
@@ -282,8 +282,8 @@ def _passes(request: AlignRequest, chosen: Sequence[Explainer]) -> Iterator[eval
         passes.close()
 
 
-def _labels(explainers: Sequence[Explainer]) -> dict[str, str]:
+def _labels(outcomes: Sequence[evaluate.ExplainerResult]) -> dict[str, str]:
     """The label of each explainer by its name; variants of one explainer, which share its label, also show the name."""
-    labels = {explainer.name: getattr(explainer, "label", "") or explainer.name for explainer in explainers}
+    labels = {outcome.name: outcome.label for outcome in outcomes}
     counts = Counter(labels.values())
     return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in labels.items()}

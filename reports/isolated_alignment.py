@@ -11,7 +11,6 @@ from faithcheck.axioms.alignment import evaluate
 from faithcheck.axioms.engine.isolation.isolated_checks import WITHOUT_LIMIT
 from faithcheck.axioms.engine.isolation.worker import Limits, TaskFailed, Worker, WorkerEnded
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.models.pretrained.example import Example
 from faithcheck.reports.alignment_request import AlignRequest, Prepared, choose_explainers, prepare
 from faithcheck.reports.results import Json
 
@@ -33,7 +32,7 @@ class IsolatedPasses:
     def measure(
         self,
         loaded: evaluate.LoadedModel,
-        examples: Sequence[Example],
+        examples: Sequence[evaluate.Example],
         explainer: Explainer,
         settings: evaluate.AlignmentSettings,
         number: int,

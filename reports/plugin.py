@@ -421,8 +421,10 @@ class Reporter:
         }
         for node, failure in missing.items():
             if check := checks.get(node.partition("[")[2].removesuffix("]")):
-                stopped = failure is None
-                record = check.not_run(run.settings, CUT_SHORT) if stopped else check.failed(run.settings, failure)
+                if failure is None:
+                    record = check.not_run(run.settings, CUT_SHORT)
+                else:
+                    record = check.failed(run.settings, failure)
                 self.outcomes.records[node] = [results.plain(record.to_json())]
 
     def _settings(self) -> Json:

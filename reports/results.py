@@ -192,9 +192,9 @@ def group_of(status: str) -> Group:
 
 
 def is_red(results: Json) -> bool:
-    """Whether a check or a test failed or did not run, too many tests were skipped, or a claim was not measured.
+    """Whether a check or a test failed or did not run, too many were skipped, or a claim was not measured.
 
-    If the user asked for a part of the checks, a claim may be outside it.
+    --max-skips says how many may be skipped. If the user asked for a part of the checks, a claim may be outside it.
     """
     unmeasured = not results["settings"].get("part") and unmeasured_claims(results)
     failed = red_records(results) or results["failures"] or results["counts"]["failed"]
@@ -209,7 +209,8 @@ def too_many_skips(results: Json) -> bool:
 
 def unmeasured_claims(results: Json) -> list[str]:
     """The axioms that the explainer of ``faithcheck check`` claims and that no check measured."""
-    measured = {record["axiom"] for record in results["records"] if group_of(record["status"]) is not Group.SKIP}
+    nothing = (Group.SKIP, Group.UNMEASURED)
+    measured = {record["axiom"] for record in results["records"] if group_of(record["status"]) not in nothing}
     return [axiom for axiom in results["settings"].get("claims", []) if axiom not in measured]
 
 

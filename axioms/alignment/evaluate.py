@@ -11,9 +11,9 @@ import logging
 import random
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import faithcheck.explainers
 from faithcheck.axioms.alignment.perturbation_curves import curves
-from faithcheck.axioms.alignment.run_key import digest, fingerprint, sources, state_of, structure
+from faithcheck.axioms.alignment.run_key import StoreError, digest, fingerprint, sources, state_of, structure
 from faithcheck.axioms.alignment.store import Store
 from faithcheck.axioms.engine.error_text import error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.engine.interruption import interruptible
@@ -39,6 +39,7 @@ from faithcheck.explainers.protocol import (
     Unsupported,
     attribution_of,
     describe_settings,
+    display_label,
 )
 from faithcheck.models.case import Case
 
@@ -104,6 +105,7 @@ class ExplainerResult:
 
     Attributes:
         name: the name of the explainer.
+        label: its name in tables and figures.
         how: its settings, in words.
         records: {example: {"target", "map", "morf", "lerf"}}, empty if the explainer could not be measured.
         refused: why the explainer could not be measured; else empty.
@@ -114,7 +116,8 @@ class ExplainerResult:
     """
 
     name: str
-    how: str
+    label: str = ""
+    how: str = ""
     records: Mapping[int, Json] = field(default_factory=dict)
     refused: str = ""
     failed: bool = False
@@ -204,7 +207,7 @@ def align(
 
     Raises:
         AlignmentError: no example can be measured, or one has too many features.
-        StoreError: another run has the store open, or an explainer cannot be written down.
+        StoreError: another run has the store open, or it cannot be written.
         OSError: the folder cannot be created.
         KeyboardInterrupt: Ctrl-C was pressed.
     """
@@ -268,8 +271,13 @@ def _result(
     advance: Callable[[str, int], None],
     measure_batch: MeasureBatch,
 ) -> ExplainerResult:
-    name, how = explainer.name, describe_settings(explainer)
-    with Store(folder, name, {**key, "explainer": state_of(explainer)}) as store:
+    name = explainer.name
+    described = _attempt(name, lambda: _described(explainer))
+    result = ExplainerResult(name, described.get("label", name), described.get("how", ""))
+    if "refused" in described:
+        advance(name, sum(map(len, plan)))
+        return replace(result, **described)
+    with Store(folder, name, {**key, "explainer": described["state"]}) as store:
         for number, batch in enumerate(plan):
             if number not in store.batches:
                 content = measure_batch(loaded, [examples[i] for i in batch], explainer, settings, number)
@@ -277,23 +285,30 @@ def _result(
                     content |= {"refused": CHANGED, "failed": True}
                 if "refused" in content:
                     advance(name, sum(map(len, plan[number:])))
-                    stored = [store.batches[before] for before in range(number)]
-                    left_behind = _left_behind([*stored, content])
-                    return ExplainerResult(
-                        name, how, refused=content["refused"], failed=content["failed"], left_behind=left_behind
+                    left_behind = _left_behind([*map(store.batches.get, range(number)), content])
+                    return replace(
+                        result, refused=content["refused"], failed=content["failed"], left_behind=left_behind
                     )
                 store.append(number, content)
             advance(name, len(batch))
         measured = [store.batches[number] for number in range(len(plan))]
     contents = zip(plan, measured, strict=True)
-    return ExplainerResult(
-        name,
-        how,
-        {i: r for batch, content in contents for i, r in zip(batch, content["records"], strict=True)},
+    return replace(
+        result,
+        records={i: r for batch, content in contents for i, r in zip(batch, content["records"], strict=True)},
         warned=[warning for content in measured for warning in content["warnings"]],
         left_behind=_left_behind(measured),
         batches=len(plan),
     )
+
+
+def _described(explainer: Explainer) -> Json:
+    """What an explainer says of itself, and its state for the key of its store."""
+    return {
+        "label": safe_text(display_label(explainer)),
+        "how": safe_text(describe_settings(explainer)),
+        "state": state_of(explainer),
+    }
 
 
 def _left_behind(contents: Iterable[Json]) -> list[str]:
@@ -324,22 +339,35 @@ def measure(
     case: Case = loaded.model.case(examples)
     caught: list[warnings.WarningMessage] = []
     traces: list[str] = []
-    content: Json
-    with interruptible():
-        try:
-            with restored(loaded.snapshot) as traces, warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                _seed(number)
-                attribution = attribution_of(explainer, loaded.model, case)
-            content = {"records": records_of(loaded.model, case, attribution, settings)}
-        except (Unsupported, InvalidAttribution) as error:
-            content = {"refused": message_text(error), "failed": not isinstance(error, Unsupported)}
-        except BaseException as error:  # SystemExit too: the other explainers still run
-            log.error("%s raised:\n%s", explainer.name, traceback_text(error))
-            content = {"refused": f"it raised {error_text(error)}", "failed": True}
+
+    def records() -> Json:
+        nonlocal traces, caught
+        with restored(loaded.snapshot) as traces, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            _seed(number)
+            attribution = attribution_of(explainer, loaded.model, case)
+        return {"records": records_of(loaded.model, case, attribution, settings)}
+
+    content = _attempt(explainer.name, records)
     # Each batch has its own random numbers, so that it is no trace to draw some.
     left_behind = [safe_text(line) for line in traces if not line.startswith(RANDOM)]
-    return {**content, "warnings": [error_text(w.message) for w in caught], "left_behind": left_behind}
+    return {**content, "warnings": [error_text(cast(Warning, w.message)) for w in caught], "left_behind": left_behind}
+
+
+def _attempt(name: str, work: Callable[[], Json]) -> Json:
+    """What ``work`` returns; or, if code of the explainer with this name raised, ``refused`` and ``failed``.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
+    with interruptible():
+        try:
+            return work()
+        except (Unsupported, InvalidAttribution, StoreError) as error:
+            return {"refused": message_text(error), "failed": not isinstance(error, Unsupported)}
+        except BaseException as error:  # SystemExit too: the other explainers still run
+            log.error("%s raised:\n%s", name, traceback_text(error))
+            return {"refused": f"it raised {error_text(error)}", "failed": True}
 
 
 def _seed(number: int) -> None:

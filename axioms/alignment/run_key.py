@@ -87,7 +87,8 @@ def _code_of_package(module: str) -> str:
         return ""
     folder = Path(file).resolve().parent
     files = (getattr(loaded, "__file__", None) for loaded in list(sys.modules.values()))
-    loaded_files = {Path(name).resolve() for name in files if name}
+    # torch.classes has a relative path of no file, which in the current folder would be the user's.
+    loaded_files = {Path(name).resolve() for name in files if name and Path(name).is_absolute()}
     # A package of a single file in site-packages: the files beside it belong to other packages.
     single = folder.name == "site-packages"
     of_package = [Path(file).resolve()] if single else [path for path in loaded_files if folder in path.parents]

@@ -123,7 +123,7 @@ class Check:
         except NotAPair as refusal:  # its message is complete: a traceback would add nothing
             discard(self.pair)
             return self._record(settings, Status.ERROR, detail={"error": message_text(refusal)})
-        except BaseException as error:  # the explainer is a stranger: it may end the process, or skip a test of pytest
+        except BaseException as error:  # also what ends a process, and what skips a test of pytest
             if not isinstance(error, Unsupported):
                 discard(self.pair)
             return self._record_of_error(settings, error)

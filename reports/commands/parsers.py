@@ -183,7 +183,8 @@ def _add_check(commands: Any) -> None:
 
 EXPLAIN = """Show an explainer's map of one text: each token in colour, red for the explained output and blue against
 it, with the numbers. The model is loaded as by faithcheck align: a classifier of text, or a decoder, whose next token
-is explained. The exit code is 2 if the text cannot be explained as asked."""
+is explained. The exit code is 2 if the text cannot be explained as asked, and 1 if the explainer left something behind
+on the model or in the process."""
 
 
 def _add_explain(commands: Any) -> None:

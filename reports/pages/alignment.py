@@ -106,13 +106,16 @@ def _view(document: Json) -> Json:
         "tables": [columns.plain_table(**table) for table in tables(document)],
         "refused": _labelled(document, "refused"),
         "warned": _labelled(document, "warned"),
+        "left_behind": _labelled(document, "left_behind"),
         "facts": facts(document),
     }
 
 
 def _labelled(document: Json, key: str) -> list[tuple[str, str]]:
     return [
-        (label(document, explainer["name"]), explainer[key]) for explainer in document["explainers"] if explainer[key]
+        (label(document, explainer["name"]), explainer[key])
+        for explainer in document["explainers"]
+        if explainer.get(key)  # documents of older versions do not say what was left behind
     ]
 
 
@@ -128,6 +131,8 @@ def _parts(document: Json) -> Iterator[RenderableType]:
             yield from _table(content)
     for name, reason in view["refused"]:
         yield Text.assemble((f"\n{name} was not measured: ", "bold"), reason)
+    for name, traces in view["left_behind"]:
+        yield Text.assemble((f"\n{name} left something behind, which was undone: ", "bold"), traces)
     if view["warned"]:
         yield Text("\nwarned", style="bold")
     for name, warning in view["warned"]:

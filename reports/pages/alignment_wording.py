@@ -112,12 +112,18 @@ def _finding_of_the_paper(document: Json, comparison: Json) -> str:
 
 
 def headline(document: Json) -> str:
-    """CP-LRP against AttnLRP if both were measured, else how many explainers were measured."""
-    for comparison in _correlations_compared(document):
-        if comparison["explainer"] == "cplrp":
-            return claim(document, comparison)
+    """CP-LRP against AttnLRP if both were measured, else how many explainers were; and how many failed."""
     measured = [explainer for explainer in document["explainers"] if not explainer["refused"]]
-    return f"{len(measured)} explainers against Leave-One-Out"
+    of_cplrp = [row for row in _correlations_compared(document) if row["explainer"] == "cplrp"]
+    said = claim(document, of_cplrp[0]) if of_cplrp else f"{len(measured)} explainers against Leave-One-Out"
+    # Documents of older versions have neither key.
+    failed = sum(bool(explainer.get("failed")) for explainer in document["explainers"])
+    left_behind = sum(bool(explainer.get("left_behind")) for explainer in document["explainers"])
+    return (
+        said
+        + (f"; {failed} {'explainer' if failed == 1 else 'explainers'} failed" if failed else "")
+        + (f"; {left_behind} left something behind" if left_behind else "")
+    )
 
 
 def findings(document: Json) -> list[str]:

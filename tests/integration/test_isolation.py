@@ -21,6 +21,7 @@ from faithcheck.reports import results
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.isolate import choose_isolation
+from faithcheck.tests.helpers import processes
 from faithcheck.tests.helpers.hostile_explainers import ENDING
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of their own need a POSIX system")
@@ -111,6 +112,13 @@ def test_the_records_are_those_of_a_plain_run(isolated, name):
     assert check_explainer(*arguments, settings) == check_explainer(*arguments, Settings(seed=3))
 
 
+def test_an_explainer_that_is_held_to_a_built_in_one_is_so_in_its_process():
+    name, pairs = "faithcheck.tests.helpers.hostile_explainers:ENDING.prints_much", [PAIR]
+    plain = check_explainer(ENDING.prints_much, ["invariance"], pairs, like="attnlrp")
+    assert check_explainer(name, ["invariance"], pairs, like="attnlrp", isolate=True) == plain
+    assert [record.expected for record in plain] == ["VIOLATES"]
+
+
 def test_ctrl_c_ends_the_process_and_the_next_check_starts_another(isolated):
     isolation = isolated(spec("interrupts_the_parent"))
     for _ in range(2):
@@ -168,6 +176,24 @@ def test_a_module_that_ends_the_process_that_loads_it_is_refused(tmp_path, monke
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(OptionError, match="while it was loaded, it ended its process with exit code 0"):
         choose_isolation(True, ["their_ending_module:dies"])
+
+
+@pytest.mark.power
+@pytest.mark.parametrize("option", ["--isolate", "--isolate -n2", "-n2"])
+def test_pytest_reports_every_planned_check(tmp_path, option):
+    explainers = [f"--explainer={spec(name)}" for name in ("exits_on_three_features", "prints_much")]
+    pairs = ["--pairs=product.x1x2x3", "--pairs=product.n4_depths_2222", "--pairs=control.mlp"]
+    command = ["-m", "pytest", "-q", "-p", "faithcheck.reports.plugin", "--pyargs", "faithcheck.tests.test_axioms"]
+    done = processes.run(
+        tmp_path, *command, "-m", "invariance", *explainers, *pairs, *option.split(), "--axioms-json=a"
+    )
+    document = results.load(tmp_path / "a")
+    assert (
+        len(document["records"]) == document["counts"]["planned"] == 3 * (2 + 1)
+    )  # two explainers, and the pair itself
+    reds = [record["id"] for record in results.red_records(document)]
+    assert reds == ["invariance/exits_on_three_features-product.x1x2x3"]
+    assert (results.not_run(document), done.returncode) == (0, 1)
 
 
 @pytest.mark.power

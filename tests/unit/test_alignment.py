@@ -256,8 +256,8 @@ def test_a_loo_map_of_round_off_is_constant():
     words = Example(torch.arange(3), torch.zeros(3, dtype=torch.bool), ("a", "b", "c"))
     for dtype, reasons in ((torch.float32, {"no_special": "constant LOO", "all": "constant LOO"}), (torch.float64, {})):
         outcomes = [
-            evaluate.ExplainerResult("loo", "", {0: {**record, **loo}}),
-            evaluate.ExplainerResult("other", "", {0: record}),
+            evaluate.ExplainerResult("loo", records={0: {**record, **loo}}),
+            evaluate.ExplainerResult("other", records={0: record}),
         ]
         other = summary([words], outcomes, 0, dtype)["explainers"][1]
         assert {scope: reason for scope, counts in other["undefined"].items() for reason in counts} == reasons

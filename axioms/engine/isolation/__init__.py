@@ -1,7 +1,7 @@
-"""Running a stranger's code in processes of its own, so that what it does to its process reaches nobody else.
+"""Running an explainer's code in processes of its own, so that what it does to its process reaches nobody else.
 
 * `channel`: messages between the processes, as bounded JSON; nothing that comes back is unpickled.
-* `server`: the process that forks workers, the warden that watches over each, and the worker.
+* `server`: the process that forks workers, the supervisor that watches over each, and the worker.
 * `worker`: a worker, seen from the process that asks it.
 * `isolated_checks`: the checks of each explainer in a worker.
 """

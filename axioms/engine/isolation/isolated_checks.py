@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,6 +18,7 @@ from faithcheck.axioms.engine.record import Record
 
 if TYPE_CHECKING:
     from faithcheck.axioms.engine.check import Check, Settings
+    from faithcheck.explainers.protocol import Explainer
     from faithcheck.models.pair import Pair
 
 MOST_ENDED = 3
@@ -159,7 +160,7 @@ def load(request: Json, started: Callable[[], None]) -> Json:
 
 
 @functools.cache
-def _explainer(spec: str) -> Any:
+def _explainer(spec: str) -> Explainer:
     from faithcheck.explainers.registry import load_explainer
 
     return load_explainer(spec)

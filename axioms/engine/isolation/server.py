@@ -1,9 +1,10 @@
-"""The processes of isolation: a server that has imported faithcheck and forks; a warden for each worker; the worker.
+"""The processes of isolation: a server that has imported faithcheck and forks; each worker, and its supervisor.
 
-The server never runs a stranger's code, so that every worker starts clean, and at once. The warden never does either:
-it watches the worker's memory and number of processes, keeps the end of what it prints, and when the worker ends, or
-is to be ended, it kills every process that the worker has started. On Linux none escapes: the warden adopts those
-whose parents have ended. Elsewhere it kills the worker's process group, and memory and processes have no limit.
+The server never runs an explainer's code, so that every worker starts clean, and at once. The supervisor never does
+either: it watches the worker's memory and number of processes, keeps the end of what it prints, and when the worker
+ends, or is to be ended, it kills every process that the worker has started. On Linux none escapes: the supervisor
+adopts those whose parents have ended. Elsewhere it kills the worker's process group, and memory and processes have no
+limit.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from faithcheck.axioms.engine.error_text import error_text, traceback_text
 from faithcheck.axioms.engine.isolation.channel import Closed, Json, receive, send
 
 INTERVAL = 0.1
-"""The seconds between two looks of a warden at its worker."""
+"""The seconds between two looks of a supervisor at its worker."""
 LOG = 8192
 """The bytes that are kept of what a worker prints: the last ones."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
@@ -34,8 +35,8 @@ PROCESSES = Path("/proc")
 
 
 def main(control: socket.socket) -> None:
-    """Fork a warden for each pair of sockets that arrives, until the process that sends them has ended."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the wardens
+    """Fork a supervisor for each pair of sockets that arrives, until the process that sends them has ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps the supervisors
     while True:
         content, descriptors, _, _ = socket.recv_fds(control, 1, 2)
         if not content:
@@ -51,7 +52,7 @@ def main(control: socket.socket) -> None:
             os.close(descriptor)
 
 
-# --- the warden ------------------------------------------------------------------------------------------------------
+# --- the supervisor ---------------------------------------------------------------------------------------------------
 
 
 def _guard(watch: socket.socket, channel: socket.socket) -> None:
@@ -76,8 +77,8 @@ def _guard(watch: socket.socket, channel: socket.socket) -> None:
 
 def _watch(worker: int, watch: socket.socket, printed: int, limits: Json) -> Json:
     """Why the worker ended or must end: ``status`` as `os.waitpid` gives it, or ``reason``; and its ``log``."""
-    log, used, number, inputs = b"", -1, 1, [watch, printed]
-    look = 0.0
+    inputs: list[Any] = [watch, printed]
+    log, used, number, look = b"", -1, 1, 0.0
     while True:
         ready, _, _ = select.select(inputs, [], [], INTERVAL)
         if watch in ready:  # the process that asks wants the worker to end, or has ended itself
@@ -181,7 +182,7 @@ def _work(channel: socket.socket, prints: int) -> None:
     """Answer requests until the channel is closed; then end. Nothing but this loop has a hold on the channel."""
     try:
         os.setsid()
-        _process_control(PR_SET_PDEATHSIG, signal.SIGKILL)  # no worker without its warden
+        _process_control(PR_SET_PDEATHSIG, signal.SIGKILL)  # no worker without its supervisor
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")  # short of memory, the system ends this one first
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -214,7 +215,7 @@ def _answer(channel: socket.socket, request: Json) -> Json:
         return {"answer": function(request["arguments"], lambda: send(channel, {"started": True}))}
     except Closed:
         raise
-    except BaseException as error:  # a stranger's code runs here, and may raise anything
+    except BaseException as error:  # an explainer's code runs here, and may raise anything
         return {"error": error_text(error), "traceback": traceback_text(error)}
 
 

@@ -1,4 +1,4 @@
-"""A worker, seen from the process that asks it: a process of its own for a stranger's code."""
+"""A worker, seen from the process that asks it: a process of its own for an explainer's code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from faithcheck.axioms.engine.isolation.channel import Closed, Json, NoMessage, 
 LOADING = 600.0
 """The seconds that a worker may take to load what a request is about, before the request's own time begins."""
 GRACE = 10.0
-"""The seconds that a warden may take to end a worker and to report."""
+"""The seconds that a supervisor may take to end a worker and to report."""
 
 
 class WorkerEnded(Exception):
@@ -142,7 +142,7 @@ class Worker:
         """End what is left of the worker, and say why it ended."""
         report: Json = {}
         with suppress(Closed, NoMessage, TimeoutError):
-            # The warden waits for the end of the process that closed its channel; any other it must be told to end.
+            # The supervisor waits for the end of the process that closed its channel; any other it must be told to end.
             report = receive(self._watch, 1.0 if not reason else 0.01)
         if not report:
             with suppress(OSError):
