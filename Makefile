@@ -29,7 +29,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # share their fixtures.
 CHECKS := -n 2 --dist worksteal
 MODULES := -n 2 --dist loadscope
-invariance test unit slow contributing: export OMP_NUM_THREADS := 1
+invariance test unit slow kills contributing: export OMP_NUM_THREADS := 1
 
 # $(call suite,NAME,ARGUMENTS): run pytest, make the pages, also of a red run, and exit with pytest's exit code.
 # Old files are removed first. Otherwise a run that stops before its first test would leave them as its results.
@@ -39,7 +39,7 @@ define suite
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: help invariance test unit lint types paper remedies peers bench slow contributing clean
+.PHONY: help invariance test unit lint types paper remedies peers bench slow kills contributing clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -80,6 +80,9 @@ bench: $(READY)  ## measure the cost of the explainers
 
 slow: $(READY)  ## the tests that take minutes
 	$(call suite,slow,$(CHECKS) -m slow)
+
+kills: $(READY)  ## kill 200 runs of align at random moments, and resume each
+	@$(BIN)/pytest -s -m kills tests/integration/test_alignment_kills.py $(ARGS)
 
 contributing: $(READY)  ## every extension of CONTRIBUTING.md in a copy of the clone, and the fast suite there
 	@$(BIN)/pytest -m "integration or slow" tests/integration/test_contributing.py $(ARGS)

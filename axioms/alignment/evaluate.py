@@ -205,7 +205,7 @@ def align(
 
     Raises:
         AlignmentError: no example can be measured, or one has too many features.
-        StoreError: another run has the store open, or it cannot be written.
+        StoreError: a store cannot be opened or written.
         OSError: the folder cannot be created.
         KeyboardInterrupt: Ctrl-C was pressed.
     """
