@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -276,7 +276,7 @@ def _result(
                     content |= {"refused": CHANGED, "failed": True}
                 if "refused" in content:
                     advance(name, sum(map(len, plan[number:])))
-                    left_behind = _left_behind([*map(store.batches.get, range(number)), content])
+                    left_behind = _left_behind([*(store.batches[earlier] for earlier in range(number)), content])
                     return replace(
                         result, refused=content["refused"], failed=content["failed"], left_behind=left_behind
                     )
@@ -342,7 +342,7 @@ def measure(
     content = _attempt(explainer.name, records)
     # Each batch has its own random numbers, so that it is no trace to draw some.
     left_behind = [safe_text(line) for line in traces if not line.startswith(RANDOM)]
-    return {**content, "warnings": [error_text(w.message) for w in caught], "left_behind": left_behind}
+    return {**content, "warnings": [error_text(cast(Warning, w.message)) for w in caught], "left_behind": left_behind}
 
 
 def _attempt(name: str, work: Callable[[], Json]) -> Json:
