@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -149,7 +149,10 @@ def _explained(explainer: Explainer, model: TextModel, case: Case) -> Json:
                 "origin": safe_text(str(getattr(explainer, "origin", ""))),
                 "values": values,
                 "left_behind": left_behind,
-                "notes": [*undone, *(f"{name} warned: {message_text(warning.message)}" for warning in caught)],
+                "notes": [
+                    *undone,
+                    *(f"{name} warned: {message_text(cast(Warning, warning.message))}" for warning in caught),
+                ],
             }
         except (Unsupported, InvalidAttribution) as error:
             raise ExplainError(f"{name} cannot explain this model: {message_text(error)}") from error

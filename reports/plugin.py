@@ -50,13 +50,14 @@ MARKERS = {
     "remedies": "measures the remedies against Leave-One-Out; runs only if -m or the path names it",
     "peers": "measures other libraries' explainers; runs only if -m or the path names it",
     "power": "the proof of the suite's power, run by make power; runs only if -m or the path names it",
+    "kills": "kills 200 runs of align and resumes each; runs only if -m or the path names it",
     "slow": "takes minutes; runs only if -m or the path names it",
     "meta": "tests of the project itself: unit and integration tests",
     "unit": "tests of single functions and classes",
     "integration": "tests that install, run subprocesses or follow the documentation",
     "axiom(name, ...)": "the test runs the checks of these axioms; each check gets the marker of its axiom",
 }
-ON_DEMAND = frozenset({"paper", "bench", "remedies", "peers", "power", "slow"})
+ON_DEMAND = frozenset({"paper", "bench", "remedies", "peers", "power", "kills", "slow"})
 
 pytest.register_assert_rewrite("faithcheck.tests")
 # Located without an import: pytest cannot rewrite the assertions of a module that is already imported.

@@ -207,7 +207,7 @@ def align(
 
     Raises:
         AlignmentError: no example can be measured, or one has too many features.
-        StoreError: another run has the store open, or it cannot be written.
+        StoreError: a store cannot be opened or written.
         OSError: the folder cannot be created.
         KeyboardInterrupt: Ctrl-C was pressed.
     """
@@ -285,7 +285,7 @@ def _result(
                     content |= {"refused": CHANGED, "failed": True}
                 if "refused" in content:
                     advance(name, sum(map(len, plan[number:])))
-                    left_behind = _left_behind([*map(store.batches.get, range(number)), content])
+                    left_behind = _left_behind([*(store.batches[earlier] for earlier in range(number)), content])
                     return replace(
                         result, refused=content["refused"], failed=content["failed"], left_behind=left_behind
                     )

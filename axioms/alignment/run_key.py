@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 
 class StoreError(RuntimeError):
-    """Measurements cannot be stored: no key can be made, another run has the store open, or it cannot be written."""
+    """Measurements cannot be stored: no key can be made, or the store cannot be opened or written."""
 
 
 def plain_json(value: Any) -> str:
