@@ -18,10 +18,11 @@ from faithcheck.axioms.engine.isolation.worker import Limits
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.reports import results
+from faithcheck.reports.alignment_request import AlignRequest, measure
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.isolate import choose_isolation
-from faithcheck.tests.helpers import processes
+from faithcheck.tests.helpers import processes, small_models
 from faithcheck.tests.helpers.hostile_explainers import ENDING
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of their own need a POSIX system")
@@ -176,6 +177,19 @@ def test_a_module_that_ends_the_process_that_loads_it_is_refused(tmp_path, monke
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(OptionError, match="while it was loaded, it ended its process with exit code 0"):
         choose_isolation(True, ["their_ending_module:dies"])
+
+
+def test_align_loses_the_explainer_that_ends_its_process_and_no_other(tmp_path):
+    (tmp_path / "texts.tsv").write_text("".join(f"{' '.join(small_models.WORDS[5:9])}\t{i % 2}\n" for i in range(3)))
+    model = small_models.save("bert", tmp_path / "bert")
+    asked = {"model": str(model), "data": str(tmp_path / "texts.tsv"), "explainer": ["gradient_x_input"]}
+    plain = measure(AlignRequest(**asked, cache=tmp_path / "plain"))
+    ending = {**asked, "explainer": ["gradient_x_input", spec("aborts")], "isolate": True}
+    document = measure(AlignRequest(**ending, cache=tmp_path / "isolated"))
+    rows = {row["name"]: row for row in document["explainers"]}
+    assert "ended by the signal SIGABRT" in rows.pop("aborts")["refused"]
+    assert rows.keys() == {row["name"] for row in plain["explainers"]}
+    assert all(rows[row["name"]] == row for row in plain["explainers"]), "the same figures"
 
 
 @pytest.mark.power
