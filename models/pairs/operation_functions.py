@@ -120,12 +120,12 @@ operation_pair(
         "GELUTanh": Written(activations.GELUTanh(), gelu_by_tanh),
         "NewGELUActivation": Written(activations.NewGELUActivation(), gelu_by_tanh),
         "FastGELUActivation": Written(activations.FastGELUActivation(), gelu_by_tanh),
-        "AccurateGELUActivation": Written(activations.AccurateGELUActivation(), gelu_by_tanh),
+        "AccurateGELUActivation": Written(activations.AccurateGELUActivation(), gelu_by_tanh),  # type: ignore[no-untyped-call]
         "QuickGELUActivation": Written(activations.QuickGELUActivation(), lambda x: functional.silu(1.702 * x) / 1.702),
         "ClippedGELUActivation": Written(
             activations.ClippedGELUActivation(-0.0625, 0.75), lambda x: torch.clamp(functional.gelu(x), -0.0625, 0.75)
         ),
-        "MishActivation": Written(activations.MishActivation(), functional.mish),
+        "MishActivation": Written(activations.MishActivation(), functional.mish),  # type: ignore[no-untyped-call]
         "ReLUSquaredActivation": Written(activations.ReLUSquaredActivation(), lambda x: torch.relu(x).square()),
     },
     "the formula of the class, in one or two functions",

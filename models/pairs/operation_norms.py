@@ -70,7 +70,7 @@ operation_pair(
         "layer_norm": Written(layer_norm, layer_norm_by_rms_norm),
         "rms_norm": Written(rms_norm, rms_norm_by_layer_norm),
         "*RMSNorm": Written(weighted(nn.RMSNorm(FEATURES, EPS)), weighted_rms_norm),
-        "*T5LayerNorm": Written(weighted(PreciseT5LayerNorm(FEATURES, EPS)), weighted_rms_norm),
+        "*T5LayerNorm": Written(weighted(PreciseT5LayerNorm(FEATURES, EPS)), weighted_rms_norm),  # type: ignore[no-untyped-call]
     },
     "LayerNorm is RMSNorm of x − mean x, and RMSNorm half of LayerNorm of (x, −x)",
     {

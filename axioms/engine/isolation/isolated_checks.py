@@ -76,10 +76,7 @@ class Isolation:
             if name not in self._workers or self._workers[name].closed:
                 self._workers[name] = Worker(self.limits)
             answer = self._workers[name].call(run_check, self._request(check, settings), seconds)
-            # A record has tuples, and JSON lists.
-            record = Record(
-                **{key: tuple(value) if isinstance(value, list) else value for key, value in answer.items()}
-            )
+            record = Record(**answer | {"rules": tuple(answer["rules"])})  # JSON has lists in place of tuples
         except WorkerEnded as end:
             self._ended[name] += 1
             return check.failed(settings, f"{name}: {end}", _without_libraries(end.log) or None)
