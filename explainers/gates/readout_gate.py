@@ -130,6 +130,8 @@ class ReadoutGate(OnePassGate):
         with recorder.recording(model), recorder:
             output = select_target(case.run(model), case.target)
         layers, attentions = len(recorder.layers), len(recorder.weights)
+        if not attentions:
+            recorder.require_attention()
         if layers != attentions:
             raise Unsupported(f"{layers} layers with {attentions} attentions: expected one each; take finite_mask_gate")
         last_states = recorder.last_states

@@ -62,6 +62,8 @@ class Faulty:
 class MaskedOut(LeaveOneOut):
     """Leave-One-Out by the attention mask through `GatedAttention`, in which faults can be put."""
 
+    like = "loo"
+
     def attribute(self, model, case):
         if "attention_mask" not in case.forward_arguments:
             return super().attribute(model, case)
