@@ -23,7 +23,7 @@ from faithcheck.reports.commands.main import main
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.isolate import choose_isolation
 from faithcheck.tests.helpers import processes, small_models
-from faithcheck.tests.helpers.hostile_explainers import ENDING
+from faithcheck.tests.helpers.process_saboteurs import ENDING
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of their own need a POSIX system")
 
@@ -41,14 +41,14 @@ ENDED = {
 
 
 def spec(name):
-    return f"faithcheck.tests.helpers.hostile_explainers:ENDING.{name}"
+    return f"faithcheck.tests.helpers.process_saboteurs:ENDING.{name}"
 
 
 @pytest.fixture
 def isolated(tmp_path, monkeypatch):
     """An isolation of the named explainers, with files in a temporary folder; their processes end with the test."""
-    monkeypatch.setenv("HOSTILE_FOLDER", str(tmp_path))
-    monkeypatch.setenv("HOSTILE_PARENT", str(os.getpid()))
+    monkeypatch.setenv("SABOTEUR_FOLDER", str(tmp_path))
+    monkeypatch.setenv("SABOTEUR_PARENT", str(os.getpid()))
     opened = []
 
     def isolate(*specs, **limits):
@@ -79,7 +79,7 @@ def test_what_ends_a_process_is_one_red_record_that_says_how(isolated, monkeypat
     assert ENDED[name] in record.detail["error"]
     assert len(record.traceback or "") <= LIMIT
     if name == "segmentation_fault":
-        assert "hostile_explainers.py" in record.traceback, "where it happened"
+        assert "process_saboteurs.py" in record.traceback, "where it happened"
 
 
 def test_the_processes_that_an_explainer_has_started_end_with_its_own(isolated, tmp_path):
@@ -114,7 +114,7 @@ def test_the_records_are_those_of_a_plain_run(isolated, name):
 
 
 def test_an_explainer_that_is_held_to_a_built_in_one_is_so_in_its_process():
-    name, pairs = "faithcheck.tests.helpers.hostile_explainers:ENDING.prints_much", [PAIR]
+    name, pairs = "faithcheck.tests.helpers.process_saboteurs:ENDING.prints_much", [PAIR]
     plain = check_explainer(ENDING.prints_much, ["invariance"], pairs, like="attnlrp")
     assert check_explainer(name, ["invariance"], pairs, like="attnlrp", isolate=True) == plain
     assert [record.expected for record in plain] == ["VIOLATES"]
