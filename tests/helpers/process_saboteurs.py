@@ -62,7 +62,7 @@ RAISING = {name: from_function(way, name=name) for name, way in WAYS.items()}
 """The explainers, by name."""
 
 
-# --- for processes of their own -----------------------------------------------------------------------------------------
+# --- for processes of their own ---------------------------------------------------------------------------------------
 
 
 def _segmentation_fault(model: object, inputs: object, target: object) -> None:
