@@ -1,4 +1,4 @@
-"""Explainers in processes of their own: what ends such a process costs one cell, and the records are otherwise equal.
+"""Explainers in processes of their own: what ends such a process costs one check, and the records are otherwise equal.
 
 All tests share one server, which takes as long to start as faithcheck takes to import.
 """
@@ -88,7 +88,7 @@ def test_the_processes_that_an_explainer_has_started_end_with_its_own(isolated, 
         os.kill(int((tmp_path / "orphan").read_text()), 0)
 
 
-def test_a_death_costs_one_cell_and_no_other_explainer_notices(isolated):
+def test_an_end_costs_one_check_and_no_other_explainer_notices(isolated):
     isolation = isolated(spec("exits_on_three_features"), spec("prints_much"))
     statuses = [
         run(isolation, name, pair).status
@@ -98,7 +98,7 @@ def test_a_death_costs_one_cell_and_no_other_explainer_notices(isolated):
     assert statuses == ["error", "holds", "holds", "holds", "holds", "holds"]
 
 
-def test_after_three_deaths_the_other_checks_are_not_run_and_red(isolated):
+def test_after_three_ends_the_other_checks_are_not_run_and_red(isolated):
     isolation = isolated(spec("exits_with_0"))
     records = [run(isolation, "exits_with_0") for _ in range(5)]
     assert [record.status for record in records] == ["error"] * 3 + ["not run"] * 2

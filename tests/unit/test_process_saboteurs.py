@@ -1,4 +1,4 @@
-"""Explainers that end, stop or flood what runs them: each costs its own cell, and nothing that did not run is green."""
+"""Explainers that end, stop or flood what runs them: each costs its check, and nothing that did not run is green."""
 
 import json
 import signal
