@@ -14,7 +14,7 @@ from faithcheck.axioms.engine.check import Check, Settings
 from faithcheck.axioms.engine.error_text import LIMIT
 from faithcheck.axioms.engine.isolation import isolated_checks
 from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
-from faithcheck.axioms.engine.isolation.worker import Limits
+from faithcheck.axioms.engine.isolation.worker import Limits, TaskFailed
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.reports import results
@@ -177,6 +177,17 @@ def test_a_module_that_ends_the_process_that_loads_it_is_refused(tmp_path, monke
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(OptionError, match="while it was loaded, it ended its process with exit code 0"):
         choose_isolation(True, ["their_ending_module:dies"])
+
+
+def test_an_explainer_that_its_process_cannot_load_does_not_run_in_this_one(monkeypatch):
+    def add(self, spec):
+        raise TaskFailed("ImportError: not here", "")
+
+    monkeypatch.setattr(Isolation, "add", add)
+    with pytest.raises(OptionError, match="loo can be loaded here, and not in a process of its own: ImportError"):
+        choose_isolation(True, ["loo"])
+    with pytest.raises(OptionError, match="no_such_module"):
+        choose_isolation(True, ["no_such_module:Mine"])
 
 
 def test_align_loses_the_explainer_that_ends_its_process_and_no_other(tmp_path):
