@@ -110,12 +110,14 @@ class Consistency:
         dtype = self.case.inputs.dtype
         other = torch.float32 if dtype == torch.float64 else torch.float64
         name = str(other).removeprefix("torch.")
-        case, model = cast(self.case, other), deepcopy(self.model).to(other)
-        with refused(
-            f"a copy of {self.which}, converted by .to(torch.{name}), cannot be run (register constant "
-            "tensors as buffers, or convert them to the inputs' dtype)"
-        ):
-            computed = forward_and_gradient(self.which, model, case).to(dtype)
+        try:
+            model = deepcopy(self.model).to(other)
+            computed = forward_and_gradient(self.which, model, cast(self.case, other)).to(dtype)
+        except Exception as error:  # an error of the model: its message is passed on
+            raise NotAPair(
+                f"a copy of {self.which} by copy.deepcopy, converted by .to(torch.{name}), cannot be run: {error}; "
+                "register constant tensors as buffers, or convert them to the inputs' type"
+            ) from error
         scale = Scale.of(self.computed, self.case.target, torch.float32, BETWEEN_TYPES)
         difference = scale.difference(computed, self.computed, self.case)
         if not within(difference.gap, BETWEEN_TYPES):

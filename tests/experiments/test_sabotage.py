@@ -186,7 +186,7 @@ def undisturbed_alignment(model, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("saboteurs", "options"),
-    [(BESIDE, []), (FATAL, ["--isolate", f"--explainer-timeout={LIMIT}"])],
+    [(BESIDE, []), (FATAL, ["--isolate"])],
     ids=["beside", "fatal"],
 )
 def test_in_align_and_from_its_cache(saboteurs, options, model, undisturbed_alignment, tmp_path):
