@@ -149,8 +149,7 @@ def _of_explainer(explainer: Json) -> ComparedRecord:
         name: (figure["mean"], None if name.startswith(CORRELATIONS) else 0.0)
         for name, figure in explainer["figures"].items()
     }
-    # Documents of older versions do not say whether an explainer failed, or what it left behind.
-    failed = explainer.get("failed") or explainer.get("left_behind")
+    failed = results.is_failed(explainer)
     status = Status.ERROR if failed else Status.UNSUPPORTED if explainer["refused"] else Status.RECORDED
     return ComparedRecord(status.label, "", "", figures)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from faithcheck.axioms.engine.error_text import encodable
 from faithcheck.axioms.engine.statuses import BY_LABEL, Group
 from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
@@ -25,6 +26,7 @@ _RECORD: Shape = {
     **dict.fromkeys(("gap", "tol", "predicted", "prediction_error", "floor"), NUMBER),
     **dict.fromkeys(("explainer", "traceback"), (str, None)),
     "seed": int,
+    "ceiling?": (int, float, None),
     "detail": {"symbolic gap?": str},
 }
 _LINE: Shape = {"label": str, "x": [NUMBER], "y": [NUMBER]}
@@ -42,9 +44,12 @@ _SHAPE: Shape = {
         "origins?": {...: str},
         "pair_origins?": {...: str},
         "not_applicable?": [dict.fromkeys(("axiom", "reason", "explainer"), str)],
+        "claims?": [str],
+        "part?": bool,
     },
     "axioms": {...: str},
     "counts": dict.fromkeys(("planned", "ran", "passed", "failed", "skipped", "deselected"), int),
+    "rules?": {...: {"met": int, "of": int, "unmet": [str]}},
     "skips": [{"reason": str, "count": int, "ids": [str]}],
     "failures": [{"id": str, "message": str}],
     "records": [_RECORD],
@@ -67,9 +72,8 @@ def save(results: Json, path: Path) -> None:
     """
     from faithcheck.models.atomic_write import write_atomically  # not at the top: faithcheck.models imports torch
 
-    text = json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-    # UTF-8 has no half of a surrogate pair: JSON writes it as an escape.
-    write_atomically(path, text.encode("utf-8", "backslashreplace").decode("utf-8"))
+    # The escape sequence of a lone surrogate is JSON's own.
+    write_atomically(path, encodable(json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False)) + "\n")
 
 
 def load(path: Path) -> Json:
@@ -155,8 +159,7 @@ def plain(value: object) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        # A lone surrogate, which no file and no terminal takes, becomes its escape sequence.
-        return str.encode(value, "utf-8", "backslashreplace").decode()
+        return encodable(value)
     if isinstance(value, int):
         return int(value)
     if hasattr(value, "item") and not isinstance(value, float):
@@ -199,6 +202,11 @@ def is_red(results: Json) -> bool:
     unmeasured = not results["settings"].get("part") and unmeasured_claims(results)
     failed = red_records(results) or results["failures"] or results["counts"]["failed"]
     return bool(failed or not_run(results) or too_many_skips(results) or unmeasured)
+
+
+def is_failed(explainer: Json) -> bool:
+    """Whether an explainer of an alignment failed or left something behind; documents of older versions do not say."""
+    return bool(explainer.get("failed") or explainer.get("left_behind"))
 
 
 def too_many_skips(results: Json) -> bool:

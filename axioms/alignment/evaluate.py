@@ -214,9 +214,9 @@ def align(
     plan = batches(examples, settings.max_tokens)
     key = common_key(model, examples, plan, settings)
     loaded = LoadedModel(model)
-    batch = measure_batch or measure
     return [
-        _result(loaded, examples, plan, explainer, settings, key, folder, advance, batch) for explainer in explainers
+        _result(loaded, examples, plan, explainer, settings, key, folder, advance, measure_batch or measure)
+        for explainer in explainers
     ]
 
 

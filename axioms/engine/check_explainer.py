@@ -60,6 +60,7 @@ def check_explainer(
             an unknown axiom or subject; an expectation that matches no check; or an explainer that a process of its own
             cannot load by a name.
         WorkerEnded: loading the explainer in a process of its own ended that process.
+        TaskFailed: it cannot be loaded there.
     """
     settings = settings or Settings()
     if isolate:

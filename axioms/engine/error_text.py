@@ -26,11 +26,17 @@ def traceback_text(error: BaseException) -> str:
 
 
 def safe_text(text: str) -> str:
-    """Text without lone surrogates, which no file takes, and without its middle if it is longer than `LIMIT`."""
+    """`encodable` text, without its middle if it is longer than `LIMIT`."""
     # The methods of str itself: a subclass of str could have others.
     if (length := str.__len__(text)) > LIMIT:
         start, end = str.__getitem__(text, slice(LIMIT // 2)), str.__getitem__(text, slice(length - LIMIT // 2, None))
         text = f"{start} … ({length - LIMIT:,} characters cut) … {end}"
+    return encodable(text)
+
+
+def encodable(text: str) -> str:
+    """Text whose lone surrogates, which no file and no terminal takes, are written as escape sequences."""
+    # The method of str itself: a subclass of str could have another.
     return str.encode(text, "utf-8", "backslashreplace").decode()
 
 

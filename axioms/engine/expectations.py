@@ -238,7 +238,7 @@ def refuse_malformed(explainer: Explainer) -> None:
     name, claims, expected = explainer.name, getattr(explainer, "claims", ()), getattr(explainer, "expected", {})
     if not name or not name.isprintable() or " " in name:
         raise ValueError(f"an explainer's name is printable and has no spaces, got {name!r}")
-    _refuse_borrowed_name(explainer)
+    _refuse_name_of_builtin(explainer)
     if not isinstance(claims, Collection) or isinstance(claims, str):
         raise ValueError(f"{name}.claims is a collection of axioms, such as {{'invariance'}}, got {claims!r}")
     for axiom in claims:
@@ -249,7 +249,7 @@ def refuse_malformed(explainer: Explainer) -> None:
         raise ValueError(f"{name}.expected is a mapping {{(axiom, pair or glob): Expectation(…)}}, got {expected!r}")
 
 
-def _refuse_borrowed_name(explainer: Explainer) -> None:
+def _refuse_name_of_builtin(explainer: Explainer) -> None:
     builtin, like = builtin_explainers(), getattr(explainer, "like", "")
     if like and like not in builtin:
         raise ValueError(f"{explainer.name} is held to an {unknown_name('built-in explainer', like, builtin)}")

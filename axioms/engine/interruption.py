@@ -1,4 +1,4 @@
-"""Ctrl-C told from a KeyboardInterrupt that an explainer raises: the one ends the run, the other is an error."""
+"""Ctrl-C ends the run; a KeyboardInterrupt that an explainer raises is an error of the explainer."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _added_by_transformers(now: Namespace, before: Namespace) -> bool:
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters, the buffers, and the attributes of modules that are tensors."""
+    """The parameters, the buffers, and the attributes that are tensors, such as one that a model computed and kept."""
     yield from (*model.named_parameters(), *model.named_buffers())
     for name, module in model.named_modules():
         for key, value in vars(module).items():

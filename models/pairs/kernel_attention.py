@@ -20,7 +20,6 @@ A square passes all of its relevance on to its root. ε-LRP refuses products of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import replace
 
 import torch
@@ -30,6 +29,7 @@ from faithcheck.models.case import Case
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Predict, expect_lrp
 from faithcheck.models.pair import equivalent_pair
 from faithcheck.models.pairs.cases import WIDTH, sentences
+from faithcheck.models.pairs.copies import model_and_copy
 
 
 def sentences_without_zeros(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
@@ -114,9 +114,4 @@ def gap(of_f: Sequence[float], of_g: Sequence[float]) -> Predict:
 )
 def normalised(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """(w/Σw) V against q(KᵀV)/(q·Σk)."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        f = KernelAttention(weights_first).to(device, dtype).eval()
-    g = deepcopy(f)
-    g.attend = keys_and_values_first
-    return f, g
+    return model_and_copy(lambda: KernelAttention(weights_first), seed, dtype, device, attend=keys_and_values_first)

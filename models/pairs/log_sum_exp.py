@@ -17,7 +17,6 @@ There is no product of data: AttnLRP, CP-LRP and ε-LRP have the same rules.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import TypeAlias
 
 import torch
@@ -27,6 +26,7 @@ from faithcheck.models.case import Case
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Predict, expect_lrp
 from faithcheck.models.pair import Pair, register
 from faithcheck.models.pairs.cases import points
+from faithcheck.models.pairs.copies import model_and_copy
 
 Form: TypeAlias = Callable[[Tensor], Tensor]
 OUTPUTS, TERMS = 3, 4
@@ -95,12 +95,7 @@ def register_form(name: str, form: Form, why: str) -> None:
     """Register the pair of the definition and this form; ``why`` proves that they are equal."""
 
     def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            f = Energy(from_definition).to(device, dtype).eval()
-        g = deepcopy(f)
-        g.form = form
-        return f, g
+        return model_and_copy(lambda: Energy(from_definition), seed, dtype, device, form=form)
 
     expected = {
         **INVARIANT_BY_DEFINITION,

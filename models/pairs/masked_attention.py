@@ -11,10 +11,7 @@ guess of the output that special tokens need is exact with one layer.
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import torch
-from torch import nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations, expect
@@ -22,22 +19,16 @@ from faithcheck.models.networks import masked_attention_closed_forms as exact
 from faithcheck.models.networks.masked_attention import OUTPUTS, WIDTH, MaskedAttention
 from faithcheck.models.pair import Build, MakeCase, Pair, register
 from faithcheck.models.pairs.cases import generator
+from faithcheck.models.pairs.copies import copies
 
 ONE_LAYER = frozenset({"full_removal", "local_limit"})
 TWO_LAYERS = frozenset({"local_limit", "loo"})  # nothing but Leave-One-Out itself is exact there
 WHY = "a deep copy is the same model"
 
 
-def copies(layers: int, heads: int, causal: bool = False) -> Build:
-    """The pair's models: one with random weights, and its deep copy."""
-
-    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = MaskedAttention(layers, heads, causal).to(device, dtype).eval()
-        return model, deepcopy(model)
-
-    return build
+def stack(layers: int, heads: int, causal: bool = False) -> Build:
+    """A pair's ``build``: a stack of layers with random weights, and its deep copy."""
+    return copies(lambda: MaskedAttention(layers, heads, causal))
 
 
 def texts(*lengths: int, special: float = 0.0, read_last: bool = False) -> MakeCase:
@@ -84,11 +75,11 @@ OF_TWO_LAYERS: Expectations = expect(
 )
 LENGTHS = 6, 6, 5, 5, 4, 4, 6, 6
 
-masked("one_head", copies(1, 1), texts(5, 4, 3), ONE_LAYER, OF_ONE_LAYER)
-masked("padded", copies(1, 2), texts(6, 5, 4, 3, special=1), ONE_LAYER, OF_ONE_LAYER)
-masked("causal", copies(1, 2, True), texts(6, 5, 4, special=1, read_last=True), frozenset({"full_removal"}), {})
-masked("two_layers", copies(2, 2), texts(*LENGTHS, special=1), TWO_LAYERS, OF_TWO_LAYERS)
-masked("two_causal_layers", copies(2, 2, True), texts(*LENGTHS, special=1, read_last=True), TWO_LAYERS, OF_TWO_LAYERS)
+masked("one_head", stack(1, 1), texts(5, 4, 3), ONE_LAYER, OF_ONE_LAYER)
+masked("padded", stack(1, 2), texts(6, 5, 4, 3, special=1), ONE_LAYER, OF_ONE_LAYER)
+masked("causal", stack(1, 2, True), texts(6, 5, 4, special=1, read_last=True), frozenset({"full_removal"}), {})
+masked("two_layers", stack(2, 2), texts(*LENGTHS, special=1), TWO_LAYERS, OF_TWO_LAYERS)
+masked("two_causal_layers", stack(2, 2, True), texts(*LENGTHS, special=1, read_last=True), TWO_LAYERS, OF_TWO_LAYERS)
 # Large special tokens draw attention, as [CLS] and [SEP] do: without one of them every row changes by much.
-masked("large_special", copies(2, 2), texts(*8 * [6], special=5), frozenset({"loo"}), {})
-masked("large_special_causal", copies(2, 2, True), texts(*12 * [10], special=5, read_last=True), frozenset({"loo"}), {})
+masked("large_special", stack(2, 2), texts(*8 * [6], special=5), frozenset({"loo"}), {})
+masked("large_special_causal", stack(2, 2, True), texts(*12 * [10], special=5, read_last=True), frozenset({"loo"}), {})

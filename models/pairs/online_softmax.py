@@ -21,7 +21,6 @@ There are no biases below the head, so a token gets z_k times the modified gradi
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import TypeAlias
 
 import torch
@@ -31,6 +30,7 @@ from faithcheck.models.case import Case
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Predict, expect_lrp
 from faithcheck.models.pair import equivalent_pair
 from faithcheck.models.pairs.cases import TOKENS, WIDTH, sentences
+from faithcheck.models.pairs.copies import model_and_copy
 
 Attend: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 CHUNK = 4
@@ -132,9 +132,4 @@ def gap(value: float, shares: tuple[float, float, float], bias: float, eq_5: flo
 )
 def two_chunks(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """One softmax over seven tokens against chunks of four and three."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        f = Pooling(at_once).to(device, dtype).eval()
-    g = deepcopy(f)
-    g.attend = online
-    return f, g
+    return model_and_copy(lambda: Pooling(at_once), seed, dtype, device, attend=online)

@@ -25,7 +25,6 @@ products: h₄ = a₄a₃a₂b₁ + a₄a₃b₂ + a₄b₃ + b₄.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from fractions import Fraction
 
 import torch
@@ -35,6 +34,7 @@ from faithcheck.models.case import Case
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
 from faithcheck.models.pair import equivalent_pair, random_points
 from faithcheck.models.pairs.cases import points
+from faithcheck.models.pairs.copies import model_and_copy
 
 
 def convex(z: Tensor, n: Tensor, h: Tensor) -> Tensor:
@@ -88,12 +88,7 @@ def half_of_candidate(f: Unit, g: Unit, case: Case) -> Tensor:
 )
 def gated_update(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """A convex combination against a step towards h."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        f = Unit(convex).to(device, dtype).eval()
-    g = deepcopy(f)
-    g.update = step
-    return f, g
+    return model_and_copy(lambda: Unit(convex), seed, dtype, device, update=step)
 
 
 STEPS, WIDTH = 4, 3
@@ -189,9 +184,4 @@ def scan_gap(parallel: Shares, bias: float) -> Callable[[Scan, Scan, Case], Tens
 )
 def selective_scan(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """The recurrence step by step against its two halves in parallel."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        f = Scan(in_sequence).to(device, dtype).eval()
-    g = deepcopy(f)
-    g.scan = in_parallel
-    return f, g
+    return model_and_copy(lambda: Scan(in_sequence), seed, dtype, device, scan=in_parallel)

@@ -17,6 +17,7 @@ from faithcheck.explainers.loo.removal import REMOVALS
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.data.handwritten_digits import DataError
 from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.reports import results
 from faithcheck.reports.alignment_request import DTYPES, AlignRequest, measure
 from faithcheck.reports.commands import output
 from faithcheck.reports.commands.arguments import PAGE, positive_integer, seed
@@ -153,7 +154,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return output.refuse(OptionError(f"an explainer ended the run: it raised {error_text(error)}"))
     output.print_for_terminal(alignment.to_terminal, document)
     files.print_paths()
-    return FAILED if any(row["failed"] or row["left_behind"] for row in document["explainers"]) else 0
+    return FAILED if any(map(results.is_failed, document["explainers"])) else 0
 
 
 def _with_progress(request: AlignRequest) -> Json:

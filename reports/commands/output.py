@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from faithcheck.axioms.engine.error_text import error_text, traceback_text
 from faithcheck.reports import results
 from faithcheck.reports.commands.arguments import BESIDE
 from faithcheck.reports.options import OptionError
@@ -131,9 +131,8 @@ def refuse(error: Exception) -> int:
 
 def crashed(error: BaseException) -> int:
     """Print on stderr the traceback of an error that no command expects, and what to do. Returns the exit code."""
-    print(visible("".join(traceback.format_exception(error)).rstrip()), file=sys.stderr)
-    summary = " ".join(f"{type(error).__name__}: {error}".split())
-    print(visible(f"faithcheck: unexpected {summary}: {REPORT_IT}"), file=sys.stderr)
+    print(visible(traceback_text(error)), file=sys.stderr)
+    print(visible(f"faithcheck: unexpected {' '.join(error_text(error).split())}: {REPORT_IT}"), file=sys.stderr)
     return CRASHED
 
 

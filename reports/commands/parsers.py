@@ -23,8 +23,10 @@ EXAMPLE = """examples:
 
 exit codes:
   0    done; nothing is red, and there is no regression
-  1    check: a check is red; compare: a regression
+  1    check, report --exit-code: something is red; compare: a regression; align: an explainer failed or left
+       something behind; explain: it left something behind
   2    the request cannot be carried out: an argument, a file or a model is wrong; one line says which
+  3    report --exit-code: a planned check did not run
   70   unexpected error, a defect: the traceback is on stderr
   130  interrupted (Ctrl-C)
   141  the reader of the output ended before it

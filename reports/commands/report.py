@@ -39,5 +39,5 @@ def main(arguments: argparse.Namespace) -> int:
 def exit_code(document: Json) -> int:
     """What a job is to end with: 0 if everything is as expected, 1 if something is red, 3 if a check did not run."""
     if document.get("kind") == results.ALIGNMENT:
-        return int(any(row.get("failed") for row in document["explainers"]))
+        return int(any(map(results.is_failed, document["explainers"])))
     return NOT_RUN if results.not_run(document) else int(results.is_red(document))

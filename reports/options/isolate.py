@@ -9,6 +9,7 @@ from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
 from faithcheck.axioms.engine.isolation.worker import TaskFailed, WorkerEnded
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.reports.options import OptionError
+from faithcheck.reports.options.explainers import choose_explainers
 
 
 def choose_isolation(
@@ -25,7 +26,8 @@ def choose_isolation(
         data: the folder of ``--data-dir``.
 
     Raises:
-        OptionError: loading an explainer ends its process, or this system has no such processes.
+        OptionError: an explainer cannot be loaded, or loading it ends its process; or this system has no such
+            processes.
     """
     if not isolate:
         return None
@@ -53,8 +55,11 @@ def refuse_what_ends_a_process(isolate: bool, specs: Sequence[str]) -> None:
 def _refusing(spec: str) -> Iterator[None]:
     try:
         yield
-    except TaskFailed:  # loading it in this process will say why, with the user's traceback
-        pass
+    except TaskFailed as failure:
+        choose_explainers([spec])  # says why it cannot be loaded, as without the option
+        raise OptionError(
+            f"--isolate: --explainer={spec} can be loaded here, and not in a process of its own: {failure}"
+        ) from failure
     except WorkerEnded as end:
         raise OptionError(f"--explainer={spec}: while it was loaded, {end}\n{end.log}".rstrip()) from end
     except OSError as error:

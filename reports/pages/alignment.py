@@ -36,6 +36,8 @@ _SHAPE: Shape = {
         {
             **dict.fromkeys(("name", "how", "refused", "warned"), str),
             "label?": str,
+            "failed?": bool,
+            "left_behind?": str,
             "figures": dict.fromkeys((*FIGURES, *CURVES), _FIGURE),
             "undefined": {scope: {...: int} for scope in SCOPES},
         }

@@ -39,13 +39,7 @@ class Runs:
         lines = [" ".join(words[(3 * i + j) % len(words)] for j in range(n)) for i, n in enumerate(LENGTHS)]
         self.texts.write_text("".join(f"{line}\t{i % 2}\n" for i, line in enumerate(lines)))
         self._processes = multiprocessing.get_context("forkserver")
-        imported = [
-            "pytest",
-            "scipy.stats",
-            "faithcheck.reports.commands.align",
-            "faithcheck.tests.helpers.killed_runs",
-        ]
-        self._processes.set_forkserver_preload(imported)
+        self._processes.set_forkserver_preload(PRELOADED)
 
     def start(self, cache: str, document: str, target: Callable[..., None] | None = None, *arguments: str) -> Any:
         """Start a run; returns the process, which has ``kill``, ``join`` and ``exitcode``."""

@@ -27,10 +27,9 @@ from transformers.models.bert import modeling_bert
 from faithcheck.axioms import invariance
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.models.case import Case
+from faithcheck.tests.helpers.process_saboteurs import LONG, NoException, Unprintable
 
 Act = Callable[[nn.Module, Case], object]
-LONG = 50_000_000
-"""The characters of a message that no terminal, page or pipe is made for."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +60,6 @@ class Saboteur:
         attribution = GradientTimesInput().attribute(model, case)
         self.act(model, case)
         return attribution
-
-
-class NoException(BaseException):
-    """What ``except Exception`` does not catch."""
-
-
-class Unprintable(Exception):
-    """An error whose message cannot be read."""
-
-    def __str__(self) -> str:
-        raise ValueError("no message")
 
 
 def raises(error: BaseException) -> Act:

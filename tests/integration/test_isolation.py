@@ -1,4 +1,4 @@
-"""Explainers in processes of their own: what ends such a process costs one cell, and the records are otherwise equal.
+"""Explainers in processes of their own: what ends such a process costs one check, and the records are otherwise equal.
 
 All tests share one server, which takes as long to start as faithcheck takes to import.
 """
@@ -14,7 +14,7 @@ from faithcheck.axioms.engine.check import Check, Settings
 from faithcheck.axioms.engine.error_text import LIMIT
 from faithcheck.axioms.engine.isolation import isolated_checks
 from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
-from faithcheck.axioms.engine.isolation.worker import Limits
+from faithcheck.axioms.engine.isolation.worker import Limits, TaskFailed
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.reports import results
@@ -23,7 +23,7 @@ from faithcheck.reports.commands.main import main
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.isolate import choose_isolation
 from faithcheck.tests.helpers import processes, small_models
-from faithcheck.tests.helpers.hostile_explainers import ENDING
+from faithcheck.tests.helpers.process_saboteurs import ENDING
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes of their own need a POSIX system")
 
@@ -41,14 +41,14 @@ ENDED = {
 
 
 def spec(name):
-    return f"faithcheck.tests.helpers.hostile_explainers:ENDING.{name}"
+    return f"faithcheck.tests.helpers.process_saboteurs:ENDING.{name}"
 
 
 @pytest.fixture
 def isolated(tmp_path, monkeypatch):
     """An isolation of the named explainers, with files in a temporary folder; their processes end with the test."""
-    monkeypatch.setenv("HOSTILE_FOLDER", str(tmp_path))
-    monkeypatch.setenv("HOSTILE_PARENT", str(os.getpid()))
+    monkeypatch.setenv("SABOTEUR_FOLDER", str(tmp_path))
+    monkeypatch.setenv("SABOTEUR_PARENT", str(os.getpid()))
     opened = []
 
     def isolate(*specs, **limits):
@@ -79,7 +79,7 @@ def test_what_ends_a_process_is_one_red_record_that_says_how(isolated, monkeypat
     assert ENDED[name] in record.detail["error"]
     assert len(record.traceback or "") <= LIMIT
     if name == "segmentation_fault":
-        assert "hostile_explainers.py" in record.traceback, "where it happened"
+        assert "process_saboteurs.py" in record.traceback, "where it happened"
 
 
 def test_the_processes_that_an_explainer_has_started_end_with_its_own(isolated, tmp_path):
@@ -88,7 +88,7 @@ def test_the_processes_that_an_explainer_has_started_end_with_its_own(isolated, 
         os.kill(int((tmp_path / "orphan").read_text()), 0)
 
 
-def test_a_death_costs_one_cell_and_no_other_explainer_notices(isolated):
+def test_an_end_costs_one_check_and_no_other_explainer_notices(isolated):
     isolation = isolated(spec("exits_on_three_features"), spec("prints_much"))
     statuses = [
         run(isolation, name, pair).status
@@ -98,7 +98,7 @@ def test_a_death_costs_one_cell_and_no_other_explainer_notices(isolated):
     assert statuses == ["error", "holds", "holds", "holds", "holds", "holds"]
 
 
-def test_after_three_deaths_the_other_checks_are_not_run_and_red(isolated):
+def test_after_three_ends_the_other_checks_are_not_run_and_red(isolated):
     isolation = isolated(spec("exits_with_0"))
     records = [run(isolation, "exits_with_0") for _ in range(5)]
     assert [record.status for record in records] == ["error"] * 3 + ["not run"] * 2
@@ -114,7 +114,7 @@ def test_the_records_are_those_of_a_plain_run(isolated, name):
 
 
 def test_an_explainer_that_is_held_to_a_built_in_one_is_so_in_its_process():
-    name, pairs = "faithcheck.tests.helpers.hostile_explainers:ENDING.prints_much", [PAIR]
+    name, pairs = "faithcheck.tests.helpers.process_saboteurs:ENDING.prints_much", [PAIR]
     plain = check_explainer(ENDING.prints_much, ["invariance"], pairs, like="attnlrp")
     assert check_explainer(name, ["invariance"], pairs, like="attnlrp", isolate=True) == plain
     assert [record.expected for record in plain] == ["VIOLATES"]
@@ -177,6 +177,17 @@ def test_a_module_that_ends_the_process_that_loads_it_is_refused(tmp_path, monke
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(OptionError, match="while it was loaded, it ended its process with exit code 0"):
         choose_isolation(True, ["their_ending_module:dies"])
+
+
+def test_an_explainer_that_its_process_cannot_load_does_not_run_in_this_one(monkeypatch):
+    def add(self, spec):
+        raise TaskFailed("ImportError: not here", "")
+
+    monkeypatch.setattr(Isolation, "add", add)
+    with pytest.raises(OptionError, match="loo can be loaded here, and not in a process of its own: ImportError"):
+        choose_isolation(True, ["loo"])
+    with pytest.raises(OptionError, match="no_such_module"):
+        choose_isolation(True, ["no_such_module:Mine"])
 
 
 def test_align_loses_the_explainer_that_ends_its_process_and_no_other(tmp_path):

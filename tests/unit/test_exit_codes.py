@@ -137,4 +137,26 @@ def test_the_help_lists_the_exit_codes(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     said = capsys.readouterr().out
-    assert all(f"\n  {code} " in said for code in (0, 1, 2, 70, 130, 141))
+    assert all(f"\n  {code} " in said for code in (0, 1, 2, 3, 70, 130, 141))
+
+
+LEFT_BEHIND = alignment(loo=(1.0, 0.8))
+LEFT_BEHIND["explainers"][0]["left_behind"] = "weights"
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (document([record("holds")]), 0),
+        (document([record("holds"), record("error")]), 1),
+        (document([record("error"), record("not run")]), 3),
+        (alignment(loo=(1.0, 0.8), mine="no rule"), 0),
+        (LEFT_BEHIND, 1),
+    ],
+    ids=["green", "red", "not run", "alignment", "left behind"],
+)
+def test_report_ends_with_what_the_document_says(content, code, tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content))
+    assert main(["report", str(path), "--exit-code"]) == code
+    assert main(["report", str(path)]) == 0

@@ -137,7 +137,7 @@ class Own:
     def attribute(self, model, case):
         return 1.01 * AttnLRP().attribute(model, case)
 
-class Impostor(Own):
+class NamedAttnLRP(Own):
     name = "attnlrp"
 """
 
@@ -164,7 +164,7 @@ def test_the_command_takes_the_option_and_the_report_shows_it(theirs, capsys):
 
 def test_the_registry_names_the_way_out(theirs):
     with pytest.raises(ValueError, match="choose another name; --like=attnlrp holds it to"):
-        load_explainer("their_like_module:Impostor")
+        load_explainer("their_like_module:NamedAttnLRP")
     assert origin(theirs, held_like(load_explainer(theirs), "loo")).endswith("expectations of loo")
 
 

@@ -1,4 +1,4 @@
-"""The pairs that are combined anew, from recurrences to rollout's rows: closed forms hold for other seeds and types."""
+"""Recurrences, log-sum-exp, attention in other orders and rollout: closed forms hold for other seeds and types."""
 
 from dataclasses import replace
 

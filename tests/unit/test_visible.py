@@ -63,11 +63,10 @@ def hostile_documents(tmp_path):
     suite["environment"][HOSTILE] = "1"
     suite["axioms"][HOSTILE] = "an axiom"
     suite["counts"][HOSTILE] = 1
+    measured = alignment(loo=(1.0, 0.8), attnlrp=(0.5, 0.4), no="rule")
+    measured["explainers"][1]["left_behind"] = "weights"
     paths = {}
-    for name, content in {
-        "suite": suite,
-        "alignment": alignment(loo=(1.0, 0.8), attnlrp=(0.5, 0.4), no="rule"),
-    }.items():
+    for name, content in {"suite": suite, "alignment": measured}.items():
         paths[name] = tmp_path / f"{name}.json"
         results.save(hostile(content), paths[name])
     return paths

@@ -2,6 +2,6 @@
 
 * `channel`: messages between the processes, as bounded JSON; nothing that comes back is unpickled.
 * `server`: the process that forks workers, the supervisor that watches over each, and the worker.
-* `worker`: a worker, seen from the process that asks it.
+* `worker`: what asks a worker, and starts the server.
 * `isolated_checks`: the checks of each explainer in a worker.
 """

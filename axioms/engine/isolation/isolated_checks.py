@@ -1,4 +1,4 @@
-"""The checks of each explainer in a process of its own: what ends that process costs the explainer one cell."""
+"""The checks of each explainer in a process of its own: what ends that process costs the explainer one check."""
 
 from __future__ import annotations
 

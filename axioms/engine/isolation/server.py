@@ -45,7 +45,7 @@ def main(control: socket.socket) -> None:
             try:
                 control.close()
                 watch, channel = (socket.socket(fileno=descriptor) for descriptor in descriptors)
-                _guard(watch, channel)
+                _supervise(watch, channel)
             finally:
                 os._exit(0)
         for descriptor in descriptors:
@@ -55,7 +55,7 @@ def main(control: socket.socket) -> None:
 # --- the supervisor ---------------------------------------------------------------------------------------------------
 
 
-def _guard(watch: socket.socket, channel: socket.socket) -> None:
+def _supervise(watch: socket.socket, channel: socket.socket) -> None:
     """Fork the worker, watch over it until it ends or is to end, end what it has started, and report."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _process_control(PR_SET_CHILD_SUBREAPER, 1)
@@ -179,7 +179,7 @@ def _process_control(option: int, value: int) -> None:
 
 
 def _work(channel: socket.socket, prints: int) -> None:
-    """Answer requests until the channel is closed; then end. Nothing but this loop has a hold on the channel."""
+    """Answer requests until the channel is closed; then end."""
     try:
         os.setsid()
         _process_control(PR_SET_PDEATHSIG, signal.SIGKILL)  # no worker without its supervisor

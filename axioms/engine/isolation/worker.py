@@ -1,4 +1,4 @@
-"""A worker, seen from the process that asks it: a process of its own for an explainer's code."""
+"""What asks a worker, a process of its own for an explainer's code, and starts the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explainers that end, stop or flood what runs them: each costs its own cell, and nothing that did not run is green."""
+"""Explainers that end, stop or flood what runs them: each costs its check, and nothing that did not run is green."""
 
 import json
 import signal
@@ -15,17 +15,17 @@ from faithcheck.explainers.adapters import from_function
 from faithcheck.models.pair import registered_pairs
 from faithcheck.reports import outcomes, plugin, results
 from faithcheck.reports.pages import report, terminal
-from faithcheck.tests.helpers.hostile_explainers import HOSTILE, NoException
+from faithcheck.tests.helpers.process_saboteurs import RAISING, NoException
 
 PAIR = "product.x1x2x3"
 
 
 @pytest.fixture(scope="module")
 def records():
-    return {name: check_explainer(explainer, ["invariance"], [PAIR])[0] for name, explainer in HOSTILE.items()}
+    return {name: check_explainer(explainer, ["invariance"], [PAIR])[0] for name, explainer in RAISING.items()}
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", RAISING)
 def test_whatever_an_explainer_raises_is_a_red_record_of_bounded_text(records, name):
     record = records[name]
     assert (record.status, record.explainer) == ("error", name)
@@ -34,12 +34,12 @@ def test_whatever_an_explainer_raises_is_a_red_record_of_bounded_text(records, n
     json.dumps(record.to_json(), ensure_ascii=False).encode("utf-8")  # no lone surrogates
 
 
-def test_a_check_after_the_hostile_ones_measures_as_ever(records):
+def test_a_check_after_the_saboteurs_measures_as_ever(records):
     (record,) = check_explainer(builtin_explainers()["loo"], ["invariance"], [PAIR])
     assert record.status == "holds"
 
 
-def test_the_pages_of_the_hostile_explainers_are_written(records, tmp_path):
+def test_the_pages_of_the_process_saboteurs_are_written(records, tmp_path):
     content = [results.plain(record.to_json()) for record in records.values()]
     document = outcomes.of_records(content, len(content), settings(), SUMMARIES)
     results.save(document, tmp_path / "a.json")
@@ -47,7 +47,7 @@ def test_the_pages_of_the_hostile_explainers_are_written(records, tmp_path):
         page = view(document)
         assert "✓ 0" not in page
         assert len(page.encode("utf-8")) < 1_000_000
-    assert document["counts"]["failed"] == len(HOSTILE)
+    assert document["counts"]["failed"] == len(RAISING)
 
 
 def settings():

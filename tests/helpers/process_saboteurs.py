@@ -1,4 +1,4 @@
-"""Explainers that end, stop or flood whatever runs them, as data."""
+"""Saboteurs of the process: explainers that raise, or end, stop or flood what runs them, as data."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ WAYS: dict[str, Callable[..., object]] = {
 }
 """What an explainer does on every call, by the name of the explainer that does it. None of them ends the process."""
 
-HOSTILE = {name: from_function(way, name=name) for name, way in WAYS.items()}
+RAISING = {name: from_function(way, name=name) for name, way in WAYS.items()}
 """The explainers, by name."""
 
 
-# --- explainers that harm their process, for processes of their own --------------------------------------------------
+# --- for processes of their own ---------------------------------------------------------------------------------------
 
 
 def _segmentation_fault(model: object, inputs: object, target: object) -> None:
@@ -71,7 +71,7 @@ def _segmentation_fault(model: object, inputs: object, target: object) -> None:
 
 def _leave_an_orphan(model: object, inputs: object, target: object) -> None:
     orphan = subprocess.Popen(["sleep", "3600"], start_new_session=True)
-    Path(os.environ["HOSTILE_FOLDER"], "orphan").write_text(str(orphan.pid))
+    Path(os.environ["SABOTEUR_FOLDER"], "orphan").write_text(str(orphan.pid))
     os._exit(3)
 
 
@@ -99,7 +99,7 @@ def _exit_on_three_features(model: object, inputs: Tensor, target: object) -> Te
 
 
 def _interrupt_the_parent(model: object, inputs: object, target: object) -> None:
-    os.kill(int(os.environ["HOSTILE_PARENT"]), signal.SIGINT)
+    os.kill(int(os.environ["SABOTEUR_PARENT"]), signal.SIGINT)
     signal.pause()
 
 
@@ -135,4 +135,4 @@ ENDING = SimpleNamespace(
     }
 )
 """Explainers that end, flood or hang the process that they run in, as attributes, so that another process can load
-``faithcheck.tests.helpers.hostile_explainers:ENDING.aborts``. Never call one in the process of the tests."""
+``faithcheck.tests.helpers.process_saboteurs:ENDING.aborts``. Never call one in the process of the tests."""

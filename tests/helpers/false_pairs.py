@@ -1,6 +1,6 @@
-"""Impostors: two models that look like a pair and are not, each with what the refusal must say.
+"""False pairs: two models that look like a pair and are not, each with what the refusal must say.
 
-Most are f(x) = tanh(xW₁)W₂ and a g that computes something else under one circumstance. An impostor that passed as a
+Most are f(x) = tanh(xW₁)W₂ and a g that computes something else under one circumstance. A false pair that passed as a
 pair would make explainers red that are right.
 """
 
@@ -55,7 +55,7 @@ class MaskHole(Network):
         return super().forward(x, attention_mask) * torch.where(hole, 1.1, 1.0)
 
 
-class Swindler(Network):
+class OtherWhenCopied(Network):
     """Its deep copy has other weights."""
 
     def __deepcopy__(self, memo):
@@ -84,7 +84,7 @@ class Training(Network):
 
 
 @dataclass(frozen=True)
-class Impostor:
+class FalsePair:
     """Two models that are not one function.
 
     Attributes:
@@ -99,8 +99,8 @@ class Impostor:
     case: Callable[..., Case] = field(default=points)
 
     def pair(self, name: str) -> Pair:
-        """The pair that the impostor pretends to be."""
-        return Pair(f"impostor.{name}", lambda *_: (self.f().eval(), self.g().eval()), self.case, "it is not")
+        """The two models as a pair of this name."""
+        return Pair(f"false_pair.{name}", lambda *_: (self.f().eval(), self.g().eval()), self.case, "it is not")
 
 
 def masked_points(*how: Any) -> Case:
@@ -150,82 +150,82 @@ LARGE_AND_SMALL = (lambda x: x.sin().sum(1), lambda x: 1e-11 * x.cos().sum(1))
 FEATURE_OF_SMALL_GRADIENT = (lambda x: x[:, 0].sin() + 1e-11 * x[:, 1].sin(), lambda x: x.cos().sum(1))
 LARGE_BATCH, ALONE = "in a large batch than in a small one", "for an example alone than in its batch"
 
-IMPOSTORS = {
-    "without gradients": Impostor(when(lambda *_: not torch.is_grad_enabled()), r"g .* under torch\.no_grad\(\)"),
-    "inputs without gradient": Impostor(
+FALSE_PAIRS = {
+    "without gradients": FalsePair(when(lambda *_: not torch.is_grad_enabled()), r"g .* under torch\.no_grad\(\)"),
+    "inputs without gradient": FalsePair(
         when(lambda model, x: torch.is_grad_enabled() and not x.requires_grad), "g .* for inputs that need no gradient"
     ),
-    "function mode": Impostor(
+    "function mode": FalsePair(
         when(lambda *_: torch.overrides._len_torch_function_stack() > 0), "g .* under a torch function mode"
     ),
-    "batch of one": Impostor(when(lambda model, x: len(x) == 1), f"g .* {ALONE}"),
-    "batch above 40": Impostor(when(lambda model, x: len(x) > 40), f"g .* {LARGE_BATCH}"),
-    "odd batch": Impostor(when(lambda model, x: len(x) % 2 == 1), f"g .* ({ALONE}|{LARGE_BATCH})"),
-    "float32": Impostor(when(lambda model, x: x.dtype == torch.float32), "g .* in float32"),
-    "only float32 is right": Impostor(when(lambda model, x: x.dtype == torch.float64), "g .* in float32"),
-    "deep copy": Impostor(Swindler, r"g .* as a copy by copy\.deepcopy"),
-    "shared memory": Impostor(when(lambda model, x: x.stride(0) == 0), "g .* in two rows of the same memory"),
-    "from the 100th call on": Impostor(when(lambda model, x: model.calls >= 100), r"g .* in call \d+ of 150"),
-    "every 60th call": Impostor(when(lambda model, x: model.calls % 60 == 59), r"g .* in call \d+ of 150"),
-    "at random, one call in 30": Impostor(
+    "batch of one": FalsePair(when(lambda model, x: len(x) == 1), f"g .* {ALONE}"),
+    "batch above 40": FalsePair(when(lambda model, x: len(x) > 40), f"g .* {LARGE_BATCH}"),
+    "odd batch": FalsePair(when(lambda model, x: len(x) % 2 == 1), f"g .* ({ALONE}|{LARGE_BATCH})"),
+    "float32": FalsePair(when(lambda model, x: x.dtype == torch.float32), "g .* in float32"),
+    "only float32 is right": FalsePair(when(lambda model, x: x.dtype == torch.float64), "g .* in float32"),
+    "deep copy": FalsePair(OtherWhenCopied, r"g .* as a copy by copy\.deepcopy"),
+    "shared memory": FalsePair(when(lambda model, x: x.stride(0) == 0), "g .* in two rows of the same memory"),
+    "from the 100th call on": FalsePair(when(lambda model, x: model.calls >= 100), r"g .* in call \d+ of 150"),
+    "every 60th call": FalsePair(when(lambda model, x: model.calls % 60 == 59), r"g .* in call \d+ of 150"),
+    "at random, one call in 30": FalsePair(
         when(lambda *_: torch.rand(()) < 1 / 30), r"g (.* in call|gives different outputs|computes another)"
     ),
-    "after other inputs": Impostor(
+    "after other inputs": FalsePair(
         when(lambda model, x: model.previous is not None and len(model.previous) != len(x)), "g .*another function"
     ),
-    "the previous inputs' sign": Impostor(
+    "the previous inputs' sign": FalsePair(
         when(lambda model, x: model.previous is not None and model.previous[-1, 0] > 0), "g .*another function"
     ),
-    "a buffer": Impostor(RunningMean, "the forward pass of g changes mean"),
-    "train mode": Impostor(Training, "g is in train mode"),
-    "both mix their examples": Impostor(
+    "a buffer": FalsePair(RunningMean, "the forward pass of g changes mean"),
+    "train mode": FalsePair(Training, "g is in train mode"),
+    "both mix their examples": FalsePair(
         changed(lambda model, x, y: y - y.mean(0)), f"f .* {ALONE}", changed(lambda model, x, y: y - y.mean(0))
     ),
-    "both read the row before": Impostor(
+    "both read the row before": FalsePair(
         changed(lambda model, x, y: torch.cat([y[:1], y[1:] + y[:-1]])),
         f"f .* ({ALONE}|{LARGE_BATCH})",
         changed(lambda model, x, y: torch.cat([y[:1], y[1:] + y[:-1]])),
     ),
-    "both read the row after": Impostor(
+    "both read the row after": FalsePair(
         changed(lambda model, x, y: torch.cat([y[:-1] + y[1:], y[-1:]])),
         f"f .* ({ALONE}|{LARGE_BATCH})",
         changed(lambda model, x, y: torch.cat([y[:-1] + y[1:], y[-1:]])),
     ),
-    "position in the batch": Impostor(
+    "position in the batch": FalsePair(
         changed(lambda model, x, y: y * (1 + torch.arange(len(y)).unsqueeze(1) / 10)), "g .*another function"
     ),
-    "the largest of the batch": Impostor(changed(lambda model, x, y: y + x.max()), "g .*another function"),
-    "gradients that cancel": Impostor(
+    "the largest of the batch": FalsePair(changed(lambda model, x, y: y + x.max()), "g .*another function"),
+    "gradients that cancel": FalsePair(
         changed(lambda model, x, y: y + torch.stack([2 * no_value(x), -no_value(x)], 1)), "the gradient of output"
     ),
-    "the gradient of one output": Impostor(
+    "the gradient of one output": FalsePair(
         changed(lambda model, x, y: torch.stack([y[:, 0], y[:, 1] + no_value(x)], 1)), "the gradient of output 1"
     ),
-    "the gradient of an example alone": Impostor(
+    "the gradient of an example alone": FalsePair(
         changed(lambda model, x, y: y + no_value(x).unsqueeze(1) if len(x) == 1 else y), f"{ALONE}: the gradient"
     ),
-    "gradient of half": Impostor(changed(lambda model, x, y: (y + y.detach()) / 2), "the gradient of output"),
-    "a small output": Impostor(
+    "gradient of half": FalsePair(changed(lambda model, x, y: (y + y.detach()) / 2), "the gradient of output"),
+    "a small output": FalsePair(
         outputs(LARGE_AND_SMALL[0], lambda x: 1.1 * LARGE_AND_SMALL[1](x)), "output 1", outputs(*LARGE_AND_SMALL)
     ),
-    "a feature of small gradient": Impostor(
+    "a feature of small gradient": FalsePair(
         outputs(
             lambda x: x[:, 0].sin() + 1e-11 * (x[:, 1].sin() + 0.1 * no_value(x[:, 1:2])), FEATURE_OF_SMALL_GRADIENT[1]
         ),
         "the gradient of output 0 at feature 1",
         outputs(*FEATURE_OF_SMALL_GRADIENT),
     ),
-    "at the baseline": Impostor(changed(lambda model, x, y: y + rows(x == 0)), "output"),
-    "one feature at its baseline": Impostor(when(lambda model, x: (x == 0).sum(1, keepdim=True) == 1), "output"),
-    "between baseline and input": Impostor(when(lambda model, x: rows(x.abs() < 0.3)), "output"),
-    "next to an example": Impostor(when(lambda model, x: rows(near(x - example(0, x)))), "output"),
-    "far from the examples": Impostor(when(lambda model, x: x.abs().amax(1, keepdim=True) > 20), "output"),
-    "not finite far away": Impostor(
+    "at the baseline": FalsePair(changed(lambda model, x, y: y + rows(x == 0)), "output"),
+    "one feature at its baseline": FalsePair(when(lambda model, x: (x == 0).sum(1, keepdim=True) == 1), "output"),
+    "between baseline and input": FalsePair(when(lambda model, x: rows(x.abs() < 0.3)), "output"),
+    "next to an example": FalsePair(when(lambda model, x: rows(near(x - example(0, x)))), "output"),
+    "far from the examples": FalsePair(when(lambda model, x: x.abs().amax(1, keepdim=True) > 20), "output"),
+    "not finite far away": FalsePair(
         changed(lambda model, x, y: y / ~(x.abs().amax(1, keepdim=True) > 20)), "NaN or infinite"
     ),
-    "two equal features": Impostor(when(lambda model, x: x[:, :1] == x[:, 1:2]), "output"),
-    "one example of the case": Impostor(when(lambda model, x: rows(x == example(3, x))), "output"),
-    "a hole in the mask": Impostor(MaskHole, "output", case=masked_points),
-    "a part in a million": Impostor(changed(lambda model, x, y: y * (1 + 1e-6)), "output"),
-    "rounded to float32": Impostor(changed(lambda model, x, y: y.float().to(y)), "output"),
+    "two equal features": FalsePair(when(lambda model, x: x[:, :1] == x[:, 1:2]), "output"),
+    "one example of the case": FalsePair(when(lambda model, x: rows(x == example(3, x))), "output"),
+    "a hole in the mask": FalsePair(MaskHole, "output", case=masked_points),
+    "a part in a million": FalsePair(changed(lambda model, x, y: y * (1 + 1e-6)), "output"),
+    "rounded to float32": FalsePair(changed(lambda model, x, y: y.float().to(y)), "output"),
 }
