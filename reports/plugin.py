@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -266,10 +267,17 @@ def _no_check(axiom: str, run: Run) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    for folder in ("unit", "integration"):
-        if item.path.resolve().is_relative_to(TESTS / folder):
-            item.add_marker(folder)
-            item.add_marker("meta")
+    folder = _folder(item.path)
+    if folder in ("unit", "integration"):
+        item.add_marker(folder)
+        item.add_marker("meta")
+
+
+@cache  # one look at the disk for each file, not for each of the thousands of checks in it
+def _folder(path: Path) -> str | None:
+    """The folder of faithcheck's tests that has this test file, or the name of a file at the top; None: not its own."""
+    path = path.resolve()
+    return path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -279,8 +287,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def deselected(item: pytest.Item) -> bool:
         demands = ON_DEMAND & {marker.name for marker in item.iter_markers()}
-        path = item.path.resolve()
-        return bool(demands) and not demands & named_markers and path not in files and path.is_relative_to(TESTS)
+        named = demands & named_markers or item.path.resolve() in files
+        return bool(demands) and not named and _folder(item.path) is not None
 
     if deselected_items := [item for item in items if deselected(item)]:
         items[:] = [item for item in items if not deselected(item)]

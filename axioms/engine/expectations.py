@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import product
+from typing import TypeAlias
 
 from faithcheck.axioms.engine.axiom import Axiom
 from faithcheck.axioms.engine.registry import AXIOMS
@@ -21,6 +22,9 @@ from faithcheck.explainers.protocol import Explainer, expected_like
 from faithcheck.explainers.registry import builtin_explainers, unknown_name
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import Pair, registered_pairs
+
+SubjectsByAxiom: TypeAlias = Mapping[str, Sequence[str]]
+"""The names of all subjects of each axiom."""
 
 
 @dataclass(frozen=True)
@@ -153,20 +157,21 @@ def refuse_stale_expectations(
         refuse_malformed(explainer)
     known = {**{explainer.name: explainer for explainer in explainers}, **builtin_explainers()}
     all_pairs = list({pair.name: pair for pair in (*registered_pairs().values(), *pairs)}.values())
+    subjects = {axiom.name: axiom.subjects_among(all_pairs) for axiom in AXIOMS.values()}
     for pair in pairs:
         _refuse_stale_in_pair(pair, known)
     for axiom in AXIOMS.values():
-        _refuse_stale_in_axiom(axiom, known, all_pairs)
+        _refuse_stale_in_axiom(axiom, known, [pair.name for pair in all_pairs], subjects)
     for explainer in explainers:
         for name, glob in getattr(explainer, "expected", {}):
-            _refuse_unmatched(explainer.name, name, [explainer], glob, all_pairs)
+            _refuse_unmatched(explainer.name, name, [explainer], glob, subjects)
     for expectation in supplied:
         stated_by = f"the expectation of {expectation.explainer} on {expectation.subject}"
         matching = [known[name] for name in fnmatch.filter(known, expectation.explainer)]
         if not matching:
             raise ValueError(f"{stated_by} is of an {unknown_name('explainer', expectation.explainer, known)}")
-        _refuse_unmatched(stated_by, expectation.axiom, matching, expectation.subject, all_pairs)
-    _refuse_ambiguous(supplied, known, all_pairs)
+        _refuse_unmatched(stated_by, expectation.axiom, matching, expectation.subject, subjects)
+    _refuse_ambiguous(supplied, known, subjects)
 
 
 def _refuse_stale_in_pair(pair: Pair, known: Mapping[str, Explainer]) -> None:
@@ -178,14 +183,15 @@ def _refuse_stale_in_pair(pair: Pair, known: Mapping[str, Explainer]) -> None:
         _refuse_not_applicable(pair.name, AXIOMS[name], [known[explainer]])
 
 
-def _refuse_stale_in_axiom(axiom: Axiom, known: Mapping[str, Explainer], pairs: Sequence[Pair]) -> None:
-    names = [pair.name for pair in pairs]
+def _refuse_stale_in_axiom(
+    axiom: Axiom, known: Mapping[str, Explainer], pairs: Sequence[str], subjects: SubjectsByAxiom
+) -> None:
     for glob in axiom.subjects:
-        if not fnmatch.filter(names, glob):
-            raise ValueError(f"the axiom {axiom.name} is measured on an {unknown_name('pair', glob, names)}")
+        if not fnmatch.filter(pairs, glob):
+            raise ValueError(f"the axiom {axiom.name} is measured on an {unknown_name('pair', glob, pairs)}")
     for explainer, glob in axiom.expected:
         _refuse_unknown_explainer(f"the axiom {axiom.name}", explainer, known)
-        _refuse_unmatched(f"the axiom {axiom.name}", axiom.name, [known[explainer]], glob, pairs)
+        _refuse_unmatched(f"the axiom {axiom.name}", axiom.name, [known[explainer]], glob, subjects)
 
 
 def _refuse_unknown_explainer(stated_by: str, name: str, known: Mapping[str, Explainer]) -> None:
@@ -194,14 +200,13 @@ def _refuse_unknown_explainer(stated_by: str, name: str, known: Mapping[str, Exp
 
 
 def _refuse_unmatched(
-    stated_by: str, axiom: str, explainers: Sequence[Explainer], subject: str, pairs: Sequence[Pair]
+    stated_by: str, axiom: str, explainers: Sequence[Explainer], subject: str, subjects: SubjectsByAxiom
 ) -> None:
     """Refuse an expectation whose axiom or subject (a name or a glob) does not exist, or that does not apply."""
     if axiom not in AXIOMS:
         raise ValueError(f"{stated_by} expects something of an {unknown_name('axiom', axiom, AXIOMS)}")
-    subjects = AXIOMS[axiom].subjects_among(pairs)
-    if not fnmatch.filter(subjects, subject):
-        raise ValueError(f"{stated_by} expects something of an {unknown_name('subject', subject, subjects)}")
+    if not fnmatch.filter(subjects[axiom], subject):
+        raise ValueError(f"{stated_by} expects something of an {unknown_name('subject', subject, subjects[axiom])}")
     _refuse_not_applicable(stated_by, AXIOMS[axiom], explainers)
 
 
@@ -217,10 +222,10 @@ def _refuse_not_applicable(stated_by: str, axiom: Axiom, explainers: Sequence[Ex
 
 
 def _refuse_ambiguous(
-    supplied: Sequence[SuppliedExpectation], known: Mapping[str, Explainer], pairs: Sequence[Pair]
+    supplied: Sequence[SuppliedExpectation], known: Mapping[str, Explainer], subjects: SubjectsByAxiom
 ) -> None:
     for axiom in {expectation.axiom for expectation in supplied}:
-        for name, subject in product(known, AXIOMS[axiom].subjects_among(pairs)):
+        for name, subject in product(known, subjects[axiom]):
             matching = [expectation for expectation in supplied if expectation.matches(axiom, name, subject)]
             if len(matching) > 1:
                 patterns = " and ".join(f"{expectation.explainer} on {expectation.subject}" for expectation in matching)

@@ -374,7 +374,7 @@ def test_every_input_reaches_pytest_unchanged(runner):
         "-p",
         "faithcheck.reports.plugin",
         "--pyargs",
-        "faithcheck.tests",
+        "faithcheck.tests.test_axioms",
         "--isolate",
     ]
     assert given[-2 - len(EXPECTED) : -2] == EXPECTED
