@@ -29,7 +29,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # share their fixtures.
 CHECKS := -n 2 --dist worksteal
 MODULES := -n 2 --dist loadscope
-invariance test unit slow contributing: export OMP_NUM_THREADS := 1
+invariance test unit slow power kills contributing: export OMP_NUM_THREADS := 1
 
 # $(call suite,NAME,ARGUMENTS): run pytest, make the pages, also of a red run, and exit with pytest's exit code.
 # Old files are removed first. Otherwise a run that stops before its first test would leave them as its results.
@@ -39,7 +39,7 @@ define suite
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: help invariance test unit lint types paper remedies peers bench slow mutation alarms contributing clean
+.PHONY: help invariance test unit lint types paper remedies peers bench slow power kills mutation alarms contributing clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -81,7 +81,14 @@ bench: $(READY)  ## measure the cost of the explainers
 slow: $(READY)  ## the tests that take minutes
 	$(call suite,slow,$(CHECKS) -m slow)
 
-mutation: $(READY)  ## mutate the axioms and rules; ARGS="--mutants=300 --seed=0"
+power: $(READY)  ## seeded faults and saboteurs: which checks catch them; writes docs/power.md; resumes after a kill
+	@$(BIN)/pytest $(CHECKS) -m power tests/experiments $(ARGS); code=$$?; \
+	$(BIN)/python -m faithcheck.tests.helpers.power build/power/results.jsonl docs/power.md && exit $$code
+
+kills: $(READY)  ## kill 200 runs of align at random moments, and resume each
+	@$(BIN)/pytest -s -m kills tests/integration/test_alignment_kills.py $(ARGS)
+
+mutation: $(READY)  ## mutate the axioms and rules, and see which mutants a test kills; ARGS="--mutants=300 --seed=0"
 	@$(BIN)/pip install --quiet -c constraints.txt -e ".[mutation]"
 	@$(BIN)/python tests/experiments/mutation/campaign.py $(ARGS)
 

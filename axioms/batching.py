@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case, select_target
@@ -41,8 +42,9 @@ def batching(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     if len(alone) == 1 and not padding:
         return Measurement(None, tol, values, detail={"reason": "one example, no padding: nothing to compare"})
     outputs_gap = relative_gap(outputs - outputs_alone, outputs, outputs_alone)
-    detail = {"padding features": padding, "gap, outputs": outputs_gap}
-    return Measurement(relative_gap(values, scale), tol, values, scale, detail)
+    gap, of_roundoff = gap_beyond_roundoff(values, scale, case, model)
+    detail = {"padding features": padding, "gap, outputs": outputs_gap, **of_roundoff}
+    return Measurement(gap, tol, values, scale, detail)
 
 
 @torch.no_grad()

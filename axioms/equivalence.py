@@ -1,16 +1,21 @@
 """Equivalence: the two models of a pair compute one function. This is measured before any explainer is.
 
-Outputs and input gradients agree on the pair's own case and on inputs that Hypothesis draws and shrinks. The models are
-in eval mode, are deterministic, change neither their inputs nor themselves, and share weights.
+1. Each model is compared with itself: it is deterministic, changes neither its inputs nor itself, is in eval mode, and
+   computes the same function however it is run (`faithcheck.axioms.one_function.circumstances`).
+2. The two models share weights.
+3. Their outputs and input gradients agree on the pair's own case and on a large batch, half of it where explainers
+   evaluate models and half of it random (`faithcheck.axioms.one_function.large_batch`). Each output and each feature
+   has a scale of its own, and each output its gradient (`faithcheck.axioms.one_function.scale`).
+
+docs/equivalence.md says what this cannot see.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TypeAlias
 
 import hypothesis
 import torch
@@ -19,41 +24,16 @@ from hypothesis.extra import numpy as hnp
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.verdicts import Measurement, tolerance
+from faithcheck.axioms.one_function.circumstances import Consistency
+from faithcheck.axioms.one_function.forward_and_gradient import Computed, NotAPair, forward_and_gradient
+from faithcheck.axioms.one_function.large_batch import large_batch
+from faithcheck.axioms.one_function.scale import Difference, Scale, within
 from faithcheck.models.case import Case, describe_tensor
 
-# The outputs (batch, outputs) and input gradients (batch, features, …) of a model on a case.
-Computed: TypeAlias = tuple[Tensor, Tensor]
-
-DRAWN_BATCHES, ROWS = 6, 5
-# Larger inputs are drawn sparse: Hypothesis draws a dense array more slowly than a small Transformer computes on it.
+DRAWN_EXAMPLES = 30
 DENSE = 64
-
-
-class NotAPair(ValueError):
-    """Two models that cannot be a pair. The message says which model, why, and what a pair requires."""
-
-
-def forward_and_gradient(which: str, model: nn.Module, case: Case) -> Computed:
-    """The outputs, and the input gradient of a fixed combination of all outputs.
-
-    Raises:
-        NotAPair: the forward or backward pass fails; or the output is not ``(batch, outputs)`` of the inputs' dtype.
-    """
-    try:
-        with torch.enable_grad():
-            point = case.inputs.detach().clone().requires_grad_()
-            outputs = replace(case, inputs=point).run(model)
-            if outputs.dim() != 2 or len(outputs) != len(point) or outputs.dtype != point.dtype:
-                raise NotAPair(
-                    f"{which} gives {describe_tensor(outputs)} for {describe_tensor(point)}: expected (batch, outputs)"
-                )
-            weights = torch.linspace(1, 2, outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
-            return outputs.detach(), torch.autograd.grad((outputs * weights).sum(), point)[0]
-    except NotAPair:
-        raise
-    except Exception as error:  # an error of the model: its message is passed on
-        raise NotAPair(f"{which} fails on {describe_tensor(case.inputs)}: {type(error).__name__}: {error}") from error
+"""The most numbers of an example that Hypothesis shrinks: it runs a small Transformer hundreds of times otherwise."""
 
 
 @axiom(
@@ -64,96 +44,86 @@ def forward_and_gradient(which: str, model: nn.Module, case: Case) -> Computed:
     part_of="invariance",
 )
 def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
-    """Measure how far two models differ in output or input gradient.
+    """Measure how far two models differ in an output or in the input gradient of an output.
 
-    ``gap`` is the largest difference over the case and the drawn inputs, relative to the outputs and gradients
-    themselves, but at least to those of the case's median example; ``values`` is the difference of the outputs on the
-    case, ``(batch, outputs)``. If the models differ, ``detail["told apart by"]`` is the simplest input on which they
-    do: multiples of 1/64 in [−2, 2], [−8, 8] or [−32, 32], shrunk; or a simplified example of the case.
+    ``gap`` is the largest difference over the case and the large batch, relative to the number itself, but at least to
+    the median of this output, or of its gradient at this feature, over the batch; ``values`` is the difference of the
+    outputs on the case, ``(batch, outputs)``. If the models differ, ``detail["differ in"]`` names the output or the
+    gradient, and ``detail["told apart by"]`` is the simplest input on which they do: multiples of 1/64 in [−2, 2],
+    [−8, 8] or [−32, 32], shrunk; or a simplified example of the case or of the large batch.
 
     Raises:
-        NotAPair: a model fails, is in train mode, gives different outputs when it is run twice, or changes itself or
-            its inputs; or the two are one object, share no weights, or give outputs of different shapes.
+        NotAPair: a model fails, is in train mode, gives different outputs when it is run twice, changes itself or its
+            inputs, or computes another function under other circumstances; or the two are one object, share no
+            weights, or give outputs of different shapes.
     """
     if f is g:
         raise NotAPair("f and g are one object: changes to one would change the other; copy it with copy.deepcopy")
     refuse_unrelated(f, g)
-    computed_f, computed_g = unchanging("f", f, case), unchanging("g", g, case)
-    if computed_f[0].shape != computed_g[0].shape:
+    on_case = unchanging("f", f, case), unchanging("g", g, case)
+    if on_case[0].outputs.shape != on_case[1].outputs.shape:
         raise NotAPair(
-            f"f gives {describe_tensor(computed_f[0])} and g {describe_tensor(computed_g[0])}: "
+            f"f gives {describe_tensor(on_case[0].outputs)} and g {describe_tensor(on_case[1].outputs)}: "
             "the outputs of a pair have one shape and dtype"
         )
-    return _compare(f, g, case, computed_f, computed_g)
+    batch, tol = large_batch(case, on_case[0].outputs.shape[1]), tolerance(case.inputs)
+    in_batch = forward_and_gradient("f", f, batch), forward_and_gradient("g", g, batch)
+    scale = Scale.of(in_batch[0], batch.target, case.inputs.dtype, tol)
+    for which, model, computed, of_batch in zip("fg", (f, g), on_case, in_batch, strict=True):
+        Consistency(which, model, case, computed, scale).check(batch, of_batch)
+
+    def difference_on(some: Case) -> Difference:
+        return scale.difference(forward_and_gradient("f", f, some), forward_and_gradient("g", g, some), some)
+
+    largest = scale.difference(*in_batch, batch)
+    detail: dict[str, object] = {"drawn inputs": len(batch.inputs) - len(case.inputs)}
+    if not within(largest.gap, tol):
+        detail["differ in"] = largest.where
+        row = batch.select(batch.target.new_tensor([largest.row]))
+        detail["told apart by"] = str(witness(row, case, lambda some: not within(difference_on(some).gap, tol)))
+    return Measurement(largest.gap, tol, on_case[0].outputs - on_case[1].outputs, detail=detail)
 
 
-def _compare(f: nn.Module, g: nn.Module, case: Case, computed_f: Computed, computed_g: Computed) -> Measurement:
-    # If terms cancel, an output near 0 has the round-off of a typical output: the least scale is the median example's.
-    floor = [values.abs().flatten(1).amax(1).median() for values in computed_f]
+def witness(row: Case, case: Case, differ_on: Callable[[Case], bool]) -> list[object]:
+    """A simple input on which two models differ, as nested lists, given one on which they do.
 
-    def gap_of(left_side: Computed, right_side: Computed) -> float:
-        gaps = [
-            relative_gap(left - right, left, right, least.expand(len(left), 1))
-            for left, right, least in zip(left_side, right_side, floor, strict=True)
-        ]
-        return math.nan if any(map(math.isnan, gaps)) else max(gaps)
+    Raises:
+        NotAPair: they differ on the example in its batch, but not on it alone.
+    """
+    if not differ_on(row):
+        raise NotAPair(
+            "the models differ on a batch, but on none of its examples alone: one of them mixes its examples"
+        )
+    small = case.inputs[0].numel() <= DENSE
+    found = (shrunk(case, differ_on) if small else None) or simplest(row, differ_on)
+    inputs: list[object] = found.inputs[0].tolist()
+    return inputs
 
-    def gap_at(drawn_case: Case) -> float:
-        return gap_of(forward_and_gradient("f", f, drawn_case), forward_and_gradient("g", g, drawn_case))
 
-    def differ_on(drawn_case: Case) -> bool:
-        return not gap_at(drawn_case) <= tol  # NaN counts as a difference
-
-    tol, worst = tolerance(case.inputs), gap_of(computed_f, computed_g)
-    witness: Case | None = None
-    differ = not worst <= tol
-    first = case.select(case.target.new_zeros(ROWS))  # drawn inputs take the forward arguments of the first example
-    dense = case.inputs[0].numel() <= DENSE
-    fill = st.nothing() if dense else st.just(0)
+def shrunk(case: Case, differ_on: Callable[[Case], bool]) -> Case | None:
+    """An example that Hypothesis draws and shrinks, on which two models differ; None if it finds none."""
+    first, found = case.select(case.target.new_zeros(1)), list[Case]()
     # Multiples of a power of two: no denormals, and shrinking ends at readable numbers.
-    arrays = hnp.arrays("int64", tuple(first.inputs.shape), elements=st.integers(-128, 128), fill=fill)
-
-    # Hypothesis runs a small Transformer hundreds of times to shrink a large input: `simplest` runs it once a feature.
-    phases = (hypothesis.Phase.generate, *((hypothesis.Phase.shrink,) if dense else ()))
+    arrays = hnp.arrays("int64", tuple(first.inputs.shape), elements=st.integers(-128, 128), fill=st.nothing())
 
     @hypothesis.seed(0)
     @hypothesis.settings(
-        max_examples=DRAWN_BATCHES, database=None, deadline=None, report_multiple_bugs=False, phases=phases
+        max_examples=DRAWN_EXAMPLES,
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
     )
     @hypothesis.given(st.sampled_from([64, 16, 4]), arrays)
     def search(parts: int, drawn: object) -> None:
-        nonlocal worst, witness
-        drawn_case = replace(first, inputs=torch.as_tensor(drawn).to(case.inputs) / parts)
-        gap = gap_at(drawn_case)
-        worst = gap if math.isnan(gap) else max(worst, gap)
-        if not gap <= tol:
-            witness = first_difference(drawn_case, differ_on)
+        row = replace(first, inputs=torch.as_tensor(drawn).to(case.inputs) / parts)
+        if differ_on(row):
+            found.append(row)
             raise AssertionError("the models differ")
 
-    with contextlib.suppress(AssertionError):  # recorded: `worst` is above the tolerance, `witness` is shrunk
+    with contextlib.suppress(AssertionError):  # recorded: the last one found is shrunk
         search()
-    if witness is None and differ:
-        witness = first_difference(case, differ_on)
-        dense = False  # Hypothesis has shrunk nothing
-    if witness is not None and not dense:
-        witness = simplest(witness, differ_on)
-    detail: dict[str, object] = {"drawn inputs": DRAWN_BATCHES * ROWS}
-    if witness is not None:
-        detail["told apart by"] = str(witness.inputs[0].tolist())
-    return Measurement(worst, tol, computed_f[0] - computed_g[0], detail=detail)
-
-
-def first_difference(case: Case, differ_on: Callable[[Case], bool]) -> Case:
-    """The first example of a case on which two models differ, as a case of its own.
-
-    Raises:
-        NotAPair: they differ on the batch, but on no example alone.
-    """
-    alone = (case.select(case.target.new_tensor([i])) for i in range(len(case.inputs)))
-    for row in alone:
-        if differ_on(row):
-            return row
-    raise NotAPair("the models differ on a batch, but on none of its examples alone: one of them mixes its examples")
+    return simplest(found[-1], differ_on) if found else None
 
 
 def simplest(row: Case, differ_on: Callable[[Case], bool]) -> Case:
@@ -215,19 +185,26 @@ def refuse_unrelated(f: nn.Module, g: nn.Module) -> None:
     Raises:
         NotAPair: says how to share.
     """
-
-    def weights(model: nn.Module) -> list[Tensor]:
-        tensors = (weight.detach().flatten() for weight in model.parameters())
-        return [tensor for tensor in tensors if len(tensor) > 0 and tensor.min() < tensor.max()]
-
-    weights_f, weights_g = weights(f), weights(g)
-    same_size = [(a, b) for a in weights_f for b in weights_g if len(a) == len(b)]
+    weights_f, weights_g = ([weight.detach().flatten() for weight in model.parameters()] for model in (f, g))
+    same_size = functools.partial(pairs_of_one_size, weights_f, weights_g)
     # Compared in the same order first: sorting the weights of a large model takes longer than running it.
-    common = any(torch.equal(a, b) for a, b in same_size) or any(
-        torch.equal(a.sort()[0], b.sort()[0]) for a, b in same_size
+    common = any(torch.equal(a, b) and varies(a) for a, b in same_size()) or any(
+        torch.equal(a.sort()[0], b.sort()[0]) for a, b in same_size() if varies(a) and varies(b)
     )
-    if (weights_f or weights_g) and not common:
+    if not common and any(map(varies, weights_f + weights_g)):
         raise NotAPair(
             "f and g share no weights: make g from f's (a deep copy that is changed, or the same parameters), so that "
             "at least one tensor stays as it is"
         )
+
+
+def pairs_of_one_size(weights_f: list[Tensor], weights_g: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The pairs of equally many numbers, lazily: the first is often a pair of equal tensors."""
+    sizes = [weight.numel() for weight in weights_g]
+    for a in weights_f:
+        yield from ((a, b) for b, size in zip(weights_g, sizes, strict=True) if size == a.numel())
+
+
+def varies(weight: Tensor) -> bool:
+    """Whether a tensor has two different numbers."""
+    return weight.numel() > 0 and bool(weight.min() < weight.max())

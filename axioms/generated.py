@@ -16,7 +16,7 @@ from faithcheck.axioms.counterexamples.saved import replay, save
 from faithcheck.axioms.counterexamples.search import EXAMPLES, CounterexampleSearch
 from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, tolerance
-from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.explainers.protocol import Explainer, Unsupported, expected_like
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models.case import Case
 from faithcheck.models.networks.expressions import Expression
@@ -67,7 +67,7 @@ def contradicts_a_claim(explainer: Explainer) -> bool:
     """
     claims = {"invariance", "generated"} & set(getattr(explainer, "claims", ()))
     expects_violation = any(name == "generated" for name, _ in getattr(explainer, "expected", {}))
-    return bool(claims) and not expects_violation and explainer.name not in builtin_explainers()
+    return bool(claims) and not expects_violation and expected_like(explainer) not in builtin_explainers()
 
 
 def measure_smallest(

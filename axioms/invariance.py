@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff
+from faithcheck.axioms.engine.verdicts import Measurement, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
@@ -19,7 +20,8 @@ def invariance(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> 
     """Measure how far the attributions of two equivalent models differ.
 
     ``values`` is a_f − a_g, ``(batch, features)``; ``gap`` its largest entry relative to the example's largest
-    attribution, in [0, 2].
+    attribution, in [0, 2]; an example whose attributions differ by round-off alone counts as 0, see
+    `gap_beyond_roundoff`.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
@@ -28,4 +30,5 @@ def invariance(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> 
     right = attribution_of(explainer, g, case)
     values = left.double() - right.double()
     scale = torch.cat([left, right], 1)
-    return Measurement(relative_gap(values, scale), tolerance(case.inputs), values, scale)
+    gap, detail = gap_beyond_roundoff(values, scale, case, f, g)
+    return Measurement(gap, tolerance(case.inputs), values, scale, detail)

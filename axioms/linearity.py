@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff
+from faithcheck.axioms.engine.verdicts import Measurement, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.networks.derived import OUTPUT_WEIGHTS, WeightedOutputs
@@ -42,4 +43,5 @@ def linearity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement
     second = beta * attribution_of_output(model, 1)
     weighted = attribution_of_output(WeightedOutputs(model), 0)
     values, scale = weighted - first - second, torch.cat([weighted, first, second], 1)
-    return Measurement(relative_gap(values, scale), tolerance(case.inputs), values, scale)
+    gap, detail = gap_beyond_roundoff(values, scale, case, model)
+    return Measurement(gap, tolerance(case.inputs), values, scale, detail)

@@ -2,6 +2,10 @@
 
 You et al., arXiv 2510.18810, §4. They normalise maps to sum to one. This flips the sign of Pearson's r if
 exactly one of the two maps sums to a negative number, so the raw correlation is reported beside it.
+
+An explainer claims a least correlation r on a subject by an expectation of its own:
+``expected = {("loo", subject): Expectation("HOLDS", why, ceiling=1 - r)}``. Then the check is red where the measured r
+is below the claim. LOO removes features by the attention mask where the case has one, else by the baseline.
 """
 
 from __future__ import annotations
@@ -74,7 +78,7 @@ def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measure
     pearson, detail = agreement(attribution, loo)
     # A constant attribution has no correlation with a LOO map that varies. It counts as 0: left out of the mean, it
     # would improve the mean.
-    varies = sum(correlations(row, row) is not None for row in loo.double().cpu().numpy())
+    varies = sum(not undefined(row, row, 0.0) for row in loo.double().cpu().numpy())
     pearson += [0.0] * (varies - len(pearson))
     if case.special_tokens_mask is not None:
         _, rest = agreement(attribution, loo, ~case.special_tokens_mask)

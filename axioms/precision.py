@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.roundoff import additions
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
@@ -40,20 +41,6 @@ def precision(explainer: Explainer, model: nn.Module, case: Case) -> Measurement
     values, scale = coarse - fine, torch.cat([coarse, fine], 1)
     roundoff = additions(model, case) * UNIT_ROUNDOFF
     return Measurement(relative_gap(values, scale), roundoff / (1 - roundoff), values, scale)
-
-
-def additions(model: nn.Module, case: Case) -> int:
-    """n, the additions on the longest chain of a forward and a backward pass, with all weight matrices in sequence.
-
-    1. A matrix adds as many terms as it has columns in the forward pass, and as it has rows in the backward pass.
-    2. A layer's few other operations are fewer than its terms: they count as one more addition in each pass.
-    3. An example's own numbers are added once in each pass.
-    4. The table of an `nn.Embedding` is not multiplied by: it does not count, unless another layer shares it.
-    """
-    layers = [layer for layer in model.modules() if not isinstance(layer, nn.Embedding)]
-    weights = {weight for layer in layers for weight in layer.parameters(recurse=False) if weight.dim() >= 2}
-    matrices = [weight.flatten(1).shape for weight in weights]
-    return sum(rows + columns + 2 for rows, columns in matrices) + 2 * case.inputs[0].numel()
 
 
 def cast(case: Case, dtype: torch.dtype) -> Case:

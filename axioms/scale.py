@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff
+from faithcheck.axioms.engine.verdicts import Measurement, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.networks.derived import GAIN, UNIT, Rescaled, affine_case
@@ -31,4 +32,5 @@ def scale(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     scaled = GAIN * attribution_of(explainer, model, case).double()
     rescaled = attribution_of(explainer, Rescaled(model), affine_case(case, factor=UNIT)).double()
     values, size = rescaled - scaled, torch.cat([rescaled, scaled], 1)
-    return Measurement(relative_gap(values, size), tolerance(case.inputs), values, size)
+    gap, detail = gap_beyond_roundoff(values, size, case, model)
+    return Measurement(gap, tolerance(case.inputs), values, size, detail)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
@@ -42,6 +43,5 @@ def shift(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     values, scale = compared(shifted_case)
     baseline_fixed = replace(shifted_case, baseline=case.baseline, replacements=case.replacements)
     fixed = relative_gap(*compared(baseline_fixed))
-    return Measurement(
-        relative_gap(values, scale), tolerance(case.inputs), values, scale, {"gap, baseline fixed": fixed}
-    )
+    gap, detail = gap_beyond_roundoff(values, scale, case, model)
+    return Measurement(gap, tolerance(case.inputs), values, scale, {"gap, baseline fixed": fixed, **detail})

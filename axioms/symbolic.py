@@ -22,7 +22,7 @@ from torch import nn
 
 from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap
-from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of
+from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of, expected_like
 from faithcheck.models.case import Case
 from faithcheck.models.networks.scalar_product import Leaf, ScalarProduct, Tree, depths, evaluate
 from faithcheck.models.pairs.small_attention import SmallAttention
@@ -212,7 +212,7 @@ EXACT = frozenset(DERIVATIONS) - {"integrated_gradients", "blockwise_lrp", "grou
 
 def no_derivation(explainer: Explainer) -> str | None:
     """Why an explainer cannot be compared with a derivation; None if there is one of its name."""
-    return None if explainer.name in DERIVATIONS else "it has no symbolic derivation"
+    return None if expected_like(explainer) in DERIVATIONS else "it has no symbolic derivation"
 
 
 @axiom(
@@ -232,20 +232,21 @@ def symbolic(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Me
         Unsupported: no symbolic derivation is known for this explainer.
         ValueError: f and g are two functions in SymPy.
     """
-    if explainer.name not in DERIVATIONS:
+    name = expected_like(explainer)
+    if name not in DERIVATIONS:
         raise Unsupported(f"no symbolic derivation of {explainer.name}")
     (left, numbers), (right, numbers_of_g) = chain_of(f), chain_of(g)
     if left.output() != right.output() or numbers != numbers_of_g:
         raise ValueError(f"f and g are not one function: {left.output()} and {right.output()}")
-    maps = [DERIVATIONS[explainer.name](chain) for chain in (left, right)]
+    maps = [DERIVATIONS[name](chain) for chain in (left, right)]
     gap, exact = 0.0, True
     for model, derived in zip((f, g), maps, strict=True):
         exactly = evaluation([r.subs(numbers) for r in derived], left.x)
         gap = max(gap, float_gap(explainer, model, case, exactly))
-        exact &= explainer.name not in EXACT or exactly_equal(explainer, model, case, exactly)
+        exact &= name not in EXACT or exactly_equal(explainer, model, case, exactly)
     detail: dict[str, object] = {
         "symbolic gap": in_words(left, [a - b for a, b in zip(*maps, strict=True)]),
-        "rational points": POINTS if explainer.name in EXACT else 0,
+        "rational points": POINTS if name in EXACT else 0,
     }
     return Measurement(gap if exact else max(gap, 1.0), TOLERANCE, torch.zeros(len(case.inputs), 1), detail=detail)
 

@@ -1,19 +1,22 @@
-"""No trace: an attribution leaves nothing behind, on the model or in the process, even if the model fails.
+"""No trace: an attribution leaves nothing behind, on the model or in the process, and it fails if the model fails.
 
 What is compared before and after is listed in `faithcheck.axioms.engine.left_behind`.
 """
 
 from __future__ import annotations
 
+import hashlib
+import random
 from contextlib import suppress
 
+import numpy as np
 import torch
 from torch import nn
 
 from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.left_behind import restored
 from faithcheck.axioms.engine.verdicts import Measurement
-from faithcheck.explainers.protocol import Explainer, attribution_of
+from faithcheck.explainers.protocol import Explainer, ForwardPassesFailed, attribution_of
 from faithcheck.models.case import Case
 
 
@@ -26,23 +29,47 @@ def trace(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    with restored(model) as left_behind:
-        attribution_of(explainer, model, case)
-
-    def fail(*_: object) -> None:
-        raise _Failure
-
-    handle = model.register_forward_hook(fail)
-    try:
-        # The explainer may raise anything here: only what it leaves behind counts.
-        with restored(model) as left_by_failure, suppress(Exception):
+    with restored():
+        _seed_privately()
+        with restored(model) as left_behind:
             attribution_of(explainer, model, case)
-    finally:
-        handle.remove()
+        left_by_failure = _left_by_failure(explainer, model, case)
     only_by_failure = [f"{line}, when the model failed" for line in left_by_failure if line not in left_behind]
     traces = [*left_behind, *only_by_failure]
     detail = {"left behind": "; ".join(traces)} if traces else {}
     return Measurement(float(len(traces)), 0.0, torch.tensor([float(len(traces))]), detail=detail)
+
+
+def _seed_privately() -> None:
+    """Seed all random numbers with a number that no explainer seeds with by chance, so that a reseeding is seen.
+
+    It follows from the seed of the check, so that a run can be repeated.
+    """
+    digest = hashlib.sha256(f"faithcheck trace {torch.initial_seed()}".encode()).digest()
+    private = int.from_bytes(digest[:4], "big")
+    torch.manual_seed(private)
+    random.seed(private)
+    np.random.seed(private)
+
+
+def _left_by_failure(explainer: Explainer, model: nn.Module, case: Case) -> list[str]:
+    """What an attribution leaves behind whose forward passes fail; a map that it returns all the same is a trace."""
+
+    def fail(*_: object) -> None:
+        raise _Failure
+
+    returned = []
+    handle = model.register_forward_hook(fail)
+    try:
+        # The explainer may raise anything here: only what it leaves behind counts, and that it raises.
+        with restored(model) as left_behind, suppress(Exception):
+            try:
+                attribution_of(explainer, model, case)
+            except ForwardPassesFailed:
+                returned = ["an attribution instead of an error"]
+    finally:
+        handle.remove()
+    return [*left_behind, *returned]
 
 
 class _Failure(RuntimeError):

@@ -52,7 +52,7 @@ class AdaptedExplainer:
     """An explainer made of an object that does not follow the protocol.
 
     Attributes:
-        name: see `Explainer`; so for ``claims``, ``expected``, ``label`` and ``summary``.
+        name: see `Explainer`; so for ``claims``, ``expected``, ``label``, ``summary`` and ``like``.
         call: computes the attribution of a case from a model of the inputs alone: shaped like the inputs, or
             ``(batch, features)``.
         guessed: how the object is called, if that was judged by its parameters; "" if the caller said it.
@@ -65,6 +65,7 @@ class AdaptedExplainer:
     label: str = ""
     summary: str = ""
     guessed: str = ""
+    like: str = ""
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """Explain ``case.target``: floating point ``(batch, features)``, summed over the coordinates of a feature."""
@@ -306,6 +307,7 @@ def _adapted(candidate: Any, name: str | None, call: AttributionFunction, guess:
         getattr(candidate, "label", name),
         getattr(candidate, "summary", ""),
         f"{guess}, {JUDGED}",
+        getattr(candidate, "like", ""),
     )
 
 

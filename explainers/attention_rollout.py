@@ -42,7 +42,7 @@ class AttentionRollout:
     residual: bool = True
     row: int | None = None
     name: str = "attention_rollout"
-    claims: frozenset[str] = frozenset("invariance shift determinism batching".split())
+    claims: frozenset[str] = frozenset("invariance sensitivity shift determinism batching precision".split())
 
     @property
     def settings(self) -> str:

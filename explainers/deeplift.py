@@ -28,7 +28,7 @@ from faithcheck.explainers.lrp.rules.dropout import dropout_rule
 from faithcheck.explainers.lrp.rules.linear_maps import linear_rule
 from faithcheck.explainers.lrp.rules.norms import batch_norm_rule
 from faithcheck.explainers.lrp.rules.products import constant_factor_rule
-from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule, unbind_rule
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case
 
@@ -53,7 +53,6 @@ AFFINE_RULES: dict[str, Rule] = {
     **dict.fromkeys(operations_with(Trait.LINEAR_MAP) | operations_with(Trait.MATRIX_PRODUCT), linear_rule),
     **dict.fromkeys(operations_with(Trait.ELEMENTWISE_PRODUCT), constant_factor_rule),
     **dict.fromkeys(operations_with(Trait.ELEMENTWISE_PRODUCT, Trait.QUOTIENT), quotient_by_constant_rule),
-    "iter": unbind_rule,
     "batch_norm": batch_norm_rule,
     "dropout": dropout_rule,
 }
@@ -85,7 +84,9 @@ class DeepLiftRescale:
     """
 
     name: str = "deeplift_rescale"
-    claims: frozenset[str] = frozenset({"completeness"})
+    claims: frozenset[str] = frozenset(
+        "completeness sensitivity linearity shift scale determinism batching precision randomisation".split()
+    )
     label: ClassVar[str] = "DeepLIFT (rescale)"
     summary: ClassVar[str] = "DeepLIFT's rescale rule from the baseline; Shrikumar et al. 2017"
 

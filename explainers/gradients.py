@@ -28,7 +28,9 @@ class GradientTimesInput:
     summary: ClassVar[str] = "x ⊙ ∂f(x); Shrikumar et al. 2016"
 
     name: str = "gradient_x_input"
-    claims: frozenset[str] = frozenset("invariance dummy linearity symmetry scale determinism batching".split())
+    claims: frozenset[str] = frozenset(
+        "invariance dummy linearity symmetry scale determinism batching precision randomisation".split()
+    )
 
     @property
     def settings(self) -> str:
@@ -61,7 +63,8 @@ class IntegratedGradients:
     baseline: str | None = None
     name: str = "integrated_gradients"
     claims: frozenset[str] = frozenset(
-        "invariance completeness sensitivity dummy linearity symmetry shift scale determinism batching".split()
+        "invariance completeness sensitivity dummy linearity symmetry shift scale determinism batching precision "
+        "randomisation".split()
     )
     max_tokens: int = 2048
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -19,6 +20,10 @@ class InvalidAttribution(Exception):
     """The explainer returned something that is not an attribution of the case."""
 
 
+class ForwardPassesFailed(InvalidAttribution):
+    """The explainer returned an attribution, although every forward pass of the model failed."""
+
+
 @runtime_checkable
 class Explainer(Protocol):
     """The protocol of an explainer: ``name`` and ``attribute``.
@@ -30,6 +35,8 @@ class Explainer(Protocol):
     * ``settings``: str, usually a property: how this explainer is set, in words; see `describe_settings`;
     * ``claims``: a collection of axiom names that the explainer claims to satisfy, such as ``{"invariance"}``;
     * ``expected``: ``{(axiom, pair or glob): Expectation}``, the known violations;
+    * ``like``: str, the built-in explainer that this one implements anew: it is held to that one's claims and
+      expectations, closed forms included; the option ``--like`` sets it;
     * ``origin``: str, the library that computes the attribution, such as ``"captum 0.9.0"``;
     * ``guessed``: str, how an adapter calls the object, if it judged the call by the signature alone, see
       `faithcheck.explainers.adapters`. The report shows ``origin`` and ``guessed``.
@@ -57,6 +64,11 @@ def display_label(explainer: Explainer) -> str:
     return str(getattr(explainer, "label", "") or explainer.name)
 
 
+def expected_like(explainer: Explainer) -> str:
+    """The name under which theory knows the explainer: the built-in explainer that it is like, or its own name."""
+    return str(getattr(explainer, "like", "") or explainer.name)
+
+
 def describe_settings(explainer: object) -> str:
     """The settings of an explainer or a removal, in words: its attribute ``settings``, else the path of its class."""
     kind = type(explainer)
@@ -64,13 +76,20 @@ def describe_settings(explainer: object) -> str:
 
 
 def checked_attribution(attribution: object, case: Case) -> Tensor:
-    """A detached copy of the attribution, after a check that it is an attribution of the case.
+    """A detached copy of the attribution as a plain tensor, after a check that it is an attribution of the case.
+
+    Everything that explainers return enters the suite here: what is measured on it is torch's own arithmetic.
 
     Raises:
-        InvalidAttribution: not a tensor, not floating point, of another shape, device or dtype, or not finite.
+        InvalidAttribution: not a tensor, not floating point, sparse, of another shape, device or dtype, not finite, or
+            of a class that computes by itself.
     """
     if not isinstance(attribution, Tensor):
         raise InvalidAttribution(f"expected a tensor, got {type(attribution).__name__}")
+    attribution = _as_plain(attribution)
+    if attribution.is_nested or attribution.layout != torch.strided:
+        kind = "nested" if attribution.is_nested else str(attribution.layout).removeprefix("torch.")
+        raise InvalidAttribution(f"expected a dense tensor, got a {kind} one: convert with .to_dense()")
     got = describe_tensor(attribution)
     if not attribution.is_floating_point():
         raise InvalidAttribution(f"expected floating point, got {got}: convert with .to(inputs.dtype)")
@@ -83,7 +102,51 @@ def checked_attribution(attribution: object, case: Case) -> Tensor:
         raise InvalidAttribution(f"{not_finite} of {attribution.numel()} values are NaN or infinite")
     if attribution.dtype != case.inputs.dtype:
         raise InvalidAttribution(f"expected the inputs' {case.inputs.dtype}, got {got}: convert with .to(inputs.dtype)")
-    return attribution.detach().clone()
+    return attribution.detach().resolve_neg().clone(memory_format=torch.contiguous_format)
+
+
+def _as_plain(attribution: Tensor) -> Tensor:
+    """The values of a tensor of any class as a plain one, so that no method of a subclass runs in a check.
+
+    Raises:
+        InvalidAttribution: its values are computed by its class, so that there is no plain tensor.
+    """
+    kind = type(attribution)
+    with torch._C.DisableTorchFunctionSubclass(), suppress(RuntimeError, NotImplementedError):
+        plain = attribution if kind is Tensor else Tensor.as_subclass(attribution, Tensor)
+        if type(plain) is Tensor and not torch._C._dispatch_keys(plain).has(torch._C.DispatchKey.Python):
+            return plain
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    raise InvalidAttribution(f"expected a plain torch.Tensor, got {name}, which computes its values: convert it")
+
+
+class ForwardPasses:
+    """Counts the forward passes of a model in a block, and those that succeeded.
+
+    Attributes:
+        begun: the number of forward passes.
+        succeeded: how many of them returned an output.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.begun, self.succeeded = model, 0, 0
+
+    def __enter__(self) -> ForwardPasses:
+        self.handles = (
+            self.model.register_forward_pre_hook(self._begin),
+            self.model.register_forward_hook(self._succeed),
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+    def _begin(self, *_: object) -> None:
+        self.begun += 1
+
+    def _succeed(self, *_: object) -> None:
+        self.succeeded += 1
 
 
 def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor:
@@ -93,10 +156,18 @@ def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor
 
     Raises:
         InvalidAttribution: see `checked_attribution`; or the explainer changed the case in place.
+        ForwardPassesFailed: the explainer ran the model, and no forward pass succeeded.
         Unsupported: from the explainer.
     """
     copied = case.select(torch.arange(len(case.inputs), device=case.inputs.device))
-    attribution = checked_attribution(explainer.attribute(model, copied), case)
+    with ForwardPasses(model) as passes:
+        returned = explainer.attribute(model, copied)
+    if passes.begun and not passes.succeeded:
+        raise ForwardPassesFailed(
+            f"the explainer returned an attribution although every forward pass of the model failed ({passes.begun} of "
+            f"{passes.begun}): it must not catch the model's errors"
+        )
+    attribution = checked_attribution(returned, case)
     for name in ("inputs", "baseline", "target"):
         if not torch.equal(getattr(copied, name), getattr(case, name)):
             raise InvalidAttribution(f"the explainer, or the model that it ran, changed case.{name} in place")

@@ -63,7 +63,10 @@ def load_explainer(spec: str) -> Explainer:
     except NotAnExplainer as error:
         raise ValueError(f"{spec} is no explainer: {error}") from error
     if explainer.name in builtin:
-        raise ValueError(f"{spec} is named {explainer.name!r}, which is a built-in explainer's name: choose another")
+        raise ValueError(
+            f"{spec} is named {explainer.name!r}, which is a built-in explainer's name: choose another "
+            f"name; --like={explainer.name} holds it to that one's claims and expectations"
+        )
     return explainer
 
 
@@ -81,11 +84,13 @@ def _object(module_name: str, path: str) -> Any:
 def origin(spec: str, explainer: Explainer) -> str:
     """Where the explainer that was loaded by this name comes from, for the report.
 
-    For an explainer that calls another library: that library too. For an object whose call was guessed: the guess.
+    For an explainer that calls another library: that library too. For an object whose call was guessed: the guess. For
+    an explainer that is held to a built-in one's claims and expectations: which one.
     """
     if spec in builtin_explainers():
         return f"built in, faithcheck {version('faithcheck')}"
     offered = installed(GROUP)
     loaded = f"entry point {spec} of {provider(offered[spec])}" if spec in offered else spec
-    library, guessed = getattr(explainer, "origin", ""), getattr(explainer, "guessed", "")
-    return "; ".join(filter(None, [f"{library}, by {loaded}" if library else loaded, guessed]))
+    library, guessed, like = (getattr(explainer, key, "") for key in ("origin", "guessed", "like"))
+    held = f"held to the claims and expectations of {like}" if like else ""
+    return "; ".join(filter(None, [f"{library}, by {loaded}" if library else loaded, guessed, held]))

@@ -41,16 +41,31 @@ def gradient_under_shift(model: nn.Module, case: Case) -> Tensor:
     return SHIFT * input_gradient(model, case)
 
 
+def partly_removed(case: Case, feature: int, part: float) -> Case:
+    """The case with a part in [0, 1] of one feature removed: by the attention mask if the case has one.
+
+    The feature's entry in the mask is multiplied by 1 − part; without a mask the feature goes this part of the way to
+    its baseline.
+    """
+    if "attention_mask" in case.forward_arguments:
+        gates = torch.ones(case.shape[1]).to(case.inputs)
+        gates[feature] = 1 - part
+        mask = case.forward_arguments["attention_mask"] * gates
+        return replace(case, forward_arguments={**case.forward_arguments, "attention_mask": mask})
+    inputs = case.inputs.clone()
+    inputs[:, feature] = (1 - part) * case.inputs[:, feature] + part * case.baseline[:, feature]
+    return replace(case, inputs=inputs)
+
+
 def leave_one_out_of(model: nn.Module, case: Case, feature: int) -> Tensor:
-    """f(x) − f(x with this feature at its baseline), ``(batch,)``."""
-    removed = case.inputs.clone()
-    removed[:, feature] = case.baseline[:, feature]
-    return output_difference(model, replace(case, baseline=removed))
+    """f(x) − f(x without this feature), ``(batch,)``; see `partly_removed`."""
+    return explained_output(model, case) - explained_output(model, partly_removed(case, feature, 1))
 
 
-def leave_one_out(model: nn.Module, case: Case) -> Tensor:
-    """f(x) − f(x with feature i at its baseline) for every feature i: ``(batch, features)``."""
-    return torch.stack([leave_one_out_of(model, case, feature) for feature in range(case.shape[1])], 1)
+def leave_one_out(model: nn.Module, case: Case, part: float = 1.0) -> Tensor:
+    """f(x) − f(x without feature i, or without a part of it) for every feature i: ``(batch, features)``."""
+    without = [explained_output(model, partly_removed(case, feature, part)) for feature in range(case.shape[1])]
+    return explained_output(model, case).unsqueeze(1) - torch.stack(without, 1)
 
 
 def completeness_error(attribution: ClosedForm) -> ClosedForm:

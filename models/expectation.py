@@ -23,12 +23,15 @@ class Expectation:
         predict: for ``VIOLATES``: the closed form of the axiom's ``values``, called with the axiom's models and the
             case: ``predict(f, g, case)`` for a pair, ``predict(model, case)`` for one model.
         floor: for ``VIOLATES`` without a closed form: the least gap that theory allows, above 0.
+        ceiling: the largest gap that theory allows: beside a floor, the largest violation; with ``HOLDS``, how far the
+            axiom may be missed, such as 1e-3 of an explainer that is complete to 1e-3.
         cite: paper and equation.
         error: for ``ERROR``: a part of the message of the explainer's error.
 
     Raises:
         ValueError: the reason is missing, a ``VIOLATES`` does not have exactly one of ``predict`` and ``floor``, an
-            ``ERROR`` has no ``error``, or the floor is not a positive finite number.
+            ``ERROR`` has no ``error``, a floor or ceiling is not a positive finite number, or the ceiling is below the
+            floor or beside a closed form.
     """
 
     verdict: Verdict
@@ -37,16 +40,23 @@ class Expectation:
     floor: float | None = None
     cite: str = ""
     error: str = ""
+    ceiling: float | None = None
 
     def __post_init__(self) -> None:
         if not self.why:
             raise ValueError("an expectation needs a reason: why=…")
-        if self.floor is not None and not 0 < self.floor < math.inf:
-            raise ValueError(f"a floor is the least gap that theory allows, above 0 and finite, got {self.floor}")
+        for bound, size, meaning in (("floor", self.floor, "least"), ("ceiling", self.ceiling, "largest")):
+            if size is not None and not 0 < size < math.inf:
+                raise ValueError(f"a {bound} is the {meaning} gap that theory allows, above 0 and finite, got {size}")
         sizes = (self.predict is not None) + (self.floor is not None)
         if sizes != (1 if self.verdict == "VIOLATES" else 0):
             raise ValueError(
                 f"VIOLATES takes one of predict=… and floor=…, other verdicts neither; {self.verdict} got {sizes}"
+            )
+        if self.ceiling is not None and self.verdict != "HOLDS" and not (self.floor or math.inf) <= self.ceiling:
+            raise ValueError(
+                f"a ceiling is of HOLDS, or of VIOLATES above its floor; {self.verdict} got floor={self.floor}, "
+                f"ceiling={self.ceiling}"
             )
         if bool(self.error) != (self.verdict == "ERROR"):
             raise ValueError(
@@ -79,6 +89,7 @@ def expect(
     *,
     predict: Predict | None = None,
     floor: float | None = None,
+    ceiling: float | None = None,
     cite: str = "",
 ) -> Expectations:
     """The same expectation for several axioms and explainers.
@@ -91,13 +102,14 @@ def expect(
         why: the derivation in a sentence.
         predict: the closed form of the axiom's values, see `Expectation`.
         floor: the least gap, if there is no closed form.
+        ceiling: the largest gap, beside a floor or of an axiom that holds up to it.
         cite: paper and equation.
 
     Raises:
         ValueError: see `Expectation`.
     """
     verdict: Verdict = "HOLDS" if predict is None and floor is None else "VIOLATES"
-    expectation = Expectation(verdict, why, predict, floor, cite)
+    expectation = Expectation(verdict, why, predict, floor, cite, ceiling=ceiling)
     return {(axiom, explainer): expectation for axiom in axioms.split() for explainer in explainers.split()}
 
 

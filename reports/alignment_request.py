@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -31,6 +32,7 @@ from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.reports import results
 from faithcheck.reports.options import OptionError, explainers
 from faithcheck.reports.options.device import choose_device
+from faithcheck.reports.options.isolate import refuse_what_ends_a_process
 from faithcheck.reports.pages import alignment
 from faithcheck.reports.results import Json
 
@@ -57,6 +59,7 @@ class AlignRequest:
     seed: int = 0
     cache: Path | None = None
     allow_pickle: bool = False
+    isolate: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,12 @@ def choose_explainers(names: Sequence[str], setup: evaluate.AlignmentSettings) -
     return chosen
 
 
+def specs_of(names: Sequence[str], chosen: Sequence[Explainer]) -> dict[str, str]:
+    """The name of ``--explainer`` of each explainer that `choose_explainers` chose for these names."""
+    further = iter(dict.fromkeys(name for name in names if name not in evaluate.TABLE_2))
+    return {one.name: one.name if one.name in evaluate.TABLE_2 else next(further) for one in chosen}
+
+
 def heading(request: AlignRequest, prepared: Prepared) -> Json:
     """The model, the data and the settings of the document; no date, so that equal runs give equal documents."""
     model, data, setup = prepared.model, prepared.data, prepared.setup
@@ -229,11 +238,19 @@ def measure(request: AlignRequest, advance: Advance = lambda explainer, done, of
     """
     prepared = prepare(request)
     examples, setup = prepared.examples, prepared.setup
+    refuse_what_ends_a_process(request.isolate, [name for name in request.explainer if name not in evaluate.TABLE_2])
     chosen = choose_explainers(request.explainer, setup)
     total = len(chosen) * len(evaluate.measurable(examples))
-    outcomes = evaluate.align(
-        prepared.model, examples, chosen, setup, prepared.folder, lambda name, done: advance(name, done, total)
-    )
+    with _passes(request, chosen) as measure_batch:
+        outcomes = evaluate.align(
+            prepared.model,
+            examples,
+            chosen,
+            setup,
+            prepared.folder,
+            lambda name, done: advance(name, done, total),
+            measure_batch,
+        )
     if all(outcome.refused for outcome in outcomes):
         raise evaluate.AlignmentError(f"nothing can be measured: {outcomes[0].refused}")
     document: Json = results.plain(
@@ -244,14 +261,29 @@ def measure(request: AlignRequest, advance: Advance = lambda explainer, done, of
             **summary(examples, outcomes, setup.seed, prepared.model.model.dtype),
         }
     )
-    labels = _labels(chosen)
+    labels = _labels(outcomes)
     for row in document["explainers"]:
         row["label"] = labels[row["name"]]
     return document
 
 
-def _labels(explainers: Sequence[Explainer]) -> dict[str, str]:
+@contextmanager
+def _passes(request: AlignRequest, chosen: Sequence[Explainer]) -> Iterator[evaluate.MeasureBatch]:
+    """What measures a batch: this process, or with --isolate a process of its own for each explainer."""
+    if not request.isolate:
+        yield evaluate.measure
+        return
+    from faithcheck.reports.isolated_alignment import IsolatedPasses  # not at the top: it loads requests itself
+
+    passes = IsolatedPasses(request, specs_of(request.explainer, chosen))
+    try:
+        yield passes.measure
+    finally:
+        passes.close()
+
+
+def _labels(outcomes: Sequence[evaluate.ExplainerResult]) -> dict[str, str]:
     """The label of each explainer by its name; variants of one explainer, which share its label, also show the name."""
-    labels = {explainer.name: getattr(explainer, "label", "") or explainer.name for explainer in explainers}
+    labels = {outcome.name: outcome.label for outcome in outcomes}
     counts = Counter(labels.values())
     return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in labels.items()}

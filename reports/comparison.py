@@ -57,8 +57,8 @@ class ComparedRecord:
 
     @property
     def red(self) -> bool:
-        """Whether the record is not as expected."""
-        return results.group_of(self.status) is Group.RED
+        """Whether the record is not as expected, or the check did not run."""
+        return results.group_of(self.status) in (Group.RED, Group.UNMEASURED)
 
     @property
     def skipped(self) -> bool:
@@ -149,7 +149,8 @@ def _of_explainer(explainer: Json) -> ComparedRecord:
         name: (figure["mean"], None if name.startswith(CORRELATIONS) else 0.0)
         for name, figure in explainer["figures"].items()
     }
-    status = Status.UNSUPPORTED if explainer["refused"] else Status.RECORDED
+    failed = results.is_failed(explainer)
+    status = Status.ERROR if failed else Status.UNSUPPORTED if explainer["refused"] else Status.RECORDED
     return ComparedRecord(status.label, "", "", figures)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from faithcheck.axioms.alignment.evaluate import AlignmentSettings, table_2
+from faithcheck.axioms.engine.error_text import message_text, safe_text, traceback_text
+from faithcheck.axioms.engine.interruption import interruptible
+from faithcheck.axioms.engine.left_behind import RANDOM, restored
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.models.case import Case, output_difference
@@ -54,12 +56,13 @@ def explain(model: TextModel, text: str, explainer: Explainer, target: str | Non
     Returns:
         Plain values: ``tokens``, each with ``text``, ``glued`` (no space before it), ``special``, ``value`` and
         ``strength`` in −1 … 1, its value as a share of ``largest``; ``classes`` with ``number``, ``name``, ``logit``
-        and whether ``explained``; ``sum`` of the map and ``change``, f(x) − f(baseline); ``notes``, sentences such as
-        warnings.
+        and whether ``explained``; ``sum`` of the map and ``change``, f(x) − f(baseline); ``left_behind``, what the
+        explainer left behind, which was undone; ``notes``, sentences such as warnings.
 
     Raises:
         ExplainError: no such output; no token that is not special; the explainer refused, failed or returned no map.
         ModelError: the tokenizer is another model's.
+        KeyboardInterrupt: Ctrl-C was pressed.
     """
     example = _encoded(model, text)
     case = model.case([example])
@@ -67,7 +70,8 @@ def explain(model: TextModel, text: str, explainer: Explainer, target: str | Non
         logits = case.run(model)[0]
     output = int(case.target[0]) if target is None else _target(model, target, len(logits))
     case = replace(case, target=torch.full_like(case.target, output))
-    values, warned = _attribution(explainer, model, case)
+    described = _explained(explainer, model, case)
+    values = described["values"]
     special = example.special_tokens_mask.tolist()
     largest = max(abs(value) for value, is_special in zip(values, special, strict=True) if not is_special)
     tokens = [
@@ -84,9 +88,7 @@ def explain(model: TextModel, text: str, explainer: Explainer, target: str | Non
             "faithcheck": results.version(),
             "architecture": type(model.model).__name__,
             "text": text,
-            "explainer": explainer.name,
-            "how": describe_settings(explainer),
-            "origin": getattr(explainer, "origin", ""),
+            **{key: described[key] for key in ("explainer", "how", "origin", "left_behind")},
             "explained": _name(model, output),
             "decoder": isinstance(model, NextTokenModel),
             "classes": _classes(model, logits, output),
@@ -94,7 +96,7 @@ def explain(model: TextModel, text: str, explainer: Explainer, target: str | Non
             "largest": largest,
             "sum": math.fsum(values),
             "change": float(output_difference(model, case)),
-            "notes": [*_notes(model, example), *warned],
+            "notes": [*_notes(model, example), *described["notes"]],
         }
     )
     return view
@@ -125,21 +127,37 @@ def _notes(model: TextModel, example: Example) -> Iterator[str]:
         yield f"The text was cut to {len(example)} tokens, the most that the model takes: the rest is not read."
 
 
-def _attribution(explainer: Explainer, model: TextModel, case: Case) -> tuple[list[float], list[str]]:
-    """The map, and the explainer's warnings as sentences.
+def _explained(explainer: Explainer, model: TextModel, case: Case) -> Json:
+    """The map, what the explainer says of itself, and what it left behind. All of its code runs here.
 
     Raises:
         ExplainError: the explainer refused, failed or returned no map.
+        KeyboardInterrupt: Ctrl-C was pressed.
     """
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            values = attribution_of(explainer, model, case)[0].tolist()
-    except (Unsupported, InvalidAttribution) as error:
-        raise ExplainError(f"{explainer.name} cannot explain this model: {error}") from error
-    except Exception as error:  # of the user's explainer: shown with its traceback
-        raise ExplainError(f"{explainer.name} raised:\n{traceback.format_exc().rstrip()}") from error
-    return values, [f"{explainer.name} warned: {warning.message}" for warning in caught]
+    name = "the explainer"
+    with interruptible():
+        try:
+            name = safe_text(explainer.name)
+            with restored(model) as traces, warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                values = attribution_of(explainer, model, case)[0].tolist()
+            left_behind = "; ".join(line for line in traces if not line.startswith(RANDOM))
+            undone = [f"{name} left something behind, which was undone: {left_behind}"] if left_behind else []
+            return {
+                "explainer": name,
+                "how": safe_text(describe_settings(explainer)),
+                "origin": safe_text(str(getattr(explainer, "origin", ""))),
+                "values": values,
+                "left_behind": left_behind,
+                "notes": [
+                    *undone,
+                    *(f"{name} warned: {message_text(cast(Warning, warning.message))}" for warning in caught),
+                ],
+            }
+        except (Unsupported, InvalidAttribution) as error:
+            raise ExplainError(f"{name} cannot explain this model: {message_text(error)}") from error
+        except BaseException as error:  # of the user's explainer, SystemExit too: shown with its traceback
+            raise ExplainError(f"{name} raised:\n{traceback_text(error)}") from error
 
 
 def _target(model: TextModel, target: str, outputs: int) -> int:

@@ -6,9 +6,11 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
+from faithcheck.axioms.engine.error_text import safe_text
 from faithcheck.axioms.engine.statuses import Group
 from faithcheck.reports import results
 from faithcheck.reports.results import Json, group_of
+from faithcheck.reports.rules_met import rules_met, without_rules
 
 RECORD = "faithcheck.record"
 TABLE = "faithcheck.table"
@@ -27,7 +29,7 @@ def document(
     figures: Sequence[Json] = (),
 ) -> Json:
     """A results document with the current date. Its lists are sorted: the order of the run does not change them."""
-    return {
+    content = {
         "schema_version": results.SCHEMA_VERSION,
         "faithcheck": results.version(),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -35,12 +37,15 @@ def document(
         "settings": settings,
         "axioms": axioms,
         "counts": counts,
+        "rules": rules_met(settings.get("rules", {}), records),
         "skips": skips,
         "failures": failures,
-        "records": sorted(records, key=lambda record: str(record["id"])),
+        "records": sorted(map(without_rules, records), key=lambda record: str(record["id"])),
         "tables": sorted(tables, key=lambda table: str(table["title"])),
         "figures": sorted(figures, key=lambda figure: str(figure["title"])),
     }
+    plain: Json = results.plain(content)  # the command line and the messages of pytest may hold lone surrogates
+    return plain
 
 
 def of_records(records: Sequence[Json], planned: int, settings: Json, axioms: dict[str, str]) -> Json:
@@ -52,13 +57,14 @@ def of_records(records: Sequence[Json], planned: int, settings: Json, axioms: di
         settings: the settings of the run.
         axioms: the summary of each axiom.
     """
-    red = sum(group_of(record["status"]) is Group.RED for record in records)
+    groups = [group_of(record["status"]) for record in records]
+    red, not_run = groups.count(Group.RED), groups.count(Group.UNMEASURED)
     skipped = [
         (str(record["id"]), f"{record['explainer']}: {record['detail'].get('reason', 'unsupported')}")
         for record in records
         if group_of(record["status"]) is Group.SKIP
     ]
-    ran = len(records) - len(skipped)
+    ran = len(records) - len(skipped) - not_run
     counts = {"planned": planned, "ran": ran, "passed": ran - red, "failed": red, "skipped": len(skipped)}
     return document(
         settings,
@@ -74,7 +80,7 @@ class Outcomes:
     """Counts each test once, by its worst phase, from the reports of pytest or pytest-xdist."""
 
     def __init__(self) -> None:
-        self.planned = 0
+        self.collected: set[str] = set()
         self.deselected = 0
         self.outcomes: dict[str, str] = {}
         self.reasons: dict[str, str] = {}
@@ -95,12 +101,17 @@ class Outcomes:
     def add_collected(self, report: Any) -> None:
         """Take one `pytest.CollectReport`: a file that cannot be collected counts as a failed test."""
         if not report.passed and report.nodeid not in self.outcomes:
-            self.planned += 1
+            self.collected.add(report.nodeid)
             self._settle(report.nodeid, report)
 
-    def plan(self, planned: int = 0, deselected: int = 0) -> None:
-        """Take the counts of a pytest-xdist worker, the same of each worker; none of a worker that crashed."""
-        self.planned, self.deselected = max(self.planned, planned), max(self.deselected, deselected)
+    def without_record(self) -> dict[str, str | None]:
+        """The tests that failed or did not run, and left no record, each with the reason of the failure or None."""
+        missing = [node for node in sorted(self.collected) if not self.records.get(node)]
+        return {
+            node: self.reasons.get(node) if node in self.outcomes else None
+            for node in missing
+            if self.outcomes.get(node, "failed") == "failed"
+        }
 
     def axioms(self) -> set[str]:
         """The axioms that left a record."""
@@ -113,7 +124,8 @@ class Outcomes:
             settings: the settings of the run.
             axioms: the summary of each axiom.
         """
-        outcomes = list(self.outcomes.values())
+        not_run = {node for node, records in self.records.items() if any(map(_is_unmeasured, records))}
+        outcomes = [outcome for node, outcome in self.outcomes.items() if node not in not_run]
         passed, failed, skipped = (outcomes.count(outcome) for outcome in ("passed", "failed", "skipped"))
         records = [record for records in self.records.values() for record in records]
         tables = [table for tables in self.tables.values() for table in tables]
@@ -123,7 +135,7 @@ class Outcomes:
             settings,
             axioms,
             counts={
-                "planned": max(self.planned, len(outcomes)),
+                "planned": len(self.collected | self.outcomes.keys()),
                 "ran": passed + failed,
                 "passed": passed,
                 "failed": failed,
@@ -150,20 +162,26 @@ class Outcomes:
             self.outcomes[node] = before
 
     def _unrecorded(self) -> list[str]:
-        """Failed tests without a red record."""
+        """Failed tests without a red record, or one of a check that did not run."""
         failed = [node for node, outcome in self.outcomes.items() if outcome == "failed"]
         return [
             node
             for node in failed
-            if not any(group_of(record["status"]) is Group.RED for record in self.records.get(node, []))
+            if not any(
+                group_of(record["status"]) in (Group.RED, Group.UNMEASURED) for record in self.records.get(node, [])
+            )
         ]
+
+
+def _is_unmeasured(record: Json) -> bool:
+    return group_of(record["status"]) is Group.UNMEASURED
 
 
 def _failure(report: Any) -> str:
     """A failure in one line: pytest's summary of the exception, else the last line of its text."""
     crash = getattr(report.longrepr, "reprcrash", None)
     lines = str(crash.message if crash else report.longreprtext).strip().splitlines() or ["no message"]
-    line = (lines[0] if crash else lines[-1]).removeprefix("E   ").strip()
+    line = safe_text((lines[0] if crash else lines[-1]).removeprefix("E   ").strip())
     return f"{report.when}: {line}" if getattr(report, "when", None) in ("setup", "teardown") else line
 
 
@@ -171,4 +189,4 @@ def _reason(report: Any) -> str:
     if hasattr(report, "wasxfail"):
         return f"expected to fail: {report.wasxfail or 'no reason given'}"
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return str(text).removeprefix("Skipped: ")
+    return safe_text(str(text).removeprefix("Skipped: "))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from faithcheck.reports.options.device import choose_device
 from faithcheck.reports.options.expectations import choose_expectations, refuse_stale
 from faithcheck.reports.options.explainer_timeout import choose_timeout
 from faithcheck.reports.options.explainers import choose_explainers
+from faithcheck.reports.options.isolate import choose_isolation
+from faithcheck.reports.options.like import hold_like
 from faithcheck.reports.options.loading import import_from_current_folder
 from faithcheck.reports.options.markers import check_markers, marker_names
 from faithcheck.reports.options.output_path import check_writable
@@ -47,13 +50,15 @@ MARKERS = {
     "bench": "measures cost; runs only if -m or the path names it",
     "remedies": "measures the remedies against Leave-One-Out; runs only if -m or the path names it",
     "peers": "measures other libraries' explainers; runs only if -m or the path names it",
+    "power": "the proof of the suite's power, run by make power; runs only if -m or the path names it",
+    "kills": "kills 200 runs of align and resumes each; runs only if -m or the path names it",
     "slow": "takes minutes; runs only if -m or the path names it",
     "meta": "tests of the project itself: unit and integration tests",
     "unit": "tests of single functions and classes",
     "integration": "tests that install, run subprocesses or follow the documentation",
     "axiom(name, ...)": "the test runs the checks of these axioms; each check gets the marker of its axiom",
 }
-ON_DEMAND = frozenset({"paper", "bench", "remedies", "peers", "slow"})
+ON_DEMAND = frozenset({"paper", "bench", "remedies", "peers", "power", "kills", "slow"})
 
 pytest.register_assert_rewrite("faithcheck.tests")
 # Located without an import: pytest cannot rewrite the assertions of a module that is already imported.
@@ -61,6 +66,8 @@ _SPEC = importlib.util.find_spec("faithcheck.tests")
 assert _SPEC is not None
 assert _SPEC.submodule_search_locations is not None
 TESTS = Path(_SPEC.submodule_search_locations[0]).resolve()
+
+CUT_SHORT = "the run was stopped before it"
 
 _RUN = pytest.StashKey["Run"]()
 
@@ -91,9 +98,10 @@ class Run:
             seed=option.seed,
             device=choose_device(option.device),
             timeout=choose_timeout(option.explainer_timeout),
+            isolation=choose_isolation(option.isolate, option.explainer, option.checkpoint, option.data_dir),
         )
         self.checkpoint = choose_checkpoint(option.checkpoint)
-        self.explainers: list[Explainer] = choose_explainers(option.explainer)
+        self.explainers: list[Explainer] = hold_like(option.like, option.explainer, choose_explainers(option.explainer))
         self.pairs: list[Pair] = choose_pairs(option.pairs)
         if self.checkpoint and not any(pair.name in self.checkpoint for pair in self.pairs):
             raise OptionError("--pairs leaves out all pairs of the checkpoint: add --pairs='*_checkpoint'")
@@ -128,6 +136,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="check only this explainer: a built-in name, the name of an entry point, or module:Object",
     )
     add(
+        "--like",
+        action="append",
+        default=[],
+        metavar="[SPEC=]NAME",
+        help="hold your own explainer (of several: the one of this SPEC) to the claims and closed forms of a built-in "
+        "one, such as --like attnlrp",
+    )
+    add(
         "--pairs",
         action="append",
         default=[],
@@ -145,6 +161,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         metavar="SECONDS",
         help="stop a check of an explainer that takes longer (default: never)",
+    )
+    add(
+        "--isolate",
+        action="store_true",
+        help="run each explainer's checks in a process of their own: a crash or os._exit there is one red check",
     )
     add(
         "--checkpoint",
@@ -246,10 +267,17 @@ def _no_check(axiom: str, run: Run) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    for folder in ("unit", "integration"):
-        if item.path.resolve().is_relative_to(TESTS / folder):
-            item.add_marker(folder)
-            item.add_marker("meta")
+    folder = _folder(item.path)
+    if folder in ("unit", "integration"):
+        item.add_marker(folder)
+        item.add_marker("meta")
+
+
+@cache  # one look at the disk for each file, not for each of the thousands of checks in it
+def _folder(path: Path) -> str | None:
+    """The folder of faithcheck's tests that has this test file, or the name of a file at the top; None: not its own."""
+    path = path.resolve()
+    return path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -259,8 +287,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def deselected(item: pytest.Item) -> bool:
         demands = ON_DEMAND & {marker.name for marker in item.iter_markers()}
-        path = item.path.resolve()
-        return bool(demands) and not demands & named_markers and path not in files and path.is_relative_to(TESTS)
+        named = demands & named_markers or item.path.resolve() in files
+        return bool(demands) and not named and _folder(item.path) is not None
 
     if deselected_items := [item for item in items if deselected(item)]:
         items[:] = [item for item in items if not deselected(item)]
@@ -308,7 +336,7 @@ def report(request: pytest.FixtureRequest) -> Callable[[Record], None]:
         match group_of(content["status"]):
             case Group.SKIP:
                 pytest.skip(f"{content['explainer']}: {content['detail'].get('reason', 'unsupported')}")
-            case Group.RED:
+            case Group.RED | Group.UNMEASURED:
                 pytest.fail(wording.message(content), pytrace=False)
 
     return settle
@@ -361,23 +389,52 @@ class Reporter:
         self.outcomes.deselected += len(items)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.outcomes.planned += len(session.items)
+        self.outcomes.collected.update(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        # Only the workers of pytest-xdist collect tests, each the same. A worker that crashes later has said so here.
+        self.outcomes.collected.update(ids)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        # A pytest-xdist worker has ended. Only workers collect tests; a worker that crashed leaves no counts.
-        self.outcomes.plan(**getattr(node, "workeroutput", {}).get("faithcheck", {}))
+        # A worker of pytest-xdist has ended; one that crashed has no output.
+        deselected = getattr(node, "workeroutput", {}).get("faithcheck_deselected", 0)
+        self.outcomes.deselected = max(self.outcomes.deselected, deselected)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(self.config, "workeroutput"):
-            counts = {"planned": self.outcomes.planned, "deselected": self.outcomes.deselected}
-            self.config.workeroutput["faithcheck"] = counts
+            self.config.workeroutput["faithcheck_deselected"] = self.outcomes.deselected
             return
+        if self.run.settings.isolation:
+            self.run.settings.isolation.close()
+        self._add_missing_records()
         self.document = self.outcomes.results(self._settings(), SUMMARIES)
         if self.run.path:
             results.save(self.document, self.run.path)
-        if results.too_many_skips(self.document) and session.exitstatus == pytest.ExitCode.OK:
+        # A run is no success if a planned test did not run, whatever exit code it was stopped with.
+        stopped = results.not_run(self.document) > 0 and not self.config.option.collectonly
+        if (stopped or results.too_many_skips(self.document)) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _add_missing_records(self) -> None:
+        """Give each planned check that left no record one: an error if its test failed, otherwise "not run"."""
+        missing = self.outcomes.without_record()
+        if not missing:
+            return
+        run = self.run
+        checks = {
+            _ascii(f"{axiom}-{check.id}"): check
+            for axiom in AXIOMS
+            for check in plan(axiom, run.explainers, run.pairs, run.expectations)
+        }
+        for node, failure in missing.items():
+            if check := checks.get(node.partition("[")[2].removesuffix("]")):
+                if failure is None:
+                    record = check.not_run(run.settings, CUT_SHORT)
+                else:
+                    record = check.failed(run.settings, failure)
+                self.outcomes.records[node] = [results.plain(record.to_json())]
 
     def _settings(self) -> Json:
         """The settings of the run, and for each axiom that left a record the explainers to which it does not apply."""
@@ -392,6 +449,11 @@ class Reporter:
         if self.run.path:
             terminalreporter.write_line(f"results written to {self.run.path}")
             terminalreporter.write_line(f"to make pages: faithcheck report {self.run.path} --md --html")
+
+
+def _ascii(name: str) -> str:
+    """A name as pytest writes it in the id of a test."""
+    return name.encode("unicode_escape").decode("ascii")
 
 
 def _registered_markers(config: pytest.Config) -> set[str]:

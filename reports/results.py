@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from faithcheck.axioms.engine.error_text import encodable
 from faithcheck.axioms.engine.statuses import BY_LABEL, Group
+from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
 SCHEMA_VERSION = 2
 ALIGNMENT = "alignment"
@@ -19,9 +21,41 @@ ALIGNMENT = "alignment"
 
 Json: TypeAlias = dict[str, Any]
 
-_KEYS = frozenset({"schema_version", "faithcheck", "created", "environment", "settings", "axioms", "counts"})
-_COUNTS = ("planned", "ran", "passed", "failed", "skipped", "deselected")
-_LISTS = ("skips", "failures", "records", "tables", "figures")
+_RECORD: Shape = {
+    **dict.fromkeys(("id", "axiom", "subject", "expected", "status", "why", "cite"), str),
+    **dict.fromkeys(("gap", "tol", "predicted", "prediction_error", "floor"), NUMBER),
+    **dict.fromkeys(("explainer", "traceback"), (str, None)),
+    "seed": int,
+    "ceiling?": (int, float, None),
+    "detail": {"symbolic gap?": str},
+}
+_LINE: Shape = {"label": str, "x": [NUMBER], "y": [NUMBER]}
+_PANEL: Shape = {"title": str, "x": str, "y": str, "lines": [_LINE], "log?": str}
+_SHAPE: Shape = {
+    "faithcheck": str,
+    "created": str,
+    "environment": {"commit?": (str, None)},
+    "settings": {
+        "seed": int,
+        "threads": int,
+        **dict.fromkeys(("dtype", "device", "data"), str),
+        "max_skips?": (int, None),
+        "explainers?": [str],
+        "origins?": {...: str},
+        "pair_origins?": {...: str},
+        "not_applicable?": [dict.fromkeys(("axiom", "reason", "explainer"), str)],
+        "claims?": [str],
+        "part?": bool,
+    },
+    "axioms": {...: str},
+    "counts": dict.fromkeys(("planned", "ran", "passed", "failed", "skipped", "deselected"), int),
+    "rules?": {...: {"met": int, "of": int, "unmet": [str]}},
+    "skips": [{"reason": str, "count": int, "ids": [str]}],
+    "failures": [{"id": str, "message": str}],
+    "records": [_RECORD],
+    "tables": [{"title": str, "note": str, "columns": [str], "rows": [[object]]}],
+    "figures": [{"title": str, "note": str, "panels": [_PANEL]}],
+}
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "sympy", "scikit-learn", "pytest", "hypothesis")
 
 
@@ -38,7 +72,8 @@ def save(results: Json, path: Path) -> None:
     """
     from faithcheck.models.atomic_write import write_atomically  # not at the top: faithcheck.models imports torch
 
-    write_atomically(path, json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    # The escape sequence of a lone surrogate is JSON's own.
+    write_atomically(path, encodable(json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False)) + "\n")
 
 
 def load(path: Path) -> Json:
@@ -57,9 +92,13 @@ def read(path: Path) -> Json:
         ResultsError: the file is missing, is not JSON or is not a document of faithcheck.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(
+            path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite, parse_int=_whole
+        )
     except OSError as error:
         raise ResultsError(f"{path}: cannot be read: {error.strerror}") from error
+    except RecursionError as error:
+        raise ResultsError(f"{path}: not a document of faithcheck: nested too deeply") from error
     except ValueError as error:
         raise ResultsError(f"{path}: not JSON: {error}") from error
     if not isinstance(document, dict) or "schema_version" not in document:
@@ -71,44 +110,63 @@ def check(document: Json, path: Path) -> Json:
     """Return the document if it is a results document that this version can read.
 
     Raises:
-        ResultsError: another schema version, or something is missing or of another type.
+        ResultsError: another schema version, or something is missing or of another type. The message names the place.
     """
     if document["schema_version"] != SCHEMA_VERSION:
         raise ResultsError(
             f"{path}: schema version {document['schema_version']!r}, this faithcheck reads {SCHEMA_VERSION}: "
             "run the suite again"
         )
-    missing = sorted(_KEYS.union(_LISTS) - document.keys())
-    if missing:
-        raise ResultsError(f"{path}: damaged results document, without {', '.join(missing)}")
-    mistyped = [key for key in _LISTS if not isinstance(document[key], list)]
-    mistyped += [key for key in ("environment", "settings", "axioms", "counts") if not isinstance(document[key], dict)]
-    if mistyped or not document["counts"].keys() >= set(_COUNTS):
-        raise ResultsError(f"{path}: damaged results document: {', '.join(mistyped) or 'counts'}")
+    if (damage := mismatch(document, _SHAPE) or _in_tables(document["tables"])) is not None:
+        raise ResultsError(f"{path}: damaged results document: {damage}")
     return document
+
+
+def _in_tables(tables: list[Json]) -> str | None:
+    """What is wrong in the tables, which `shape` cannot say: further keys, or rows of another length."""
+    for i, table in enumerate(tables):
+        if further := table.keys() - {"title", "note", "columns", "rows"}:
+            return f"tables[{i}] has more than title, note, columns and rows: {', '.join(sorted(further))}"
+        for j, row in enumerate(table["rows"]):
+            if len(row) != len(table["columns"]):
+                return f"tables[{i}].rows[{j}] has {len(row)} cells, not {len(table['columns'])}"
+    return None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no finite number")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > 300:  # it could not be compared with a float
+        raise ValueError(f"a whole number of {len(text)} digits")
+    return int(text)
 
 
 def plain(value: object) -> Any:
     """The value in the types of JSON alone, which pytest-xdist can transport too.
 
     Numbers that are not finite become the strings ``nan``, ``inf`` and ``-inf``: JSON has no such numbers, and null
-    would hide them. Subclasses of ``str`` become ``str``, numpy scalars become Python numbers.
+    would hide them. Strings become ``str`` without lone surrogates, numpy scalars become Python numbers.
     """
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {plain(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return str.__str__(value)
+        return encodable(value)
     if isinstance(value, int):
         return int(value)
     if hasattr(value, "item") and not isinstance(value, float):
         value = value.item()
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(float(value))
-    return value if isinstance(value, int) else str(value)
+    return value if isinstance(value, int) else plain(str(value))
 
 
 def environment() -> Json:
@@ -137,8 +195,18 @@ def group_of(status: str) -> Group:
 
 
 def is_red(results: Json) -> bool:
-    """Whether a check or a test failed, or more tests were skipped than --max-skips allows."""
-    return bool(red_records(results) or results["failures"] or results["counts"]["failed"] or too_many_skips(results))
+    """Whether a check or a test failed or did not run, too many were skipped, or a claim was not measured.
+
+    --max-skips says how many may be skipped. If the user asked for a part of the checks, a claim may be outside it.
+    """
+    unmeasured = not results["settings"].get("part") and unmeasured_claims(results)
+    failed = red_records(results) or results["failures"] or results["counts"]["failed"]
+    return bool(failed or not_run(results) or too_many_skips(results) or unmeasured)
+
+
+def is_failed(explainer: Json) -> bool:
+    """Whether an explainer of an alignment failed or left something behind; documents of older versions do not say."""
+    return bool(explainer.get("failed") or explainer.get("left_behind"))
 
 
 def too_many_skips(results: Json) -> bool:
@@ -147,13 +215,20 @@ def too_many_skips(results: Json) -> bool:
     return allowed is not None and bool(results["counts"]["skipped"] > allowed)
 
 
+def unmeasured_claims(results: Json) -> list[str]:
+    """The axioms that the explainer of ``faithcheck check`` claims and that no check measured."""
+    nothing = (Group.SKIP, Group.UNMEASURED)
+    measured = {record["axiom"] for record in results["records"] if group_of(record["status"]) not in nothing}
+    return [axiom for axiom in results["settings"].get("claims", []) if axiom not in measured]
+
+
 def red_records(results: Json) -> list[Json]:
     """The records that are not as expected."""
     return [record for record in results["records"] if group_of(record["status"]) is Group.RED]
 
 
 def not_run(results: Json) -> int:
-    """How many planned tests have no outcome, because the run was stopped."""
+    """How many planned tests did not run: the run was stopped, or their explainer ended too many processes."""
     counts = results["counts"]
     return int(counts["planned"] - counts["ran"] - counts["skipped"])
 

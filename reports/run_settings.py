@@ -8,6 +8,7 @@ import torch
 
 from faithcheck.axioms.engine.check import Settings
 from faithcheck.axioms.engine.expectations import SuppliedExpectation
+from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.pair import Pair
@@ -44,6 +45,7 @@ def run_settings(
         "pairs": len(pairs),
         "pair_origins": pair_origins(pairs),
         "expectations": len(supplied),
+        "rules": {e.name: sorted(e.rules) for e in explainers if isinstance(e, LRP)},
         "threads": torch.get_num_threads(),
         "arguments": [str(argument) for argument in arguments],
     }

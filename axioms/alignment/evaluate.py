@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import random
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import faithcheck.explainers
 from faithcheck.axioms.alignment.perturbation_curves import curves
-from faithcheck.axioms.alignment.run_key import StoreError, digest, fingerprint, sources, state_of
+from faithcheck.axioms.alignment.run_key import StoreError, digest, fingerprint, sources, state_of, structure
 from faithcheck.axioms.alignment.store import Store
+from faithcheck.axioms.engine.error_text import error_text, message_text, safe_text, traceback_text
+from faithcheck.axioms.engine.interruption import interruptible
+from faithcheck.axioms.engine.left_behind import RANDOM, restored
+from faithcheck.axioms.engine.model_snapshot import ModelSnapshot
 from faithcheck.explainers.attention_rollout import AttentionRollout
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
@@ -33,12 +39,19 @@ from faithcheck.explainers.protocol import (
     Unsupported,
     attribution_of,
     describe_settings,
+    display_label,
 )
 from faithcheck.models.case import Case
 
 IG_STEPS = 20  # as in the figures that the project compares with; the error of completeness is reported
 MAX_TOKENS = 4096
 LONG, CHUNK = 128, 16  # texts of more features than LONG are perturbed in chunks, as the paper perturbs IMDB
+
+SEED = 0x5EED_FA17  # of the first batch: not one that an explainer would seed with
+CHANGED = (
+    "the model is no longer the one that was loaded: this explainer, or one before it, changed what cannot be put "
+    "back. Measure it in a run of its own"
+)
 
 TABLE_2 = ("loo", "ig_zero", "ig_pad", "ig_mask", "attention_rollout", "gradient_x_input", "attnlrp", "cplrp")
 Json = dict[str, Any]
@@ -92,18 +105,24 @@ class ExplainerResult:
 
     Attributes:
         name: the name of the explainer.
+        label: its name in tables and figures.
         how: its settings, in words.
         records: {example: {"target", "map", "morf", "lerf"}}, empty if the explainer could not be measured.
         refused: why the explainer could not be measured; else empty.
+        failed: whether that is an error of the explainer, and not its refusal of this model.
         warned: its warnings, in the order of the batches.
+        left_behind: what it left behind on the model or in the process, which was undone, a line for each kind.
         batches: the number of batches.
     """
 
     name: str
-    how: str
+    label: str = ""
+    how: str = ""
     records: Mapping[int, Json] = field(default_factory=dict)
     refused: str = ""
+    failed: bool = False
     warned: Sequence[str] = ()
+    left_behind: Sequence[str] = ()
     batches: int = 0
 
 
@@ -169,10 +188,13 @@ def align(
     settings: AlignmentSettings,
     folder: Path,
     advance: Callable[[str, int], None] = lambda explainer, done: None,
+    measure_batch: MeasureBatch | None = None,
 ) -> list[ExplainerResult]:
     """Explain the predicted output of every example by every explainer, and measure each map's perturbation curves.
 
-    Measurements are stored in ``folder`` batch by batch; batches that are stored already are not measured again.
+    Measurements are stored in ``folder`` batch by batch; batches that are stored already are not measured again. What
+    an explainer leaves behind is undone before anything else is measured, and nothing is stored that was measured on a
+    model that changed. An explainer that raises, whatever it raises, does not stop the others.
 
     Args:
         model: an `nn.Module` with a method ``case(examples)``.
@@ -181,14 +203,21 @@ def align(
         settings: removal, chunk, memory.
         folder: of the stores, one file per explainer.
         advance: called with the explainer's name and the number of examples done since the last call.
+        measure_batch: measures a batch in place of `measure`, with its arguments and its results.
 
     Raises:
         AlignmentError: no example can be measured, or one has too many features.
-        StoreError: another run has the store open, or an explainer cannot be written down.
+        StoreError: a store cannot be opened or written.
+        OSError: the folder cannot be created.
+        KeyboardInterrupt: Ctrl-C was pressed.
     """
     plan = batches(examples, settings.max_tokens)
     key = common_key(model, examples, plan, settings)
-    return [_result(model, examples, plan, explainer, settings, key, folder, advance) for explainer in explainers]
+    loaded = LoadedModel(model)
+    return [
+        _result(loaded, examples, plan, explainer, settings, key, folder, advance, measure_batch or measure)
+        for explainer in explainers
+    ]
 
 
 def common_key(model: Any, examples: Sequence[Example], plan: list[list[int]], settings: AlignmentSettings) -> Json:
@@ -210,8 +239,29 @@ def common_key(model: Any, examples: Sequence[Example], plan: list[list[int]], s
     }
 
 
+class LoadedModel:
+    """The model of an alignment as it was loaded, to find and to undo what an explainer changes on it.
+
+    Attributes:
+        model: the model.
+        snapshot: its state, with a copy of its weights.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.snapshot = ModelSnapshot(model)
+        self._structure = structure(model)
+
+    def unchanged(self) -> bool:
+        """Whether the model has the fingerprint that it had: comparing weights costs less than hashing them again."""
+        return structure(self.model) == self._structure and self.snapshot.has_same_weights()
+
+
+MeasureBatch: TypeAlias = Callable[[LoadedModel, Sequence[Example], Explainer, AlignmentSettings, int], Json]
+
+
 def _result(
-    model: Any,
+    loaded: LoadedModel,
     examples: Sequence[Example],
     plan: list[list[int]],
     explainer: Explainer,
@@ -219,41 +269,112 @@ def _result(
     key: Json,
     folder: Path,
     advance: Callable[[str, int], None],
+    measure_batch: MeasureBatch,
 ) -> ExplainerResult:
-    with Store(folder, explainer.name, {**key, "explainer": state_of(explainer)}) as store:
+    name = explainer.name
+    described = _attempt(name, lambda: _described(explainer))
+    result = ExplainerResult(name, described.get("label", name), described.get("how", ""))
+    if "refused" in described:
+        advance(name, sum(map(len, plan)))
+        return replace(result, **described)
+    with Store(folder, name, {**key, "explainer": described["state"]}) as store:
         for number, batch in enumerate(plan):
             if number not in store.batches:
-                try:
-                    store.append(number, measure(model, [examples[i] for i in batch], explainer, settings))
-                except (OSError, StoreError):  # the disk failed, not the explainer
-                    raise
-                except Exception as error:  # an explainer may raise anything; the other explainers still run
-                    expected = isinstance(error, Unsupported | InvalidAttribution)
-                    if not expected:
-                        log.error("%s raised", explainer.name, exc_info=True)
-                    advance(explainer.name, sum(map(len, plan[number:])))
-                    reason = str(error) if expected else f"it raised {type(error).__name__}: {error}"
-                    return ExplainerResult(explainer.name, describe_settings(explainer), refused=reason)
-            advance(explainer.name, len(batch))
+                content = measure_batch(loaded, [examples[i] for i in batch], explainer, settings, number)
+                if not loaded.unchanged():
+                    content |= {"refused": CHANGED, "failed": True}
+                if "refused" in content:
+                    advance(name, sum(map(len, plan[number:])))
+                    left_behind = _left_behind([*(store.batches[earlier] for earlier in range(number)), content])
+                    return replace(
+                        result, refused=content["refused"], failed=content["failed"], left_behind=left_behind
+                    )
+                store.append(number, content)
+            advance(name, len(batch))
         measured = [store.batches[number] for number in range(len(plan))]
     contents = zip(plan, measured, strict=True)
-    return ExplainerResult(
-        explainer.name,
-        describe_settings(explainer),
-        {i: r for batch, content in contents for i, r in zip(batch, content["records"], strict=True)},
+    return replace(
+        result,
+        records={i: r for batch, content in contents for i, r in zip(batch, content["records"], strict=True)},
         warned=[warning for content in measured for warning in content["warnings"]],
+        left_behind=_left_behind(measured),
         batches=len(plan),
     )
 
 
-def measure(model: Any, examples: Sequence[Example], explainer: Explainer, settings: AlignmentSettings) -> Json:
-    """One batch: each example's target, map of its features, and outputs along MoRF and LeRF; and the warnings."""
-    case: Case = model.case(examples)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        attribution = attribution_of(explainer, model, case)
-    records = records_of(model, case, attribution, settings)
-    return {"records": records, "warnings": [f"{w.category.__name__}: {w.message}" for w in caught]}
+def _described(explainer: Explainer) -> Json:
+    """What an explainer says of itself, and its state for the key of its store."""
+    return {
+        "label": safe_text(display_label(explainer)),
+        "how": safe_text(describe_settings(explainer)),
+        "state": state_of(explainer),
+    }
+
+
+def _left_behind(contents: Iterable[Json]) -> list[str]:
+    """What was left behind in any of these batches, each line once."""
+    return list(dict.fromkeys(line for content in contents for line in content["left_behind"]))
+
+
+def measure(
+    loaded: LoadedModel, examples: Sequence[Example], explainer: Explainer, settings: AlignmentSettings, number: int
+) -> Json:
+    """One batch, whatever the explainer does: it may raise anything, and what it leaves behind is undone.
+
+    Args:
+        loaded: the model.
+        examples: of the batch.
+        explainer: the explainer.
+        settings: removal, chunk, memory.
+        number: of the batch; random numbers follow from it, so that a resumed run draws the same.
+
+    Returns:
+        Plain values: ``warnings`` and ``left_behind``, lists of lines, and ``records``, what `records_of` returns. In
+        place of ``records``, if the explainer could not be measured, ``refused``, the reason, and whether it
+        ``failed``.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
+    case: Case = loaded.model.case(examples)
+    caught: list[warnings.WarningMessage] = []
+    traces: list[str] = []
+
+    def records() -> Json:
+        nonlocal traces, caught
+        with restored(loaded.snapshot) as traces, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            _seed(number)
+            attribution = attribution_of(explainer, loaded.model, case)
+        return {"records": records_of(loaded.model, case, attribution, settings)}
+
+    content = _attempt(explainer.name, records)
+    # Each batch has its own random numbers, so that it is no trace to draw some.
+    left_behind = [safe_text(line) for line in traces if not line.startswith(RANDOM)]
+    return {**content, "warnings": [error_text(cast(Warning, w.message)) for w in caught], "left_behind": left_behind}
+
+
+def _attempt(name: str, work: Callable[[], Json]) -> Json:
+    """What ``work`` returns; or, if code of the explainer with this name raised, ``refused`` and ``failed``.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
+    with interruptible():
+        try:
+            return work()
+        except (Unsupported, InvalidAttribution, StoreError) as error:
+            return {"refused": message_text(error), "failed": not isinstance(error, Unsupported)}
+        except BaseException as error:  # SystemExit too: the other explainers still run
+            log.error("%s raised:\n%s", name, traceback_text(error))
+            return {"refused": f"it raised {error_text(error)}", "failed": True}
+
+
+def _seed(number: int) -> None:
+    seed = SEED + number
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
 
 
 def records_of(model: Any, case: Case, attribution: Tensor, settings: AlignmentSettings) -> list[Json]:

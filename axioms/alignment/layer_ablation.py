@@ -50,7 +50,7 @@ def ablate(
             for of_set, records in zip(measured, store.batches[number], strict=True):
                 of_set.update(zip(batch, records, strict=True))
     results = zip(sets, measured, strict=True)
-    return [ExplainerResult(name_of(layers), "softmax bypassed", records) for layers, records in results]
+    return [ExplainerResult(name_of(layers), how="softmax bypassed", records=records) for layers, records in results]
 
 
 def name_of(layers: Collection[int]) -> str:

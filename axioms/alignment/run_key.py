@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 
 class StoreError(RuntimeError):
-    """Measurements cannot be stored: no key can be made, another run has the store open, or it cannot be written."""
+    """Measurements cannot be stored: no key can be made, or the store cannot be opened or written."""
 
 
 def plain_json(value: Any) -> str:
@@ -87,7 +87,8 @@ def _code_of_package(module: str) -> str:
         return ""
     folder = Path(file).resolve().parent
     files = (getattr(loaded, "__file__", None) for loaded in list(sys.modules.values()))
-    loaded_files = {Path(name).resolve() for name in files if name}
+    # torch.classes has a relative path of no file, which in the current folder would be the user's.
+    loaded_files = {Path(name).resolve() for name in files if name and Path(name).is_absolute()}
     # A package of a single file in site-packages: the files beside it belong to other packages.
     single = folder.name == "site-packages"
     of_package = [Path(file).resolve()] if single else [path for path in loaded_files if folder in path.parents]
@@ -107,6 +108,20 @@ def digest(tensor: Tensor) -> str:
 
 def fingerprint(model: nn.Module) -> str:
     """SHA-256 of a model: its structure, the configurations of its modules, and its weights."""
+    hashed = _hash_of_structure(model)
+    for name, weight in model.state_dict().items():
+        hashed.update(f"{name} {digest(weight)}".encode())
+    return hashed.hexdigest()
+
+
+def structure(model: nn.Module) -> str:
+    """SHA-256 of what a `fingerprint` has besides the values of the weights."""
+    hashed = _hash_of_structure(model)
+    hashed.update(repr(list(model.state_dict())).encode())
+    return hashed.hexdigest()
+
+
+def _hash_of_structure(model: nn.Module) -> hashlib._Hash:
     hashed = hashlib.sha256(repr(model).encode())
     for module in model.modules():
         config: Any = getattr(module, "config", None)
@@ -114,9 +129,7 @@ def fingerprint(model: nn.Module) -> str:
             # The path that it was loaded from does not change the model.
             settings = {key: value for key, value in config.to_dict().items() if key != "_name_or_path"}
             hashed.update(json.dumps(settings, sort_keys=True, default=str).encode())
-    for name, weight in model.state_dict().items():
-        hashed.update(f"{name} {digest(weight)}".encode())
-    return hashed.hexdigest()
+    return hashed
 
 
 def sources(*used: Any) -> str:

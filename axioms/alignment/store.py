@@ -7,7 +7,9 @@ import json
 import logging
 import re
 import sqlite3
+import time
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +20,7 @@ log = logging.getLogger(__name__)
 
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+PAUSE = 0.1  # seconds between two looks at a file that another run has open
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS run (key TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS batches (batch INTEGER PRIMARY KEY, content TEXT NOT NULL, sha256 TEXT NOT NULL)",
@@ -28,11 +31,16 @@ class _Damaged(Exception):
     """The file is no database, or holds the numbers of another run."""
 
 
+class _Locked(Exception):
+    """Another run has the file open."""
+
+
 class Store:
     """The measurements of one run key: a database file with the key and one row per batch.
 
-    Use it as a context manager: inside, no other process can open the file. Each batch is on the disk when `append`
-    returns. A file or row that is damaged is dropped with a warning in the log, and is measured anew.
+    Use it as a context manager: inside, no other process can open the file; another one waits, and says so in the log.
+    Each batch is on the disk when `append` returns. A file or row that is damaged is dropped with a warning in the log,
+    and is measured anew.
 
     Attributes:
         file: the database file.
@@ -44,7 +52,7 @@ class Store:
         key: everything that determines the numbers, in plain values; see `faithcheck.axioms.alignment.run_key`.
 
     Raises:
-        StoreError: another run has the file open, or it cannot be opened or written.
+        StoreError: it cannot be opened or written.
         OSError: the folder cannot be created.
     """
 
@@ -57,12 +65,17 @@ class Store:
 
     def __enter__(self) -> Self:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._open()
-        except _Damaged as damage:
-            log.warning("%s is damaged (%s): everything in it is measured anew", self.file, damage)
-            self.file.unlink()
-            self._open()
+        for tried in count():
+            try:
+                self._open()
+                break
+            except _Damaged as damage:
+                log.warning("%s is damaged (%s): everything in it is measured anew", self.file, damage)
+                self.file.unlink()
+            except _Locked:
+                if not tried:
+                    log.warning("%s: another run is measuring the same: waiting for it to end", self.file)
+                time.sleep(PAUSE)
         return self
 
     def __exit__(
@@ -88,7 +101,7 @@ class Store:
         """Lock the file for this connection, create the tables, and read the rows.
 
         Raises:
-            _Damaged: see there.
+            _Damaged, _Locked: see there.
             StoreError: see the class.
         """
         try:
@@ -100,7 +113,7 @@ class Store:
                 raise
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
             if code in LOCKED:
-                raise StoreError(f"{self.file}: another run is measuring the same: wait for it to end") from error
+                raise _Locked from error
             if code in DAMAGED or not isinstance(error, sqlite3.OperationalError):
                 raise _Damaged(str(error)) from error
             raise StoreError(f"{self.file} cannot be opened or written: {error}") from error

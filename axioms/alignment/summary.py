@@ -98,7 +98,9 @@ def _summary(result: ExplainerResult, rows: Sequence[Json], seed: int) -> Json:
         "name": result.name,
         "how": result.how,
         "refused": result.refused,
+        "failed": result.failed,
         "warned": warned,
+        "left_behind": "; ".join(result.left_behind),
         "figures": {name: statistics.interval(_column(rows, name), seed) for name in (*CORRELATIONS, *CURVES)},
         "undefined": {
             scope: Counter(row["undefined"][scope] for row in rows if scope in row["undefined"]) for scope in SCOPES

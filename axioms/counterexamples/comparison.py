@@ -9,7 +9,7 @@ from torch import Tensor
 
 from faithcheck.axioms.counterexamples.rewrite import Rewrite
 from faithcheck.axioms.engine.verdicts import relative_gap, tolerance
-from faithcheck.axioms.equivalence import forward_and_gradient
+from faithcheck.axioms.one_function.forward_and_gradient import forward_and_gradient
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of
 from faithcheck.models.case import Case

@@ -37,6 +37,7 @@ class Axiom:
         not_applicable: the reason why the axiom can never be measured for an explainer; None if it can. Such cells are
             not planned.
         subjects: the pairs on which it is measured, names or globs, besides those that name it in ``Pair.axioms``.
+        excluded: pairs on which it is not measured although ``subjects`` has them, names or globs.
         expected: ``{(explainer, subject or glob): Expectation}``, what theory expects of named explainers there. What
             the pair or the explainer itself expects takes precedence.
     """
@@ -50,13 +51,17 @@ class Axiom:
     mandatory: bool = False
     not_applicable: NotApplicable = applicable_to_all
     subjects: Sequence[str] = ()
+    excluded: Sequence[str] = ()
     expected: Mapping[tuple[str, str], Expectation] = field(default_factory=dict)
 
     def is_measured_on(self, pair: Pair) -> bool:
         """Whether the axiom is measured on this pair or on its models."""
         if not self.needs_explainer or self.name in pair.axioms:
             return True
-        return any(fnmatch.fnmatchcase(pair.name, glob) for glob in self.subjects)
+        among, excluded = (
+            any(fnmatch.fnmatchcase(pair.name, glob) for glob in globs) for globs in (self.subjects, self.excluded)
+        )
+        return among and not excluded
 
     def sides(self, pair: Pair) -> tuple[str, ...]:
         """``""`` for both models of the pair together, else ``"f"`` and ``"g"``; of a control, whose g copies f, f."""
@@ -83,6 +88,7 @@ def axiom(
     mandatory: bool = False,
     not_applicable: NotApplicable = applicable_to_all,
     subjects: Sequence[str] = (),
+    excluded: Sequence[str] = (),
     expected: Mapping[tuple[str, str], Expectation] | None = None,
 ) -> Callable[[Measure], Measure]:
     """Register the decorated function as the measuring function of an axiom; see `Axiom` for the arguments.
@@ -106,6 +112,7 @@ def axiom(
             mandatory,
             not_applicable,
             subjects,
+            excluded,
             expected or {},
         )
         return measure

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import random
 import re
-import traceback
 import warnings
 from collections.abc import Sequence
 from copy import deepcopy
@@ -19,15 +17,19 @@ from torch import nn
 
 from faithcheck.axioms.engine.axiom import Axiom
 from faithcheck.axioms.engine.built_pairs import built, discard
-from faithcheck.axioms.engine.expectations import SuppliedExpectation
+from faithcheck.axioms.engine.error_text import error_text, message_text, safe_text, traceback_text
+from faithcheck.axioms.engine.expectations import SuppliedExpectation, expectation_of, explicit_expectation
+from faithcheck.axioms.engine.interruption import interruptible
+from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
 from faithcheck.axioms.engine.left_behind import RANDOM, restored
 from faithcheck.axioms.engine.record import Record
 from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.axioms.engine.statuses import Status
-from faithcheck.axioms.engine.time_limit import TimedOut, time_limit
+from faithcheck.axioms.engine.time_limit import time_limit
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, settle
-from faithcheck.axioms.equivalence import NotAPair
+from faithcheck.axioms.one_function.forward_and_gradient import NotAPair
 from faithcheck.explainers.gradients import CompletenessWarning
+from faithcheck.explainers.lrp.rules_met import recording_rules
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation
@@ -43,12 +45,14 @@ class Settings:
 
     Attributes:
         timeout: the seconds after which a check of an explainer is stopped; None: never.
+        isolation: runs the checks of the explainers that it covers in processes of their own; None: none.
     """
 
     seed: int = 0
     dtype: torch.dtype = torch.float64
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     timeout: float | None = None
+    isolation: Isolation | None = None
 
 
 @dataclass(frozen=True)
@@ -82,44 +86,32 @@ class Check:
     @property
     def explicit_expectation(self) -> Expectation | None:
         """The user's expectation, else that of the pair, the explainer or the axiom; None if none of them has one."""
-        if self.explainer is None:
-            return Expectation("HOLDS", self.pair.why, cite=self.pair.cite)
-        name = self.explainer.name
-        for supplied in self.supplied:
-            if supplied.matches(self.axiom, name, self.subject):
-                return supplied.expectation
-        if by_pair := self.pair.expected.get((self.axiom, name)):
-            return by_pair
-        own: dict[tuple[str, str], Expectation] = getattr(self.explainer, "expected", {})
-        by_explainer = {glob: expectation for (axiom, glob), expectation in own.items() if axiom == self.axiom}
-        by_axiom = {glob: e for (explainer, glob), e in self._axiom.expected.items() if explainer == name}
-        candidates = [*by_explainer.items(), *by_axiom.items()]
-        matches = (expectation for glob, expectation in candidates if fnmatch.fnmatchcase(self.subject, glob))
-        return next(matches, None)
+        return explicit_expectation(self._axiom, self.explainer, self.pair, self.subject, self.supplied)
 
     @property
     def expectation(self) -> Expectation:
         """What theory expects: the explicit expectation, else the explainer's claim."""
-        if (explicit := self.explicit_expectation) is not None:
-            return explicit
-        assert self.explainer is not None  # without an explainer the expectation is explicit
-        if self._axiom.mandatory:
-            return Expectation("HOLDS", "every explainer is held to it")
-        claims = getattr(self.explainer, "claims", ())
-        if claimed := [axiom for axiom in (self.axiom, self._axiom.part_of) if axiom in claims]:
-            return Expectation("HOLDS", f"{self.explainer.name} claims {claimed[0]}")
-        return Expectation("UNCLAIMED", f"{self.explainer.name} does not claim {self.axiom}")
+        return expectation_of(self._axiom, self.explainer, self.pair, self.subject, self.supplied)
 
     @property
     def _axiom(self) -> Axiom:
         return AXIOMS[self.axiom]
 
     def run(self, settings: Settings) -> Record:
-        """Build, measure and settle.
+        """Build, measure and settle, in the explainer's own process if it is isolated.
 
         A refusal becomes a record of status ``unsupported`` (``error`` if an expectation other than ``UNCLAIMED`` is
-        stated), an expected error ``expected error``, any other error of the explainer or the pair ``error``.
+        stated), an expected error ``expected error``, and whatever else the explainer or the pair raises ``error``.
+
+        Raises:
+            KeyboardInterrupt: the user stopped the run, whatever the explainer made of it.
         """
+        if settings.isolation is not None and settings.isolation.covers(self):
+            return settings.isolation.run(self, settings)
+        with interruptible():
+            return self._run(settings)
+
+    def _run(self, settings: Settings) -> Record:
         try:
             # Every check has its own random numbers, and models that no check changed, so that none influences another.
             with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
@@ -130,33 +122,42 @@ class Check:
                 return record
         except NotAPair as refusal:  # its message is complete: a traceback would add nothing
             discard(self.pair)
-            return self._record(settings, Status.ERROR, detail={"error": str(refusal)})
-        except (Exception, SystemExit, TimedOut) as error:
+            return self._record(settings, Status.ERROR, detail={"error": message_text(refusal)})
+        except BaseException as error:  # also what ends a process, and what skips a test of pytest
             if not isinstance(error, Unsupported):
                 discard(self.pair)
             return self._record_of_error(settings, error)
 
     def _record_of_error(self, settings: Settings, error: BaseException) -> Record:
-        message, explicit = f"{type(error).__name__}: {error}", self.explicit_expectation
+        message, explicit = error_text(error), self.explicit_expectation
         if self.expectation.verdict == "ERROR" and self.expectation.error in message:
             return self._record(settings, Status.EXPECTED_ERROR, detail={"error": message})
         if isinstance(error, Unsupported):
             if explicit is None or explicit.verdict == "UNCLAIMED":
-                return self._record(settings, Status.UNSUPPORTED, detail={"reason": str(error)})
+                return self._record(settings, Status.UNSUPPORTED, detail={"reason": message_text(error)})
             # An explicit expectation must be measured: a rule that went missing is no skip.
-            message = f"the explainer refused, although {explicit.verdict} is expected: {error}"
+            message = f"the explainer refused, although {explicit.verdict} is expected: {message_text(error)}"
         if not torch.cuda.is_available() and re.search(NEEDS_CUDA, message):
             message = (
                 f"it needs a GPU and there is none here ({message}): let it work on the device of its inputs, "
                 "or run on a machine that has one, with --device=cuda"
             )
-        return self._record(settings, Status.ERROR, detail={"error": message}, traceback=traceback.format_exc())
+        return self.failed(settings, message, traceback_text(error))
+
+    def failed(self, settings: Settings, message: str, traceback: str | None = None) -> Record:
+        """The record of this check where it could not be measured."""
+        return self._record(settings, Status.ERROR, detail={"error": message}, traceback=traceback)
+
+    def not_run(self, settings: Settings, reason: str) -> Record:
+        """The record of this check where it was planned and did not run."""
+        return self._record(settings, Status.NOT_RUN, detail={"reason": reason})
 
     def _measure_and_settle(self, settings: Settings) -> Record:
         models = self._models(settings)
         torch.manual_seed(settings.seed)  # whether the models were built now or held from an earlier check
         case = self.pair.case(settings.seed, settings.dtype, settings.device)
-        measurement = self._measure(models, case, settings)
+        with recording_rules() as rules:
+            measurement = self._measure(models, case, settings)
         if measurement.gap is not None and not math.isfinite(measurement.gap):
             where = f" at {measurement.detail['told apart by']}" if "told apart by" in measurement.detail else ""
             raise ValueError(f"the gap is {measurement.gap}: an output or a gradient is NaN or infinite{where}")
@@ -182,6 +183,7 @@ class Check:
             predicted=None if predicted is None or scale is None else relative_gap(predicted, scale),
             prediction_error=error,
             detail=detail,
+            rules=tuple(sorted(rules)),
         )
 
     def _models(self, settings: Settings) -> tuple[nn.Module, ...]:
@@ -213,16 +215,20 @@ class Check:
     def _record(self, settings: Settings, status: Status, **measured: Any) -> Record:
         expectation = self.expectation
         blank: dict[str, Any] = dict.fromkeys(("gap", "tol", "predicted", "prediction_error"))
+        detail = measured.pop("detail", {})
+        safe = {key: safe_text(value) if isinstance(value, str) else value for key, value in detail.items()}
         return Record(
             id=f"{self.axiom}/{self.id}",
             axiom=self.axiom,
             explainer=self.explainer.name if self.explainer else None,
             subject=self.subject,
             floor=expectation.floor,
+            ceiling=expectation.ceiling,
             expected=expectation.verdict,
             status=status.label,
             why=expectation.why,
             cite=expectation.cite,
             seed=settings.seed,
+            detail=safe,
             **blank | measured,
         )

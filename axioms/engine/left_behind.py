@@ -17,13 +17,17 @@ from faithcheck.axioms.engine.process_snapshot import ProcessSnapshot
 
 
 @contextmanager
-def restored(*models: nn.Module) -> Iterator[list[str]]:
+def restored(*models: nn.Module | ModelSnapshot) -> Iterator[list[str]]:
     """Run a block, then find what it left behind on the models and in the process, and undo it, also on an exception.
+
+    Args:
+        models: models, or snapshots of models, which save a copy of the weights for each of many blocks.
 
     Yields:
         The traces, a line for each kind, such as ``train mode (encoder.0 and 4 more)``; filled at the end of the block.
     """
-    snapshots: list[ProcessSnapshot | ModelSnapshot] = [ProcessSnapshot(), *map(ModelSnapshot, models)]
+    of_models = [model if isinstance(model, ModelSnapshot) else ModelSnapshot(model) for model in models]
+    snapshots: list[ProcessSnapshot | ModelSnapshot] = [ProcessSnapshot(), *of_models]
     lines: list[str] = []
     try:
         yield lines

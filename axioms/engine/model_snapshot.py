@@ -1,19 +1,25 @@
 """The state of a model that explainers change: attributes, hooks, weights, gradients, and the methods of its classes.
 
 Compared before and after a block of code, and put back: train mode, hooks, weights, buffers, ``requires_grad``,
-``.grad``, submodules, attributes, configuration, methods, and the methods of the classes.
+``.grad``, submodules, attributes, configuration, methods, the class of each module, the methods of the classes, and the
+functions of the Python modules that define them. The values of weights are compared, since their version counters do
+not count changes by ``.data``.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.namespaces import (
     Changes,
     ClassSnapshot,
+    FunctionsSnapshot,
     Namespace,
     equal,
     is_function,
@@ -24,6 +30,9 @@ from faithcheck.axioms.engine.namespaces import (
 
 TRANSFORMERS_HOOKS = "_output_capturing_hooks_installed"
 """The attribute by which transformers remembers that it put its hooks on a module, at first use."""
+HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+CAPTURING_HOOKS = "transformers.utils.output_capturing"
+"""The module that defines these hooks."""
 
 
 @dataclass
@@ -33,18 +42,20 @@ class ModuleSnapshot:
     Attributes:
         where: its name in the model, or the class of the model itself.
         module: the module.
+        kind: its class.
         attributes: a shallow copy of its attributes.
         spaces: its dictionaries of hooks, parameters, buffers, submodules and configuration: name, dictionary, copy.
     """
 
     where: str
     module: nn.Module
+    kind: type[nn.Module]
     attributes: Namespace
     spaces: list[tuple[str, Namespace, Namespace]]
 
 
 class ModelSnapshot:
-    """A model before a block of code."""
+    """A model before a block of code. It holds a copy of the weights, and serves any number of blocks."""
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = []
@@ -54,26 +65,54 @@ class ModelSnapshot:
             spaces = [(key, space, dict(space)) for key, space in attributes.items() if _is_registry(key, space)]
             if hasattr(config := attributes.get("config"), "__dict__"):
                 spaces.append(("_config", vars(config), dict(vars(config))))
-            self.modules.append(ModuleSnapshot(name or type(model).__name__, module, dict(attributes), spaces))
+            where = name or type(model).__name__
+            self.modules.append(ModuleSnapshot(where, module, type(module), dict(attributes), spaces))
             classes.update(dict.fromkeys(owner for owner in type(module).__mro__ if owner is not object))
         self.classes = [ClassSnapshot(owner) for owner in classes]
-        self.tensors = [
-            TensorSnapshot(name, tensor) for name, tensor in (*model.named_parameters(), *model.named_buffers())
-        ]
+        names = dict.fromkeys(owner.__module__ for owner in classes)
+        self.functions = [FunctionsSnapshot(name, sys.modules[name]) for name in names if name in sys.modules]
+        self.tensors = [TensorSnapshot(name, tensor) for name, tensor in _tensors(model)]
 
     def restore(self, changes: Changes) -> None:
         """Put back what changed, and report it."""
         for snapshot in self.modules:
+            if type(snapshot.module) is not snapshot.kind:
+                report(changes, "replaced classes", [snapshot.where])
+                snapshot.module.__class__ = snapshot.kind
             _restore_attributes(snapshot, changes)
             for key, space, before in snapshot.spaces:
                 if not same_objects(space, before):
-                    what = "hooks" if "_hooks" in key else f"replaced {key[1:]}"
-                    report(changes, what, [snapshot.where])
+                    if "_hooks" not in key:
+                        report(changes, f"replaced {key[1:]}", [snapshot.where])
+                    elif not _added_by_transformers(space, before):
+                        report(changes, "hooks", [snapshot.where])
                     put_back(space, before)
         for owner in self.classes:
             owner.restore(changes)
+        for module in self.functions:
+            module.restore(changes)
         for tensor in self.tensors:
             tensor.restore(changes)
+
+    def has_same_weights(self) -> bool:
+        """Whether every parameter and buffer has the values that it had."""
+        return all(same_values(tensor.tensor.detach(), tensor.values) for tensor in self.tensors)
+
+
+def _added_by_transformers(now: Namespace, before: Namespace) -> bool:
+    """Whether all that changed are hooks that transformers puts in where a model is first asked for its attentions."""
+    added = [hook for key, hook in now.items() if key not in before]
+    kept = all(now.get(key) is hook for key, hook in before.items())
+    return kept and all(getattr(hook, "__module__", "") == CAPTURING_HOOKS for hook in added)
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters, the buffers, and the attributes that are tensors, such as one that a model computed and kept."""
+    yield from (*model.named_parameters(), *model.named_buffers())
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if isinstance(value, Tensor):
+                yield f"{name}.{key}".lstrip("."), value
 
 
 def _is_registry(key: str, space: object) -> bool:
@@ -93,7 +132,8 @@ def _restore_attributes(snapshot: ModuleSnapshot, changes: Changes) -> None:
         report(changes, "train mode", [where])
         snapshot.module.training = before["training"]
     if now.get(TRANSFORMERS_HOOKS) is not before.get(TRANSFORMERS_HOOKS):
-        report(changes, "hooks of transformers", [where])
+        if before.get(TRANSFORMERS_HOOKS):  # otherwise transformers put its hooks there itself
+            report(changes, "hooks of transformers", [where])
         _put(now, TRANSFORMERS_HOOKS, before)
     changed = [key for key in before if now.get(key) is not before[key]]
     added = [key for key in now if key not in before]
@@ -117,26 +157,38 @@ class TensorSnapshot:
         self.where, self.tensor = where, tensor
         self.values = tensor.detach().clone()
         self.requires_grad = tensor.requires_grad
-        self.hooks = dict(tensor._backward_hooks or {})
+        self.hooks = {name: dict(getattr(tensor, name) or {}) for name in HOOKS_OF_TENSORS}
         self.gradient = None if tensor.grad is None else tensor.grad.detach().clone()
 
     def restore(self, changes: Changes) -> None:
         """Put back what changed, and report it."""
         tensor = self.tensor
-        if not equal(tensor.detach(), self.values):
+        if not same_values(tensor.detach(), self.values):
             report(changes, "weights", [self.where])
-            tensor.data = self.values
-        hooks = tensor._backward_hooks
-        if (hooks or self.hooks) and dict(hooks or {}) != self.hooks:
-            report(changes, "hooks of tensors", [self.where])
-            if hooks is not None:
-                put_back(hooks, self.hooks)
+            tensor.data = self.values.clone()  # the snapshot keeps its own, for the next block
+        for name, before in self.hooks.items():
+            hooks = getattr(tensor, name)
+            if (hooks or before) and dict(hooks or {}) != before:
+                report(changes, "hooks of tensors", [self.where])
+                if hooks is not None:
+                    put_back(hooks, before)
         if (tensor.grad is not None or self.gradient is not None) and not equal(tensor.grad, self.gradient):
             report(changes, ".grad", [self.where])
-            tensor.grad = self.gradient
+            tensor.grad = None if self.gradient is None else self.gradient.clone()
         if tensor.requires_grad != self.requires_grad:
             report(changes, "requires_grad", [self.where])
             tensor.requires_grad_(self.requires_grad)
+
+
+def same_values(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal; NaN equals a NaN of the same bits."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    return one.equal(other) or _bits(one).equal(_bits(other))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().flatten().view(torch.uint8)
 
 
 def _put(namespace: Any, key: str, before: Namespace) -> None:

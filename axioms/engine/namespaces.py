@@ -5,6 +5,7 @@ Values are compared by identity, in C, so that comparing takes less time than co
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from operator import eq, is_
 from typing import Any, TypeAlias
@@ -62,6 +63,34 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+class FunctionsSnapshot:
+    """The functions and classes of a module before a block of code."""
+
+    def __init__(self, name: str, module: Any) -> None:
+        self.name, self.module, self.before = name, module, dict(vars(module))
+
+    def unchanged(self) -> bool:
+        """Whether the module is still imported by its name, and has the same attributes."""
+        return sys.modules.get(self.name) is self.module and unpatched(vars(self.module), self.before)
+
+    def restore(self, changes: Changes) -> None:
+        """Put back what changed, and report it. A new function is no change: code that is loaded adds them."""
+        if self.unchanged():
+            return
+        if sys.modules.get(self.name) is not self.module:
+            report(changes, "replaced modules of Python", [self.name])
+            sys.modules[self.name] = self.module
+        now = vars(self.module)
+        changed = [key for key, value in self.before.items() if now.get(key) is not value and is_function(key, value)]
+        report(changes, "patched functions", [f"{self.name}.{key}" for key in changed])
+        for key in changed:
+            setattr(self.module, key, self.before[key])
+
+
+def _is_method(value: object) -> bool:
+    return callable(value) or isinstance(value, classmethod | property)
+
+
 class ClassSnapshot:
     """The attributes of a class before a block of code."""
 
@@ -77,8 +106,8 @@ class ClassSnapshot:
         if self.unchanged():
             return
         now = vars(self.owner)
-        changed = [key for key, value in self.before.items() if callable(value) and now.get(key) is not value]
-        added = [key for key, value in now.items() if key not in self.before and callable(value)]
+        changed = [key for key, value in self.before.items() if _is_method(value) and now.get(key) is not value]
+        added = [key for key, value in now.items() if key not in self.before and _is_method(value)]
         report(changes, "patched classes", [f"{self.owner.__name__}.{key}" for key in sorted([*changed, *added])])
         for key in changed:
             setattr(self.owner, key, self.before[key])

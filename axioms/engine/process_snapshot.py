@@ -5,12 +5,18 @@ Compared before and after a block of code, and put back:
 * torch's settings, global hooks, and the modes that are entered: function modes (a default device is one), dispatch
   modes, inference mode, hooks of saved tensors;
 * the random states of torch, NumPy and Python; NumPy's error state;
-* functions and classes of torch, and of the loaded modelling modules of transformers;
-* environment variables, warnings filters and signal handlers.
+* functions and classes of torch, of the loaded modelling modules of transformers, of faithcheck, and of the modules of
+  Python that they compute with;
+* environment variables, warnings filters, signal handlers, the import path, the current folder, the standard streams,
+  logging, and the interpreter's hooks.
+
+Threads that still run are reported; they cannot be ended.
 """
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import random
 import signal
@@ -25,21 +31,27 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_module
 from torch.utils import _python_dispatch
 
 from faithcheck.axioms.engine.namespaces import (
     Changes,
     ClassSnapshot,
+    FunctionsSnapshot,
     equal,
-    is_function,
     put_back,
     report,
     same_objects,
-    unpatched,
 )
+from faithcheck.models.case import Case
 
 RANDOM = "random state"
+
+
+def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
 
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
@@ -51,14 +63,24 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     ),
     "autocast": (lambda: torch.is_autocast_enabled("cpu"), partial(torch.set_autocast_enabled, "cpu")),
     "autocast of CUDA": (lambda: torch.is_autocast_enabled("cuda"), partial(torch.set_autocast_enabled, "cuda")),
-    "cuDNN benchmark": (
-        lambda: torch.backends.cudnn.benchmark,
-        lambda value: setattr(torch.backends.cudnn, "benchmark", value),
+    "dtype of autocast": (lambda: torch.get_autocast_dtype("cpu"), partial(torch.set_autocast_dtype, "cpu")),
+    "dtype of autocast of CUDA": (lambda: torch.get_autocast_dtype("cuda"), partial(torch.set_autocast_dtype, "cuda")),
+    "cache of autocast": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    "cuDNN": _attribute(torch.backends.cudnn, "enabled"),
+    "cuDNN benchmark": _attribute(torch.backends.cudnn, "benchmark"),
+    "cuDNN deterministic": _attribute(torch.backends.cudnn, "deterministic"),
+    "TF32 of cuDNN": _attribute(torch.backends.cudnn, "allow_tf32"),
+    "float16 sums of CUDA": _attribute(torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
+    "bfloat16 sums of CUDA": _attribute(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
+    "oneDNN": (torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
+    "fast path of nn.MultiheadAttention": (
+        torch.backends.mha.get_fastpath_enabled,
+        torch.backends.mha.set_fastpath_enabled,
     ),
-    "cuDNN deterministic": (
-        lambda: torch.backends.cudnn.deterministic,
-        lambda value: setattr(torch.backends.cudnn, "deterministic", value),
-    ),
+    "flush of denormal numbers": (lambda: _flushes_denormal_numbers(), torch.set_flush_denormal),
+    "threads of backward": (torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),
+    "warnings of torch": (torch.is_warn_always_enabled, torch.set_warn_always),
+    "attention of cuDNN": (torch.backends.cuda.cudnn_sdp_enabled, torch.backends.cuda.enable_cudnn_sdp),
     "flash attention": (torch.backends.cuda.flash_sdp_enabled, torch.backends.cuda.enable_flash_sdp),
     "memory-efficient attention": (
         torch.backends.cuda.mem_efficient_sdp_enabled,
@@ -67,7 +89,22 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "attention written out": (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
     "float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "threads": (torch.get_num_threads, torch.set_num_threads),
-    "error state of NumPy": (np.geterr, lambda value: np.seterr(**value)),
+    "error state of NumPy": (
+        lambda: (np.geterr(), np.geterrcall()),
+        lambda value: (np.seterr(**value[0]), np.seterrcall(value[1])),
+    ),
+    "trace function": (sys.gettrace, sys.settrace),
+    "profile function": (sys.getprofile, sys.setprofile),
+    "recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
+    "garbage collection": (gc.isenabled, lambda value: gc.enable() if value else gc.disable()),
+    "current folder": (os.getcwd, os.chdir),
+    "import path": (lambda: list(sys.path), lambda value: sys.path.__setitem__(slice(None), value)),
+    "standard output": _attribute(sys, "stdout"),
+    "standard error": _attribute(sys, "stderr"),
+    "logging": (
+        lambda: (logging.root.manager.disable, logging.root.level),
+        lambda value: _set_logging(*value),
+    ),
     "environment variables": (lambda: dict(os.environ), lambda value: put_back(os.environ, value)),
     "warnings filters": (lambda: list(warnings.filters), lambda before: _set_filters(before)),
 }
@@ -88,6 +125,7 @@ class ProcessSnapshot:
         self.settings = [
             (what, read(), read, write) for what, (read, write) in (*SETTINGS.items(), *_random_states().items())
         ]
+        self.threads = set(threading.enumerate())
         self.signals = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def restore(self, changes: Changes) -> None:
@@ -102,6 +140,8 @@ class ProcessSnapshot:
             if not equal(read(), before):
                 report(changes, what, [""])
                 write(before)
+        threads = [thread for thread in threading.enumerate() if thread not in self.threads and not _is_tqdm(thread)]
+        report(changes, "threads that still run", [thread.name for thread in threads])
         numbers = [number for number, handler in self.signals.items() if signal.getsignal(number) is not handler]
         if numbers and threading.current_thread() is threading.main_thread():
             report(changes, "signal handlers", [signal.Signals(number).name for number in numbers])
@@ -114,28 +154,19 @@ class NamespacesSnapshot:
 
     def __init__(self) -> None:
         self.loaded = len(sys.modules)
-        self.modules = [(name, module, dict(vars(module))) for name, module in _modules_of_functions()]
-        self.classes = [ClassSnapshot(owner) for owner in _classes_of_layers()]
+        self.namespaces: list[FunctionsSnapshot | ClassSnapshot] = [
+            *(FunctionsSnapshot(name, module) for name, module in _modules_of_functions()),
+            *(ClassSnapshot(owner) for owner in _classes_of_layers()),
+        ]
 
     def current(self) -> bool:
         """Whether no module was loaded and nothing patched since the snapshot."""
-        return (
-            self.loaded == len(sys.modules)
-            and all(unpatched(vars(module), before) for _, module, before in self.modules)
-            and all(owner.unchanged() for owner in self.classes)
-        )
+        return self.loaded == len(sys.modules) and all(namespace.unchanged() for namespace in self.namespaces)
 
     def restore(self, changes: Changes) -> None:
-        """Put back what changed, and report it. A new function in a module is no change: loading code adds them."""
-        for name, module, before in self.modules:
-            now = vars(module)
-            if not unpatched(now, before):
-                changed = [k for k, value in before.items() if now.get(k) is not value and is_function(k, value)]
-                report(changes, "patched functions", [f"{name}.{key}" for key in changed])
-                for key in changed:
-                    setattr(module, key, before[key])
-        for owner in self.classes:
-            owner.restore(changes)
+        """Put back what changed, and report it."""
+        for namespace in self.namespaces:
+            namespace.restore(changes)
 
 
 _latest: list[NamespacesSnapshot] = []
@@ -149,13 +180,14 @@ def _current_namespaces() -> NamespacesSnapshot:
 
 
 class ModesSnapshot:
-    """The modes that are entered: of functions (a default device is one), dispatch, inference, and saved tensors."""
+    """The modes that are entered: of functions (a default device is one), dispatch, inference, and differentiation."""
 
     def __init__(self) -> None:
         self.functions = list(_function_modes())
         self.device = getattr(_device_holder(), "device_context", None)
         self.dispatch = list(_python_dispatch._get_current_dispatch_mode_stack())
         self.inference = torch.is_inference_mode_enabled()
+        self.dual_level = forward_ad._current_level
         self.saved_tensors = _saved_tensor_hooks()
 
     def restore(self, changes: Changes) -> None:
@@ -177,6 +209,10 @@ class ModesSnapshot:
                 _python_dispatch._pop_mode()
             for mode in self.dispatch:
                 _python_dispatch._push_mode(mode)
+        if forward_ad._current_level != self.dual_level:
+            report(changes, "forward differentiation", [""])
+            while forward_ad._current_level > self.dual_level:
+                cast(Any, forward_ad).exit_dual_level()
         if _saved_tensor_hooks() != self.saved_tensors:
             report(changes, "hooks of saved tensors", [""])
             while _saved_tensor_hooks() not in (None, self.saved_tensors):
@@ -192,6 +228,11 @@ _guards: list[Any] = []
 _SIGNALS = sorted(signal.valid_signals())
 
 
+def _is_tqdm(thread: threading.Thread) -> bool:
+    """Whether it is the one thread that tqdm keeps for all of its progress bars, until the process ends."""
+    return type(thread).__module__.partition(".")[0] == "tqdm"
+
+
 def _function_modes() -> list[Any]:
     stack: list[Any] = cast(Any, torch.overrides)._get_current_function_mode_stack()
     return stack
@@ -205,13 +246,24 @@ def _saved_tensor_hooks() -> Any:
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
+def _flushes_denormal_numbers() -> bool:
+    denormal = torch.tensor(1e-310, dtype=torch.float64, device="cpu")
+    return bool(denormal * 1.0 == 0)
+
+
 def _modules_of_functions() -> list[tuple[str, Any]]:
-    """The modules whose functions explainers patch: of torch, and the loaded modelling modules of transformers."""
-    names = [name for name in sys.modules if name in TORCH_MODULES or name.startswith("torch.nn.") or _has_models(name)]
+    """The modules whose functions explainers patch, as far as they are loaded."""
+    names = [name for name in sys.modules if name in MODULES or name.startswith(PACKAGES) or _has_models(name)]
     return [(name, sys.modules[name]) for name in names if sys.modules[name] is not None]
 
 
-TORCH_MODULES = ("torch", "torch.functional", "torch.autograd", "torch.autograd.function", "torch.nn")
+MODULES = (
+    *("torch", "torch.functional", "torch.autograd", "torch.autograd.function", "torch.autograd.graph", "torch.nn"),
+    *("torch.special", "torch.linalg", "torch.fft", "torch._C._nn", "torch.utils.checkpoint"),
+    *("builtins", "copy", "math", "random", "numpy", "numpy.random"),
+)
+PACKAGES = ("torch.nn.", *(f"faithcheck.{package}" for package in ("axioms", "explainers", "models", "reports")))
+"""Modules, and packages of them, whose functions are compared; faithcheck's own too, as figures come from them."""
 
 
 def _has_models(name: str) -> bool:
@@ -222,8 +274,8 @@ def _has_models(name: str) -> bool:
 
 
 def _classes_of_layers() -> list[type]:
-    """The tensor classes, and every loaded class of modules of torch and transformers."""
-    classes: list[type] = [Tensor, nn.Parameter]
+    """The tensor classes, and every loaded class of modules of torch, transformers and faithcheck."""
+    classes: list[type] = [Tensor, nn.Parameter, torch.autograd.Function, Case]
     pending: list[type] = [nn.Module]
     seen: set[type] = set()
     while pending:
@@ -232,7 +284,9 @@ def _classes_of_layers() -> list[type]:
             seen.add(owner)
             classes.append(owner)
             subclasses: list[type] = owner.__subclasses__()
-            pending += [c for c in subclasses if c.__module__.partition(".")[0] in ("torch", "transformers")]
+            pending += [
+                c for c in subclasses if c.__module__.partition(".")[0] in ("torch", "transformers", "faithcheck")
+            ]
     return classes
 
 
@@ -245,6 +299,11 @@ def _random_states() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]
     if torch.cuda.is_available():
         states[f"{RANDOM} of CUDA"] = (torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all)
     return states
+
+
+def _set_logging(disabled: int, level: int) -> None:
+    logging.disable(disabled)
+    logging.root.setLevel(level)
 
 
 def _set_filters(filters: Sequence[Any]) -> None:

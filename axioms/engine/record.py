@@ -22,6 +22,7 @@ class Record:
         predicted: the gap that the closed form predicts, on the same scale.
         prediction_error: how far the measured values are from the closed form, relative.
         floor: the least gap of an expected violation without a closed form.
+        ceiling: the largest gap of such a violation, or of an axiom that is expected to hold up to it.
         expected: ``HOLDS``, ``VIOLATES``, ``UNCLAIMED`` or ``ERROR``.
         status: how it settled: the label of a `faithcheck.axioms.engine.statuses.Status`.
         why: the reason for the expectation.
@@ -29,6 +30,7 @@ class Record:
         seed: the seed of pair and case.
         detail: further figures.
         traceback: the explainer's own, where it raised.
+        rules: the operations that LRP computed by its rules.
     """
 
     id: str
@@ -47,6 +49,8 @@ class Record:
     seed: int
     detail: dict[str, object] = field(default_factory=dict)
     traceback: str | None = None
+    ceiling: float | None = None
+    rules: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -16,6 +16,7 @@ class Group(Enum):
     RECORDED = "recorded", "·"
     RED = "red", "✗"
     SKIP = "skip", "–"
+    UNMEASURED = "unmeasured", "?"
 
     def __init__(self, label: str, symbol: str) -> None:
         self.label, self.symbol = label, symbol
@@ -38,6 +39,7 @@ class Status(Enum):
     INCONCLUSIVE = "inconclusive", "✗", Group.RED, "violated, but not by the amount that theory predicts"
     ERROR = "error", "!", Group.RED, "the check could not be measured"
     UNSUPPORTED = "unsupported", "–", Group.SKIP, "the explainer has no rule for something in the model"
+    NOT_RUN = "not run", "?", Group.UNMEASURED, "the check was planned and did not run"
 
     def __init__(self, label: str, symbol: str, group: Group, meaning: str) -> None:
         self.label, self.symbol, self.group, self.meaning = label, symbol, group, meaning
@@ -55,3 +57,4 @@ def labels(*groups: Group) -> tuple[str, ...]:
 PASSING = labels(Group.PASS, Group.PREDICTED, Group.RECORDED)
 RED = labels(Group.RED)
 SKIPPED = labels(Group.SKIP)
+UNMEASURED = labels(Group.UNMEASURED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -82,10 +83,12 @@ def settle(measurement: Measurement, expectation: Expectation, predicted: Tensor
     if expectation.verdict == "UNCLAIMED":
         return Status.RECORDED, error
     if expectation.verdict == "HOLDS":
-        return (Status.HOLDS if gap <= measurement.tol else Status.BROKEN_CLAIM), error
+        largest = max(measurement.tol, expectation.ceiling or 0)
+        return (Status.HOLDS if gap <= largest else Status.BROKEN_CLAIM), error
     if gap <= measurement.tol:
         return Status.VIOLATION_VANISHED, error
     if error is not None:
         return (Status.PREDICTED_VIOLATION if error <= measurement.tol else Status.INCONCLUSIVE), error
     assert expectation.floor is not None
-    return (Status.PREDICTED_VIOLATION if gap >= expectation.floor else Status.INCONCLUSIVE), error
+    within = expectation.floor <= gap <= (expectation.ceiling or math.inf)
+    return (Status.PREDICTED_VIOLATION if within else Status.INCONCLUSIVE), error

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.gates.attention_gates import attention_gate_effects, output_without
-from faithcheck.explainers.gates.expectations import GROUPED, GROUPS
+from faithcheck.explainers.gates.expectations import GROUPED, GROUPED_ON_MASKED_MODELS, GROUPS
 from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS, GateRemoval, gates_attention, is_long_text
 from faithcheck.explainers.gates.input_gates import input_gate_effects
 from faithcheck.explainers.loo.removal import Replacement, outputs_without
@@ -51,7 +51,7 @@ class GroupedMaskGate:
 
     Attributes:
         groups: how many, at least 2.
-        removal: see `MaskGate`.
+        removal: see `OnePassGate`.
         max_tokens: the most features, padding included, in one pass; bounds memory, not the result.
 
     Raises:
@@ -65,7 +65,7 @@ class GroupedMaskGate:
     removal: GateRemoval | None = None
     max_tokens: int = 2048
     name: str = "grouped_mask_gate"
-    claims: frozenset[str] = GATE_CLAIMS
+    claims: frozenset[str] = GATE_CLAIMS | {"full_removal"}
 
     def __post_init__(self) -> None:
         if not isinstance(self.groups, int) or self.groups < 2:
@@ -75,8 +75,10 @@ class GroupedMaskGate:
 
     @property
     def expected(self) -> Mapping[tuple[str, str], Expectation]:
-        """What theory expects on the suite's models, where gates remove by the baseline."""
-        return {} if self.removal == "attention_mask" or self.groups != GROUPS else GROUPED
+        """What theory expects on the suite's models."""
+        if self.groups != GROUPS or self.removal == "attention_mask":
+            return {}
+        return GROUPED if self.removal == "baseline" else {**GROUPED, **GROUPED_ON_MASKED_MODELS}
 
     @property
     def settings(self) -> str:

@@ -33,7 +33,6 @@ beyond that is the curvature of the indirect effect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,16 +41,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from faithcheck.explainers.builtin import builtin
-from faithcheck.explainers.gates.expectations import TANGENT
+from faithcheck.explainers.gates.expectations import DIRECT_AND_INDIRECT
 from faithcheck.explainers.gates.gate_effects import EffectKind, without_own_row
-from faithcheck.explainers.gates.gate_removal import (
-    GATE_CLAIMS,
-    GateRemoval,
-    gates_attention,
-    is_long_text,
-    removal_in_words,
-)
-from faithcheck.explainers.gates.input_gates import gradient_times_difference
+from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS, is_long_text
+from faithcheck.explainers.gates.one_pass_gate import OnePassGate
 from faithcheck.explainers.gates.readout_copies import (
     CopiedRows,
     CopiedRowsAttention,
@@ -62,7 +55,7 @@ from faithcheck.explainers.gates.readout_copies import (
 from faithcheck.explainers.gates.readout_recording import LayerRecorder, hidden_states, readout_position
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case, select_target
-from faithcheck.models.expectation import Expectation
+from faithcheck.models.expectation import Expectations
 
 CANNOT_COPY_ROWS = (
     "layers that compute another readout row when it is run by itself (masks or positions made inside a layer, a "
@@ -94,44 +87,25 @@ class RecordedPass:
 
 @builtin
 @dataclass(frozen=True)
-class ReadoutGate:
-    """The direct effect exactly, the indirect effect by gates: a forward and a backward pass, and some rows again.
-
-    Attributes:
-        removal: see `MaskGate`; with removal by the baseline the result equals that of `MaskGate`, because these gates
-            scale the input linearly.
-    """
+class ReadoutGate(OnePassGate):
+    """The direct effect exactly, the indirect effect by gates: a forward and a backward pass, and some rows again."""
 
     label: ClassVar[str] = "Readout gate"
     summary: ClassVar[str] = (
         "like finite_mask_gate, with a token's direct effect on the readout row exact; derived here"
     )
+    on_masked_models: ClassVar[Expectations] = DIRECT_AND_INDIRECT
 
-    removal: GateRemoval | None = None
     name: str = "readout_gate"
-    claims: frozenset[str] = GATE_CLAIMS
-
-    @property
-    def expected(self) -> Mapping[tuple[str, str], Expectation]:
-        """What theory expects on the suite's models, where gates remove by the baseline."""
-        return {} if self.removal == "attention_mask" else TANGENT
-
-    @property
-    def settings(self) -> str:
-        """The settings in words, for reports."""
-        return removal_in_words(self.removal)
+    claims: frozenset[str] = GATE_CLAIMS | {"full_removal"}
 
     @torch.enable_grad()
-    def attribute(self, model: nn.Module, case: Case) -> Tensor:
-        """The attribution ``(batch, features)``, 0 at padding.
+    def attention_effects(self, model: nn.Module, case: Case) -> Tensor:
+        """The direct effects plus the indirect effects, ``(batch, features)``.
 
         Raises:
-            Unsupported: the model has no softmax attention over the features, hides it, is no stack of layers with one
-                attention each, or is read at several positions.
-            ValueError: no such removal.
+            Unsupported: the model is no stack of layers with one attention each, or is read at several positions.
         """
-        if not gates_attention(case, self.removal):
-            return gradient_times_difference(model, case)
         recorded = self._record(model, case)
         first_layer, copies = self._choose_copies(case, recorded)
         all_layers = self._gates_from(0, recorded, copies)
@@ -148,7 +122,7 @@ class ReadoutGate:
         by_gates = (late_layers[example.unsqueeze(1), rows, feature] * copies.valid[removes]).sum(1)
         exact = self._exact_effects(case, recorded, copies)[removes]
         attribution[example, feature.squeeze(1)] += exact - by_gates
-        return (attribution * case.unpadded).to(case.inputs.dtype)
+        return attribution
 
     def _record(self, model: nn.Module, case: Case) -> RecordedPass:
         """Run the model forward and backward, and record its layers and the effects of the gates."""
@@ -156,6 +130,8 @@ class ReadoutGate:
         with recorder.recording(model), recorder:
             output = select_target(case.run(model), case.target)
         layers, attentions = len(recorder.layers), len(recorder.weights)
+        if not attentions:
+            recorder.require_attention()
         if layers != attentions:
             raise Unsupported(f"{layers} layers with {attentions} attentions: expected one each; take finite_mask_gate")
         last_states = recorder.last_states

@@ -33,7 +33,14 @@ from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS
 from faithcheck.explainers.gates.grouped_mask_gate import assign_groups, combine_own_and_others, own_and_other_groups
 from faithcheck.explainers.gates.input_gates import input_gate_effects
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.loo.removal import AttentionMask, Deletion, Removal, Replacement, outputs_without
+from faithcheck.explainers.loo.removal import (
+    AttentionMask,
+    Deletion,
+    Removal,
+    Replacement,
+    default_removal,
+    outputs_without,
+)
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case, select_target
 
@@ -110,7 +117,8 @@ class BudgetedLeaveOneOut:
         Linearity and symmetry are not among them: which features are exact depends on the function, and of two equal
         features only one may be exact.
         """
-        return GATE_CLAIMS if self.error is None else GATE_CLAIMS - {"scale"}
+        claims = GATE_CLAIMS | {"full_removal"}
+        return claims if self.error is None else claims - {"scale"}
 
     @property
     def settings(self) -> str:
@@ -168,7 +176,7 @@ class BudgetedLeaveOneOut:
 
     def removal_for(self, case: Case) -> Removal:
         """The removal, or the default for the case."""
-        return self.removal or (AttentionMask() if "attention_mask" in case.forward_arguments else Replacement())
+        return self.removal or default_removal(case)
 
     def spend(self, progress: RemovalProgress, rows: Tensor) -> None:
         """Spend this number of rows ``(batch,)`` on each example, or fewer if the targets are reached."""

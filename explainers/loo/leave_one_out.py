@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.builtin import builtin
-from faithcheck.explainers.loo.removal import Removal, Replacement, outputs_without
+from faithcheck.explainers.loo.removal import Removal, default_removal, outputs_without
 from faithcheck.models.case import Case
 
 
@@ -21,23 +21,27 @@ class LeaveOneOut:
     arXiv 2510.18810, §3.1; occlusion, Zeiler & Fergus 2014.
 
     Attributes:
-        removal: how a feature is removed; by default it takes its baseline value.
+        removal: how a feature is removed; by default by the attention mask if the case has one, else it takes its
+            baseline value.
         max_tokens: the most features, padding included, in one forward pass; bounds memory, not the result.
     """
 
     label: ClassVar[str] = "Leave-One-Out"
     summary: ClassVar[str] = "how the output changes when one feature is removed; the reference"
 
-    removal: Removal = field(default_factory=Replacement)
+    removal: Removal | None = None
     max_tokens: int = 2048  # on a CPU, larger passes do not fit its cache and take a quarter longer
     name: str = "loo"
     claims: frozenset[str] = frozenset(
-        "invariance loo sensitivity dummy linearity symmetry shift scale determinism batching".split()
+        "invariance loo full_removal sensitivity dummy linearity symmetry shift scale determinism batching "
+        "randomisation".split()
     )
 
     @property
     def settings(self) -> str:
         """The settings in words, for reports."""
+        if self.removal is None:
+            return "removed by the attention mask where the case has one, else replaced by the baseline"
         return f"removed: {self.removal.description}"
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
@@ -59,7 +63,7 @@ class LeaveOneOut:
             case,
             torch.cat([all_examples, example]),
             torch.cat([torch.zeros_like(case.unpadded), without]),
-            self.removal,
+            self.removal or default_removal(case),
             self.max_tokens,
         )
         unchanged = outputs[:batch]

@@ -323,6 +323,11 @@ def at_features(values: Tensor, inputs: Tensor) -> Tensor:
     return values.reshape(values.shape + (1,) * (inputs.dim() - values.dim()))
 
 
+def default_removal(case: Case) -> Removal:
+    """The removal unless the user says otherwise: by the attention mask if the case has one, else by the baseline."""
+    return AttentionMask() if "attention_mask" in case.forward_arguments else Replacement()
+
+
 def require_some_left(name: str, remaining: Tensor) -> None:
     """Refuse to remove all features of a row.
 

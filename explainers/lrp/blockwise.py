@@ -34,6 +34,16 @@ The canoniser does not see that the following are equal: exp(a + b) and exp(a)·
 constant, or b and c have different degrees; (a + 1) − 1 and a; functions of a tensor and of a copy of it that is
 computed again, or of a tensor that an in-place operation has overwritten. In a product with a gate, u·σ(g), the bias
 σ(0) = ½ keeps its share too, ¼u.
+
+So block-wise LRP does not have one map for every implementation. It is invariant to the association of a product, and
+to the forms of activations, softmaxes and norms above. It is not invariant, by closed forms that stand in
+`faithcheck.models.pairs`, to
+
+* the update of a gated recurrent unit, (1 − z)n + zh or n + z(h − n);
+* a recurrence hₜ = aₜhₜ₋₁ + bₜ in sequence or in parallel: a sum of products of different degrees starts again;
+* log Σ exp(z) with the largest z subtracted first or not;
+* a softmax computed chunk by chunk, with running sums;
+* normalised kernel attention: q(KᵀV)/(q·Σk) is no norm to the canoniser, (w/Σw)V is one.
 """
 
 from __future__ import annotations
@@ -256,5 +266,5 @@ class Blockwise(LRP):
 @builtin
 def BlockwiseLRP(epsilon: float = 0.0) -> LRP:
     """Block-wise LRP: Integrated Gradients from 0 in every block, by closed forms; one backward pass."""
-    summary = "LRP whose products are shared by degree: every association gets one map; ours"
+    summary = "LRP whose products are shared by degree: every association of a product gets one map; ours"
     return Blockwise("blockwise_lrp", ATTNLRP, epsilon, label="Block-wise LRP", summary=summary)

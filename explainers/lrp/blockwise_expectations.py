@@ -28,8 +28,10 @@ ON_PAIRS: Expectations = {
         "generated",
         "generated.search",
         "the smallest pair on which its maps differ is exp(x₁ + x₂) and exp(x₁)·exp(x₂); at x₁ = x₂ = x the gap is "
-        "1/(1 + eˣ), elsewhere larger (on a grid): at least 1/9, as y = e²ˣ is at most 64 where pairs are compared",
+        "1/(1 + eˣ), elsewhere larger (on a grid): at least 1/9, as y = e²ˣ is at most 64 where pairs are compared; "
+        "and at most 1, as the two maps have one sign",
         floor=0.1,
+        ceiling=1,
     ),
     **expect("symbolic", "*", "Integrated Gradients from 0, once in SymPy and once in torch"),
     **expect("completeness", "product.*", "IG from 0 are complete: n·(y/n)"),

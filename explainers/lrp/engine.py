@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.operations import operation_name
 from faithcheck.explainers.lrp.rules.norms import layer_norm_rule
+from faithcheck.explainers.lrp.rules_met import record_rules
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case, select_target
 
@@ -196,7 +197,9 @@ class LRP:
     name: str
     rules: Mapping[str, Rule]
     epsilon: float = 0.0
-    claims: frozenset[str] = frozenset("invariance linearity scale determinism batching".split())
+    claims: frozenset[str] = frozenset(
+        "invariance linearity scale determinism batching precision randomisation".split()
+    )
     signed: bool = True
     label: str = ""
     summary: str = ""
@@ -246,6 +249,7 @@ class LRP:
         with propagation.tracking_modules(model), propagation:
             # Copied under the mode: a model may write to its input, and autograd forbids writes to a leaf.
             output = replace(case, inputs=point.clone()).run(model)
+        record_rules(name for name in propagation.calls if name in self.rules)
         propagation.refuse_hidden(tensors_with_relevance(output), "the output")
         if not tensors_with_relevance(output):
             raise Unsupported(f"no relevance reaches the inputs: under {self.name} the output is constant")

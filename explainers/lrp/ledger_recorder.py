@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from faithcheck.explainers.lrp.engine import Propagation
-from faithcheck.explainers.lrp.operation_call import OperationCall, Rule
+from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.recorded_operation import (
     HELD,
     Gradients,
@@ -92,6 +92,7 @@ class LedgerRecorder(Propagation):
             return self.apply_steps(result)
         if versions != [alias._version for alias in call.operands_with_relevance()]:
             raise call.unsupported("the ledger cannot follow a write to its operands: return a new tensor")
+        self._refuse_detours(call, result)
         self._record_operands(recorded)
         self.operations.append(recorded)
         aliases = tree_map(partial(self._result_alias, recorded), computed.args[0] if result is None else result)
@@ -100,6 +101,12 @@ class LedgerRecorder(Propagation):
         target.copy_(aliases)
         self._producers[target.grad_fn] = len(self.operations) - 1
         return None if result is None else target
+
+    def backward(self, output: Tensor) -> Tensor:
+        """One backward pass from a number, which fills `gradients`; the gradient at the inputs, shaped like them."""
+        self.gradients.clear()
+        (gradient,) = torch.autograd.grad(output, self.point, retain_graph=True)
+        return gradient
 
     def producer_of(self, output: Tensor) -> int | None:
         """The number of the operation that made the explained output; None: it is the inputs."""
@@ -133,6 +140,25 @@ class LedgerRecorder(Propagation):
         self._producers[alias.grad_fn] = None if value is self.point else self._producers[value.grad_fn]
         self.visible.add(alias.grad_fn)
         return alias
+
+    def _refuse_detours(self, call: OperationCall, result: Any) -> None:
+        """Refuse a rule whose result has a gradient at another recorded tensor than the operands.
+
+        Block-wise LRP takes a chain of functions of one value as one function of the tensor at its start: the
+        operations between have no balance of their own.
+        """
+        operands = {x.grad_fn for x in call.operands_with_relevance()}
+        pending, seen = [x.grad_fn for x in tensors_with_relevance(result)], set(operands)
+        while pending:
+            node = pending.pop()
+            if node is None or node in seen:
+                continue
+            if node in self._producers:
+                raise call.unsupported(
+                    "its rule takes several operations as one: the ledger follows each operation by itself"
+                )
+            seen.add(node)
+            pending += [following for following, _ in node.next_functions]
 
     def _result_alias(self, recorded: RecordedOperation, value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.requires_grad:

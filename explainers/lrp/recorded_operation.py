@@ -4,7 +4,8 @@ Relevance is value × gradient. The causes and their formulas, with R the releva
 
 1. ε: the stabiliser keeps R·ε/(parts·|z| + ε), see `modified_gradient`.
 2. A product that is not halved: (1 − parts)·R, a gain.
-3. An activation at 0, and LayerNorm's β: R at an operand that is exactly 0; β × gradient.
+3. An activation at 0, and LayerNorm's β: R at an operand that is exactly 0; β × gradient. Block-wise LRP's functions:
+   φ(0) × gradient.
 4. bias, softmax (Eq. 5), BatchNorm: the part of R that the operation's own gradient does not pass on to its operands.
 5. Added constants: constant × the operation's own gradient. The loss is named after the constant's parameter, or after
    the module that made the constant; a constant that masks logits is named mask.
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
+from faithcheck.explainers.lrp.blockwise import BlockRules
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.operations import Trait, operations, operations_with
 from faithcheck.explainers.lrp.rules.activations import identity_rule
@@ -140,6 +142,8 @@ class RecordedOperation:
     def _constant_losses(self, active: list[Operand], gradients: Gradients) -> dict[str, float]:
         """The part that constants, or the operation's own curvature, keep of the relevance behind the stabiliser."""
         rule = self.rule.func if isinstance(self.rule, partial) else self.rule
+        if getattr(rule, "__func__", None) is BlockRules.function_rule:
+            return self._loss_at_zero(active[0], gradients)
         if rule in (identity_rule, rms_norm_module_rule):
             at_zero = self.leaves[active[0].leaf] == 0
             (result,) = self.results
@@ -151,6 +155,15 @@ class RecordedOperation:
         if rule in (rms_norm_rule, quotient_rule) or self.call.name in SHARED_BY_OPERANDS:
             return {}
         return self._own_gradient_losses({operand.leaf for operand in active}, gradients)
+
+    def _loss_at_zero(self, operand: Operand, gradients: Gradients) -> dict[str, float]:
+        """Block-wise LRP passes on φ(x) − φ(0): φ(0) is a bias, unless it is infinite."""
+        leaves = [torch.zeros_like(leaf) if i == operand.leaf else leaf for i, leaf in enumerate(self.leaves)]
+        args, kwargs = tree_unflatten(leaves, self.structure)
+        at_zero = self.own(*args, **kwargs)
+        (result,) = self.results
+        kept = relevance(at_zero.where(at_zero.isfinite(), 0), gradients[result.after])
+        return {f"{self.call.name} at 0": float(kept.sum())}
 
     def _own_gradient_losses(self, active: set[int], gradients: Gradients) -> dict[str, float]:
         """The part that the operation's own gradient does not pass on to its active operands, whatever its rule."""
@@ -217,8 +230,10 @@ def relevance(value: Tensor, gradient: Tensor | None) -> Tensor:
     """Value × gradient in float64; 0 where the gradient is 0, at a logit masked by −∞ too."""
     if gradient is None:
         return torch.zeros((), dtype=torch.float64, device=value.device)
+    if not gradient.any():  # an operation of other outputs than the explained one
+        return torch.zeros_like(gradient, dtype=torch.float64)
     product = value.detach().double() * gradient.double()
-    return product.masked_fill(gradient == 0, 0)
+    return product if bool(product.isfinite().all()) else product.masked_fill(gradient == 0, 0)
 
 
 def is_float(leaf: Any) -> bool:

@@ -21,7 +21,7 @@ from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensor
 from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.lrp.rules.attention import attention_rule
 from faithcheck.explainers.lrp.rules.dropout import dropout_rule
-from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule, unbind_rule
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.explainers.peers import Peer, import_peer
 from faithcheck.models.case import Case
 
@@ -60,11 +60,11 @@ def table() -> Mapping[str, Rule]:
     return {
         **{name: gradient_rule for name in operations_with(Trait.REARRANGEMENT, without=(Trait.ONE_VALUE,))},
         **dict.fromkeys((*operations_with(Trait.ONE_VALUE), *operations_with(Trait.MODULE), "neg"), identity),
-        **dict.fromkeys(("add", "iadd", "add_"), lambda call: functional.add2(*summands(call))),
+        **dict.fromkeys(("add", "add_"), lambda call: functional.add2(*summands(call))),
         "sub": lambda call: functional.add2(summands(call)[0], functional.mul2(summands(call)[1], -1)),
         **dict.fromkeys(("conv1d", "conv2d", "addmm"), partial(epsilon_rule, rules.epsilon_lrp)),
-        **dict.fromkeys(("mul", "imul", "mul_"), lambda call: functional.mul2(*call.args)),
-        **dict.fromkeys(("div", "itruediv", "div_"), partial(quotient_rule, functional.mul2, rules.identity)),
+        **dict.fromkeys(("mul", "mul_"), lambda call: functional.mul2(*call.args)),
+        **dict.fromkeys(("div", "div_"), partial(quotient_rule, functional.mul2, rules.identity)),
         **dict.fromkeys(("matmul", "bmm", "mm"), lambda call: functional.matmul(*call.args)),
         "linear": lambda call: functional.linear_epsilon(*call.args, **call.kwargs),
         "mean": partial(mean_rule, functional.mean),
@@ -76,7 +76,6 @@ def table() -> Mapping[str, Rule]:
         "rms_norm": identity,
         "scaled_dot_product_attention": attention_rule,
         "dropout": dropout_rule,
-        "iter": unbind_rule,
     }
 
 

@@ -6,7 +6,6 @@ are in `faithcheck.models.networks.linear_attention_closed_forms`.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from functools import lru_cache
 
 import torch
@@ -27,6 +26,7 @@ from faithcheck.models.networks.linear_attention_closed_forms import (
     path_completeness_error,
 )
 from faithcheck.models.pair import equivalent_pair
+from faithcheck.models.pairs.copies import model_and_copy
 from faithcheck.models.training.weights_cache import trained
 
 IMAGES = 8
@@ -147,9 +147,4 @@ def random_tokens(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
 )
 def build_block(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Multi-head linear attention of BERT-base's width; f associates to the left, g to the right."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        f = LinearAttentionBlock("left").to(device, dtype).eval()
-    g = deepcopy(f)
-    g.order = "right"
-    return f, g
+    return model_and_copy(lambda: LinearAttentionBlock("left"), seed, dtype, device, order="right")

@@ -141,8 +141,8 @@ def rms_norm_by_hand(seed: int, dtype: torch.dtype, device: torch.device) -> tup
         seed,
         dtype,
         device,
-        lambda z: functional.rms_norm(z, (6,), weight, eps=1e-6),
-        lambda z: z / torch.sqrt(z.square().mean(-1, keepdim=True) + 1e-6) * weight,
+        lambda z: functional.rms_norm(z, (6,), weight.to(z), eps=1e-6),
+        lambda z: z / torch.sqrt(z.square().mean(-1, keepdim=True) + 1e-6) * weight.to(z),
     )
 
 

@@ -7,12 +7,9 @@ reach an example's padding or come from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
 
 import torch
-from torch import nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import ALL_LRP, Expectations, expect
@@ -38,23 +35,12 @@ from faithcheck.models.pair import Build, MakeCase, Pair, random_points, registe
 from faithcheck.models.pairs.cases import padded_sentences
 from faithcheck.models.pairs.control import COPIES, GRADIENT, OF_EVERY_FUNCTION, ROLLOUT, SUNDARARAJAN, WHY
 from faithcheck.models.pairs.control import bert as bert_copies
+from faithcheck.models.pairs.copies import copies
 from faithcheck.models.pairs.product import LRP_OF_PRODUCTS
 
 COMPLETE_ALONG_A_PATH = "loo integrated_gradients deeplift_rescale"
 OF_EVERY_NETWORK = f"{OF_EVERY_FUNCTION} deeplift_rescale epsilon_lrp"
 points = partial(random_points, 5)  # points(features) is a pair's ``case`` of five rows
-
-
-def copies(make: Callable[[], nn.Module]) -> Build:
-    """The pair's models: one with random weights, and its deep copy."""
-
-    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = make().to(device, dtype).eval()
-        return model, deepcopy(model)
-
-    return build
 
 
 def on_both_sides_of_saturation(seed: int, dtype: torch.dtype, device: torch.device) -> Case:

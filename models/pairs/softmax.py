@@ -23,7 +23,6 @@ gives all relevance to the experts; a softmax written out is data and takes half
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
 from typing import TypeAlias
 
@@ -34,6 +33,7 @@ from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, Predict, expect_lrp
 from faithcheck.models.pair import Pair, equivalent_pair, register
 from faithcheck.models.pairs.cases import WIDTH, points, sentences
+from faithcheck.models.pairs.copies import model_and_copy
 
 Softmax: TypeAlias = Callable[[Tensor], Tensor]
 CITE = "arXiv 2510.18810, Eqs. 3–5"
@@ -124,12 +124,7 @@ def head_gap(f: Head, g: Head, case: Case) -> Tensor:
 
 def heads(seed: int, dtype: torch.dtype, device: torch.device, softmax: Softmax) -> tuple[Head, Head]:
     """A head with the softmax in one operation, and the same with another form of it."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        f = Head(one_operation).to(device, dtype).eval()
-    g = deepcopy(f)
-    g.softmax = softmax
-    return f, g
+    return model_and_copy(lambda: Head(one_operation), seed, dtype, device, softmax=softmax)
 
 
 def register_head(name: str, softmax: Softmax, why: str, gap: str) -> None:
@@ -237,9 +232,4 @@ def gradient_gap_of_cplrp(z: Tensor, at_weights: Tensor) -> Tensor:
 )
 def mixture(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """A mixture of experts, its gate's softmax in one operation and by its definition."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        f = MixtureOfExperts(one_operation).to(device, dtype).eval()
-    g = deepcopy(f)
-    g.softmax = exp_divide
-    return f, g
+    return model_and_copy(lambda: MixtureOfExperts(one_operation), seed, dtype, device, softmax=exp_divide)

@@ -14,9 +14,11 @@ from transformers import (
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.hub import cached_file
 
 from faithcheck.models.pretrained import SENTIMENT
@@ -29,6 +31,8 @@ from faithcheck.models.pretrained.text_model import TextModel, vocabulary_size
 
 __all__ = ["SENTIMENT", "ModelError", "load"]
 
+ATTENTION = "eager"
+"""Softmax attention written out, whose weights and gradients explainers read."""
 PADDING_ERROR = 1e-4
 """The largest change of the output by padding, relative to the largest logit: float32 changes it by 1e-6."""
 
@@ -55,8 +59,8 @@ def load(
         allow_pickle: also load ``pytorch_model.bin``, through torch's restricted unpickler.
 
     Raises:
-        ModelError: the model is missing, has no head of these kinds, its output changes with padding, or masking a
-            token gives NaN.
+        ModelError: the model is missing, has no head of these kinds, asks for an attention that is not built in, its
+            output changes with padding, or masking a token gives NaN.
     """
     source = str(name)
     model, preparation = _read(source, dtype, allow_pickle)
@@ -78,7 +82,9 @@ def _read(source: str, dtype: torch.dtype, allow_pickle: bool) -> tuple[Any, Pre
     options: dict[str, Any] = {"trust_remote_code": False}
     preparation: Any
     try:
-        auto_class = _auto_class(source, AutoConfig.from_pretrained(source, **options))
+        config = AutoConfig.from_pretrained(source, **options)
+        _refuse_foreign_attention(source, config)
+        auto_class = _auto_class(source, config)
         if auto_class is AutoModelForImageClassification:
             # `cached_file` returns None only where it is told not to raise.
             preparation = Path(str(cached_file(source, "preprocessor_config.json")))
@@ -86,8 +92,9 @@ def _read(source: str, dtype: torch.dtype, allow_pickle: bool) -> tuple[Any, Pre
             preparation = _tokenizer(source, **options)
         model, report = auto_class.from_pretrained(
             source,
+            config=config,
             dtype=dtype,
-            attn_implementation="eager",
+            attn_implementation=ATTENTION,
             use_safetensors=None if allow_pickle else True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below, by name
@@ -97,6 +104,10 @@ def _read(source: str, dtype: torch.dtype, allow_pickle: bool) -> tuple[Any, Pre
         raise
     except (OSError, ValueError, ImportError, SafetensorError, UnpicklingError) as error:
         raise ModelError(_loading_error(source, error)) from error
+    if used := sorted({name for name in _attentions(model.config) if name != ATTENTION}):
+        raise ModelError(
+            f"{source}: its attention is {', '.join(used)} although {ATTENTION} was asked for: report this"
+        )
     untrained = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
     if untrained:
         named = ", ".join(untrained[:4]) + (f" and {len(untrained) - 4} more" if len(untrained) > 4 else "")
@@ -104,6 +115,30 @@ def _read(source: str, dtype: torch.dtype, allow_pickle: bool) -> tuple[Any, Pre
             f"{source}: no weights, or none of the right shape, for {named}: not a trained {type(model).__name__}"
         )
     return model, preparation
+
+
+def _refuse_foreign_attention(source: str, config: PreTrainedConfig) -> None:
+    """Take the attention that a configuration asks for out of it: the loading asks for its own.
+
+    Raises:
+        ModelError: it is not built in: transformers would load the code of a repository of this name.
+    """
+    for name in _attentions(config):
+        if name not in (None, "eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()):
+            raise ModelError(
+                f"{source}: config.json asks for the attention {name!r}, which is not built into transformers: its "
+                'code would come from the hub. Take "attn_implementation" and "_attn_implementation" out of the file'
+            )
+    config._attn_implementation = ATTENTION  # of the configurations inside too; it would beat the option of loading
+
+
+def _attentions(config: PreTrainedConfig) -> list[Any]:
+    """The attention that a configuration and those inside it ask for; None where they leave it open."""
+    inside = [getattr(config, name, None) for name in config.sub_configs]
+    return [
+        config._attn_implementation,
+        *(a for c in inside if isinstance(c, PreTrainedConfig) for a in _attentions(c)),
+    ]
 
 
 def _tokenizer(source: str, **options: Any) -> PreTrainedTokenizerBase:

@@ -31,9 +31,9 @@ def trained(
     """The weights of ``model(**options)`` trained on the digits, from the cache if it has them.
 
     The cache is `cache_folder`. A file's name is a hash of the model's source, its options, the training loop's source,
-    the recipe, the seed, the data and torch's version, so the weights of another training are never used. A damaged
-    file is replaced by a new training, with a warning in the log. If the folder cannot be written, every call trains
-    again, with a line in the log.
+    the recipe, the seed, the data and torch's version, so the weights of another training are never used. A file holds
+    a checksum of its weights: a damaged one is replaced by a new training, with a warning in the log that names it. If
+    the folder cannot be written, every call trains again, with a line in the log.
 
     Args:
         model: the class of a network, called with ``options``.
@@ -60,6 +60,7 @@ def _key(model: type[nn.Module], options: Mapping[str, Any], digits: Digits, see
         "seed": seed,
         "data": digits.fingerprint,
         "torch": str(torch.__version__),
+        "checksum": "sha256",
     }
     return hashlib.sha256(json.dumps(configuration, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -71,15 +72,32 @@ def _read(file: Path) -> Trained | None:
     try:
         with safe_open(file, framework="pt") as archive:
             weights = {name: archive.get_tensor(name) for name in archive.keys()}  # noqa: SIM118 (not a dict)
-            return Trained(weights, float(archive.metadata()["accuracy"]))
+            metadata = json.loads(archive.metadata()["training"])
+            result = Trained(weights, float(metadata["accuracy"]))
+            if metadata["sha256"] == _checksum(result):
+                return result
+            damage = "their checksum is another one"
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-        log.warning("cached weights %s are damaged (%s): training again", file, error)
-        return None
+        damage = f"{type(error).__name__}: {error}"
+    log.warning("cached weights %s are damaged (%s): training again", file, damage)
+    return None
 
 
 def _write(file: Path, result: Trained) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, save(result.weights, {"accuracy": repr(result.accuracy)}))
+        # In one entry: safetensors writes several in any order, and equal trainings give equal files.
+        metadata = {"accuracy": result.accuracy, "sha256": _checksum(result)}
+        write_atomically(file, save(result.weights, {"training": json.dumps(metadata)}))
     except OSError as error:
         log.info("trained weights are not cached, %s cannot be written: %s", file, error)
+
+
+def _checksum(result: Trained) -> str:
+    """SHA-256 of the accuracy, and of each tensor's name, dtype, shape and values."""
+    hashed = hashlib.sha256(repr(result.accuracy).encode())
+    for name in sorted(result.weights):
+        weight = result.weights[name].contiguous()
+        hashed.update(f"{name} {weight.dtype} {tuple(weight.shape)} ".encode())
+        hashed.update(weight.flatten().view(torch.uint8).numpy().data)
+    return hashed.hexdigest()

@@ -12,10 +12,12 @@ from transformers.utils import logging as hugging_face
 
 from faithcheck.axioms.alignment import evaluate
 from faithcheck.axioms.alignment.run_key import StoreError
+from faithcheck.axioms.engine.error_text import error_text
 from faithcheck.explainers.loo.removal import REMOVALS
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.data.handwritten_digits import DataError
 from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.reports import results
 from faithcheck.reports.alignment_request import DTYPES, AlignRequest, measure
 from faithcheck.reports.commands import output
 from faithcheck.reports.commands.arguments import PAGE, positive_integer, seed
@@ -26,9 +28,12 @@ from faithcheck.reports.results import Json
 
 EXPECTED = (ModelError, DataError, OptionError, evaluate.AlignmentError, StoreError, Unsupported, OSError)
 """The errors whose message is all that the user needs."""
+FAILED = 1
+"""The exit code of a run in which an explainer failed or left something behind; the others are measured."""
 DESCRIPTION = """Measure how well explainers agree with Leave-One-Out on a model (Table 2 of arXiv 2510.18810):
 correlation with LOO, MoRF, LeRF and Δ, with 95 % intervals and paired comparisons.
-Every measurement is saved at once: after an interruption, the same command continues."""
+Every measurement is saved at once: after an interruption, the same command continues. The exit code is 1 if an
+explainer failed or left something behind on the model or in the process, and 2 if nothing can be measured as asked."""
 EXAMPLE = """examples:
   faithcheck align --html evaluate.html
   faithcheck align --model textattack/bert-base-uncased-SST-2 --data sst2 --limit 200 --json sst2.json --html
@@ -36,7 +41,10 @@ EXAMPLE = """examples:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command. Returns its exit code: 0, 2 if the request cannot be measured, 130 if it was interrupted."""
+    """Run the command. Returns its exit code.
+
+    It is 0; 1 if an explainer failed or left something behind; 2 if the request cannot be measured; 130 after Ctrl-C.
+    """
     parser = argparse.ArgumentParser(
         prog="faithcheck align",
         description=DESCRIPTION,
@@ -118,6 +126,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "the folder that keeps measurements as they are made (default: alignment in $XDG_CACHE_HOME/faithcheck or "
             "~/.cache/faithcheck)",
         ),
+        (
+            "--isolate",
+            {"action": "store_true"},
+            "run each explainer in a process of its own: a crash or os._exit there ends that explainer alone",
+        ),
         ("--allow-pickle", {"action": "store_true"}, "also load weights stored as pickle, pytorch_model.bin"),
     ):
         options: dict[str, Any] = settings
@@ -137,9 +150,11 @@ def _run(arguments: argparse.Namespace) -> int:
         return output.refuse(error)
     except KeyboardInterrupt:
         return output.interrupted("the same command continues from the saved measurements")
+    except SystemExit as error:  # of a user's module, where nothing is measured: never the exit code of this run
+        return output.refuse(OptionError(f"an explainer ended the run: it raised {error_text(error)}"))
     output.print_for_terminal(alignment.to_terminal, document)
     files.print_paths()
-    return 0
+    return FAILED if any(map(results.is_failed, document["explainers"])) else 0
 
 
 def _with_progress(request: AlignRequest) -> Json:

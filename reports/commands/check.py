@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from transformers.utils import logging as hugging_face
 
 from faithcheck.axioms.engine.check import Check, Settings
-from faithcheck.axioms.engine.check_explainer import DEFAULT_AXIOMS
+from faithcheck.axioms.engine.check_explainer import default_axioms
+from faithcheck.axioms.engine.expectations import claims_of
 from faithcheck.axioms.engine.plan import not_applicable, plan
 from faithcheck.axioms.engine.registry import AXIOMS, SUMMARIES
 from faithcheck.models.data import handwritten_digits
@@ -20,6 +21,8 @@ from faithcheck.reports.options.device import choose_device
 from faithcheck.reports.options.expectations import choose_expectations, refuse_stale
 from faithcheck.reports.options.explainer_timeout import choose_timeout
 from faithcheck.reports.options.explainers import choose_explainers
+from faithcheck.reports.options.isolate import choose_isolation
+from faithcheck.reports.options.like import hold_like
 from faithcheck.reports.options.loading import import_from_current_folder
 from faithcheck.reports.options.pairs import choose_pairs
 from faithcheck.reports.pages import report, terminal
@@ -40,11 +43,14 @@ def main(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             device=choose_device(arguments.device),
             timeout=choose_timeout(arguments.explainer_timeout),
+            isolation=choose_isolation(arguments.isolate, [arguments.explainer]),
         )
         checks, about = _checks(arguments, settings)
     except EXPECTED as error:
         return output.refuse(error)
     records, complete = _run(checks, settings)
+    stopped = [check.not_run(settings, "the user stopped the run before it") for check in checks[len(records) :]]
+    records += [results.plain(record.to_json()) for record in stopped]
     document = outcomes.of_records(records, len(checks), about, SUMMARIES)
     files.write(document)
     output.print_for_terminal(terminal.render, document)
@@ -58,21 +64,24 @@ def _checks(arguments: argparse.Namespace, settings: Settings) -> tuple[list[Che
     Raises:
         OptionError: an unknown axiom, explainer or pair; an expectation that matches no check; or no check at all.
     """
-    axioms = list(dict.fromkeys(arguments.axiom or DEFAULT_AXIOMS))
-    for axiom in axioms:
+    for axiom in arguments.axiom:
         if axiom not in AXIOMS:
             raise OptionError(f"--axiom={axiom}: {unknown_name('axiom', axiom, AXIOMS)}")
     specs = [arguments.explainer]
-    explainers, pairs = choose_explainers(specs), choose_pairs(arguments.pairs)
+    explainers = hold_like(arguments.like, specs, choose_explainers(specs))
+    pairs = choose_pairs(arguments.pairs)
     expectations = choose_expectations(arguments.expectations)
     refuse_stale(explainers, pairs, expectations)
+    (explainer,) = explainers
+    axioms = list(dict.fromkeys(arguments.axiom)) or default_axioms(explainer, pairs)
     checks = [check for axiom in axioms for check in plan(axiom, explainers, pairs, expectations)]
     missing = not_applicable(axioms, explainers)
     if not checks:
         reasons = "".join(f"; {row['axiom']} does not apply to {row['explainer']}: {row['reason']}" for row in missing)
         raise OptionError(f"nothing to check: {', '.join(axioms)} on the {len(pairs)} pairs of this run{reasons}")
     about = run_settings(settings, specs, explainers, pairs, expectations, ["faithcheck", *arguments.argv])
-    return checks, {**about, "not_applicable": missing}
+    claims = {"claims": sorted(claims_of(explainer)), "part": bool(arguments.axiom or arguments.pairs)}
+    return checks, {**about, **claims, "not_applicable": missing}
 
 
 def _run(checks: Sequence[Check], settings: Settings) -> tuple[list[Json], bool]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from faithcheck.reports import comparison, results
 from faithcheck.reports.commands import output
-from faithcheck.reports.pages import alignment
+from faithcheck.reports.pages import alignment, figures
 from faithcheck.reports.pages import comparison as page
-from faithcheck.reports.results import Json
+from faithcheck.reports.results import Json, ResultsError
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -33,8 +33,14 @@ def load(path: Path) -> Json:
     """Read the document of a run of the suite or of an alignment.
 
     Raises:
-        ResultsError: no such document, or one that this version cannot read.
+        ResultsError: no such document, or one that this version cannot read. The message names what is wrong in it.
     """
     document = results.read(path)
-    check = alignment.check if document.get("kind") == results.ALIGNMENT else results.check
-    return check(document, path)
+    if document.get("kind") == results.ALIGNMENT:
+        return alignment.check(document, path)
+    for figure in results.check(document, path)["figures"]:
+        try:
+            figures.check(figure)
+        except ValueError as error:
+            raise ResultsError(f"{path}: damaged results document: {error}") from error
+    return document

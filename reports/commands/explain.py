@@ -23,7 +23,10 @@ EXPECTED = (ExplainError, ModelError, OptionError, OSError)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns its exit code: 0, or 2 if the text cannot be explained as asked."""
+    """Run the command. Returns its exit code.
+
+    It is 0; 1 if the explainer left something behind; 2 if the text cannot be explained as asked; 130 after Ctrl-C.
+    """
     try:
         if arguments.html is not None:
             check_writable(arguments.html, "--html")
@@ -39,7 +42,9 @@ def main(arguments: argparse.Namespace) -> int:
             arguments.html.write_text(explanation.to_html(view), encoding="utf-8")
     except EXPECTED as error:
         return output.refuse(error)
+    except KeyboardInterrupt:
+        return output.interrupted("nothing was written")
     explanation.print_to(Console(highlight=False, emoji=False), view)
     if arguments.html is not None:
         print(f"written: {arguments.html}")
-    return 0
+    return 1 if view["left_behind"] else 0

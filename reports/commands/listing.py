@@ -17,6 +17,7 @@ from rich.text import Text
 
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.pages import rendering
+from faithcheck.reports.pages.visible import visible
 
 BUILT_IN = "built-in"
 Row = tuple[str, ...]
@@ -92,8 +93,8 @@ def main(arguments: argparse.Namespace) -> int:
 def as_text(columns: Sequence[str], rows: Sequence[Row], width: int, tty: bool) -> str:
     """The rows as a table for a terminal, or as lines for a pipe."""
     if tty:
-        return rendering.to_terminal([_table(columns, rows)], width, color=True)
-    return "".join("\t".join(row) + "\n" for row in rows)
+        return rendering.to_terminal(lambda rows: [_table(columns, rows)], rows, width, color=True)
+    return "".join("\t".join(row) + "\n" for row in visible(rows))
 
 
 def _table(columns: Sequence[str], rows: Sequence[Row]) -> Table:

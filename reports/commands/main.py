@@ -21,21 +21,35 @@ EXPECTED = (ResultsError, OptionError, OSError)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command. Returns its exit code, which the help of each command explains; 2 for a bad argument or file."""
+    """Run the command. Returns its exit code, of `faithcheck --help`: 0, 1 and 2 never mean that it crashed."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    if argv[:1] == ["align"]:
-        from faithcheck.reports.commands import align  # its parser needs torch
-
-        return align.main(argv[1:])
-    arguments = parser().parse_args(argv, argparse.Namespace(argv=argv))
     try:
-        command = importlib.import_module(f"faithcheck.reports.commands.{arguments.module}")
-        code: int = command.main(arguments)
+        code = _run(argv)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
         # The reader of the pipe has ended (faithcheck pairs | head): let Python flush the rest into nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return output.UNREAD
     except EXPECTED as error:
         return output.refuse(error)
+    except KeyboardInterrupt:
+        return output.interrupted("nothing more was written")
+    except Exception as error:
+        return output.crashed(error)
+
+
+def _run(argv: Sequence[str]) -> int:
+    code: int
+    if argv[:1] == ["align"]:
+        from faithcheck.reports.commands import align  # its parser needs torch
+
+        code = align.main(argv[1:])
+    else:
+        arguments = parser().parse_args(argv, argparse.Namespace(argv=list(argv)))
+        try:
+            command = importlib.import_module(f"faithcheck.reports.commands.{arguments.module}")
+            code = command.main(arguments)
+        except SystemExit as error:  # of a module that the command imported: its code would pass for the command's
+            raise RuntimeError(f"code that the command ran called sys.exit({error.code!r})") from error
+    return code

@@ -10,14 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from faithcheck.axioms.engine.error_text import error_text, traceback_text
 from faithcheck.reports import results
 from faithcheck.reports.commands.arguments import BESIDE
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.output_path import check_writable
+from faithcheck.reports.pages.visible import visible
 from faithcheck.reports.results import Json
 
-REFUSED, INTERRUPTED = 2, 130
-"""The exit codes of a request that cannot be carried out, and of a command that Ctrl-C stopped."""
+REFUSED, CRASHED, INTERRUPTED, UNREAD = 2, 70, 130, 141
+"""The exit codes of a request that cannot be carried out, of an error that no command expects (EX_SOFTWARE of
+``sysexits.h``), of a command that Ctrl-C stopped, and of one whose output nobody reads (128 + SIGPIPE, as of a shell).
+"""
+REPORT_IT = "this is a defect of faithcheck or of a library; report it to faithcheck's maintainers with the lines above"
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -104,17 +109,31 @@ def print_for_terminal(view: Callable[[Json, int, bool], str], content: Json) ->
 def progress_bar() -> Progress:
     """A progress bar on stderr, which shows nothing if stderr is not a terminal."""
     from rich.console import Console  # not at the top: help is printed without Rich
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
+    from rich.text import Text
+
+    class Description(ProgressColumn):
+        """The names of what runs, as text: a name may hold what Rich would read as markup."""
+
+        def render(self, task: Task) -> Text:
+            return Text(f"{visible(task.description):<18}")
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (Description(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
 
 
 def refuse(error: Exception) -> int:
     """Print on stderr why a request cannot be carried out. Returns the exit code."""
-    print(f"faithcheck: {error}", file=sys.stderr)
+    print(visible(f"faithcheck: {error}"), file=sys.stderr)
     return REFUSED
+
+
+def crashed(error: BaseException) -> int:
+    """Print on stderr the traceback of an error that no command expects, and what to do. Returns the exit code."""
+    print(visible(traceback_text(error)), file=sys.stderr)
+    print(visible(f"faithcheck: unexpected {' '.join(error_text(error).split())}: {REPORT_IT}"), file=sys.stderr)
+    return CRASHED
 
 
 def interrupted(hint: str) -> int:

@@ -20,6 +20,16 @@ EXAMPLE = """examples:
   faithcheck --print-completion bash > ~/.local/share/bash-completion/completions/faithcheck
   faithcheck --print-completion zsh > ~/.zfunc/_faithcheck         (a folder of your fpath)
   faithcheck --print-completion fish > ~/.config/fish/completions/faithcheck.fish
+
+exit codes:
+  0    done; nothing is red, and there is no regression
+  1    check, report --exit-code: something is red; compare: a regression; align: an explainer failed or left
+       something behind; explain: it left something behind
+  2    the request cannot be carried out: an argument, a file or a model is wrong; one line says which
+  3    report --exit-code: a planned check did not run
+  70   unexpected error, a defect: the traceback is on stderr
+  130  interrupted (Ctrl-C)
+  141  the reader of the output ended before it
 """
 
 
@@ -102,6 +112,8 @@ def _add_report(commands: Any) -> None:
     meaning = "the JSON of pytest --axioms-json=PATH, of faithcheck check --json or of faithcheck align --json"
     add_file(add, "results", type=Path, help=meaning)
     add_pages(add)
+    meaning = "exit with 1 if the document is red, with 3 if a planned check did not run (default: 0)"
+    add.add_argument("--exit-code", action="store_true", help=meaning)
 
 
 COMPARE = """List the changes from one results document to another: other verdicts, changed gaps and correlations,
@@ -135,9 +147,11 @@ def _add_compare(commands: Any) -> None:
     )
 
 
-CHECK = """Run the suite on one explainer, without pytest, and print its report. An axiom that the explainer does not
-claim is measured and recorded. The exit code is 1 if a check is red (a claim that does not hold, a predicted violation
-that vanished, an explainer that raised), and 2 if the run cannot start as asked."""
+CHECK = """Run the suite on one explainer, without pytest, and print its report. By default every axiom is measured that
+the explainer claims or of which something is expected, and the first ones: invariance, generated, completeness, loo,
+trace. An axiom that the explainer does not claim is measured and recorded. The exit code is 1 if a check is red (a
+claim that does not hold, a predicted violation that vanished, an explainer that raised), or if a claim was measured
+nowhere and neither --axiom nor --pairs asked for a part; it is 2 if the run cannot start as asked."""
 
 
 def _add_check(commands: Any) -> None:
@@ -151,7 +165,9 @@ def _add_check(commands: Any) -> None:
         "  faithcheck check attnlrp --axiom invariance --pairs 'linear_attention.*' --json attnlrp.json --html\n",
     )
     add.add_argument("explainer", metavar="SPEC", help="a name of faithcheck explainers, or module:Object")
-    add_repeatable(add, "--axiom", "NAME", "only this one (faithcheck axioms); default: those of check_explainer")
+    add_repeatable(add, "--axiom", "NAME", "only this one (faithcheck axioms); default: those above")
+    meaning = "it implements this built-in explainer anew, and is held to that one's claims and closed forms"
+    add.add_argument("--like", action="append", default=[], metavar="NAME", help=meaning)
     add_repeatable(
         add, "--pairs", "SPEC", "only these: a name, a glob, an entry point, or a module that registers pairs"
     )
@@ -161,13 +177,16 @@ def _add_check(commands: Any) -> None:
     add.add_argument("--device", default="cpu", help="torch device (default: %(default)s)")
     meaning = "a check that takes longer is red (default: no limit)"
     add.add_argument("--explainer-timeout", type=positive_number, metavar="SECONDS", help=meaning)
+    meaning = "run the checks in a process of their own: a crash or os._exit there is one red check"
+    add.add_argument("--isolate", action="store_true", help=meaning)
     meaning = "known failures, each with its reason: a TOML file, see docs/verify.md"
     add_file(add, "--expectations", metavar="FILE", help=meaning)
 
 
 EXPLAIN = """Show an explainer's map of one text: each token in colour, red for the explained output and blue against
 it, with the numbers. The model is loaded as by faithcheck align: a classifier of text, or a decoder, whose next token
-is explained. The exit code is 2 if the text cannot be explained as asked."""
+is explained. The exit code is 2 if the text cannot be explained as asked, and 1 if the explainer left something behind
+on the model or in the process."""
 
 
 def _add_explain(commands: Any) -> None:

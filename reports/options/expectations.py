@@ -8,6 +8,7 @@ A table for each expectation::
     subject = "linear_attention.*"  # a pair, one of its models (ends in .f or .g), or a glob
     verdict = "VIOLATES"            # or HOLDS, or ERROR
     floor = 0.05                    # with VIOLATES: the least relative gap
+    ceiling = 0.5                   # the largest relative gap: optional with VIOLATES, and with HOLDS
     reason = "the bilinear rule follows the order of computation"
 
 With ``verdict = "ERROR"``, ``error`` is a part of the explainer's error message. ``cite`` is optional.
@@ -28,7 +29,7 @@ from faithcheck.reports.options import OptionError
 
 VERDICTS = ("HOLDS", "VIOLATES", "ERROR")
 _TEXTS = ("axiom", "explainer", "subject", "verdict", "reason")
-_OPTIONAL: dict[str, Any] = {"floor": (int, float), "error": str, "cite": str}
+_OPTIONAL: dict[str, Any] = {"floor": (int, float), "ceiling": (int, float), "error": str, "cite": str}
 
 
 def choose_expectations(path: str | None) -> list[SuppliedExpectation]:

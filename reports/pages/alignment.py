@@ -10,27 +10,62 @@ from rich.text import Text
 
 from faithcheck.reports.pages import columns, rendering
 from faithcheck.reports.pages.alignment_tables import tables
-from faithcheck.reports.pages.alignment_wording import counted, findings, headline, label
+from faithcheck.reports.pages.alignment_wording import CURVES, FIGURES, SCOPES, counted, findings, headline, label
 from faithcheck.reports.results import Json, ResultsError
+from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
 SCHEMA_VERSION = 1
-KEYS = frozenset({"faithcheck", "environment", "model", "data", "settings", "counts", "explainers", "comparisons"})
+_FIGURE: Shape = {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "n": int}
+_SHAPE: Shape = {
+    "faithcheck": str,
+    "environment": {"commit?": (str, None)},
+    "model": {
+        **dict.fromkeys(("name", "class", "fingerprint", "explained"), str),
+        "features": frozenset({"tokens", "patches"}),
+        "layers": (int, None),
+        "parameters": int,
+    },
+    "data": dict.fromkeys(("name", "items", "fingerprint"), str),
+    "settings": {
+        **dict.fromkeys(("removal", "chunk_reason", "dtype", "device"), str),
+        **dict.fromkeys(("chunk", "max_tokens", "threads", "seed"), int),
+        "max_length": (int, None),
+    },
+    "counts": dict.fromkeys(("examples", "measured", "empty", "alone", "truncated", "one_feature"), int),
+    "explainers": [
+        {
+            **dict.fromkeys(("name", "how", "refused", "warned"), str),
+            "label?": str,
+            "failed?": bool,
+            "left_behind?": str,
+            "figures": dict.fromkeys((*FIGURES, *CURVES), _FIGURE),
+            "undefined": {scope: {...: int} for scope in SCOPES},
+        }
+    ],
+    "comparisons": [
+        {
+            **dict.fromkeys(("explainer", "against"), str),
+            "figure": frozenset(FIGURES),
+            **dict.fromkeys(("mean", "mean_against", "difference", "low", "high", "p"), NUMBER),
+            "n": int,
+        }
+    ],
+}
 
 
 def check(document: Json, path: Path) -> Json:
     """Return the document if this version can read it.
 
     Raises:
-        ResultsError: the schema version is another one, or a key is missing.
+        ResultsError: the schema version is another one, or something is missing or of another type.
     """
     if document["schema_version"] != SCHEMA_VERSION:
         raise ResultsError(
             f"{path}: alignment schema version {document['schema_version']!r}, this faithcheck reads "
             f"{SCHEMA_VERSION}: run faithcheck align again"
         )
-    missing = sorted(KEYS - document.keys())
-    if missing:
-        raise ResultsError(f"{path}: damaged alignment document, without {', '.join(missing)}")
+    if (damage := mismatch(document, _SHAPE)) is not None:
+        raise ResultsError(f"{path}: damaged alignment document: {damage}")
     return document
 
 
@@ -73,19 +108,22 @@ def _view(document: Json) -> Json:
         "tables": [columns.plain_table(**table) for table in tables(document)],
         "refused": _labelled(document, "refused"),
         "warned": _labelled(document, "warned"),
+        "left_behind": _labelled(document, "left_behind"),
         "facts": facts(document),
     }
 
 
 def _labelled(document: Json, key: str) -> list[tuple[str, str]]:
     return [
-        (label(document, explainer["name"]), explainer[key]) for explainer in document["explainers"] if explainer[key]
+        (label(document, explainer["name"]), explainer[key])
+        for explainer in document["explainers"]
+        if explainer.get(key)  # documents of older versions do not say what was left behind
     ]
 
 
 def to_terminal(document: Json, width: int = 80, color: bool = False) -> str:
     """The main tables and the findings in sentences; the pages have all tables."""
-    return rendering.to_terminal(_parts(document), width, color)
+    return rendering.to_terminal(_parts, document, width, color)
 
 
 def _parts(document: Json) -> Iterator[RenderableType]:
@@ -95,6 +133,8 @@ def _parts(document: Json) -> Iterator[RenderableType]:
             yield from _table(content)
     for name, reason in view["refused"]:
         yield Text.assemble((f"\n{name} was not measured: ", "bold"), reason)
+    for name, traces in view["left_behind"]:
+        yield Text.assemble((f"\n{name} left something behind, which was undone: ", "bold"), traces)
     if view["warned"]:
         yield Text("\nwarned", style="bold")
     for name, warning in view["warned"]:

@@ -123,7 +123,7 @@ def _with_interval(figure: Json) -> tuple[str, str]:
 
 def _undefined(document: Json, measured: list[Json]) -> Iterator[Json]:
     rows = [
-        [label(document, explainer["name"]), SCOPES[scope], reason, str(count)]
+        [label(document, explainer["name"]), SCOPES.get(scope, scope), reason, str(count)]
         for explainer in measured
         for scope, reasons in explainer["undefined"].items()
         for reason, count in reasons.items()

@@ -35,6 +35,7 @@ FIGURES = {
     **{f"{key}_{scope}": f"{name}, {where}" for scope, where in SCOPES.items() for key, name in CORRELATIONS.items()},
     "delta": "Δ",
 }
+CURVES = ("lerf", "morf", "lerf_aopc", "morf_aopc")
 
 
 def label(document: Json, name: str) -> str:
@@ -66,7 +67,7 @@ def verdict(comparison: Json) -> str:
     Two explainers differ if the 95 % interval excludes 0 and the signed-rank test has p < 0.05. Over few examples the
     bootstrap's interval is too short; below `FEWEST` examples the test cannot reach p < 0.05.
     """
-    if comparison["low"] is None or comparison["n"] < FEWEST:
+    if comparison["low"] is None or comparison["high"] is None or comparison["n"] < FEWEST:
         return "cannot be told"
     if comparison["p"] is None or comparison["p"] >= 0.05:
         return "no difference"
@@ -111,12 +112,18 @@ def _finding_of_the_paper(document: Json, comparison: Json) -> str:
 
 
 def headline(document: Json) -> str:
-    """CP-LRP against AttnLRP if both were measured, else how many explainers were measured."""
-    for comparison in _correlations_compared(document):
-        if comparison["explainer"] == "cplrp":
-            return claim(document, comparison)
+    """CP-LRP against AttnLRP if both were measured, else how many explainers were; and how many failed."""
     measured = [explainer for explainer in document["explainers"] if not explainer["refused"]]
-    return f"{len(measured)} explainers against Leave-One-Out"
+    of_cplrp = [row for row in _correlations_compared(document) if row["explainer"] == "cplrp"]
+    said = claim(document, of_cplrp[0]) if of_cplrp else f"{len(measured)} explainers against Leave-One-Out"
+    # Documents of older versions have neither key.
+    failed = sum(bool(explainer.get("failed")) for explainer in document["explainers"])
+    left_behind = sum(bool(explainer.get("left_behind")) for explainer in document["explainers"])
+    return (
+        said
+        + (f"; {failed} {'explainer' if failed == 1 else 'explainers'} failed" if failed else "")
+        + (f"; {left_behind} left something behind" if left_behind else "")
+    )
 
 
 def findings(document: Json) -> list[str]:

@@ -30,6 +30,7 @@ TERMINAL: dict[Group, str] = {
     Group.RECORDED: "",
     Group.RED: "bold red",
     Group.SKIP: "dim",
+    Group.UNMEASURED: "bold red",
 }
 """The style of each group for Rich."""
 
@@ -39,6 +40,7 @@ PAGE: dict[Group, PageColours] = {
     Group.RECORDED: PageColours("currentColor", "currentColor"),
     Group.RED: PageColours("#c0272d", "#ff8a84", "#fdeaea", "#43191b"),
     Group.SKIP: PageColours("#8b929a", "#7b848d"),
+    Group.UNMEASURED: PageColours("#c0272d", "#ff8a84", "#fdeaea", "#43191b"),
 }
 """The colours of each group on an HTML page."""
 

@@ -152,7 +152,7 @@ def symbolic_gaps(records: Records) -> list[Json]:
     explainers_of: dict[tuple[str, str], list[str]] = {}
     for record in records:
         if (gap := record["detail"].get("symbolic gap")) is not None:
-            explainers_of.setdefault((record["subject"], gap), []).append(record["explainer"])
+            explainers_of.setdefault((record["subject"], gap), []).append(str(record["explainer"]))
     if not explainers_of:
         return []
     violating = {name for (_, gap), names in explainers_of.items() if gap != "0" for name in names}

@@ -35,7 +35,7 @@ def to_markdown(comparison: Json) -> str:
 
 def to_terminal(comparison: Json, width: int = 80, color: bool = False) -> str:
     """The comparison in full: two lines a row, the change with the id, then before → now."""
-    return rendering.to_terminal(_parts(comparison), width, color)
+    return rendering.to_terminal(_parts, comparison, width, color)
 
 
 def _view(comparison: Json) -> Json:

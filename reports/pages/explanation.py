@@ -14,6 +14,7 @@ from rich.text import Text
 from faithcheck.reports.pages import wording
 from faithcheck.reports.pages.colours import NEGATIVE_RELEVANCE, POSITIVE_RELEVANCE
 from faithcheck.reports.pages.rendering import to_page
+from faithcheck.reports.pages.visible import visible
 from faithcheck.reports.results import Json
 
 ROWS = 40  # of the table on a terminal; the page has all rows
@@ -55,7 +56,7 @@ def to_html(view: Json) -> str:
 
 def print_to(console: Console, view: Json) -> None:
     """Print the map: the tokens in colour, the classes, the numbers and the settings."""
-    for part in _parts(view):
+    for part in _parts(visible(view)):
         console.print(part)
 
 

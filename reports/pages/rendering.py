@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -16,19 +17,27 @@ from rich.text import Text
 
 from faithcheck.axioms.engine.statuses import Group
 from faithcheck.reports.pages import colours, columns, figures
+from faithcheck.reports.pages.visible import visible
 from faithcheck.reports.pages.wording import number
 from faithcheck.reports.results import Json
 
 
 def to_page(template: str, view: Json) -> str:
-    """Fill in a template. Its name ends in ``.html.j2`` or ``.md.j2``, which decides how text is escaped."""
+    """Fill in a template. Its name ends in ``.html.j2`` or ``.md.j2``: every expression is escaped for that."""
     html = template.endswith(".html.j2")
-    text = _environment(html).get_template(template).render(view)
+    text = _environment(html).get_template(template).render(visible(view))
     return text if html else re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def to_terminal(parts: Iterable[RenderableType], width: int, color: bool) -> str:
-    """Print the parts with Rich, one below the other, and return the text."""
+def to_terminal(parts: Callable[[Any], Iterable[RenderableType]], content: Any, width: int, color: bool) -> str:
+    """Print the parts of the content with Rich, one below the other, and return the text.
+
+    Args:
+        parts: a function from the content to what is printed; a string in it is text, never Rich's markup.
+        content: a document, a comparison or rows, as JSON's types.
+        width: of the terminal, in columns.
+        color: whether to use its colours.
+    """
     file = io.StringIO()
     console = Console(
         file=file,
@@ -37,8 +46,9 @@ def to_terminal(parts: Iterable[RenderableType], width: int, color: bool) -> str
         color_system="standard" if color else None,
         highlight=False,
         emoji=False,
+        markup=False,
     )
-    for part in parts:
+    for part in parts(visible(content)):
         console.print(part)
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
@@ -55,16 +65,27 @@ def terminal_table(table: Json) -> Table:
     return drawn
 
 
-def markdown(value: object) -> str:
-    """Text that is safe in a Markdown table cell: no markup of its own, one line."""
+def markdown(value: object) -> Markup:
+    """Text without Markdown of its own, on one line: safe in a paragraph and in a cell of a table."""
+    if isinstance(value, Markup):  # a macro's output, or text that is escaped already
+        return value
     text = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\|*_`\[\]])", r"\\\1", text)
+    text = re.sub(r"([\\|*_`\[\]~$#])", r"\\\1", text)
+    # A line that starts so would be a list, a heading or a rule.
+    return Markup(re.sub(r"^(\d*)([-+=.)])(?=\s|$|[-=])", r"\1\\\2", text))
+
+
+def fenced(text: str) -> Markup:
+    """Text as a block of code in Markdown, in a fence that is longer than any run of backticks in the text."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return Markup(f"{fence}text\n{text.rstrip()}\n{fence}")
 
 
 def _environment(html: bool) -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=html,
+        autoescape=True,  # what is Markup stays as it is; in Markdown `finalize` makes Markup of everything
+        finalize=None if html else markdown,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -72,7 +93,7 @@ def _environment(html: bool) -> Environment:
     )
     environment.filters.update(
         number=lambda value: number(value, 4),
-        md=markdown,
+        fenced=fenced,
         svg=lambda figure: Markup(figures.to_svg(figure)),
         numbers=lambda figure: [columns.plain_table(note="", **table) for table in figures.to_tables(figure)],
     )

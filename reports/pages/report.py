@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faithcheck.reports.pages import columns, wording
+from faithcheck.reports.pages import columns, rules, wording
 from faithcheck.reports.pages.rendering import to_page
 from faithcheck.reports.results import Json, group_of, is_red, not_run, red_records
 
@@ -28,6 +28,7 @@ def _view(results: Json) -> Json:
         "red": is_red(results),
         "headline": wording.headline(results),
         "not_run": not_run(results),
+        "not_run_by_reason": wording.not_run_by_reason(results),
         "left_behind": wording.left_behind(results),
         "not_applicable": wording.not_applicable(results),
         "origins": wording.origins(results),
@@ -36,7 +37,12 @@ def _view(results: Json) -> Json:
         "reds": [_red(record) for record in red_records(results)],
         "summary": columns.summary(records) if records else None,
         "axioms": [_matrix(name, results["axioms"].get(name, ""), rows) for name, rows in by_axiom.items() if rows],
-        "tables": [*columns.correlations(by_axiom.get("loo", [])), *columns.symbolic_gaps(records), *measured],
+        "tables": [
+            *columns.correlations(by_axiom.get("loo", [])),
+            *columns.symbolic_gaps(records),
+            *rules.tables(results),
+            *measured,
+        ],
         "figures": results["figures"],
         "expectations": columns.expectations(records) if records else None,
     }

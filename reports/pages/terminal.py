@@ -18,7 +18,7 @@ _RED = colours.TERMINAL[Group.RED]
 
 def render(results: Json, width: int = 80, color: bool = False) -> str:
     """The report as text: the summary, the tables, every red record in full, skips in a few lines, counts, seeds."""
-    return rendering.to_terminal(_parts(results), width, color)
+    return rendering.to_terminal(_parts, results, width, color)
 
 
 def _parts(results: Json) -> Iterator[RenderableType]:
@@ -35,6 +35,9 @@ def _parts(results: Json) -> Iterator[RenderableType]:
     for failure in results["failures"]:
         yield Text.assemble((f"\n{Group.RED.symbol} failed: ", _RED), failure["id"])
         yield _hanging([("", failure["message"])])
+    if missing := wording.not_run_by_reason(results):
+        yield Text("\nnot run", style=_RED)
+        yield _hanging((str(row["count"]), row["reason"]) for row in missing)
     for line in wording.not_applicable(results):
         yield Text(f"\n{line}")
     if results["skips"]:

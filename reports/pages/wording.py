@@ -7,7 +7,16 @@ from collections import Counter
 from collections.abc import Callable
 
 from faithcheck.axioms.engine.statuses import BY_LABEL, Group, Status
-from faithcheck.reports.results import Json, group_of, not_run, red_records, too_many_skips
+from faithcheck.reports.pages.visible import visible
+from faithcheck.reports.results import (
+    Json,
+    group_of,
+    not_run,
+    red_records,
+    skips_by_reason,
+    too_many_skips,
+    unmeasured_claims,
+)
 
 SKIP_LINES = 10  # of the summary at the end of a run; the pages list all skips
 
@@ -87,12 +96,14 @@ def sentence(record: Json) -> str:
 
 def _error(record: Json) -> str:
     error = str(record["detail"].get("error") or last_line(record["traceback"]))
-    return f"the check could not be measured: {error.splitlines()[0]}"
+    return f"the check could not be measured: {(error.splitlines() or ['no message'])[0]}"
 
 
 def _broken_claim(record: Json) -> str:
-    gap, tolerance = number(record["gap"], 4), number(record["tol"], 4)
-    return f"expected to hold, but the gap {gap} is above the tolerance {tolerance}"
+    gap, ceiling = number(record["gap"], 4), record.get("ceiling")
+    if ceiling is not None and ceiling > record["tol"]:
+        return f"expected to hold up to a gap of {number(ceiling, 4)}, but the gap is {gap}"
+    return f"expected to hold, but the gap {gap} is above the tolerance {number(record['tol'], 4)}"
 
 
 def _violation_vanished(record: Json) -> str:
@@ -107,6 +118,8 @@ def _inconclusive(record: Json) -> str:
     gap, control = number(record["gap"], 4), record["detail"].get("control gap")
     if isinstance(control, int | float) and control > (record["tol"] or 0):
         return f"the violation proves nothing: a model and its own copy differ by {number(control, 4)}"
+    if record["predicted"] is None and record["gap"] >= record["floor"]:
+        return f"the gap {gap} is above the largest violation that theory allows, {number(record['ceiling'], 4)}"
     if record["predicted"] is None:
         return f"the gap {gap} is below the least violation that theory allows, {number(record['floor'], 4)}"
     error, size = number(record["prediction_error"]), number(record["predicted"], 4)
@@ -124,6 +137,7 @@ _EXPLANATIONS: dict[str, Callable[[Json], str]] = {
 def details(record: Json) -> list[tuple[str, str]]:
     """The other fields of a record as labels and text; a field that is null or empty is left out."""
     numbers = [(key, record[key]) for key in ("gap", "tol", "predicted", "prediction_error", "floor")]
+    numbers.append(("ceiling", record.get("ceiling")))  # documents of earlier versions have none
     labels = {"prediction_error": "prediction error", "tol": "tolerance"}
     lines = [(labels.get(key, key), number(value, 6)) for key, value in numbers if value is not None]
     lines += [("expected", str(record["expected"])), ("why", record["why"]), ("cite", record["cite"])]
@@ -134,7 +148,8 @@ def details(record: Json) -> list[tuple[str, str]]:
 def message(record: Json) -> str:
     """A red record in full, for the failure of a test: the sentence, every field and the traceback."""
     lines = [sentence(record), *(f"  {label:<17} {text}" for label, text in details(record))]
-    return "\n".join(lines + ([record["traceback"].rstrip()] if record["traceback"] else []))
+    text: str = visible("\n".join(lines + ([record["traceback"].rstrip()] if record["traceback"] else [])))
+    return text
 
 
 def last_line(text: str | None) -> str:
@@ -158,6 +173,8 @@ def headline(results: Json) -> str:
     parts.append(f"{results['counts']['skipped']} skipped{allowed}")
     if not_run(results) > 0:
         parts.append(f"{not_run(results)} not run")
+    if unmeasured := unmeasured_claims(results):
+        parts.append(f"claimed and not measured: {', '.join(unmeasured)}")
     return ", ".join(parts)
 
 
@@ -187,6 +204,12 @@ def not_applicable(results: Json) -> list[str]:
     for row in results["settings"].get("not_applicable", []):
         names_of.setdefault((row["axiom"], row["reason"]), []).append(row["explainer"])
     return [f"{axiom} does not apply to {', '.join(names)}: {reason}" for (axiom, reason), names in names_of.items()]
+
+
+def not_run_by_reason(results: Json) -> list[Json]:
+    """The checks that did not run: a row for each reason with ``reason``, ``count`` and the ``ids`` of the records."""
+    records = [record for record in results["records"] if group_of(record["status"]) is Group.UNMEASURED]
+    return skips_by_reason((str(record["id"]), str(record["detail"].get("reason", ""))) for record in records)
 
 
 def skip_lines(results: Json) -> list[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """Results documents, records and figures, written by hand."""
 
-from faithcheck.axioms.engine.statuses import RED, SKIPPED
+from faithcheck.axioms.engine.statuses import RED, SKIPPED, UNMEASURED
 from faithcheck.reports import results
+from faithcheck.reports.pages.alignment_wording import CURVES, FIGURES, SCOPES
 from faithcheck.reports.results import Json
 
 
@@ -13,11 +14,12 @@ def record(status: str, **changed: object) -> Json:
         "axiom": "invariance",
         "explainer": explainer,
         "subject": "family.pair",
-        "gap": None if status in ("error", "unsupported") else 0.31,
+        "gap": None if status in ("error", "unsupported", "not run") else 0.31,
         "tol": 1e-9,
         "predicted": 0.62,
         "prediction_error": 0.5,
         "floor": None,
+        "ceiling": None,
         "expected": "HOLDS",
         "status": status,
         "why": f"why of {status}",
@@ -47,7 +49,7 @@ def document(records: list[Json], **changed: object) -> Json:
     """A results document with these records, with these keys changed."""
     red = sum(r["status"] in RED for r in records)
     skipped = sum(r["status"] in SKIPPED for r in records)
-    passed = len(records) - red - skipped
+    passed = len(records) - red - skipped - sum(r["status"] in UNMEASURED for r in records)
     counts = {"planned": len(records), "ran": passed + red, "passed": passed, "failed": red}
     return {
         "schema_version": results.SCHEMA_VERSION,
@@ -61,9 +63,12 @@ def document(records: list[Json], **changed: object) -> Json:
             "data": "digits",
             "threads": 2,
             "arguments": ["-m", "x"],
+            "claims": ["invariance"],
+            "part": True,
         },
         "axioms": {"invariance": "two implementations get one attribution"},
         "counts": {**counts, "skipped": skipped, "deselected": 3},
+        "rules": {"attnlrp": {"met": 1, "of": 2, "unmet": ["mul"]}},
         "skips": results.skips_by_reason([("a::b[c]", "no rule for mul")] * skipped),
         "failures": [],
         "records": records,
@@ -72,4 +77,52 @@ def document(records: list[Json], **changed: object) -> Json:
         ],
         "figures": [figure()],
         **changed,
+    }
+
+
+def alignment(**explainers: tuple[float, float] | str) -> Json:
+    """An alignment document with these explainers: {name: (r, Δ)}, or the reason for which one was refused."""
+
+    def figures(content: tuple[float, float] | str) -> Json:
+        measured = dict.fromkeys((*FIGURES, *CURVES), 0.25)
+        measured |= {} if isinstance(content, str) else {"pearson_all": content[0], "delta": content[1]}
+        mean = {name: None if isinstance(content, str) else value for name, value in measured.items()}
+        return {name: {"mean": value, "low": None, "high": None, "n": 8} for name, value in mean.items()}
+
+    return {
+        "schema_version": 1,
+        "kind": results.ALIGNMENT,
+        "faithcheck": "0.1.0",
+        "environment": {"torch": "2.13"},
+        "model": {
+            **{"name": "bert", "class": "Bert", "fingerprint": "a", "explained": "the logit", "features": "tokens"},
+            **{"layers": 2, "parameters": 1234},
+        },
+        "data": {"name": "own", "items": "texts", "fingerprint": "b"},
+        "settings": {
+            **{"removal": "zero", "chunk_reason": "one at a time", "dtype": "float32", "device": "cpu"},
+            **{"chunk": 1, "max_tokens": 512, "threads": 1, "seed": 0, "max_length": None},
+        },
+        "counts": {"examples": 9, "measured": 8, "empty": 1, "alone": 0, "truncated": 0, "one_feature": 0},
+        "comparisons": [
+            {
+                **{"explainer": name, "against": "attnlrp", "figure": "pearson_no_special", "n": 8},
+                **{"mean": 0.1, "mean_against": 0.2, "difference": -0.1, "low": -0.2, "high": 0.1, "p": 0.5},
+            }
+            for name, content in explainers.items()
+            if name != "attnlrp" and not isinstance(content, str)
+        ],
+        "explainers": [
+            {
+                "name": name,
+                "how": f"how {name} works",
+                "refused": content if isinstance(content, str) else "",
+                "failed": False,
+                "left_behind": "",
+                "warned": "",
+                "figures": figures(content),
+                "undefined": {scope: {"constant map": 1} for scope in SCOPES},
+            }
+            for name, content in explainers.items()
+        ],
     }

@@ -79,7 +79,7 @@ def test_the_declared_inputs_are_those_that_are_used(action):
 def test_every_output_that_is_used_is_written_by_its_step(action):
     steps = {step["id"]: step["run"] for step in action["runs"]["steps"] if "id" in step}
     used = set(re.findall(r"steps\.([\w-]+)\.outputs\.([\w-]+)", json.dumps(action)))
-    assert used == {("check", "report"), ("check", "code"), ("report", "compared")}
+    assert used == {("check", "report"), ("check", "code"), ("report", "compared"), ("report", "judged")}
     for step, name in used:
         assert re.search(rf'echo "{name}=', steps[step]), f"{step} does not write {name}"
 
@@ -94,10 +94,11 @@ def test_a_script_parses_and_reads_inputs_only_from_the_environment(step):
     assert read - GITHUB == set(step["env"]), "variables that are read and variables that are set"
 
 
-def test_every_step_has_a_shell_or_an_action_with_a_version(action):
+def test_every_step_has_a_shell_or_an_action_with_a_commit(action):
     for step in action["runs"]["steps"]:
         assert ("run" in step) != ("uses" in step)
-        assert step["shell"] == "bash" if "run" in step else re.search(r"@v\d+$", step["uses"])
+        # A tag can be moved to other code; a commit cannot.
+        assert step["shell"] == "bash" if "run" in step else re.search(r"@[0-9a-f]{40}$", step["uses"])
     (upload,) = (step for step in action["runs"]["steps"] if "upload-artifact" in step.get("uses", ""))
     assert upload["if"].startswith("always()"), "also where something failed"
 
@@ -107,14 +108,14 @@ def test_the_commands_and_options_of_the_scripts_exist():
     from faithcheck.reports.commands.parsers import parser
 
     (commands,) = (one for one in parser()._actions if one.dest == "command")
-    known = {"report": {"--md", "--html"}, "compare": {"--md"}}
+    known = {"report": {"--md", "--html", "--exit-code"}, "compare": {"--md"}}
     for command, flags in known.items():
         assert flags <= set(commands.choices[command]._option_string_actions)
     text = ACTION.read_text(encoding="utf-8") + GITLAB.read_text(encoding="utf-8")
     calls = re.findall(r"\bfaithcheck (report|compare) (.*)", text)
     assert {command for command, _ in calls} == set(known)
     for command, rest in calls:
-        assert set(re.findall(r"--\w+", rest)) <= known[command]
+        assert set(re.findall(r"--[\w-]+", rest)) <= known[command]
 
 
 # --- the action, run -------------------------------------------------------------------------------------------------
@@ -276,6 +277,25 @@ def test_a_run_that_cannot_start_always_fails(runner):
     assert summary == "✗ faithcheck: no check ran (pytest ended with exit code 4); the log says why\n"
 
 
+@pytest.mark.parametrize("fail_on", ["red", "never"])
+def test_a_process_that_was_ended_with_0_fails_without_a_report(runner, fail_on):
+    runner.step("Check the explainer", {"explainer": "x"}, PYTEST_CODE="0")
+    code, summary = ended(runner, fail_on)
+    assert code == 3
+    assert summary == "✗ faithcheck: no check ran (pytest ended with exit code 0); the log says why\n"
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "missing", "code"), [("red", 1, 3), ("never", 1, 3), ("red", 0, 1), ("never", 0, 0)]
+)
+def test_the_report_is_believed_and_not_the_exit_code(runner, red, fail_on, missing, code):
+    runner.step("Check the explainer", {"explainer": "x"}, PYTEST_CODE="0")
+    document = json.loads((red.report / "faithcheck.json").read_text())
+    document["counts"]["planned"] += missing
+    (runner.report / "faithcheck.json").write_text(json.dumps(document))
+    assert ended(runner, fail_on)[0] == code
+
+
 @pytest.mark.parametrize("code", [2, 3, 5])
 def test_a_run_that_was_cut_short_or_collected_no_test_always_fails(runner, code):
     runner.step("Check the explainer", {"explainer": "x"}, PYTEST_CODE=str(code))
@@ -354,11 +374,12 @@ def test_every_input_reaches_pytest_unchanged(runner):
         "-p",
         "faithcheck.reports.plugin",
         "--pyargs",
-        "faithcheck.tests",
+        "faithcheck.tests.test_axioms",
+        "--isolate",
     ]
     assert given[-2 - len(EXPECTED) : -2] == EXPECTED
     bare = arguments(runner, lambda: runner.step("Check the explainer", {"explainer": "a:B"}))
-    assert bare[6:-2] == ["-m", "invariance or trace", "--explainer=a:B"]
+    assert bare[7:-2] == ["-m", "invariance or trace", "--explainer=a:B"]
 
 
 # --- GitLab ----------------------------------------------------------------------------------------------------------
@@ -447,7 +468,7 @@ def test_the_gitlab_job_calls_pytest_like_the_action(gitlab, runner):
     names = {key: key.replace("-", "_").upper() for key in GIVEN}
     variables = {names[key]: value for key, value in GIVEN.items()}
     given = arguments(runner, lambda: gitlab_job(gitlab, runner, **variables))
-    assert given[6:-2] == EXPECTED
+    assert given[7:-2] == EXPECTED
     (runner.folder / "bin" / "python").write_text(PYTHON)
     gitlab_job(gitlab, runner, **dict.fromkeys(gitlab["variables"], INJECTED), PYTEST_CODE="1")
     assert not list(runner.folder.rglob("pwned"))

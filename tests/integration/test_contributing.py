@@ -33,7 +33,7 @@ FILES_TOUCHED = {
     "Add a transform": 1,
     "Add an explainer": 1,
     "Add an axiom": 1,
-    "Add an LRP rule for a new operation": 1,
+    "Add an LRP rule for a new operation": 2,
     "Add an architecture": 1,
     "Add a column to the report": 1,
 }

@@ -124,6 +124,7 @@ ARGUMENTS += [
     "--explainer",
     "attnlrp",
 ]
+ARGUMENTS += ["--like", "their:Good=cplrp"]
 ARGUMENTS += ["--pairs", "product.x1x2x3", "test_suite.py", "test_syntax.py", "tests"]
 
 
@@ -136,7 +137,13 @@ def finished(stranger):
 def test_an_explainer_that_raises_is_red_and_the_others_run(finished):
     done, document = finished
     statuses = {record["explainer"]: record["status"] for record in document["records"]}
-    assert statuses == {"good": "recorded", "raises": "error", "wrong": "error", "attnlrp": "predicted violation"}
+    assert statuses == {
+        "good": "violation vanished",
+        "raises": "error",
+        "wrong": "error",
+        "attnlrp": "predicted violation",
+    }
+    assert document["settings"]["origins"]["good"].endswith("held to the claims and expectations of cplrp")
     assert done.returncode == 1
     assert "their own bug" in next(r for r in document["records"] if r["explainer"] == "raises")["traceback"]
     assert "expected shape (batch, features)" in done.stdout
@@ -146,8 +153,8 @@ def test_an_explainer_that_raises_is_red_and_the_others_run(finished):
 def test_the_document_counts_every_test(finished):
     _, document = finished
     counts = document["counts"]
-    # Green: good, attnlrp, test_table, test_figure, test_theirs. Red: raises, wrong, test_setup, test_syntax.py.
-    assert counts == {"planned": 10, "ran": 9, "passed": 5, "failed": 4, "skipped": 1, "deselected": 1}
+    # Green: attnlrp, test_table, test_figure, test_theirs. Red: good, raises, wrong, test_setup, test_syntax.py.
+    assert counts == {"planned": 10, "ran": 9, "passed": 4, "failed": 5, "skipped": 1, "deselected": 1}
     assert [failure["id"] for failure in document["failures"]] == ["test_suite.py::test_setup", "test_syntax.py"]
     assert "setup broke" in document["failures"][0]["message"]
     assert "SyntaxError" in document["failures"][1]["message"]
@@ -177,6 +184,8 @@ BAD = [
     (["--explainer=broken_module:X"], "value = 1 / 0"),
     (["--explainer=no_such_module:X"], "No module named 'no_such_module'"),
     (["--explainer=their:THING"], "their:THING is no explainer: expected `attribute(model, case)`"),
+    (["--like=attnlrp"], "--like=attnlrp: this run has no explainer of your own"),
+    (["--explainer=their:Good", "--like=atnlrp"], "unknown built-in explainer 'atnlrp': did you mean attnlrp"),
     (["--expectations=nowhere.toml"], "nowhere.toml cannot be read"),
     (["--expectations=their.py"], "their.py is not TOML"),
     (["--expectations=stale.toml"], "unknown subject 'product.x1x2x9': did you mean product.x1x2x3"),

@@ -1,11 +1,11 @@
 """Alignment over a data set: what is counted, what is stored, and that a killed run resumes to the same numbers."""
 
 import json
+import logging
 import math
 import os
 import sqlite3
-import subprocess
-import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,11 +138,12 @@ def test_texts_get_the_same_figures_in_a_batch_as_alone(small, texts, tmp_path):
 
 def test_texts_get_the_same_maps_in_a_batch_as_alone_in_float32(small):
     embedding_model, settings = load(small), evaluate.AlignmentSettings(AttentionMask())
+    loaded = evaluate.LoadedModel(embedding_model)
     examples = embedding_model.encode(["the lazy dog", "a quick brown fox jumps over the dog", "dog and fox"])
     for explainer in evaluate.table_2(settings):
-        together = evaluate.measure(embedding_model, examples, explainer, settings)["records"]
+        together = evaluate.measure(loaded, examples, explainer, settings, 0)["records"]
         for i, example in enumerate(examples):
-            (alone,) = evaluate.measure(embedding_model, [example], explainer, settings)["records"]
+            (alone,) = evaluate.measure(loaded, [example], explainer, settings, 0)["records"]
             for key in ("map", "morf", "lerf"):
                 bound = 1e-5 * max(map(abs, alone[key]))
                 assert together[i][key] == pytest.approx(alone[key], abs=bound), (explainer.name, key)
@@ -255,8 +256,8 @@ def test_a_loo_map_of_round_off_is_constant():
     words = Example(torch.arange(3), torch.zeros(3, dtype=torch.bool), ("a", "b", "c"))
     for dtype, reasons in ((torch.float32, {"no_special": "constant LOO", "all": "constant LOO"}), (torch.float64, {})):
         outcomes = [
-            evaluate.ExplainerResult("loo", "", {0: {**record, **loo}}),
-            evaluate.ExplainerResult("other", "", {0: record}),
+            evaluate.ExplainerResult("loo", records={0: {**record, **loo}}),
+            evaluate.ExplainerResult("other", records={0: record}),
         ]
         other = summary([words], outcomes, 0, dtype)["explainers"][1]
         assert {scope: reason for scope, counts in other["undefined"].items() for reason in counts} == reasons
@@ -423,30 +424,24 @@ def test_a_damaged_file_is_logged_and_measured_anew(tmp_path, caplog, damage):
         assert store.batches == {0: [0, 0.0]}
 
 
-OPEN_STORE = """
-import sys
-from pathlib import Path
-from faithcheck.axioms.alignment.run_key import StoreError
-from faithcheck.axioms.alignment.store import Store
-try:
-    with Store(Path(sys.argv[1]), "name", {}):
-        print("opened")
-except StoreError as error:
-    print(error)
-"""
+def test_two_runs_never_write_to_one_file_and_the_second_waits(tmp_path, caplog):
+    waits, read = threading.Event(), []
+    logging.getLogger(Store.__module__).addFilter(lambda record: waits.set() or True)
 
-
-def test_two_runs_never_write_to_one_file(tmp_path):
-    def open_in_another_process():
-        command = [sys.executable, "-c", OPEN_STORE, str(tmp_path)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    def second():
+        with Store(tmp_path, "name", {}) as store:
+            read.append(store.batches)
 
     with Store(tmp_path, "name", {}) as store:
-        with pytest.raises(StoreError, match="another run is measuring the same"), Store(tmp_path, "name", {}):
-            pass
-        store.append(0, "locked after a write as well")
-        assert "another run is measuring the same: wait for it to end" in open_in_another_process()
-    assert open_in_another_process() == "opened\n"
+        store.append(0, "the lock is held after a write as well")
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert waits.wait(60)
+        store.append(1, "written while the other waits")
+        assert not read
+    thread.join()
+    assert read == [{0: "the lock is held after a write as well", 1: "written while the other waits"}]
+    assert caplog.text.count("another run is measuring the same: waiting for it to end") == 1
 
 
 def test_a_store_that_cannot_be_written_says_so(tmp_path, monkeypatch):
@@ -482,12 +477,6 @@ def test_an_explainer_that_cannot_be_written_down_is_refused(tmp_path):
     explainer.file = explainer
     with pytest.raises(StoreError, match="contains itself"):
         state_of(explainer)
-
-
-# --- killed ----------------------------------------------------------------------------------------------------------
-
-# One process imports torch and forks. Each child runs the command and kills itself at its third batch: before it is
-# written, before it is committed, or when it is on the disk. So the moment does not depend on the speed of the machine.
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------

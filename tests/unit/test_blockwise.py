@@ -29,7 +29,11 @@ VIOLATED = [
     for name, pair in PAIRS.items()
     if (expectation := pair.expected.get(("invariance", "attnlrp"))) is not None and expectation.verdict == "VIOLATES"
 ]
-EQUALISED = [name for name in VIOLATED if ("invariance", name) not in EXPECTED]
+EQUALISED = [
+    name
+    for name in VIOLATED
+    if ("invariance", name) not in EXPECTED and ("invariance", "blockwise_lrp") not in PAIRS[name].expected
+]
 # Round-off of a few float64 operations.
 EXACT = {"rtol": 1e-12, "atol": 1e-13}
 
@@ -310,7 +314,11 @@ def test_pairs_on_which_attnlrp_is_not_invariant(name, seed):
 
 def test_its_known_violations_are_expected():
     assert len(EQUALISED) >= 35
-    assert set(VIOLATED) - set(EQUALISED) == {"generated.exp_of_sum", "generated.times_one_more"}
+    assert set(VIOLATED) - set(EQUALISED) == {
+        *("generated.exp_of_sum", "generated.times_one_more", "kernel_attention.normalised"),
+        *("log_sum_exp.stable", "log_sum_exp.stable_attached", "online_softmax.two_chunks"),
+        *("recurrence.gated_update", "recurrence.selective_scan"),
+    }
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1e-2])

@@ -10,7 +10,7 @@ from faithcheck.axioms.engine.statuses import PASSING, RED, SKIPPED
 from faithcheck.reports import comparison, results
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import comparison as pages
-from faithcheck.tests.helpers.documents import document, record
+from faithcheck.tests.helpers.documents import alignment, document, record
 
 
 def run(*statuses, **changed):
@@ -205,34 +205,6 @@ def test_names_with_markup_are_escaped():
 
 
 # --- alignments ------------------------------------------------------------------------------------------------------
-
-
-def alignment(**explainers):
-    """An alignment document with these explainers: {name: (r, Δ)}, or the reason for which one was refused."""
-    return {
-        "schema_version": 1,
-        "kind": "alignment",
-        "faithcheck": "0.1.0",
-        "environment": {"torch": "2.13"},
-        "model": {"name": "bert", "fingerprint": "a"},
-        "data": {"name": "own", "fingerprint": "b"},
-        "settings": {"seed": 0},
-        "counts": {},
-        "comparisons": [],
-        "explainers": [
-            {
-                "name": name,
-                "refused": content if isinstance(content, str) else "",
-                "figures": {
-                    key: {"mean": mean, "low": None, "high": None}
-                    for key, mean in zip(
-                        ("pearson_all", "delta"), (None, None) if isinstance(content, str) else content, strict=True
-                    )
-                },
-            }
-            for name, content in explainers.items()
-        ],
-    }
 
 
 def test_alignment_documents_are_compared(tmp_path, capsys):

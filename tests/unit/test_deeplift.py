@@ -190,6 +190,8 @@ def test_another_gap_than_the_predicted_one_is_inconclusive():
     """If the bias goes to the first feature, the gap differs from the prediction, and the suite reports it."""
 
     class BiasToFirstFeature(DeepLiftRescale):
+        like = "deeplift_rescale"
+
         def attribute(self, model, case):
             attribution = super().attribute(model, case)
             if model.nested:

@@ -75,6 +75,18 @@ def test_an_expected_violation_is_green(tmp_path):
     record = run(Halved(), load(toml(tmp_path / "e.toml", entry(cite="Eq. 3"))))
     assert (record.status, record.why, record.cite, record.floor) == ("predicted violation", "known", "Eq. 3", 0.1)
     assert run(Halved(), load(toml(tmp_path / "e.toml", entry(floor=1.5)))).status == "inconclusive"
+    assert run(Halved(), load(toml(tmp_path / "e.toml", entry(ceiling=0.9)))).status == "predicted violation"
+    assert run(Halved(), load(toml(tmp_path / "e.toml", entry(ceiling=0.2)))).status == "inconclusive"
+
+
+def test_an_axiom_can_be_expected_to_hold_up_to_a_ceiling(tmp_path):
+    def holding(ceiling):
+        return load(toml(tmp_path / "e.toml", entry(verdict="HOLDS", floor=None, ceiling=ceiling)))
+
+    assert run(Halved(), holding(0.9)).status == "holds"
+    record = run(Halved(), holding(1e-3))
+    assert record.status == "broken claim"
+    assert "expected to hold up to a gap of 0.001, but the gap is" in wording.sentence(record.to_json())
 
 
 def test_an_expected_violation_that_vanished_is_red(tmp_path):
@@ -123,6 +135,8 @@ def test_the_file_takes_precedence_over_pair_and_explainer_on_its_subject_alone(
         ([entry(verdict="UNCLAIMED")], "verdict is one of HOLDS, VIOLATES, ERROR, got 'UNCLAIMED'"),
         ([entry(floor=None)], "VIOLATES needs a floor"),
         ([entry(floor=-1.0)], "above 0 and finite"),
+        ([entry(ceiling=0.01)], "or of VIOLATES above its floor"),
+        ([entry(ceiling="much")], "ceiling cannot be 'much'"),
         ([entry(floor="much")], "floor cannot be 'much'"),
         ([entry(verdict="HOLDS")], "other verdicts neither"),
         ([entry(verdict="ERROR", floor=None)], "ERROR takes error="),

@@ -16,7 +16,7 @@ from faithcheck.explainers.gates.attention_gates import GatedAttention, output_w
 from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate
 from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate, assign_groups
 from faithcheck.explainers.gates.mask_gate import MaskGate
-from faithcheck.explainers.loo.removal import AttentionMask
+from faithcheck.explainers.loo.removal import AttentionMask, Replacement
 from faithcheck.explainers.protocol import attribution_of, checked_attribution, input_gradient
 from faithcheck.models import Case, select_target
 from faithcheck.tests.helpers import hidden_keys
@@ -288,7 +288,7 @@ def test_the_grouped_gate_of_a_square_in_closed_form(groups):
 def test_grouped_gate_of_special_features_alone_is_leave_one_out(removal):
     model, case = embedding_model("bert"), case_of("bert")
     case = replace(case, special_tokens_mask=torch.ones_like(case.special_tokens_mask))
-    loo = LeaveOneOut(AttentionMask()) if removal == "attention_mask" else LeaveOneOut()
+    loo = LeaveOneOut(AttentionMask() if removal == "attention_mask" else Replacement())
     attribution = GroupedMaskGate(2, removal).attribute(model, case)
     torch.testing.assert_close(attribution, loo.attribute(model, case), rtol=0, atol=1e-12)
 

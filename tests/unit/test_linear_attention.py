@@ -242,12 +242,25 @@ def test_another_seed_recipe_or_option_is_another_file(cache, trainings):
     assert len(list(cache.iterdir())) == 4
 
 
-@pytest.mark.parametrize("damage", [lambda good: good[:100], lambda good: b"", lambda good: b"junk" * 99])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda good: good[:100],
+        lambda good: b"",
+        lambda good: b"junk" * 99,
+        lambda good: good[:-1] + bytes([good[-1] ^ 1]),
+        lambda good: good[:-1001] + bytes([good[-1001] ^ 64]) + good[-1000:],
+        lambda good: good.replace(b'accuracy\\": 0.', b'accuracy\\": 1.'),
+    ],
+    ids=["cut", "empty", "junk", "a bit of the last weight", "a bit of a weight", "the accuracy"],
+)
 def test_a_damaged_file_is_replaced_by_a_new_training_with_a_warning(cache, trainings, caplog, damage):
     first = quickly_trained()
     (file,) = cache.iterdir()
     good = file.read_bytes()
-    file.write_bytes(damage(good))
+    damaged = damage(good)
+    assert damaged != good
+    file.write_bytes(damaged)
     with caplog.at_level(logging.WARNING):
         assert same(first, quickly_trained())
     assert trainings == [SEED, SEED]

@@ -16,6 +16,7 @@ from faithcheck.axioms.trace import trace
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers import peers as adapters
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.loo.removal import Replacement
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.peers import autolrp, captum, every_peer, lxt, shap, zennit
@@ -50,7 +51,7 @@ SAME = [
     (captum.IntegratedGradients(), IntegratedGradients(steps=50)),
     (captum.LayerIntegratedGradients(), IntegratedGradients(steps=50)),
     (captum.InputXGradient(), GradientTimesInput()),
-    (captum.FeatureAblation(), LeaveOneOut()),
+    (captum.FeatureAblation(), LeaveOneOut(removal=Replacement())),
     (zennit.GradientTimesInput(), GradientTimesInput()),
 ]
 

@@ -1,24 +1,34 @@
 """Explainers that leave traces behind: their own check is red, and no trace reaches the next check."""
 
+import copy
+import gc
+import io
+import logging
+import math
 import os
 import random
 import signal
+import sys
+import threading
 import warnings
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.bert import modeling_bert
 
 from faithcheck.axioms import Settings, check_explainer
+from faithcheck.axioms.engine import verdicts
 from faithcheck.axioms.engine.left_behind import restored
 from faithcheck.axioms.trace import trace
 from faithcheck.explainers import GradientTimesInput
-from faithcheck.models import registered_pairs
+from faithcheck.models import Case, registered_pairs
+from faithcheck.models import case as case_module
 
 PAIR = registered_pairs()["control.mlp"]
 
@@ -75,6 +85,45 @@ TRACES = {
     "error state of NumPy": lambda model: np.seterr(over="ignore", under="raise"),
     "signal handlers (SIGUSR1)": lambda model: signal.signal(signal.SIGUSR1, signal.SIG_IGN),
 }
+MORE_TRACES = {
+    "replaced classes (1)": lambda model: setattr(model[1], "__class__", OtherTanh),
+    "replaced buffers (0)": lambda model: model[0].register_buffer("more", torch.zeros(1)),
+    "replaced parameters (Sequential)": lambda model: model.register_parameter("more", None),
+    "weights (1.constant)": lambda model: model[1].constant.add_(1),
+    "hooks of tensors (0.weight)": lambda model: model[0].weight.register_post_accumulate_grad_hook(lambda _: None),
+    "patched classes (Function.apply)": lambda model: setattr(torch.autograd.Function, "apply", classmethod(print)),
+    "patched classes (Case.run)": lambda model: setattr(Case, "run", print),
+    "patched classes (Case.shape)": lambda model: setattr(Case, "shape", property(print)),
+    "patched functions (faithcheck.models.case.input_gradient)": lambda model: setattr(
+        case_module, "input_gradient", 0
+    ),
+    "patched functions (faithcheck.axioms.engine.verdicts.relative_gap)": lambda model: setattr(
+        verdicts, "relative_gap", lambda *_: 0.0
+    ),
+    "patched functions (copy.deepcopy)": lambda model: setattr(copy, "deepcopy", lambda x: x),
+    "patched functions (math.isfinite)": lambda model: setattr(math, "isfinite", lambda x: True),
+    "patched functions (numpy.mean)": lambda model: setattr(np, "mean", lambda x: 0),
+    "patched functions (torch.linalg.norm)": lambda model: setattr(torch.linalg, "norm", lambda x: 0),
+    "replaced modules of Python (torch.nn.functional)": lambda model: sys.modules.update({"torch.nn.functional": math}),
+    "autocast": lambda model: torch.set_autocast_enabled("cpu", True),
+    "dtype of autocast": lambda model: torch.set_autocast_dtype("cpu", torch.float16),
+    "cache of autocast": lambda model: torch.set_autocast_cache_enabled(False),
+    "cuDNN": lambda model: setattr(torch.backends.cudnn, "enabled", False),
+    "TF32 of cuDNN": lambda model: setattr(torch.backends.cudnn, "allow_tf32", not torch.backends.cudnn.allow_tf32),
+    "oneDNN": lambda model: torch._C._set_mkldnn_enabled(False),
+    "fast path of nn.MultiheadAttention": lambda model: torch.backends.mha.set_fastpath_enabled(False),
+    "flush of denormal numbers": lambda model: torch.set_flush_denormal(True),
+    "threads of backward": lambda model: torch._C._set_multithreading_enabled(False),
+    "forward differentiation": lambda model: forward_ad.enter_dual_level(),
+    "error state of NumPy": lambda model: np.seterrcall(print),
+    "profile function": lambda model: sys.setprofile(lambda *_: None),
+    "recursion limit": lambda model: sys.setrecursionlimit(12345),
+    "garbage collection": lambda model: gc.disable(),
+    "current folder": lambda model: os.chdir(os.sep),
+    "import path": lambda model: sys.path.insert(0, "/nowhere"),
+    "standard output": lambda model: setattr(sys, "stdout", io.StringIO()),
+    "logging": lambda model: logging.disable(logging.CRITICAL),
+}
 BREAKS_THE_NEXT_ATTRIBUTION = ("inference mode", "patched functions (torch.autograd.grad)")
 ENTERED = []  # inference modes that were entered: torch leaves the mode when its object is deleted
 
@@ -112,6 +161,51 @@ def test_a_trace_is_a_red_check_and_reaches_no_other_check(what):
         (clean,) = check_explainer(GradientTimesInput(), ["trace"], [PAIR])
         assert (clean.status, clean.gap) == ("holds", 0.0)
     assert left_outside == []
+
+
+class OtherTanh(nn.Tanh):
+    pass
+
+
+@pytest.mark.parametrize("what", MORE_TRACES)
+def test_the_guard_sees_and_undoes(what):
+    model, _ = PAIR.build(0, torch.float64, torch.device("cpu"))
+    model[1].constant = torch.ones(1)
+    with restored(model) as left_outside:
+        with restored(model) as left_behind:
+            MORE_TRACES[what](model)
+        assert left_behind == [what]
+    assert left_outside == []
+
+
+def test_a_thread_that_still_runs_is_seen():
+    ended = threading.Event()
+    with restored() as left_behind:
+        thread = threading.Thread(target=ended.wait, name="still running")
+        thread.start()
+    ended.set()
+    thread.join()
+    assert left_behind == ["threads that still run (still running)"]
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize(
+    ("what", "reseed"), [("torch", torch.manual_seed), ("NumPy", np.random.seed), ("Python", random.seed)]
+)
+def test_a_reseeding_to_the_seed_of_the_suite_is_seen(what, reseed, seed):
+    (record,) = check_explainer(Leaves(lambda model: reseed(seed)), ["trace"], [PAIR], Settings(seed=seed))
+    assert record.detail["left behind"] == f"random state of {what}"
+
+
+def test_the_private_seed_follows_from_the_seed_of_the_check():
+    def drawn(seed):
+        numbers = []
+        draw = Leaves(lambda model: numbers.append((random.random(), np.random.rand(), torch.rand(1).item())))
+        check_explainer(draw, ["trace"], [PAIR], Settings(seed=seed))
+        return numbers
+
+    assert drawn(0) == drawn(0)
+    assert drawn(0) != drawn(1)
 
 
 class LeavesOnFailure:

@@ -150,13 +150,12 @@ def test_a_rule_that_averages_over_the_batch_breaks_batched_against_single():
 
 def unmasked(embedding_model):
     """The same model, which ignores its attention mask."""
-    forward = embedding_model.model.forward
 
-    def unmasked_forward(attention_mask, **inputs):
+    def without_mask(module, args, inputs):
         # A mask of ones: without a mask, transformers takes repeated positions for several texts, and separates them.
-        return forward(attention_mask=torch.ones_like(attention_mask), **inputs)
+        return args, {**inputs, "attention_mask": torch.ones_like(inputs["attention_mask"])}
 
-    embedding_model.model.forward = unmasked_forward
+    embedding_model.model.register_forward_pre_hook(without_mask, with_kwargs=True)
     return embedding_model
 
 

@@ -32,7 +32,7 @@ def identity_rule(call: OperationCall) -> Tensor:
 
 
 FUNCTIONS = (
-    *("gelu", "silu", "mish", "tanh", "sigmoid", "logsigmoid", "softplus", "softsign", "elu", "selu", "celu"),
+    *("gelu", "silu", "mish", "tanh", "sigmoid", "log_sigmoid", "softplus", "softsign", "elu", "selu", "celu"),
     *("leaky_relu", "hardtanh", "hardsigmoid", "hardswish", "relu6", "clamp", "erf", "exp", "expm1", "log", "log1p"),
     *("pow", "rpow", "special_ndtr"),
 )

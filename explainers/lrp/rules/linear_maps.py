@@ -30,6 +30,6 @@ declare("addmm baddbmm", Trait.LINEAR_MAP, rule=linear_rule, bias=(0, "input"))
 declare("avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d", Trait.LINEAR_MAP, rule=linear_rule)
 
 declare("add sub rsub", Trait.SUM, Trait.ELEMENTWISE_AFFINE, rule=epsilon_rule)
-declare("add_ iadd sub_ isub", Trait.SUM, Trait.ELEMENTWISE_AFFINE, Trait.IN_PLACE, rule=epsilon_rule)
+declare("add_ sub_", Trait.SUM, Trait.ELEMENTWISE_AFFINE, Trait.IN_PLACE, rule=epsilon_rule)
 declare("sum mean", Trait.SUM, Trait.POOLING, rule=epsilon_rule)
 declare("cumsum", Trait.SUM, rule=epsilon_rule)

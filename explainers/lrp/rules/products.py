@@ -64,14 +64,14 @@ constant_factor_quotient_rule = partial(quotient_rule, product=constant_factor_r
 
 declare("matmul mm bmm mv dot inner outer einsum", Trait.MATRIX_PRODUCT, rule=linear_rule)
 declare("mul", Trait.ELEMENTWISE_PRODUCT, Trait.ELEMENTWISE_AFFINE, rule=constant_factor_rule)
-declare("mul_ imul", Trait.ELEMENTWISE_PRODUCT, Trait.ELEMENTWISE_AFFINE, Trait.IN_PLACE, rule=constant_factor_rule)
+declare("mul_", Trait.ELEMENTWISE_PRODUCT, Trait.ELEMENTWISE_AFFINE, Trait.IN_PLACE, rule=constant_factor_rule)
 declare(
     "div",
     *(Trait.ELEMENTWISE_PRODUCT, Trait.QUOTIENT, Trait.ELEMENTWISE_AFFINE),
     rule=constant_factor_quotient_rule,
 )
 declare(
-    "div_ itruediv",
+    "div_",
     *(Trait.ELEMENTWISE_PRODUCT, Trait.QUOTIENT, Trait.ELEMENTWISE_AFFINE, Trait.IN_PLACE),
     rule=constant_factor_rule,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from faithcheck.explainers.lrp.operation_call import OperationCall
@@ -12,11 +11,6 @@ from faithcheck.explainers.lrp.operations import Trait, declare
 def gradient_rule(call: OperationCall) -> Any:
     """The plain gradient: for rearrangements and selections, and multiples by a constant."""
     return call.value()
-
-
-def unbind_rule(call: OperationCall) -> Callable[[], Any]:
-    """Iteration over a tensor, computed as unbind, which the engine can see."""
-    return lambda: iter(call.args[0].unbind(0))
 
 
 MOVED = (
@@ -34,4 +28,3 @@ declare(
 )
 declare("neg positive", Trait.REARRANGEMENT, Trait.ELEMENTWISE_AFFINE, rule=gradient_rule)
 declare("relu abs", Trait.REARRANGEMENT, Trait.ONE_VALUE, rule=gradient_rule)
-declare("iter", rule=unbind_rule)

@@ -1,0 +1,45 @@
+"""Full removal: where the output is linear in what a removal changes, an attribution is Leave-One-Out itself.
+
+LOO_i = f(x) − f(x without i), arXiv 2510.18810, §3.1. A feature is removed by the attention mask if the case has one,
+else by its baseline. Removal by the mask changes attention weights. On these models the output is linear in the one
+attention's output, or in the inputs, so that an explainer that is exact for each of them is exact for the output.
+Derived here. A gate in the attention that takes each row exactly without the feature claims it; LOO holds everywhere.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.explainers.protocol import Explainer, attribution_of
+from faithcheck.models.case import Case
+from faithcheck.models.closed_forms import leave_one_out
+
+
+def removes_otherwise(explainer: Explainer) -> str | None:
+    """Why a removal that the case determines says nothing about an explainer that is set to another."""
+    if getattr(explainer, "removal", None) is None:
+        return None
+    return "it is set to one removal; the axiom is about the removal that the case determines"
+
+
+@axiom(
+    "full_removal",
+    "where the output is linear in what a removal changes, attributions are Leave-One-Out",
+    not_applicable=removes_otherwise,
+    subjects=("probe.attention",),
+)
+def full_removal(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """Measure how far an attribution is from f(x) − f(x without i).
+
+    ``values`` is the difference, ``(batch, features)``; ``gap`` is its largest entry relative to the example's largest
+    entry of either map, in [0, 2].
+
+    Raises:
+        Unsupported, InvalidAttribution: from the explainer.
+    """
+    attribution = attribution_of(explainer, model, case).double()
+    change = leave_one_out(model, case).double()
+    values = attribution - change
+    return Measurement(relative_gap(values, attribution, change), tolerance(case.inputs), values, change)

@@ -1,0 +1,179 @@
+"""One model is one function, whatever the circumstances: it is compared with itself.
+
+Explainers run a model with gradients and without, on one example and on many, in float32 and in float64, on a copy, and
+hundreds of times. If a model computes another function in one of these circumstances, an explainer that meets it
+explains another function, and would be blamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import BaseTorchFunctionMode
+
+from faithcheck.axioms.engine.verdicts import tolerance
+from faithcheck.axioms.one_function.forward_and_gradient import Computed, NotAPair, forward_and_gradient, refused
+from faithcheck.axioms.one_function.scale import Difference, Scale, within
+from faithcheck.axioms.precision import cast
+from faithcheck.models.case import Case
+
+Circumstance: TypeAlias = Callable[[nn.Module, Case], Tensor]
+
+CALLS = 150
+"""A model that changes at its 100th call shows it; one that errs in 3 of 100 calls does so in 98 of 100 runs."""
+BETWEEN_TYPES = 1e-2
+"""float32 loses up to half of its seven digits to cancellation within a model; two digits must remain."""
+
+
+@torch.no_grad()
+def without_gradients(model: nn.Module, case: Case) -> Tensor:
+    """As Leave-One-Out runs it."""
+    return case.run(model)
+
+
+@torch.enable_grad()
+def intercepted(model: nn.Module, case: Case) -> Tensor:
+    """As LRP runs it, under a mode that sees every operation; this one changes none."""
+    with BaseTorchFunctionMode():
+        return case.run(model).detach()
+
+
+@torch.no_grad()
+def in_shared_memory(model: nn.Module, case: Case) -> Tensor:
+    """The first example as two rows of the same memory, as Leave-One-Out repeats an example."""
+    return case.select(case.target.new_zeros(1)).repeat(2).run(model)[1:]
+
+
+CIRCUMSTANCES: Mapping[str, Circumstance] = {
+    "under torch.no_grad()": without_gradients,
+    "for inputs that need no gradient, under a torch function mode that changes nothing": intercepted,
+    "for an example that is in two rows of the same memory": in_shared_memory,
+}
+
+
+class Consistency:
+    """Comparisons of one model with itself.
+
+    Args:
+        which: ``f`` or ``g``.
+        model: the model.
+        case: a case of few examples.
+        computed: its outputs and gradients on the case.
+        scale: of outputs and gradients on a larger batch.
+    """
+
+    def __init__(self, which: str, model: nn.Module, case: Case, computed: Computed, scale: Scale) -> None:
+        self.which, self.model, self.case, self.computed, self.scale = which, model, case, computed, scale
+
+    def check(self, batch: Case, computed: Computed) -> None:
+        """Compare the model with itself under all circumstances.
+
+        Args:
+            batch: the case's `large_batch`.
+            computed: outputs and gradients of the model on it.
+
+        Raises:
+            NotAPair: names the first circumstance in which the model computes another function, and what differs.
+        """
+        alone = self.case.select(self.case.target.new_zeros(1))
+        self.same(forward_and_gradient(self.which, self.model, alone), "for an example alone than in its batch")
+        in_batch = Computed(*(values[-len(self.case.inputs) :].flip(0) for values in computed))
+        self.same(in_batch, "in a large batch than in a small one")
+        for words, circumstance in CIRCUMSTANCES.items():
+            with refused(f"{self.which} fails {words}"):
+                outputs = circumstance(self.model, self.case)
+            self.same(Computed(outputs, self.computed.gradient[: len(outputs)]), words)
+        self.in_the_other_type()
+        self.when_called_often(batch)
+
+    def same(self, computed: Computed, words: str) -> None:
+        """Refuse a run on the first examples of the case whose results differ from those on the case."""
+        rows = torch.arange(len(computed.outputs), device=self.case.inputs.device)
+        expected = Computed(self.computed.outputs[rows], self.computed.gradient[rows])
+        difference = self.scale.difference(computed, expected, self.case.select(rows))
+        if not within(difference.gap, tolerance(self.case.inputs)):
+            raise self.refusal(words, difference)
+
+    def refusal(self, words: str, difference: Difference) -> NotAPair:
+        """The error that says under which circumstance what differs, and by how much."""
+        return NotAPair(
+            f"{self.which} computes another function {words}: {difference.where} differs by {difference.gap:.2g} of "
+            "its size; a model of a pair is one function, however it is run"
+        )
+
+    def in_the_other_type(self) -> None:
+        """Refuse a model whose copy in the other floating-point type, float32 or float64, computes another function."""
+        dtype = self.case.inputs.dtype
+        other = torch.float32 if dtype == torch.float64 else torch.float64
+        name = str(other).removeprefix("torch.")
+        try:
+            model = deepcopy(self.model).to(other)
+            computed = forward_and_gradient(self.which, model, cast(self.case, other)).to(dtype)
+        except Exception as error:  # an error of the model: its message is passed on
+            raise NotAPair(
+                f"a copy of {self.which} by copy.deepcopy, converted by .to(torch.{name}), cannot be run: {error}; "
+                "register constant tensors as buffers, or convert them to the inputs' type"
+            ) from error
+        scale = Scale.of(self.computed, self.case.target, torch.float32, BETWEEN_TYPES)
+        difference = scale.difference(computed, self.computed, self.case)
+        if not within(difference.gap, BETWEEN_TYPES):
+            raise self.refusal(f"as a copy by copy.deepcopy in {name}", difference)
+
+    @torch.no_grad()
+    def when_called_often(self, batch: Case) -> None:
+        """Refuse a model that changes when it is called often, or depends on what it was called on before."""
+        if not to_be_called(self.model):
+            return
+        example = self.case.select(self.case.target.new_zeros(1))
+        first = example.run(self.model)
+        for call in range(2, CALLS + 1):
+            if call % 10 == 0:
+                batch.select(example.target.new_tensor([call * len(batch.inputs) // (CALLS + 1)])).run(self.model)
+            outputs = example.run(self.model)
+            if not torch.equal(outputs, first):
+                self.same(Computed(outputs, self.computed.gradient[:1]), f"in call {call} of {CALLS}")
+        self.same(
+            Computed(self.case.run(self.model), self.computed.gradient),
+            f"after {CALLS} other calls",
+        )
+
+
+LIBRARIES = ("torch", "transformers")
+called: set[frozenset[type]] = set()
+"""The sets of classes of this package whose models have been called often."""
+
+
+def to_be_called(model: nn.Module) -> bool:
+    """Whether a model's code has not been called often yet.
+
+    torch and transformers keep no count of their calls. The classes of this package are called once for each set of
+    them. A model with code from elsewhere is always called.
+    """
+    modules = list(model.modules())
+    classes = {owner for module in modules if not from_package(owner := type(module), *LIBRARIES)}
+    functions = [value for module in modules for value in (*vars(module).values(), *hooks(module)) if callable(value)]
+    if not all(from_package(code, "faithcheck.models", *LIBRARIES) for code in (*classes, *functions)):
+        return True
+    known = frozenset(classes) in called
+    called.add(frozenset(classes))
+    return not known
+
+
+def hooks(module: nn.Module) -> list[object]:
+    """The hooks of a module."""
+    return [
+        hook
+        for name, value in vars(module).items()
+        if "_hooks" in name and isinstance(value, dict)
+        for hook in value.values()
+    ]
+
+
+def from_package(code: object, *packages: str) -> bool:
+    """Whether a class or a function is defined in one of these packages."""
+    module = getattr(code, "__module__", None) or ""
+    return any(module == package or module.startswith(f"{package}.") for package in packages)

@@ -1,0 +1,115 @@
+"""The logarithm of a sum of exponentials: from its definition, and with the largest term subtracted first.
+
+Let y = log Σ exp(z), A = softmax(z), m = max z, t = z − m and y′ = log Σ exp(t) = y − m.
+
+1. log has the identity rule: y/s at the sum s, and so at every exponential. exp has it too: exp(z_k)/z_k. Together
+   A_k y/z_k arrives at z_k.
+2. In the stable form it is A_k y′/t_k at t_k; where t_k = 0 the rule's gradient is the slope of exp, 1 in place of
+   1/t_k. A detached maximum keeps its share, m, and the gradient at z equals that at t.
+3. If the maximum is not detached, the largest z_k also gets 1 from the sum m + y′, and loses the sum over k of the
+   gradients at t.
+4. Block-wise LRP gives exp(z) − 1 in place of exp(z), in both forms: exp(0) = 1 is a bias, and log 0 is infinite. It
+   does not see that both are one function: a sum with m starts again.
+
+There is no product of data: AttnLRP, CP-LRP and ε-LRP have the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.case import Case
+from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Predict, expect_lrp
+from faithcheck.models.pair import Pair, register
+from faithcheck.models.pairs.cases import points
+from faithcheck.models.pairs.copies import model_and_copy
+
+Form: TypeAlias = Callable[[Tensor], Tensor]
+OUTPUTS, TERMS = 3, 4
+
+
+def from_definition(z: Tensor) -> Tensor:
+    """Log Σ exp(z) over the last axis."""
+    return z.exp().sum(-1).log()
+
+
+def stable_detached(z: Tensor) -> Tensor:
+    """M + log Σ exp(z − m), m = max z detached."""
+    largest = z.detach().amax(-1, keepdim=True)
+    return largest.squeeze(-1) + from_definition(z - largest)
+
+
+def stable_attached(z: Tensor) -> Tensor:
+    """The same with a maximum that gets relevance."""
+    largest = z.amax(-1, keepdim=True)
+    return largest.squeeze(-1) + from_definition(z - largest)
+
+
+class Energy(nn.Module):
+    """log Σ exp of four linear maps, for three outputs: ``(batch, 8)`` to ``(batch, 3)``."""
+
+    def __init__(self, form: Form) -> None:
+        super().__init__()
+        self.form, self.terms = form, nn.Linear(8, OUTPUTS * TERMS)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The outputs."""
+        return self.form(self.terms(inputs).view(-1, OUTPUTS, TERMS))
+
+
+def slope_of_exp(t: Tensor, bias: float) -> Tensor:
+    """The modified gradient of exp at t: (exp(t) − bias)/t; 1 at t = 0."""
+    return torch.where(t == 0, 1, (t.exp() - bias) / t)
+
+
+def gradient_of(form: Form, z: Tensor, bias: float) -> Tensor:
+    """The modified gradient at z of a form, ``(batch, terms)``; ``bias`` is what exp keeps of its value."""
+    m = z.amax(-1, keepdim=True)
+    t = z if form is from_definition else z - m
+    total = t.exp().sum(-1, keepdim=True)
+    gradient = total.log() / total * slope_of_exp(t, bias)
+    if form is stable_attached:
+        gradient = gradient + (z == m) * (1 - gradient.sum(-1, keepdim=True))
+    return gradient
+
+
+def gap(bias: float) -> Predict:
+    """The gap a_f − a_g, ``(batch, 8)``: x ⊙ Wᵀ of the difference of the modified gradients at z."""
+
+    @torch.no_grad()
+    def predict(f: Energy, g: Energy, case: Case) -> Tensor:
+        examples = torch.arange(len(case.inputs), device=case.inputs.device)
+        z = f.terms(case.inputs).view(-1, OUTPUTS, TERMS)[examples, case.target]
+        rows = f.terms.weight.view(OUTPUTS, TERMS, -1)[case.target]
+        difference = gradient_of(f.form, z, bias) - gradient_of(g.form, z, bias)
+        return case.inputs * torch.einsum("bk,bki->bi", difference, rows)
+
+    return predict
+
+
+def register_form(name: str, form: Form, why: str) -> None:
+    """Register the pair of the definition and this form; ``why`` proves that they are equal."""
+
+    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+        return model_and_copy(lambda: Energy(from_definition), seed, dtype, device, form=form)
+
+    expected = {
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("y/z at the exponents, and (y − m)/(z − m) in the stable form", predict=gap(0), of=ALL_LRP),
+        **expect_lrp("the same with exp − 1: exp(0) is a bias in both forms", predict=gap(1), of="blockwise_lrp"),
+    }
+    register(Pair(name, build, points, why, expected=expected, axioms=frozenset({"invariance"})))
+
+
+register_form(
+    "log_sum_exp.stable", stable_detached, "log Σ exp(z) = m + log Σ exp(z − m) for every constant m, so for max z"
+)
+register_form(
+    "log_sum_exp.stable_attached",
+    stable_attached,
+    "the same; the maximum has no plain gradient, as the slope along a shift of z is 1 in both forms",
+)

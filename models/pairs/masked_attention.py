@@ -1,0 +1,85 @@
+"""Masked attention: small models whose cases remove a feature by the attention mask, each beside its deep copy.
+
+The gates in the attention and Leave-One-Out by the attention mask are held to closed forms here. With one layer the
+output is linear in the attention's output, so every finite change is exact; with two it is not. The models and the
+derivations are in `faithcheck.models.networks.masked_attention`, what each explainer must give in
+`faithcheck.models.networks.masked_attention_closed_forms`.
+
+There are as many ordinary tokens as `GroupedMaskGate` has groups, at most. Then each has a group of its own, and the
+guess of the output that special tokens need is exact with one layer.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from faithcheck.models.case import Case
+from faithcheck.models.expectation import Expectations, expect
+from faithcheck.models.networks import masked_attention_closed_forms as exact
+from faithcheck.models.networks.masked_attention import OUTPUTS, WIDTH, MaskedAttention
+from faithcheck.models.pair import Build, MakeCase, Pair, register
+from faithcheck.models.pairs.cases import generator
+from faithcheck.models.pairs.copies import copies
+
+ONE_LAYER = frozenset({"full_removal", "local_limit"})
+TWO_LAYERS = frozenset({"local_limit", "loo"})  # nothing but Leave-One-Out itself is exact there
+WHY = "a deep copy is the same model"
+
+
+def stack(layers: int, heads: int, causal: bool = False) -> Build:
+    """A pair's ``build``: a stack of layers with random weights, and its deep copy."""
+    return copies(lambda: MaskedAttention(layers, heads, causal))
+
+
+def texts(*lengths: int, special: float = 0.0, read_last: bool = False) -> MakeCase:
+    """A pair's ``case``: texts of these lengths, padded on the right; baseline 0.
+
+    Args:
+        lengths: the number of tokens of each text.
+        special: how large the first and the last token are, which are special, beside the others; 0: none is special.
+        read_last: whether the output is read at the last token.
+    """
+
+    def case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
+        n, count = torch.tensor(lengths).unsqueeze(1), max(lengths)
+        inputs = torch.randn(len(lengths), count, WIDTH, dtype=torch.float64, generator=generator(seed))
+        position = torch.arange(count)
+        ends = ((position == 0) | (position == n - 1)) if special else None
+        if ends is not None:
+            inputs[ends] *= special
+            ends = ends.to(device)
+        arguments = {"attention_mask": (position < n).to(device, dtype)}
+        if read_last:
+            arguments["last"] = n.squeeze(1).to(device) - 1
+        target = torch.arange(len(lengths), device=device) % OUTPUTS
+        inputs = inputs.to(device, dtype)
+        return Case(inputs, target, torch.zeros_like(inputs), ends, arguments)
+
+    return case
+
+
+def masked(name: str, build: Build, case: MakeCase, axioms: frozenset[str], expected: Expectations) -> None:
+    """Register a model as a control on which these axioms are measured."""
+    register(Pair(f"masked.{name}", build, case, WHY, expected=expected, axioms=axioms, control=True))
+
+
+CHORD = "the whole removal is not the removal of a small part"
+OF_ONE_LAYER: Expectations = expect(
+    "local_limit",
+    "loo",
+    f"{CHORD}: 1/(1 − a) of the derivative in each head",
+    predict=exact.difference(exact.leave_one_out_of_one_layer, exact.derivative_of_one_layer),
+)
+OF_TWO_LAYERS: Expectations = expect(
+    "local_limit", "loo", CHORD, predict=exact.difference(exact.leave_one_out, exact.derivative)
+)
+LENGTHS = 6, 6, 5, 5, 4, 4, 6, 6
+
+masked("one_head", stack(1, 1), texts(5, 4, 3), ONE_LAYER, OF_ONE_LAYER)
+masked("padded", stack(1, 2), texts(6, 5, 4, 3, special=1), ONE_LAYER, OF_ONE_LAYER)
+masked("causal", stack(1, 2, True), texts(6, 5, 4, special=1, read_last=True), frozenset({"full_removal"}), {})
+masked("two_layers", stack(2, 2), texts(*LENGTHS, special=1), TWO_LAYERS, OF_TWO_LAYERS)
+masked("two_causal_layers", stack(2, 2, True), texts(*LENGTHS, special=1, read_last=True), TWO_LAYERS, OF_TWO_LAYERS)
+# Large special tokens draw attention, as [CLS] and [SEP] do: without one of them every row changes by much.
+masked("large_special", stack(2, 2), texts(*8 * [6], special=5), frozenset({"loo"}), {})
+masked("large_special_causal", stack(2, 2, True), texts(*12 * [10], special=5, read_last=True), frozenset({"loo"}), {})

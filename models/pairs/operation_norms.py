@@ -1,0 +1,113 @@
+"""Norms and attention, against the same values by another norm or by single products.
+
+With its σ held constant (Ali et al. 2022, arXiv 2202.07304) a norm is a linear map, which another norm can compute:
+
+1. LayerNorm is RMSNorm of x − mean x, as the variance is the mean square of that.
+2. RMSNorm is the first half of LayerNorm of (x, −x): the mean of the 2n values is 0, and their variance is the mean
+   square of x. What LayerNorm subtracts from x it adds to −x, so that the map is x/rms ⊙ w again.
+3. The modules are `functional.rms_norm`.
+4. Scaled dot-product attention is two products and a softmax, each with its own rule (Eqs. 3–5 of arXiv 2510.18810).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.models.t5.modeling_t5 import T5LayerNorm
+
+from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.networks.operation_by_operation import FEATURES, Written, operation_pair
+from faithcheck.models.pairs.operation_affine import constant
+from faithcheck.models.pairs.operation_choices import without_ties
+
+EPS = 1e-5
+
+
+def layer_norm(x: Tensor) -> Tensor:
+    """LayerNorm in one operation, with γ and β."""
+    return functional.layer_norm(x, (FEATURES,), constant(x, FEATURES), constant(x, FEATURES), EPS)
+
+
+def layer_norm_by_rms_norm(x: Tensor) -> Tensor:
+    """RMSNorm of x − mean x, times γ, plus β."""
+    centred = x - x.mean(1, keepdim=True)
+    return functional.rms_norm(centred, (FEATURES,), eps=EPS) * constant(x, FEATURES) + constant(x, FEATURES)
+
+
+def rms_norm(x: Tensor) -> Tensor:
+    """RMSNorm in one operation."""
+    return functional.rms_norm(x, (FEATURES,), eps=EPS)
+
+
+def rms_norm_by_layer_norm(x: Tensor) -> Tensor:
+    """The first half of LayerNorm of (x, −x)."""
+    return functional.layer_norm(torch.cat([x, -x], 1), (2 * FEATURES,), eps=EPS)[:, :FEATURES]
+
+
+class PreciseT5LayerNorm(T5LayerNorm):
+    """T5's RMSNorm without its cast to float32, which no other norm has."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x/rms(x) ⊙ γ."""
+        return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon))
+
+
+def weighted(norm: nn.Module) -> nn.Module:
+    """The norm with the weights of `weighted_rms_norm`."""
+    norm.weight = nn.Parameter(constant(torch.ones((), dtype=torch.float64), FEATURES))
+    return norm
+
+
+def weighted_rms_norm(x: Tensor) -> Tensor:
+    """RMSNorm with a weight."""
+    return functional.rms_norm(x, (FEATURES,), constant(x, FEATURES), EPS)
+
+
+operation_pair(
+    "norms",
+    {
+        "layer_norm": Written(layer_norm, layer_norm_by_rms_norm),
+        "rms_norm": Written(rms_norm, rms_norm_by_layer_norm),
+        "*RMSNorm": Written(weighted(nn.RMSNorm(FEATURES, EPS)), weighted_rms_norm),
+        "*T5LayerNorm": Written(weighted(PreciseT5LayerNorm(FEATURES, EPS)), weighted_rms_norm),  # type: ignore[no-untyped-call]
+    },
+    "LayerNorm is RMSNorm of x − mean x, and RMSNorm half of LayerNorm of (x, −x)",
+    {
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("with σ held constant both are one linear map of x", of=ALL_LRP),
+        **expect("invariance", "blockwise_lrp", "with σ held constant both are one linear map of x"),
+    },
+    prepare=without_ties,
+)
+
+
+def heads(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of four tokens of width 2, linear in the features: ``(batch, 4, 2)`` each."""
+    width = x.view(-1, 4, 2)
+    query, key, value = (width @ constant(x, 3, 2, 2)[i] for i in range(3))
+    return query, key, value
+
+
+def eager(x: Tensor) -> Tensor:
+    """softmax(QKᵀ/√d) V in single operations."""
+    query, key, value = heads(x)
+    return torch.softmax(query @ key.transpose(1, 2) / 2**0.5, -1) @ value
+
+
+operation_pair(
+    "attention",
+    {
+        "scaled_dot_product_attention": Written(lambda x: functional.scaled_dot_product_attention(*heads(x)), eager),
+        "softmax": Written(
+            lambda x: torch.softmax(x, 1) * constant(x, FEATURES),
+            lambda x: torch.softmax(x + constant(x, 1), 1) * constant(x, FEATURES),
+        ),
+    },
+    "softmax(QKᵀ/√d) V, and a softmax of shifted logits",
+    {
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("the same products and the same softmax, each by its own rule"),
+        **expect("invariance", "blockwise_lrp", "the same products and the same softmax, each by its own rule"),
+    },
+)

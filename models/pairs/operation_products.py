@@ -1,0 +1,129 @@
+"""Products of data, against the same products by other operations.
+
+1. Eqs. 3–4 of arXiv 2510.18810 give each operand half of a product's relevance, in whatever operation it is computed:
+   z = Σ ab passes ½·ab·R/z to a and to b.
+2. CP-LRP holds the first operand of a matrix product constant, and halves an element-wise product. So between the two
+   the first operand has 0 and ½, and the second 1 and ½, of its gradient × input.
+3. A quotient a/b is the product of a and 1/b, and 1/b leaves relevance unchanged: half to a, half to b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.case import Case
+from faithcheck.models.closed_forms import gradient_times_input
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.networks.operation_by_operation import Written, operation_pair
+
+EQS = "Eqs. 3–4 of arXiv 2510.18810"
+
+
+def matrices(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Two matrices of data, ``(batch, 2, 2)`` each."""
+    return x[:, :4].view(-1, 2, 2), x[:, 4:].view(-1, 2, 2)
+
+
+def halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Two vectors of data, ``(batch, 4)`` each."""
+    return x[:, :4], x[:, 4:]
+
+
+def matrix_product(x: Tensor) -> Tensor:
+    """AB, entry by entry."""
+    a, b = matrices(x)
+    return (a.unsqueeze(3) * b.unsqueeze(1)).sum(2)
+
+
+def matrix_vector(x: Tensor) -> Tensor:
+    """Ab with the first column of B."""
+    a, b = matrices(x)
+    return (a * b[:, :, 0].unsqueeze(1)).sum(2)
+
+
+def inner_product(x: Tensor) -> Tensor:
+    """a·b."""
+    a, b = halves(x)
+    return (a * b).sum(1, keepdim=True)
+
+
+def outer_product(x: Tensor) -> Tensor:
+    """abᵀ."""
+    a, b = halves(x)
+    return a.unsqueeze(2) * b.unsqueeze(1)
+
+
+def each_example(product: Callable[[Tensor, Tensor], Tensor], operands: tuple[Tensor, Tensor]) -> Tensor:
+    """A product that takes the operands of one example, of each example."""
+    return torch.stack([product(a, b) for a, b in zip(*map(torch.unbind, operands), strict=True)])
+
+
+def half_moved(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
+    """−½ of gradient × input at the first operand and +½ at the second: ``(batch, 8)``."""
+    return gradient_times_input(g, case) * torch.tensor([-0.5] * 4 + [0.5] * 4).to(case.inputs)
+
+
+operation_pair(
+    "matrix_products",
+    {
+        "matmul": Written(lambda x: torch.matmul(*matrices(x)), matrix_product),
+        "bmm": Written(lambda x: torch.bmm(*matrices(x)), matrix_product),
+        "einsum": Written(lambda x: torch.einsum("bij,bjk->bik", *matrices(x)), matrix_product),
+        "mm": Written(lambda x: each_example(torch.mm, matrices(x)), matrix_product),
+        "mv": Written(lambda x: each_example(lambda a, b: torch.mv(a, b[:, 0]), matrices(x)), matrix_vector),
+        "dot": Written(lambda x: each_example(torch.dot, halves(x)), inner_product),
+        "inner": Written(lambda x: each_example(torch.inner, halves(x)), inner_product),
+        "outer": Written(lambda x: each_example(torch.outer, halves(x)), outer_product),
+    },
+    "sums of products, entry by entry",
+    {
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp(
+            "half of each product to each operand, whatever computes it", cite=EQS, of="attnlrp blockwise_lrp"
+        ),
+        **expect_lrp(
+            "the first operand of a matrix product is constant, that of an element-wise product is not",
+            predict=half_moved,
+            of="cplrp",
+        ),
+        **expect("conservation", "attnlrp blockwise_lrp cplrp", "two halves, or all to the second operand"),
+    },
+    axioms=("invariance", "conservation"),
+)
+
+
+def second_positive(x: Tensor) -> Tensor:
+    """Features 5 to 8 as exp(tanh x): a denominator that is not 0."""
+    return torch.cat([x[:, :4], torch.exp(torch.tanh(x[:, 4:]))], 1)
+
+
+def by_quotient(x: Tensor) -> Tensor:
+    """ab as a/(1/b)."""
+    a, b = halves(x)
+    return a / torch.reciprocal(b)
+
+
+def by_reciprocal(x: Tensor) -> Tensor:
+    """a/b as a·(1/b)."""
+    a, b = halves(x)
+    return a * torch.reciprocal(b)
+
+
+operation_pair(
+    "products_and_quotients",
+    {
+        "mul": Written(lambda x: x[:, :4] * x[:, 4:], by_quotient),
+        "div": Written(lambda x: x[:, :4] / x[:, 4:], by_reciprocal),
+    },
+    "ab = a/(1/b), and a/b = a·(1/b)",
+    {
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("half to a and half to b, and a reciprocal leaves its half unchanged", cite=EQS),
+        **expect("conservation", "attnlrp cplrp", "two halves"),
+    },
+    prepare=second_positive,
+    axioms=("invariance", "conservation"),
+)

@@ -1,0 +1,122 @@
+"""What Attention Rollout reads and a model does not use: a head without an output, and the order of tokens.
+
+Rollout is computed from attention weights, A averaged over heads, and reads one row of ½(A + I) (one layer).
+
+1. A *dead head*, whose columns of the output map are 0, does not reach the output. Rollout averages its weights all
+   the same. If its query is another, the gap is half of the change of its weights' first row, over the number of heads.
+2. A model without positions that reads the mean over tokens computes the same of tokens *in reverse order*. Rollout
+   reads the row of the position that comes first: token n's in place of token 1's, with its columns in reverse order.
+
+LRP and gradients: nothing arrives at a dead head, and reversing is a rearrangement.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.case import Case
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.pair import equivalent_pair
+from faithcheck.models.pairs.cases import WIDTH, sentences
+
+HEADS, HEAD_WIDTH = 2, 4
+
+
+class TwoHeads(nn.Module):
+    """Attention with two heads, the mean over tokens, a linear map: ``(batch, tokens, 32)`` to ``(batch, 2)``."""
+
+    def __init__(self, reverse: bool = False) -> None:
+        super().__init__()
+        self.reverse = reverse
+        self.query, self.key, self.value = (nn.Linear(WIDTH, HEADS * HEAD_WIDTH) for _ in range(3))
+        self.head = nn.Linear(HEADS * HEAD_WIDTH, 2)
+
+    def weights(self, tokens: Tensor) -> Tensor:
+        """The attention weights, ``(batch, heads, tokens, tokens)``."""
+        q, k = (linear(tokens).unflatten(2, (HEADS, -1)).transpose(1, 2) for linear in (self.query, self.key))
+        return torch.softmax(q @ k.transpose(2, 3) / HEAD_WIDTH**0.5, -1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The outputs."""
+        tokens = tokens.flip(1) if self.reverse else tokens
+        values = self.value(tokens).unflatten(2, (HEADS, -1)).transpose(1, 2)
+        mixed = (self.weights(tokens) @ values).transpose(1, 2).flatten(2)
+        outputs: Tensor = self.head(mixed.mean(1))
+        return outputs
+
+
+def two_heads(seed: int, dtype: torch.dtype, device: torch.device) -> TwoHeads:
+    """Two heads with random weights, the second one dead."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = TwoHeads().to(device, dtype).eval()
+    with torch.no_grad():
+        model.head.weight[:, HEAD_WIDTH:] = 0
+    return model
+
+
+@torch.no_grad()
+def gap_of_dead_head(f: TwoHeads, g: TwoHeads, case: Case) -> Tensor:
+    """Rollout's a_f − a_g, ``(batch, tokens)``: ½ of the first row of the dead head's difference, over two heads."""
+    difference = f.weights(case.inputs)[:, 1, 0] - g.weights(case.inputs)[:, 1, 0]
+    return difference / 2 / HEADS
+
+
+@equivalent_pair(
+    "rollout.dead_head",
+    case=sentences,
+    why="the dead head's columns of the output map are 0, so that its query does not matter",
+    expected={
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("the dead head's output gets the gradient 0, and so does everything below it"),
+        **expect(
+            "invariance",
+            "attention_rollout",
+            "a mean over heads counts the dead head's weights",
+            predict=gap_of_dead_head,
+        ),
+    },
+    axioms=("invariance",),
+)
+def dead_head(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """Two heads, and the same with a dead head whose query has the opposite sign."""
+    f = two_heads(seed, dtype, device)
+    g = deepcopy(f)
+    with torch.no_grad():
+        g.query.weight[HEAD_WIDTH:] *= -1
+    return f, g
+
+
+@torch.no_grad()
+def gap_of_reversed_tokens(f: TwoHeads, g: TwoHeads, case: Case) -> Tensor:
+    """Rollout's a_f − a_g, ``(batch, tokens)``: the first row of ½(A + I) minus the last one in reverse order."""
+    weights = f.weights(case.inputs).mean(1)
+    rollout = (weights + torch.eye(case.shape[1]).to(weights)) / 2
+    return rollout[:, 0] - rollout[:, -1].flip(1)
+
+
+@equivalent_pair(
+    "rollout.reversed_tokens",
+    case=sentences,
+    why="attention without positions gives each token the same output in every order, and the mean has no order",
+    expected={
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("reversing is a rearrangement, which passes the gradient on"),
+        **expect(
+            "invariance",
+            "attention_rollout",
+            "it reads the row of the position that comes first",
+            predict=gap_of_reversed_tokens,
+        ),
+    },
+    axioms=("invariance",),
+)
+def reversed_tokens(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """Attention over the tokens, and over the tokens in reverse order."""
+    f = two_heads(seed, dtype, device)
+    g = deepcopy(f)
+    g.reverse = True
+    return f, g

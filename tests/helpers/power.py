@@ -1,0 +1,249 @@
+"""The power of the suite: which checks each seeded fault turns red, and the table of it in docs/power.md.
+
+Each fault runs once, by every check of every axiom. The measurements are then judged in three ways:
+
+1. by name: by what theory expects of the built-in explainer that has the fault;
+2. by claims: under a foreign name, by the explainer's claims alone, limits that it states for itself included;
+3. by default: under a foreign name, by the axioms of ``faithcheck check`` without options.
+
+Violations of the correct explainer that theory predicts count by name alone.
+
+``python -m faithcheck.tests.helpers.power RESULTS PAGE`` writes the page from the results of ``make power``.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+import faithcheck.axioms
+import faithcheck.explainers
+import faithcheck.models
+import faithcheck.tests.helpers.faults
+from faithcheck.axioms.engine import built_pairs
+from faithcheck.axioms.engine.check import Check, Settings
+from faithcheck.axioms.engine.check_explainer import default_axioms
+from faithcheck.axioms.engine.plan import plan
+from faithcheck.axioms.engine.record import Record
+from faithcheck.axioms.engine.registry import AXIOMS
+from faithcheck.axioms.engine.statuses import BY_LABEL, RED, Status
+from faithcheck.axioms.engine.verdicts import Measurement, settle
+from faithcheck.models.pair import Pair, registered_pairs
+from faithcheck.tests.helpers import gate_faults
+from faithcheck.tests.helpers.faults.catalogue import FAMILIES, UNCHANGED
+from faithcheck.tests.helpers.faults.fault import Fault, foreign
+
+WAYS = ("name", "claims", "default")
+LEAST = {"name": 0.98, "claims": 0.90}
+"""The least share of faults that must be red in a way."""
+
+ENOUGH = 3
+"""So many red checks of an axiom are counted; then its other checks are left out."""
+
+REPEATED = ("basis", "batching", "permutation", "rescaling", "sharing")
+LEFT_OUT = (
+    "*_bert_trained",
+    "*_roberta",
+    "product.n5_*",
+    *(f"{t}.*_{m}" for t in REPEATED for m in ("gpt2", "llama", "vit")),
+)
+"""The pairs that repeat others at length: the same transforms of further base models, and longer products."""
+
+Red = dict[str, dict[str, int]]
+"""The number of red checks, by way and axiom, up to `ENOUGH`."""
+
+
+def subjects() -> list[Pair]:
+    """The pairs of the campaign."""
+    pairs = registered_pairs().items()
+    return [pair for name, pair in pairs if not any(fnmatch.fnmatchcase(name, glob) for glob in LEFT_OUT)]
+
+
+@contextmanager
+def models_kept() -> Iterator[None]:
+    """Keep the models of all pairs: a campaign runs every check many times."""
+    with mock.patch.object(built_pairs, "CAPACITY", len(registered_pairs()) + 1):
+        yield
+
+
+def red_checks(fault: Fault, axioms: Iterable[str], pairs: Sequence[Pair], settings: Settings) -> Red:
+    """The checks of these axioms and pairs that a fault turns red."""
+    red: dict[str, Counter[str]] = {way: Counter() for way in WAYS}
+    with fault.faulty() as explainer, models_kept():
+        unknown = foreign(explainer)
+        by_default = default_axioms(unknown, pairs)
+        for axiom in axioms:
+            for check in plan(axiom, [explainer], pairs):
+                record, judged = check.run(settings), replace(check, explainer=unknown)
+                is_stated = judged.expectation.verdict != "UNCLAIMED"
+                red["name"][axiom] += record.status in RED
+                if judged_anew(record, judged).label in RED:
+                    red["claims"][axiom] += is_stated
+                    red["default"][axiom] += axiom in by_default
+                if red["name"][axiom] >= ENOUGH and (not is_stated or red["claims"][axiom] >= ENOUGH):
+                    break
+    return {way: dict(+counts) for way, counts in red.items()}
+
+
+def judged_anew(record: Record, check: Check) -> Status:
+    """The status that a measurement has under a foreign name; ``check`` is the check under that name.
+
+    A violation that theory predicts of the correct explainer is no news: its author writes it down.
+    """
+    expectation = check.expectation
+    if record.expected == "VIOLATES" and check.explicit_expectation is None:
+        return Status.RECORDED
+    if record.gap is not None and record.tol is not None:
+        assert expectation.predict is None
+        values = torch.empty(0)
+        return settle(Measurement(record.gap, record.tol, values), expectation, None)[0]
+    refused = "the explainer refused, although" in str(record.detail.get("error", ""))
+    return Status.UNSUPPORTED if refused else BY_LABEL[record.status]
+
+
+def axioms_of_explainers() -> list[str]:
+    """The axioms that measure an explainer."""
+    return [name for name, axiom in AXIOMS.items() if axiom.needs_explainer]
+
+
+# --- the results, one line a fault -----------------------------------------------------------------------------------
+
+
+def state_of_the_code() -> str:
+    """A hash of everything that decides what is red: results of another state are measured again."""
+    digest = hashlib.sha256()
+    packages = (faithcheck.axioms, faithcheck.explainers, faithcheck.models, faithcheck.tests.helpers.faults)
+    files = [path for package in packages for path in sorted(Path(package.__path__[0]).rglob("*.py"))]
+    for path in (*files, Path(gate_faults.__file__), Path(__file__)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def stored(path: Path, state: str) -> dict[str, Red]:
+    """The results of this state of the code, by fault; a line that a kill cut short does not count."""
+    results: dict[str, Red] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            row: dict[str, Any] = json.loads(line)
+        except ValueError:
+            continue
+        if row["state"] == state:
+            results[row["fault"]] = row["red"]
+    return results
+
+
+def store(path: Path, state: str, fault: str, red: Red) -> None:
+    """Append a result; a line is written at once, so that two processes can share the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps({"state": state, "fault": fault, "red": red}) + "\n")
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+def share_red(results: Mapping[str, Red], way: str) -> float:
+    """The share of the catalogue's faults that are red in a way."""
+    faults = [fault for family in FAMILIES.values() for fault in family]
+    return sum(bool(results[fault.id][way]) for fault in faults) / len(faults)
+
+
+def page(results: Mapping[str, Red]) -> str:
+    """docs/power.md, from the results of all faults."""
+    faults = [fault for family in FAMILIES.values() for fault in family]
+    by_way = {way: [fault for fault in faults if results[fault.id][way]] for way in WAYS}
+    single = [fault for fault in faults if sum(results[fault.id]["name"].values()) == 1]
+    alarms = [fault for fault in UNCHANGED if any(results[fault.id].values())]
+    lines = [
+        "# What the suite catches",
+        "",
+        "```sh",
+        "make power    # tests/experiments/test_power.py; it writes this page",
+        "```",
+        "",
+        f"{len(faults)} faults, each one change of a correct built-in explainer (tests/helpers/faults), are run by the",
+        f"checks of all axioms. The {len(UNCHANGED)} explainers without a fault are run in the same way: "
+        f"{'none is red' if not alarms else f'{len(alarms)} are red'}.",
+        "",
+        "- *by name*: the fault is in the built-in explainer, which is held to what theory expects of it.",
+        "- *by claims*: the same explainer under a foreign name, held to its claims alone.",
+        "- *by default*: the same under a foreign name, held to what `faithcheck check` measures without options.",
+        "",
+        f"Violations of the correct explainer that theory predicts count by name alone. Of each axiom at most {ENOUGH}",
+        "red checks are counted.",
+        "",
+        "| family | faults | red by name | by claims | by default |",
+        "|---|--:|--:|--:|--:|",
+        *(_counts(family, members, by_way) for family, members in FAMILIES.items()),
+        _counts("**all**", faults, by_way),
+        "",
+        "## Not red by name",
+        "",
+        *_list(f"{fault.id}: {fault.why}. {fault.escapes}" for fault in faults if fault not in by_way["name"]),
+        "",
+        "## Red by one check alone",
+        "",
+        *_list(f"{fault.id}: {', '.join(results[fault.id]['name'])}" for fault in single),
+        "",
+        "## Red by name, and not by claims",
+        "",
+        "Under a foreign name these are other explainers, which keep all that they claim.",
+        "",
+        *_list(f"{fault.id}: {fault.why}" for fault in by_way["name"] if fault not in by_way["claims"]),
+    ]
+    for family, members in FAMILIES.items():
+        lines += [
+            "",
+            f"## Faults: {family}",
+            "",
+            "| explainer | fault | checks red by name | by claims | by default | axioms |",
+            "|---|---|--:|--:|--:|---|",
+            *(_row(fault, results[fault.id]) for fault in members),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(label: str, faults: Sequence[Fault], by_way: Mapping[str, Sequence[Fault]]) -> str:
+    shares = []
+    for way in WAYS:
+        number = sum(fault in by_way[way] for fault in faults)
+        shares.append(f"{number} ({number / len(faults):.0%})")
+    return f"| {label} | {len(faults)} | {' | '.join(shares)} |"
+
+
+def _row(fault: Fault, red: Red) -> str:
+    sums = " | ".join(str(sum(red[way].values())) for way in WAYS)
+    axioms = ", ".join(f"{name} {count}" for name, count in sorted(red["name"].items(), key=lambda item: -item[1]))
+    return f"| {fault.explainer} | {fault.name} | {sums} | {axioms or '—'} |"
+
+
+def _list(lines: Iterable[str]) -> list[str]:
+    return [f"- {line}" for line in lines] or ["None."]
+
+
+def main(results: Path, document: Path) -> int:
+    """Write the page. Returns the exit code: 1 if a fault has no result or a share falls short, else 0."""
+    found = stored(results, state_of_the_code())
+    faults = [*UNCHANGED, *(fault for family in FAMILIES.values() for fault in family)]
+    if missing := [fault.id for fault in faults if fault.id not in found]:
+        print(f"{len(missing)} faults have no result in {results}, such as {missing[0]}: run make power again")
+        return 1
+    document.write_text(page(found))
+    shares = {way: share_red(found, way) for way in WAYS}
+    print(f"{document}: " + ", ".join(f"{share:.1%} red by {way}" for way, share in shares.items()))
+    return int(any(shares[way] < least for way, least in LEAST.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

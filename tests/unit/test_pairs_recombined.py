@@ -1,0 +1,45 @@
+"""Recurrences, log-sum-exp, attention in other orders and rollout: closed forms hold for other seeds and types."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.plan import plan
+from faithcheck.explainers import builtin_explainers
+from faithcheck.models import registered_pairs
+
+ALL = {"attnlrp", "cplrp", "blockwise_lrp"}
+VIOLATING = {
+    "recurrence.gated_update": ALL,
+    "recurrence.selective_scan": ALL,
+    "log_sum_exp.stable": {*ALL, "epsilon_lrp"},
+    "log_sum_exp.stable_attached": {*ALL, "epsilon_lrp"},
+    "online_softmax.two_chunks": ALL,
+    "kernel_attention.normalised": ALL,
+    "rollout.dead_head": {"attention_rollout"},
+    "rollout.reversed_tokens": {"attention_rollout"},
+}
+
+
+@pytest.mark.parametrize("name", VIOLATING)
+@pytest.mark.parametrize("settings", [Settings(seed=1), Settings(seed=2, dtype=torch.float32)])
+def test_the_closed_forms_hold_for_other_seeds_and_types(name, settings):
+    pair = registered_pairs()[name]
+    explainers = [builtin_explainers()[explainer] for explainer in VIOLATING[name]]
+    for check in plan("invariance", explainers, [pair]):
+        record = check.run(settings)
+        assert record.status == "predicted violation", record
+        assert record.gap > 0.01, "far from round-off"
+
+
+@pytest.mark.parametrize("name", VIOLATING)
+def test_a_closed_form_of_the_other_sign_is_refuted(name):
+    pair = registered_pairs()[name]
+    for explainer in VIOLATING[name]:
+        expected = pair.expected["invariance", explainer]
+        wrong = replace(expected, predict=lambda f, g, case, right=expected.predict: -right(f, g, case))
+        wrong_pair = replace(pair, expected={("invariance", explainer): wrong})
+        (check,) = plan("invariance", [builtin_explainers()[explainer]], [wrong_pair])
+        assert check.run(Settings()).status == "inconclusive"
