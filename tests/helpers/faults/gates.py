@@ -89,13 +89,6 @@ MASK_GATE = [
             "a head counts less the more there are",
         ),
         (
-            "padding attributed",
-            ONE_PASS,
-            "(model, case) * case.unpadded",
-            "(model, case) + ~case.unpadded",
-            "values at padding",
-        ),
-        (
             "always on the inputs",
             ONE_PASS,
             "not gates_attention(case, self.removal)",
@@ -144,20 +137,6 @@ FINITE_MASK_GATE = [
             "[:, -features:]",
             ".roll(1, 1)[:, -features:]",
             "the neighbour's row is left out",
-        ),
-        (
-            "the sign, inputs",
-            "gates.input_gates:gradient_times_difference",
-            "return per_feature(",
-            "return -per_feature(",
-            "−(x − x′) ⊙ ∂f",
-        ),
-        (
-            "padding attributed",
-            ONE_PASS,
-            "(model, case) * case.unpadded",
-            "(model, case) + ~case.unpadded",
-            "values at padding",
         ),
         (
             "the sign, attention",
@@ -322,22 +301,34 @@ READOUT_GATE = [
             "return unchanged",
             "copies read the unchanged values",
         ),
-        (
-            "the sign, inputs",
-            "gates.input_gates:gradient_times_difference",
-            "return per_feature(",
-            "return -per_feature(",
-            "−(x − x′) ⊙ ∂f",
-        ),
-        (
+    )
+]
+
+ONE_PASS_GATES = [
+    *(
+        _fault(
+            gate,
             "padding attributed",
             ONE_PASS,
             "(model, case) * case.unpadded",
             "(model, case) + ~case.unpadded",
             "values at padding",
-        ),
-    )
+        )
+        for gate in ("mask_gate", "finite_mask_gate", "readout_gate")
+    ),
+    *(
+        _fault(
+            gate,
+            "the sign, inputs",
+            "gates.input_gates:gradient_times_difference",
+            "return per_feature(",
+            "return -per_feature(",
+            "−(x − x′) ⊙ ∂f",
+        )
+        for gate in ("finite_mask_gate", "readout_gate")
+    ),
 ]
+"""Faults of what the gates of one pass have in common."""
 
 UNDER_A_MASK = [
     Fault(
@@ -350,4 +341,4 @@ UNDER_A_MASK = [
     if type(faulty.correct) is not MaskedOut
 ]
 
-FAULTS = [*UNDER_A_MASK, *MASK_GATE, *FINITE_MASK_GATE, *GROUPED_MASK_GATE, *READOUT_GATE]
+FAULTS = [*UNDER_A_MASK, *MASK_GATE, *FINITE_MASK_GATE, *GROUPED_MASK_GATE, *READOUT_GATE, *ONE_PASS_GATES]
