@@ -32,6 +32,7 @@ from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.reports import results
 from faithcheck.reports.options import OptionError, explainers
 from faithcheck.reports.options.device import choose_device
+from faithcheck.reports.options.explainer_timeout import choose_timeout
 from faithcheck.reports.options.isolate import refuse_what_ends_a_process
 from faithcheck.reports.pages import alignment
 from faithcheck.reports.results import Json
@@ -60,6 +61,7 @@ class AlignRequest:
     cache: Path | None = None
     allow_pickle: bool = False
     isolate: bool = False
+    explainer_timeout: float | None = None
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,11 @@ def prepare(request: AlignRequest) -> Prepared:
         examples = model.encode(data.texts)
     chunk, reason = choose_chunk(request, [len(example) for example in examples])
     setup = evaluate.AlignmentSettings(
-        choose_removal(request, model, examples), chunk, request.max_tokens, request.seed
+        choose_removal(request, model, examples),
+        chunk,
+        request.max_tokens,
+        request.seed,
+        choose_timeout(request.explainer_timeout),
     )
     return Prepared(model, data, examples, setup, reason, request.cache or cache_folder() / "alignment")
 

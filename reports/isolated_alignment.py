@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from faithcheck.axioms.alignment import evaluate
-from faithcheck.axioms.engine.isolation.isolated_checks import WITHOUT_LIMIT
+from faithcheck.axioms.engine.isolation.isolated_checks import killed_after
 from faithcheck.axioms.engine.isolation.worker import Limits, TaskFailed, Worker, WorkerEnded
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.reports.alignment_request import AlignRequest, Prepared, choose_explainers, prepare
@@ -43,7 +43,7 @@ class IsolatedPasses:
             self._worker, self._current = Worker(Limits()), explainer.name
         arguments = {"request": self._options, "explainer": self._specs[explainer.name], "number": number}
         try:
-            return self._worker.call(measure_batch, arguments, WITHOUT_LIMIT)
+            return self._worker.call(measure_batch, arguments, killed_after(settings.timeout))
         except WorkerEnded as end:
             self._worker, reason = None, str(end)
         except TaskFailed as error:

@@ -27,6 +27,7 @@ from faithcheck.axioms.engine.error_text import error_text, message_text, safe_t
 from faithcheck.axioms.engine.interruption import interruptible
 from faithcheck.axioms.engine.left_behind import RANDOM, restored
 from faithcheck.axioms.engine.model_snapshot import ModelSnapshot
+from faithcheck.axioms.engine.time_limit import time_limit
 from faithcheck.explainers.attention_rollout import AttentionRollout
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
@@ -91,12 +92,14 @@ class AlignmentSettings:
         chunk: how many neighbouring features the curves remove at once; LOO removes single ones.
         max_tokens: the most features in one forward pass, padding included.
         seed: of the bootstrap.
+        timeout: the seconds that an explainer may take for a batch; None: no limit.
     """
 
     removal: Removal
     chunk: int = 1
     max_tokens: int = MAX_TOKENS
     seed: int = 0
+    timeout: float | None = None
 
 
 @dataclass(frozen=True)
@@ -200,7 +203,7 @@ def align(
         model: an `nn.Module` with a method ``case(examples)``.
         examples: from its ``encode``.
         explainers: the explainers; Leave-One-Out must be among them for correlations with it.
-        settings: removal, chunk, memory.
+        settings: removal, chunk, memory, time limit.
         folder: of the stores, one file per explainer.
         advance: called with the explainer's name and the number of examples done since the last call.
         measure_batch: measures a batch in place of `measure`, with its arguments and its results.
@@ -342,7 +345,11 @@ def measure(
 
     def records() -> Json:
         nonlocal traces, caught
-        with restored(loaded.snapshot) as traces, warnings.catch_warnings(record=True) as caught:
+        with (
+            restored(loaded.snapshot) as traces,
+            time_limit(settings.timeout),
+            warnings.catch_warnings(record=True) as caught,
+        ):
             warnings.simplefilter("always")
             _seed(number)
             attribution = attribution_of(explainer, loaded.model, case)

@@ -20,7 +20,7 @@ from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.reports import results
 from faithcheck.reports.alignment_request import DTYPES, AlignRequest, measure
 from faithcheck.reports.commands import output
-from faithcheck.reports.commands.arguments import PAGE, positive_integer, seed
+from faithcheck.reports.commands.arguments import PAGE, positive_integer, positive_number, seed
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.loading import import_from_current_folder
 from faithcheck.reports.pages import alignment
@@ -130,6 +130,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--isolate",
             {"action": "store_true"},
             "run each explainer in a process of its own: a crash or os._exit there ends that explainer alone",
+        ),
+        (
+            "--explainer-timeout",
+            {"type": positive_number, "metavar": "SECONDS"},
+            "stop an explainer that takes longer for a batch: its row is an error",
         ),
         ("--allow-pickle", {"action": "store_true"}, "also load weights stored as pickle, pytorch_model.bin"),
     ):

@@ -186,8 +186,7 @@ def undisturbed_alignment(model, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("saboteurs", "options"),
-    # align has no time limit of its own: a saboteur that never returns would be ended after an hour.
-    [(BESIDE, []), ([saboteur for saboteur in FATAL if saboteur.name != "spins"], ["--isolate"])],
+    [(BESIDE, []), (FATAL, ["--isolate", "--explainer-timeout=20"])],
     ids=["beside", "fatal"],
 )
 def test_in_align_and_from_its_cache(saboteurs, options, model, undisturbed_alignment, tmp_path):

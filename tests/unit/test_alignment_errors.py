@@ -55,6 +55,13 @@ class Leaves(GradientTimesInput):
         model.model.classifier.weight.data.mul_(2)
         return attribution
 
+class Waits:
+    name = "waits"
+
+    def attribute(self, model, case):
+        while True:
+            pass
+
 exits = Raises("exits", SystemExit(0))
 own = Raises("own", Own("mine"))
 generator = Raises("generator", GeneratorExit())
@@ -118,6 +125,13 @@ def test_align_reports_every_explainer_that_raises_and_measures_the_others(argum
     for page in ("all.html", "all.md"):
         assert "11 explainers failed" in (tmp_path / page).read_text()
     assert "own was not measured: it raised Own: mine" in capsys.readouterr().out
+
+
+def test_a_batch_that_takes_longer_than_the_limit_is_an_error_of_its_explainer(arguments, module, tmp_path):
+    limit = ["--explainer-timeout=3", "--json=limited.json"]  # LOO takes a hundredth of it
+    assert main([*arguments, f"--explainer={module}:Waits", *limit]) == 1
+    rows = {row["name"]: row for row in json.loads((tmp_path / "limited.json").read_text())["explainers"]}
+    assert rows["waits"]["refused"] == "it raised TimedOut: still running after 3 s: stopped by the time limit"
 
 
 def test_align_names_what_was_left_behind_also_from_the_cache(arguments, module, tmp_path, capsys):

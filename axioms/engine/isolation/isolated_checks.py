@@ -71,11 +71,10 @@ class Isolation:
         name = check.explainer.name
         if self._ended[name] >= MOST_ENDED:
             return check.not_run(settings, f"{name} has ended {MOST_ENDED} processes before this check")
-        seconds = WITHOUT_LIMIT if settings.timeout is None else 2 * settings.timeout + BEYOND_LIMIT
         try:
             if name not in self._workers or self._workers[name].closed:
                 self._workers[name] = Worker(self.limits)
-            answer = self._workers[name].call(run_check, self._request(check, settings), seconds)
+            answer = self._workers[name].call(run_check, self._request(check, settings), killed_after(settings.timeout))
             record = Record(**answer | {"rules": tuple(answer["rules"])})  # JSON has lists in place of tuples
         except WorkerEnded as end:
             self._ended[name] += 1
@@ -110,6 +109,11 @@ class Isolation:
             "checkpoint": self.checkpoint,
             "data": self.data,
         }
+
+
+def killed_after(timeout: float | None) -> float:
+    """The seconds after which a process that does not answer is killed; ``timeout``: the user's limit, if any."""
+    return WITHOUT_LIMIT if timeout is None else 2 * timeout + BEYOND_LIMIT
 
 
 def _without_libraries(log: str) -> str:
