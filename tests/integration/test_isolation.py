@@ -120,6 +120,15 @@ def test_an_explainer_that_is_held_to_a_built_in_one_is_so_in_its_process():
     assert [record.expected for record in plain] == ["VIOLATES"]
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C interrupts, also in a run that a shell started in the background, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_process_and_the_next_check_starts_another(isolated):
     isolation = isolated(spec("interrupts_the_parent"))
     for _ in range(2):
