@@ -21,6 +21,8 @@ TYPED := axioms explainers models reports
 
 # After the install nothing needs the network. With this variable, no library tries to use it.
 export HF_HUB_OFFLINE := 1
+# With it, each of the many processes that the tests start would compile faithcheck again.
+unexport PYTHONDONTWRITEBYTECODE
 # The models are small. On a busy machine, a thread that spins while it waits takes more time than the work itself.
 export OMP_WAIT_POLICY := PASSIVE
 
