@@ -98,7 +98,7 @@ class Run:
             seed=option.seed,
             device=choose_device(option.device),
             timeout=choose_timeout(option.explainer_timeout),
-            isolation=choose_isolation(option.isolate, option.explainer, option.checkpoint, option.data_dir),
+            isolation=choose_isolation(option.isolate, option.explainer, option.checkpoint),
         )
         self.checkpoint = choose_checkpoint(option.checkpoint)
         self.explainers: list[Explainer] = hold_like(option.like, option.explainer, choose_explainers(option.explainer))

@@ -65,6 +65,11 @@ def use_folder(path: str | Path | None) -> None:
     _folder = folder
 
 
+def folder() -> Path | None:
+    """The folder that `use_folder` chose in this process; None for the bundled set."""
+    return _folder
+
+
 def source() -> str:
     """The source of digits in this process, in words."""
     if _folder is None:

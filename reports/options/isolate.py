@@ -12,9 +12,7 @@ from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.explainers import choose_explainers
 
 
-def choose_isolation(
-    isolate: bool, specs: Sequence[str], checkpoint: Sequence[str] = (), data: str | None = None
-) -> Isolation | None:
+def choose_isolation(isolate: bool, specs: Sequence[str], checkpoint: Sequence[str] = ()) -> Isolation | None:
     """The processes of the explainers, each of which has loaded its explainer; None without the option.
 
     Call it before an explainer is loaded in this process, which loading could end.
@@ -23,7 +21,6 @@ def choose_isolation(
         isolate: the option.
         specs: those of ``--explainer``; without any, all built-in explainers.
         checkpoint: the paths of ``--checkpoint``.
-        data: the folder of ``--data-dir``.
 
     Raises:
         OptionError: an explainer cannot be loaded, or loading it ends its process; or this system has no such
@@ -31,7 +28,7 @@ def choose_isolation(
     """
     if not isolate:
         return None
-    isolation = Isolation(list(checkpoint), data)
+    isolation = Isolation(list(checkpoint))
     for spec in specs or builtin_explainers():
         with _refusing(spec):
             isolation.add(spec)

@@ -15,6 +15,7 @@ import torch
 from faithcheck.axioms.engine.isolation.channel import Json
 from faithcheck.axioms.engine.isolation.worker import Limits, TaskFailed, Worker, WorkerEnded
 from faithcheck.axioms.engine.record import Record
+from faithcheck.models.data import handwritten_digits
 
 if TYPE_CHECKING:
     from faithcheck.axioms.engine.check import Check, Settings
@@ -35,12 +36,10 @@ class Isolation:
 
     Attributes:
         checkpoint: the paths of ``--checkpoint``, whose pairs a process registers.
-        data: the folder of ``--data-dir``.
         limits: what a process may take.
     """
 
     checkpoint: list[str] = field(default_factory=list)
-    data: str | None = None
     limits: Limits = field(default_factory=Limits)
     _specs: dict[str, str] = field(default_factory=dict, init=False)
     _workers: dict[str, Worker] = field(default_factory=dict, init=False)
@@ -107,7 +106,7 @@ class Isolation:
             "device": str(settings.device),
             "timeout": settings.timeout,
             "checkpoint": self.checkpoint,
-            "data": self.data,
+            "data": None if (folder := handwritten_digits.folder()) is None else str(folder),
         }
 
 
@@ -172,8 +171,6 @@ def _explainer(spec: str) -> Explainer:
 
 @functools.cache
 def _use_data(folder: str | None) -> None:
-    from faithcheck.models.data import handwritten_digits
-
     handwritten_digits.use_folder(folder)
 
 
