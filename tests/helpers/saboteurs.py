@@ -39,7 +39,6 @@ class Saboteur:
     Attributes:
         name: its name.
         act: the damage, by the model and the case.
-        forges: whether it can make its own checks green: they run in its process. It can make no other explainer's.
         needs_process: whether nothing within the process can survive it or undo it, so that it needs its own.
         first: whether it acts before it explains.
         claims: as for any explainer.
@@ -49,7 +48,6 @@ class Saboteur:
     act: Act
     needs_process: bool = False
     first: bool = False
-    forges: bool = False
     claims: frozenset[str] = frozenset({"invariance", "determinism"})
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
@@ -215,7 +213,7 @@ SABOTEURS = (
     Saboteur("spins", spins, needs_process=True),
     Saboteur("takes_memory", memory, needs_process=True),
     Saboteur("forks", forks, needs_process=True),
-    Saboteur("patches_the_suite", measurements_patched, needs_process=True, forges=True),
+    Saboteur("patches_the_suite", measurements_patched, needs_process=True),
 )
 
 EXPLAINERS = SimpleNamespace(**{saboteur.name: saboteur for saboteur in SABOTEURS})
