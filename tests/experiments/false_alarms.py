@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -57,23 +58,18 @@ def check_all(seed: int, dtype: str, pattern: str) -> dict[str, Any]:
     from faithcheck.models import registered_pairs
     from faithcheck.tests.helpers.rewritings import rewritings
 
-    explainers = [(explainer, "") for explainer in builtin_explainers().values()]
-    explainers += [(rewriting, rewriting.by) for rewriting in rewritings()]
+    explainers = [*builtin_explainers().values(), *rewritings()]
     settings = Settings(seed, getattr(torch, dtype))
     counts, margins, red = Counter[str](), dict[str, float](), []
-    for name in fnmatch.filter(registered_pairs(), pattern):
-        pair = registered_pairs()[name]
-        for explainer, by in explainers:
-            for axiom in AXIOMS:
-                if by and not AXIOMS[axiom].needs_explainer:
-                    continue  # it is about the pair alone
-                for check in plan(axiom, [explainer], [pair]):
-                    record = check.run(settings)
-                    counts[record.status] += 1
-                    if record.status in statuses.RED:
-                        red.append({"check": record.id, "by": by, "gap": record.gap, "tol": record.tol})
-                    elif record.status == "holds" and record.gap:
-                        margins[axiom] = min(margins.get(axiom, math.inf), record.tol / record.gap)
+    pairs = registered_pairs()
+    for name, axiom in product(fnmatch.filter(pairs, pattern), AXIOMS):
+        for check in plan(axiom, explainers, [pairs[name]]):
+            record = check.run(settings)
+            counts[record.status] += 1
+            if record.status in statuses.RED:
+                red.append({"check": record.id, "gap": record.gap, "tol": record.tol})
+            elif record.status == "holds" and record.gap:
+                margins[axiom] = min(margins.get(axiom, math.inf), record.tol / record.gap)
     return {"counts": counts, "margins": margins, "red": red}
 
 
