@@ -328,7 +328,7 @@ def measure(
         loaded: the model.
         examples: of the batch.
         explainer: the explainer.
-        settings: removal, chunk, memory.
+        settings: removal, chunk, memory, time limit.
         number: of the batch; random numbers follow from it, so that a resumed run draws the same.
 
     Returns:
