@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff
+from faithcheck.axioms.engine.verdicts import Measurement, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case, output_difference
 
@@ -18,7 +19,8 @@ from faithcheck.models.case import Case, output_difference
 def completeness(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far an attribution's sum is from the difference of the target output.
 
-    ``values`` is Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``; ``gap`` is relative to the larger of the two sides, in [0, 2].
+    ``values`` is Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``; ``gap`` is relative to the larger of the two sides, in [0, 2],
+    beyond the round-off of sums, see `gap_beyond_roundoff`: either side may cancel.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
@@ -27,4 +29,5 @@ def completeness(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
     total, difference = attribution.double().sum(1), output_difference(model, case).double()
     values = total - difference
     scale = torch.stack([total, difference], 1)
-    return Measurement(relative_gap(values, scale), tolerance(case.inputs), values, scale)
+    gap, detail = gap_beyond_roundoff(values.unsqueeze(1), scale, case, model)
+    return Measurement(gap, tolerance(case.inputs), values, scale, detail=detail)

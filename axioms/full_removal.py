@@ -28,7 +28,7 @@ def removes_otherwise(explainer: Explainer) -> str | None:
     "full_removal",
     "where the output is linear in what a removal changes, attributions are Leave-One-Out",
     not_applicable=removes_otherwise,
-    subjects=("probe.attention",),
+    subjects=("probe.affine", "probe.attention", "probe.linear"),
 )
 def full_removal(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far an attribution is from f(x) − f(x without i).

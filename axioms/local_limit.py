@@ -42,13 +42,13 @@ NOT_CONVERGED = 1e-3
     "local_limit",
     "attributions are the change under removal of a small part, per part",
     not_applicable=removes_otherwise,
-    subjects=("control.mlp",),
-    expected={
-        ("gradient_x_input", "control.mlp.f"): Expectation("HOLDS", "the derivative along x, and the baseline is 0"),
-        ("loo", "control.mlp.f"): Expectation(
+    subjects=("control.mlp", "control.bert", "probe.linear", "probe.tokens"),
+    expected=dict.fromkeys(
+        (("loo", f"{subject}.f") for subject in ("control.mlp", "control.bert", "probe.tokens")),
+        Expectation(
             "VIOLATES", "the chord to the baseline, not the tangent", lambda f, x: leave_one_out(f, x) - tangent(f, x)
         ),
-    },
+    ),
 )
 def local_limit(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far an attribution is from the limit.

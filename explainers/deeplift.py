@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from faithcheck.explainers.builtin import builtin
+from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.modified_gradient import modified
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
@@ -31,6 +32,7 @@ from faithcheck.explainers.lrp.rules.products import constant_factor_rule
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case
+from faithcheck.models.expectation import Expectations
 
 
 def quotient_by_constant_rule(call: OperationCall) -> Any:
@@ -89,6 +91,7 @@ class DeepLiftRescale:
     )
     label: ClassVar[str] = "DeepLIFT (rescale)"
     summary: ClassVar[str] = "DeepLIFT's rescale rule from the baseline; Shrikumar et al. 2017"
+    expected: ClassVar[Expectations] = ON_LINEAR_MODELS
 
     @property
     def settings(self) -> str:

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.builtin import builtin
+from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
 from faithcheck.explainers.protocol import input_gradient, per_feature, replacement_value
 from faithcheck.models.case import Case, output_difference
+from faithcheck.models.expectation import Expectations, expect
 
 
 class CompletenessWarning(UserWarning):
@@ -31,6 +33,14 @@ class GradientTimesInput:
     claims: frozenset[str] = frozenset(
         "invariance dummy linearity symmetry scale determinism batching precision randomisation".split()
     )
+    expected: ClassVar[Expectations] = {
+        **ON_LINEAR_MODELS,
+        **expect(
+            "local_limit",
+            "control.mlp.f control.bert.f probe.tokens.f",
+            "the derivative along x, and the baseline is 0",
+        ),
+    }
 
     @property
     def settings(self) -> str:
@@ -58,6 +68,7 @@ class IntegratedGradients:
 
     label: ClassVar[str] = "Integrated Gradients"
     summary: ClassVar[str] = "gradients on the path from a baseline, integrated; Sundararajan, Taly & Yan 2017"
+    expected: ClassVar[Expectations] = ON_LINEAR_MODELS
 
     steps: int = 32
     baseline: str | None = None

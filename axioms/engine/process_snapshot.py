@@ -47,6 +47,7 @@ from faithcheck.axioms.engine.namespaces import (
 from faithcheck.models.case import Case
 
 RANDOM = "random state"
+_PRINTING: Any = cast(Any, torch)._tensor_str.PRINT_OPTS
 
 
 def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
@@ -105,6 +106,8 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         lambda: (logging.root.manager.disable, logging.root.level),
         lambda value: _set_logging(*value),
     ),
+    "printing of torch": (lambda: dict(vars(_PRINTING)), lambda value: vars(_PRINTING).update(value)),
+    "printing of NumPy": (np.get_printoptions, lambda value: np.set_printoptions(**value)),
     "environment variables": (lambda: dict(os.environ), lambda value: put_back(os.environ, value)),
     "warnings filters": (lambda: list(warnings.filters), lambda before: _set_filters(before)),
 }

@@ -166,7 +166,7 @@ def expect_masked(oracle: exact.OracleMap, of_inputs: ClosedForm, **least_r: flo
     )
     result |= expect(
         "local_limit",
-        "control.mlp.f",
+        "control.mlp.f control.bert.f probe.tokens.f",
         "removed by the baseline: the tangent" if tangent else "slopes half way to the baseline",
         predict=None if tangent else missed,
     )

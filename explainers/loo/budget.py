@@ -32,6 +32,7 @@ from faithcheck.explainers.gates.gate_effects import without_own_row
 from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS
 from faithcheck.explainers.gates.grouped_mask_gate import assign_groups, combine_own_and_others, own_and_other_groups
 from faithcheck.explainers.gates.input_gates import input_gate_effects
+from faithcheck.explainers.loo.budget_expectations import TWO_FIFTHS
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import (
     AttentionMask,
@@ -43,6 +44,7 @@ from faithcheck.explainers.loo.removal import (
 )
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case, select_target
+from faithcheck.models.expectation import Expectations
 
 ERROR_SAMPLE = 4
 """How many of the last removed features measure the error of the features that were not removed."""
@@ -119,6 +121,12 @@ class BudgetedLeaveOneOut:
         """
         claims = GATE_CLAIMS | {"full_removal"}
         return claims if self.error is None else claims - {"scale"}
+
+    @property
+    def expected(self) -> Expectations:
+        """What theory expects on the suite's models: closed forms of the default budget."""
+        settings = (self.budget, self.error, self.correlation, self.removal)
+        return TWO_FIFTHS if settings == (0.4, None, None, None) else {}
 
     @property
     def settings(self) -> str:

@@ -49,8 +49,7 @@ to the forms of activations, softmaxes and norms above. It is not invariant, by 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import mul
 from typing import Any
@@ -82,7 +81,7 @@ from faithcheck.explainers.lrp.provenance import (
 from faithcheck.explainers.lrp.rules.activations import identity_rule
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models.case import Case
-from faithcheck.models.expectation import Expectation
+from faithcheck.models.expectation import Expectations
 
 FUNCTIONS_OF_ONE_VALUE = operations_with(Trait.ONE_VALUE, without=(Trait.MODULE, Trait.REARRANGEMENT))
 
@@ -249,7 +248,10 @@ def from_zero(call: OperationCall, function: FunctionOfRoot, value: Tensor) -> T
 class Blockwise(LRP):
     """LRP by the rules of `BlockRules`, with a new provenance table for every forward pass."""
 
-    expected: Mapping[tuple[str, str], Expectation] = field(default_factory=lambda: EXPECTED)
+    @property
+    def expected(self) -> Expectations:
+        """What theory expects on the suite's models."""
+        return {**EXPECTED, **super().expected}
 
     def propagate(
         self, model: nn.Module, case: Case, mode: type[Propagation] = Propagation

@@ -25,12 +25,14 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.operations import operation_name
 from faithcheck.explainers.lrp.rules.norms import layer_norm_rule
 from faithcheck.explainers.lrp.rules_met import record_rules
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case, select_target
+from faithcheck.models.expectation import Expectations
 
 
 class Propagation(TorchFunctionMode):
@@ -207,6 +209,11 @@ class LRP:
     def __post_init__(self) -> None:
         if self.epsilon < 0:
             raise ValueError(f"epsilon must be at least 0, got {self.epsilon}")
+
+    @property
+    def expected(self) -> Expectations:
+        """What Eq. 1 gives on a linear model; a stabiliser takes a share."""
+        return {} if self.epsilon else ON_LINEAR_MODELS
 
     @property
     def settings(self) -> str:

@@ -298,3 +298,16 @@ def leave_one_out_of_one_layer(example: Example) -> Tensor:
     """Σ_h a_h (v_h − o_h)·w_h / (1 − a_h)."""
     contrast, weight = contrasts(example)
     return (contrast / (1 - weight)).sum(0)
+
+
+def rollout(example: Example) -> Tensor:
+    """Attention Rollout: the row that is read of Π ½(A + I), the last layer first, A the mean over heads."""
+    product = torch.eye(len(example.inputs)).to(example.inputs)
+
+    def multiply(layer: int, weights: Tensor) -> Tensor:
+        nonlocal product
+        product = (weights.mean(0) @ product + product) / 2
+        return weights
+
+    run(example, multiply)
+    return product[example.row]

@@ -112,6 +112,17 @@ class WithConstants(nn.Module):
         return logits
 
 
+def even(inputs: Tensor) -> Tensor:
+    """|x₁| + x₂², which falls as a negative x rises: ``(batch, 2)`` to ``(batch, 1)``."""
+    x1, x2 = inputs.unbind(1)
+    return (x1.abs() + x2.square()).unsqueeze(1)
+
+
+def affine(bias: bool = True) -> nn.Module:
+    """An affine function of 12 features, two numbers each: ``(batch, 12, 2)`` to ``(batch, 2)``."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(24, 2, bias))
+
+
 def tied_perceptron() -> nn.Module:
     """A perceptron of four features: the first two have equal weights, the third has weights 0."""
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))

@@ -19,6 +19,7 @@ from faithcheck.models.networks import masked_attention_closed_forms as exact
 from faithcheck.models.networks.masked_attention import OUTPUTS, WIDTH, MaskedAttention
 from faithcheck.models.pair import Build, MakeCase, Pair, register
 from faithcheck.models.pairs.cases import generator
+from faithcheck.models.pairs.control import OF_EVERY_FUNCTION
 from faithcheck.models.pairs.copies import copies
 
 ONE_LAYER = frozenset({"full_removal", "local_limit"})
@@ -76,7 +77,18 @@ OF_TWO_LAYERS: Expectations = expect(
 LENGTHS = 6, 6, 5, 5, 4, 4, 6, 6
 
 masked("one_head", stack(1, 1), texts(5, 4, 3), ONE_LAYER, OF_ONE_LAYER)
-masked("padded", stack(1, 2), texts(6, 5, 4, 3, special=1), ONE_LAYER, OF_ONE_LAYER)
+NOTHING_FROM_PADDING = expect(
+    "batching",
+    f"{OF_EVERY_FUNCTION} attention_rollout",
+    "masked keys weigh exactly 0: nothing goes to padding or comes from it",
+)
+masked(
+    "padded",
+    stack(1, 2),
+    texts(6, 5, 4, 3, special=1),
+    ONE_LAYER | {"batching"},
+    {**OF_ONE_LAYER, **NOTHING_FROM_PADDING},
+)
 masked("causal", stack(1, 2, True), texts(6, 5, 4, special=1, read_last=True), frozenset({"full_removal"}), {})
 masked("two_layers", stack(2, 2), texts(*LENGTHS, special=1), TWO_LAYERS, OF_TWO_LAYERS)
 masked("two_causal_layers", stack(2, 2, True), texts(*LENGTHS, special=1, read_last=True), TWO_LAYERS, OF_TWO_LAYERS)

@@ -83,22 +83,39 @@ operation_pair(
 
 
 def heads(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of four tokens of width 2, linear in the features: ``(batch, 4, 2)`` each."""
-    width = x.view(-1, 4, 2)
-    query, key, value = (width @ constant(x, 3, 2, 2)[i] for i in range(3))
+    """Queries, keys and values of four tokens of width 2, linear in the features: ``(batch, 4, 2)`` each.
+
+    They are so small that the softmax of large random inputs keeps its digits in float32.
+    """
+    tokens = x.view(-1, 4, 2) / 4
+    query, key, value = (tokens @ constant(x, 3, 2, 2)[i] for i in range(3))
     return query, key, value
 
 
+def masks(x: Tensor) -> tuple[None, Tensor, Tensor]:
+    """No mask, one that hides a token from each, and one that adds numbers to the logits, ``(4, 4)``."""
+    return None, ~torch.eye(4, dtype=torch.bool, device=x.device), constant(x, 4, 4)
+
+
+def in_one_operation(x: Tensor) -> Tensor:
+    """softmax(QKᵀ/√d + mask) V with each mask, ``(batch, 12, 2)``."""
+    attend = functional.scaled_dot_product_attention
+    return torch.cat([attend(*heads(x), attn_mask=mask) for mask in masks(x)], 1)
+
+
 def eager(x: Tensor) -> Tensor:
-    """softmax(QKᵀ/√d) V in single operations."""
+    """The same in single operations; a token that is hidden has the least logit that its type has."""
     query, key, value = heads(x)
-    return torch.softmax(query @ key.transpose(1, 2) / 2**0.5, -1) @ value
+    logits = query @ key.transpose(1, 2) / 2**0.5
+    _, shown, added = masks(x)
+    hidden = logits.masked_fill(~shown, torch.finfo(x.dtype).min)
+    return torch.cat([torch.softmax(z, -1) @ value for z in (logits, hidden, logits + added)], 1)
 
 
 operation_pair(
     "attention",
     {
-        "scaled_dot_product_attention": Written(lambda x: functional.scaled_dot_product_attention(*heads(x)), eager),
+        "scaled_dot_product_attention": Written(in_one_operation, eager),
         "softmax": Written(
             lambda x: torch.softmax(x, 1) * constant(x, FEATURES),
             lambda x: torch.softmax(x + constant(x, 1), 1) * constant(x, FEATURES),

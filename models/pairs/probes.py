@@ -7,6 +7,7 @@ reach an example's padding or come from it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -18,6 +19,8 @@ from faithcheck.models.networks.probes import (
     Probe,
     TokenAttention,
     WithConstants,
+    affine,
+    even,
     loss_at_softmax,
     loss_to_constants,
     missed_change,
@@ -39,6 +42,7 @@ from faithcheck.models.pairs.copies import copies
 from faithcheck.models.pairs.product import LRP_OF_PRODUCTS
 
 COMPLETE_ALONG_A_PATH = "loo integrated_gradients deeplift_rescale"
+GATES = "mask_gate finite_mask_gate grouped_mask_gate readout_gate budgeted_loo"
 OF_EVERY_NETWORK = f"{OF_EVERY_FUNCTION} deeplift_rescale epsilon_lrp"
 points = partial(random_points, 5)  # points(features) is a pair's ``case`` of five rows
 
@@ -47,6 +51,12 @@ def on_both_sides_of_saturation(seed: int, dtype: torch.dtype, device: torch.dev
     """x = 2, at which the ReLU is off, ½ and −1; baseline 0."""
     inputs = torch.tensor([[2.0], [0.5], [-1.0]]).to(device, dtype)
     return Case(inputs, torch.zeros(3, dtype=torch.int64, device=device), torch.zeros_like(inputs))
+
+
+def away_from_baseline(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
+    """Five points of 12 features, two numbers each, and a random baseline."""
+    case = random_points(5, 12, 2)(seed, dtype, device)
+    return replace(case, baseline=case.inputs.roll(1, 0) / 2)
 
 
 def probe(name: str, build: Build, case: MakeCase, axioms: str, expected: Expectations) -> None:
@@ -77,7 +87,7 @@ probe(
     "perceptron",
     copies(tied_perceptron),
     points(4),
-    "dummy symmetry",
+    "completeness dummy symmetry",
     {
         **expect("dummy", OF_EVERY_NETWORK, "a weight of 0 passes nothing on"),
         **expect("symmetry", OF_EVERY_NETWORK, "equal weights and values are treated alike"),
@@ -120,6 +130,34 @@ probe(
     {
         **expect("dummy", OF_EVERY_NETWORK, "the function is linear and has no term in the feature of value 0"),
         **expect("dummy", ROLLOUT, "attention of ½A₁₄ goes to a value of 0", predict=rollout_of_valueless_feature),
+    },
+)
+probe(
+    "affine",  # with as many features that some fit the budget of `BudgetedLeaveOneOut`
+    copies(affine),
+    away_from_baseline,
+    "completeness",
+    expect(
+        "completeness",
+        f"{COMPLETE_ALONG_A_PATH} {GATES}",
+        "w(x − x′), each feature by itself",
+    ),
+)
+probe(
+    "even",
+    copies(lambda: Probe(even)),
+    points(2),
+    "completeness",
+    expect("completeness", COMPLETE_ALONG_A_PATH, "a sum of functions of one feature each"),
+)
+probe(
+    "linear",
+    copies(partial(affine, bias=False)),
+    points(12, 2),
+    "completeness",
+    {
+        **expect("completeness", f"loo {GATES}", "f(x) = w·x: each feature by itself"),
+        **expect("local_limit", f"loo {GATES}", "f(x) = w·x: a part of a feature is as much of its effect"),
     },
 )
 probe(

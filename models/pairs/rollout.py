@@ -4,6 +4,7 @@ Rollout is computed from attention weights, A averaged over heads, and reads one
 
 1. A *dead head*, whose columns of the output map are 0, does not reach the output. Rollout averages its weights all
    the same. If its query is another, the gap is half of the change of its weights' first row, over the number of heads.
+   With two layers it is the change of the product of both layers' ½(A + I).
 2. A model without positions that reads the mean over tokens computes the same of tokens *in reverse order*. Rollout
    reads the row of the position that comes first: token n's in place of token 1's, with its columns in reverse order.
 
@@ -19,8 +20,11 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.networks.masked_attention import MaskedAttention
+from faithcheck.models.networks.masked_attention_closed_forms import of_case, rollout
 from faithcheck.models.pair import equivalent_pair
 from faithcheck.models.pairs.cases import WIDTH, sentences
+from faithcheck.models.pairs.masked_attention import texts
 
 HEADS, HEAD_WIDTH = 2, 4
 
@@ -119,4 +123,40 @@ def reversed_tokens(seed: int, dtype: torch.dtype, device: torch.device) -> tupl
     f = two_heads(seed, dtype, device)
     g = deepcopy(f)
     g.reverse = True
+    return f, g
+
+
+@torch.no_grad()
+def gap_of_dead_heads(f: MaskedAttention, g: MaskedAttention, case: Case) -> Tensor:
+    """Rollout's a_f − a_g on two layers, ``(batch, tokens)``, 0 at padding."""
+    return of_case(rollout)(f, case) - of_case(rollout)(g, case)
+
+
+@equivalent_pair(
+    "rollout.dead_heads",
+    case=texts(6, 5, 4),
+    why="the dead heads' columns of the output maps are 0, so that their queries do not matter",
+    expected={
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("the dead heads' outputs get the gradient 0, and so does everything below them"),
+        **expect(
+            "invariance",
+            "attention_rollout",
+            "a mean over heads counts the dead heads' weights",
+            predict=gap_of_dead_heads,
+        ),
+    },
+    axioms=("invariance",),
+)
+def dead_heads(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """Two layers with a dead head each, and the same with dead heads whose queries have the opposite sign."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        f = MaskedAttention(2, HEADS).to(device, dtype).eval()
+    with torch.no_grad():
+        for i in range(2):
+            f.get_parameter(f"layers.{i}.output.weight")[:, HEAD_WIDTH:] = 0
+        g = deepcopy(f)
+        for i in range(2):
+            g.get_parameter(f"layers.{i}.query.weight")[HEAD_WIDTH:] *= -1
     return f, g

@@ -1,7 +1,9 @@
 """False alarms: how often a correct explainer is red, over seeds, types, threads and instruction sets.
 
-``make alarms`` runs it; the checks of one seed and type are one line of ``build/alarms.jsonl``, so a second run goes on
-where the first stopped. Each process has one setting of threads and instructions, which torch reads when it starts.
+``make alarms`` runs it. The pairs are dealt to `PARTS` parts. The checks of one seed, type and part are one line of
+``build/alarms.jsonl``, so a second run goes on where the first stopped. In the first quarter of the campaign each seed
+and type meets one part, in the next quarter another, so that a campaign that is stopped has met every pair and seed.
+Each process has one setting of threads and instructions, which torch reads when it starts.
 """
 
 from __future__ import annotations
@@ -15,14 +17,29 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from faithcheck.axioms import AXIOMS, plan
+from faithcheck.axioms.engine import statuses
+from faithcheck.axioms.engine.check import Settings
+from faithcheck.explainers.builtin import builtin_explainers
+from faithcheck.models import registered_pairs
+from faithcheck.tests.helpers import rewritings
+from faithcheck.tests.helpers.campaign_results import state_of_the_code, store, stored
+
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "build" / "alarms.jsonl"
 TYPES = ("float64", "float32")
+PARTS = 4
+
+Run = tuple[int, str, int]
+"""A seed, a type and a part of the pairs."""
 
 
 def settings() -> list[dict[str, str]]:
@@ -34,35 +51,23 @@ def settings() -> list[dict[str, str]]:
     ]
 
 
-def runs(seeds: int) -> list[tuple[int, str, dict[str, str]]]:
-    """Every seed with both types; the settings take turns, so that each meets every type."""
+def runs(seeds: int, turn: int) -> Iterator[tuple[Run, dict[str, str]]]:
+    """A quarter of the campaign: every seed with both types and one part. Each setting meets every type and part."""
     environments = settings()
-    return [
-        (seed, dtype, environments[(seed + index) % len(environments)])
-        for seed in range(seeds)
-        for index, dtype in enumerate(TYPES)
-    ]
+    for seed, (index, dtype) in product(range(seeds), enumerate(TYPES)):
+        yield (seed, dtype, (seed + turn) % PARTS), environments[(seed // PARTS + turn + index) % len(environments)]
 
 
-def check_all(seed: int, dtype: str, pattern: str) -> dict[str, Any]:
+def check_all(seed: int, dtype: str, part: int, pattern: str) -> dict[str, Any]:
     """Run every check of the built-in explainers and the re-writings: the counts, the red ones and the margins.
 
     The margin of an axiom is its least tolerance divided by gap, over the checks in which it holds; above 1 is green.
     """
-    import torch
-
-    from faithcheck.axioms import AXIOMS, plan
-    from faithcheck.axioms.engine import statuses
-    from faithcheck.axioms.engine.check import Settings
-    from faithcheck.explainers.builtin import builtin_explainers
-    from faithcheck.models import registered_pairs
-    from faithcheck.tests.helpers.rewritings import rewritings
-
-    explainers = [*builtin_explainers().values(), *rewritings()]
+    explainers = [*builtin_explainers().values(), *rewritings.rewritings()]
     settings = Settings(seed, getattr(torch, dtype))
     counts, margins, red = Counter[str](), dict[str, float](), []
     pairs = registered_pairs()
-    for name, axiom in product(fnmatch.filter(pairs, pattern), AXIOMS):
+    for name, axiom in product(fnmatch.filter(list(pairs)[part::PARTS], pattern), AXIOMS):
         for check in plan(axiom, explainers, [pairs[name]]):
             record = check.run(settings)
             counts[record.status] += 1
@@ -74,26 +79,26 @@ def check_all(seed: int, dtype: str, pattern: str) -> dict[str, Any]:
 
 
 def work(arguments: argparse.Namespace) -> None:
-    """In a process of one setting: the runs that have this setting and no result yet."""
+    """In a process of one setting: the runs of one turn that have this setting and no result yet."""
     mine = {name: os.environ[name] for name in settings()[0]}
-    for seed, dtype, environment in runs(arguments.seeds):
-        if environment == mine and (seed, dtype) not in done():
+    state = campaign(arguments.pairs)
+    found = {(result["seed"], result["dtype"], result["part"]) for result in stored(RESULTS, state)}
+    for (seed, dtype, part), environment in runs(arguments.seeds, arguments.turn):
+        if environment == mine and (seed, dtype, part) not in found:
             started = time.perf_counter()
-            result = check_all(seed, dtype, arguments.pairs)
-            line = {"seed": seed, "dtype": dtype, **environment, **result, "seconds": time.perf_counter() - started}
-            with RESULTS.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            result = check_all(seed, dtype, part, arguments.pairs)
+            seconds = time.perf_counter() - started
+            row = {"seed": seed, "dtype": dtype, "part": part, **environment, **result, "seconds": seconds}
+            store(RESULTS, state, row)
 
 
-def done() -> set[tuple[int, str]]:
-    """The runs that have a result."""
-    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
-    return {(result["seed"], result["dtype"]) for result in map(json.loads, lines)}
+def campaign(pattern: str) -> str:
+    """The state of the code and the pairs that are looked at: results of another campaign do not count."""
+    return f"{state_of_the_code([rewritings])} {pattern}"
 
 
-def report() -> str:
+def report(results: Sequence[Mapping[str, Any]]) -> str:
     """How many checks ran, how many were red, and the least margin of every axiom, by type."""
-    results = [json.loads(line) for line in RESULTS.read_text().splitlines()]
     margins: dict[tuple[str, str], float] = {}
     counts = Counter[str]()
     for result in results:
@@ -109,23 +114,27 @@ def report() -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Start two processes at a time, one for each setting, and print the table."""
+def main() -> int:
+    """Start two processes at a time, one a turn and setting, and print the table. Returns 1 if a check is red."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="how many (default: %(default)s)")
     parser.add_argument("--pairs", default="*", help="only the pairs that match (default: all)")
-    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--turn", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.work:
+    if arguments.turn is not None:
         work(arguments)
-        return
-    RESULTS.parent.mkdir(exist_ok=True)
+        return 0
+
+    def start(turn: int, environment: dict[str, str]) -> None:
+        command = [sys.executable, __file__, *sys.argv[1:], f"--turn={turn}"]
+        subprocess.run(command, env={**os.environ, **environment}, check=True)
+
     with ThreadPoolExecutor(2) as processes:
-        command = [sys.executable, __file__, *sys.argv[1:], "--work"]
-        for ended in processes.map(lambda e: subprocess.run(command, env={**os.environ, **e}), settings()):
-            ended.check_returncode()
-    print(report())
+        list(processes.map(start, *zip(*product(range(PARTS), settings()), strict=True)))  # raises what start raises
+    results = stored(RESULTS, campaign(arguments.pairs))
+    print(report(results))
+    return int(any(result["red"] for result in results))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from faithcheck.tests.helpers import power
+from faithcheck.tests.helpers.campaign_results import store, stored
 from faithcheck.tests.helpers.faults.catalogue import FAULTS, UNCHANGED
 
 RESULTS = Path("build/power/results.jsonl")
@@ -13,13 +14,13 @@ RESULTS = Path("build/power/results.jsonl")
 @pytest.fixture(scope="module")
 def measured(settings):
     """A function that returns the red checks of a fault: stored ones, or measured and stored."""
-    state = power.state_of_the_code()
-    done, pairs = power.stored(RESULTS, state), power.subjects()
+    state, pairs = power.state(), power.subjects()
+    done = {row["fault"]: row["red"] for row in stored(RESULTS, state)}
 
     def red(fault):
         if fault.id not in done:
             done[fault.id] = power.red_checks(fault, power.axioms_of_explainers(), pairs, settings)
-            power.store(RESULTS, state, fault.id, done[fault.id])
+            store(RESULTS, state, {"fault": fault.id, "red": done[fault.id]})
         return done[fault.id]
 
     return red

@@ -14,26 +14,21 @@ Violations of the correct explainer that theory predicts count by name alone.
 from __future__ import annotations
 
 import fnmatch
-import hashlib
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import torch
 
-import faithcheck.axioms
-import faithcheck.explainers
-import faithcheck.models
 import faithcheck.tests.helpers.faults
 from faithcheck.axioms.engine import built_pairs
 from faithcheck.axioms.engine.check import Check, Settings
 from faithcheck.axioms.engine.check_explainer import default_axioms
+from faithcheck.axioms.engine.expectations import claims_of
 from faithcheck.axioms.engine.plan import plan
 from faithcheck.axioms.engine.record import Record
 from faithcheck.axioms.engine.registry import AXIOMS
@@ -41,6 +36,7 @@ from faithcheck.axioms.engine.statuses import BY_LABEL, RED, Status
 from faithcheck.axioms.engine.verdicts import Measurement, settle
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.tests.helpers import gate_faults
+from faithcheck.tests.helpers.campaign_results import state_of_the_code, stored
 from faithcheck.tests.helpers.faults.catalogue import FAMILIES, UNCHANGED
 from faithcheck.tests.helpers.faults.fault import Fault, foreign
 
@@ -84,15 +80,21 @@ def red_checks(fault: Fault, axioms: Iterable[str], pairs: Sequence[Pair], setti
         unknown = foreign(explainer)
         by_default = default_axioms(unknown, pairs)
         for axiom in axioms:
+            statuses = set[Status]()
             for check in plan(axiom, [explainer], pairs):
                 record, judged = check.run(settings), replace(check, explainer=unknown)
                 is_stated = judged.expectation.verdict != "UNCLAIMED"
+                status = judged_anew(record, judged)
+                statuses.add(status)
                 red["name"][axiom] += record.status in RED
-                if judged_anew(record, judged).label in RED:
+                if status.label in RED:
                     red["claims"][axiom] += is_stated
                     red["default"][axiom] += axiom in by_default
                 if red["name"][axiom] >= ENOUGH and (not is_stated or red["claims"][axiom] >= ENOUGH):
                     break
+            if axiom in claims_of(unknown) and statuses == {Status.UNSUPPORTED}:
+                red["claims"][axiom] += 1  # a claim that nothing measures fails the run
+                red["default"][axiom] += axiom in by_default
     return {way: dict(+counts) for way, counts in red.items()}
 
 
@@ -117,37 +119,9 @@ def axioms_of_explainers() -> list[str]:
     return [name for name, axiom in AXIOMS.items() if axiom.needs_explainer]
 
 
-# --- the results, one line a fault -----------------------------------------------------------------------------------
-
-
-def state_of_the_code() -> str:
-    """A hash of everything that decides what is red: results of another state are measured again."""
-    digest = hashlib.sha256()
-    packages = (faithcheck.axioms, faithcheck.explainers, faithcheck.models, faithcheck.tests.helpers.faults)
-    files = [path for package in packages for path in sorted(Path(package.__path__[0]).rglob("*.py"))]
-    for path in (*files, Path(gate_faults.__file__), Path(__file__)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def stored(path: Path, state: str) -> dict[str, Red]:
-    """The results of this state of the code, by fault; a line that a kill cut short does not count."""
-    results: dict[str, Red] = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            row: dict[str, Any] = json.loads(line)
-        except ValueError:
-            continue
-        if row["state"] == state:
-            results[row["fault"]] = row["red"]
-    return results
-
-
-def store(path: Path, state: str, fault: str, red: Red) -> None:
-    """Append a result; a line is written at once, so that two processes can share the file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps({"state": state, "fault": fault, "red": red}) + "\n")
+def state() -> str:
+    """The state of everything that decides what is red."""
+    return state_of_the_code([faithcheck.tests.helpers.faults, gate_faults, sys.modules[__name__]])
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
@@ -234,7 +208,7 @@ def _list(lines: Iterable[str]) -> list[str]:
 
 def main(results: Path, document: Path) -> int:
     """Write the page. Returns the exit code: 1 if a fault has no result or a share falls short, else 0."""
-    found = stored(results, state_of_the_code())
+    found = {row["fault"]: row["red"] for row in stored(results, state())}
     faults = [*UNCHANGED, *(fault for family in FAMILIES.values() for fault in family)]
     if missing := [fault.id for fault in faults if fault.id not in found]:
         print(f"{len(missing)} faults have no result in {results}, such as {missing[0]}: run make power again")

@@ -10,6 +10,7 @@ from faithcheck.axioms.engine import statuses
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.models import registered_pairs
 from faithcheck.tests.helpers import power
+from faithcheck.tests.helpers.campaign_results import store, stored
 from faithcheck.tests.helpers.faults.catalogue import FAMILIES, FAULTS, UNCHANGED
 from faithcheck.tests.helpers.faults.fault import Fault, Line
 from faithcheck.tests.helpers.saboteurs import SABOTEURS
@@ -70,12 +71,11 @@ def test_a_line_that_is_gone_is_refused():
 
 def test_results_resume_after_a_kill(tmp_path):
     path = tmp_path / "power" / "results.jsonl"
-    results = {"name": {"scale": 1}, "claims": {}, "default": {}}
-    power.store(path, "now", "first", results)
-    power.store(path, "before", "second", results)
+    store(path, "now", {"fault": "first"})
+    store(path, "before", {"fault": "second"})
     with path.open("a") as file:
         file.write('{"state": "now", "fau')
-    assert power.stored(path, "now") == {"first": results}
+    assert stored(path, "now") == [{"state": "now", "fault": "first"}]
 
 
 def test_the_page_has_every_fault_and_says_what_hangs_on_one_check(tmp_path, capsys):
@@ -87,7 +87,7 @@ def test_the_page_has_every_fault_and_says_what_hangs_on_one_check(tmp_path, cap
     first, second, *others = FAULTS
     rows = {first.id: clean, second.id: {**caught, "name": {"trace": 1}}, **{fault.id: caught for fault in others}}
     rows |= {explainer.id: clean for explainer in UNCHANGED}
-    state = power.state_of_the_code()
+    state = power.state()
     path.write_text("".join(json.dumps({"state": state, "fault": id_, "red": row}) + "\n" for id_, row in rows.items()))
     assert power.main(path, document) == 0
     page = document.read_text()

@@ -220,12 +220,16 @@ def result(change: Callable[[Tensor, Case], Tensor]) -> Around:
 def foreign(explainer: Explainer) -> Explainer:
     """The explainer under a name that theory knows nothing of.
 
-    It keeps its claims, and the limits that it states for itself, such as a least correlation with Leave-One-Out. It
-    loses its closed forms and predicted violations.
+    It keeps its claims, those about single subjects included: what it says holds there, and limits, such as a least
+    correlation with Leave-One-Out. It loses its closed forms and predicted violations.
     """
     kind = type(explainer)
     stated = getattr(explainer, "expected", {})
-    limits = {key: expectation for key, expectation in stated.items() if expectation.ceiling is not None}
+    limits = {
+        key: expectation
+        for key, expectation in stated.items()
+        if expectation.verdict == "HOLDS" or expectation.ceiling is not None
+    }
     # In the class too: where the class has a property of this name, an object cannot have its own.
     unlike = type(kind.__name__, (kind,), {"expected": limits, "like": ""})
     return changed(explainer, unlike, expected=limits, name="a_foreign_explainer")

@@ -148,7 +148,12 @@ BUDGETED = [
         "a row more than the budget",
     ),
     _budget(
-        "padding attributed", f"{PROGRESS}.attribution", ".masked_fill(~self.case.unpadded, 0)", "", "values at padding"
+        "padding attributed",
+        f"{PROGRESS}.attribution",
+        ".masked_fill(~self.case.unpadded, 0)",
+        "",
+        "values at padding",
+        escapes="attention to padding is 0, and so are the effects of its gates: the change changes no number",
     ),
 ]
 

@@ -1,0 +1,78 @@
+"""Products beside what is no product of the same degree: a function of a product, and a sum with a constant.
+
+Closed forms with ε → 0; y is the output, u = x₁x₂. AttnLRP and CP-LRP give half of a product to each factor, and an
+activation passes its relevance on.
+
+1. SiLU(u) = x₁(x₂σ(u)). On the left x₁ and x₂ get ½y each. On the right x₁ gets ½y, and ⅛y through σ(u): together ⅝y,
+   and x₂ ¼y + ⅛y = ⅜y. The gap is (−⅛y, ⅛y). Block-wise LRP sees SiLU(u) on both sides.
+2. (u + 1)x₃ = (x₁x₂)x₃ + x₃. On the left x₃ gets ½y, and u + 1 the other half, of which u has ½ux₃, and each of its
+   factors ¼ux₃. On the right x₁ and x₂ get ¼ux₃ each, and x₃ gets ½ux₃ + x₃. The gap is (0, 0, −½x₃). Block-wise LRP
+   starts anew at the sum with a constant, so that the left side is the same. On the right each factor has ⅓ux₃. The
+   gap is (−ux₃/12, −ux₃/12, ux₃/6 − ½x₃).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.case import Case
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.networks.expressions import Expression, Input, apply
+from faithcheck.models.pair import equivalent_pair
+from faithcheck.models.pairs.cases import factors
+
+x1, x2, x3 = (Input(i) for i in range(3))
+
+
+def silu_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
+    """LRP on SiLU(x₁x₂) minus that on x₁(x₂σ(x₁x₂)): (−⅛y, ⅛y), ``(batch, 2)``."""
+    y = nn.functional.silu(case.inputs.prod(1, keepdim=True))
+    return y * case.inputs.new_tensor([-1 / 8, 1 / 8])
+
+
+def plus_one_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
+    """LRP on (x₁x₂ + 1)x₃ minus that on (x₁x₂)x₃ + x₃: (0, 0, −½x₃), ``(batch, 3)``."""
+    return case.inputs * case.inputs.new_tensor([0, 0, -1 / 2])
+
+
+def plus_one_blockwise_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
+    """Block-wise LRP on the same pair: (−p/12, −p/12, p/6 − ½x₃) with p = x₁x₂x₃, ``(batch, 3)``."""
+    p = case.inputs.prod(1, keepdim=True)
+    return p * case.inputs.new_tensor([-1 / 12, -1 / 12, 1 / 6]) + plus_one_gap(f, g, case)
+
+
+@equivalent_pair(
+    "degree.silu_of_product",
+    case=factors(2),
+    why="SiLU(u) = u·σ(u), and multiplication is associative",
+    expected={
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("the factors get ½ and ½ of y in f, ⅝ and ⅜ in g", predict=silu_gap),
+    },
+    axioms=("invariance",),
+)
+def silu_of_product(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """SiLU(x₁x₂) against x₁(x₂σ(x₁x₂))."""
+    return Expression(apply("silu", x1 * x2)).eval(), Expression(x1 * (x2 * apply("sigmoid", x1 * x2))).eval()
+
+
+@equivalent_pair(
+    "degree.product_plus_one",
+    case=factors(3),
+    why="multiplication distributes over a sum",
+    expected={
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("x₃ gets half of x₃·1 in f, all of it in g", predict=plus_one_gap),
+        **expect(
+            "invariance",
+            "blockwise_lrp",
+            "a sum with a constant is of degree 1, so that the factors have ¼, ¼, ½ in f and ⅓ each in g",
+            predict=plus_one_blockwise_gap,
+        ),
+    },
+    axioms=("invariance",),
+)
+def product_plus_one(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """(x₁x₂ + 1)x₃ against (x₁x₂)x₃ + x₃."""
+    return Expression((x1 * x2 + 1) * x3).eval(), Expression((x1 * x2) * x3 + x3).eval()
