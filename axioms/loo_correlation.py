@@ -87,4 +87,4 @@ def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measure
     if gap is None:
         detail["reason"] = "the correlation is undefined on every example: the LOO map is constant"
     values = attribution.new_tensor([1 - r for r in pearson])
-    return Measurement(gap, tolerance(case.inputs), values, detail=detail)
+    return Measurement(gap, tolerance(case.inputs), values, detail=detail, unit=1.0)

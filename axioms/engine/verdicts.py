@@ -24,6 +24,8 @@ class Measurement:
         values: what the axiom measured, ``(batch, …)``; an expectation's ``predict`` predicts this.
         scale: ``(batch, …)``, the sizes that the gap is relative to; with it a prediction is reported as a gap too.
         detail: further figures for the report: strings, numbers, None.
+        unit: the error of a prediction is relative to the values, but at least to this: 1 for 1 − r of a correlation r,
+            whose round-off is relative to 1.
     """
 
     gap: float | None
@@ -31,6 +33,7 @@ class Measurement:
     values: Tensor
     scale: Tensor | None = None
     detail: Mapping[str, object] = field(default_factory=dict)
+    unit: float = 0.0
 
 
 def tolerance(inputs: Tensor) -> float:
@@ -74,7 +77,8 @@ def settle(measurement: Measurement, expectation: Expectation, predicted: Tensor
     """
     error = None
     if predicted is not None:
-        error = relative_gap(measurement.values - predicted, measurement.values, predicted)
+        values = measurement.values
+        error = relative_gap(values - predicted, values, predicted, torch.full_like(values, measurement.unit))
     gap = measurement.gap
     if expectation.verdict == "ERROR":
         return Status.VIOLATION_VANISHED, error

@@ -75,23 +75,30 @@ def by_difference_of_outputs(model: nn.Module, case: Case) -> Tensor:
     return per_feature(case.inputs * (three - two))
 
 
-def by_one_node_after_another(order: int) -> Attribute:
-    """Integrated Gradients, a pass for each node, from the first (1) or from the last (−1)."""
-
-    def attribute(model: nn.Module, case: Case) -> Tensor:
-        nodes, weights = np.polynomial.legendre.leggauss(32)
-        total = torch.zeros_like(case.inputs)
-        for node, weight in list(zip(nodes, weights, strict=True))[::order]:
-            alpha = float(node + 1) / 2
-            point = (case.baseline + alpha * (case.inputs - case.baseline)).detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(outputs(model, case, point).sum(), point)
-            total += gradient * (float(weight) / 2)
-        return per_feature((case.inputs - case.baseline) * total)
-
-    return attribute
+def by_one_node_after_another(model: nn.Module, case: Case) -> Tensor:
+    """Integrated Gradients, a pass for each node, from the last."""
+    nodes, weights = np.polynomial.legendre.leggauss(32)
+    total = torch.zeros_like(case.inputs)
+    for node, weight in reversed(list(zip(nodes, weights, strict=True))):
+        alpha = float(node + 1) / 2
+        point = (case.baseline + alpha * (case.inputs - case.baseline)).detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(outputs(model, case, point).sum(), point)
+        total += gradient * (float(weight) / 2)
+    return per_feature((case.inputs - case.baseline) * total)
 
 
 # --- Leave-One-Out ---------------------------------------------------------------------------------------------------
+
+
+def without(case: Case, feature: int) -> Case:
+    """The case without a feature: by the attention mask where it has one, else by the baseline."""
+    if "attention_mask" in case.forward_arguments:
+        mask = case.forward_arguments["attention_mask"].clone()
+        mask[:, feature] = 0
+        return replace(case, forward_arguments={**case.forward_arguments, "attention_mask": mask})
+    inputs = case.inputs.clone()
+    inputs[:, feature] = case.baseline[:, feature]
+    return replace(case, inputs=inputs)
 
 
 @torch.no_grad()
@@ -99,22 +106,18 @@ def by_one_feature_after_another(model: nn.Module, case: Case) -> Tensor:
     unchanged = outputs(model, case, case.inputs)
     attribution = torch.zeros(case.shape, dtype=case.inputs.dtype, device=case.inputs.device)
     for feature in range(case.shape[1]):
-        removed = case.inputs.clone()
-        removed[:, feature] = case.baseline[:, feature]
-        attribution[:, feature] = unchanged - outputs(model, case, removed)
+        removed = without(case, feature)
+        attribution[:, feature] = unchanged - outputs(model, removed, removed.inputs)
     return attribution.where(case.unpadded, 0)
 
 
 @torch.no_grad()
-def by_masks(model: nn.Module, case: Case) -> Tensor:
-    """x(1 − m) + x′m for each one-hot mask m, from the last feature to the first."""
+def from_the_last(model: nn.Module, case: Case) -> Tensor:
+    """Each difference of two outputs of its own, from the last feature to the first."""
     columns = []
     for feature in reversed(range(case.shape[1])):
-        mask = torch.zeros(case.shape, dtype=case.inputs.dtype, device=case.inputs.device)
-        mask[:, feature] = 1
-        mask = mask.reshape(*case.shape, *[1] * (case.inputs.dim() - 2))
-        removed = case.inputs * (1 - mask) + case.baseline * mask
-        columns.insert(0, outputs(model, case, case.inputs) - outputs(model, case, removed))
+        removed = without(case, feature)
+        columns.insert(0, outputs(model, case, case.inputs) - outputs(model, removed, removed.inputs))
     return torch.stack(columns, 1).where(case.unpadded, 0)
 
 
@@ -159,10 +162,9 @@ def rewritings() -> list[Rewriting]:
         ("gradient_x_input", "vector-Jacobian product", by_vector_jacobian_product),
         ("gradient_x_input", "backward to the inputs", by_backward),
         ("gradient_x_input", "the gradient of 3f less that of 2f", by_difference_of_outputs),
-        ("integrated_gradients", "one node after another", by_one_node_after_another(1)),
-        ("integrated_gradients", "one node after another, from the last", by_one_node_after_another(-1)),
+        ("integrated_gradients", "one node after another, from the last", by_one_node_after_another),
         ("loo", "one feature after another", by_one_feature_after_another),
-        ("loo", "masks, from the last feature", by_masks),
+        ("loo", "one feature after another, from the last", from_the_last),
     ]
     written += [
         (name, way.__name__.replace("_", " "), way(explainers[name]))
