@@ -68,7 +68,6 @@ class IntegratedGradients:
 
     label: ClassVar[str] = "Integrated Gradients"
     summary: ClassVar[str] = "gradients on the path from a baseline, integrated; Sundararajan, Taly & Yan 2017"
-    expected: ClassVar[Expectations] = ON_LINEAR_MODELS
 
     steps: int = 32
     baseline: str | None = None
@@ -78,6 +77,11 @@ class IntegratedGradients:
         "randomisation".split()
     )
     max_tokens: int = 2048
+
+    @property
+    def expected(self) -> Expectations:
+        """What theory expects on a linear model, from the case's baseline."""
+        return ON_LINEAR_MODELS if self.baseline is None else {}
 
     @property
     def settings(self) -> str:

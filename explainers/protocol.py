@@ -34,7 +34,7 @@ class Explainer(Protocol):
     * ``summary``: str, one line that says what the explainer computes, with its source;
     * ``settings``: str, usually a property: how this explainer is set, in words; see `describe_settings`;
     * ``claims``: a collection of axiom names that the explainer claims to satisfy, such as ``{"invariance"}``;
-    * ``expected``: ``{(axiom, pair or glob): Expectation}``, the known violations;
+    * ``expected``: ``{(axiom, pair or glob): Expectation}``, what holds on a subject, and the known violations;
     * ``like``: str, the built-in explainer that this one implements anew: it is held to that one's claims and
       expectations, closed forms included; the option ``--like`` sets it;
     * ``origin``: str, the library that computes the attribution, such as ``"captum 0.9.0"``;

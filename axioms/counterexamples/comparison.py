@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ from faithcheck.models.networks.expressions import UNARY, Apply, Constant, Expre
 # differ, not the explainer. So a point is left out
 # * if a part of a term is nearer to 0 than LEAST or larger than MOST,
 # * if the operands of a maximum are nearer to each other than LEAST,
-# * if the operand of an activation is 0. Other parts may be exactly 0, as a ReLU that is off is: 0 has no round-off.
+# * if the operand of an activation is 0. Other parts may be exactly 0, as a ReLU that is off is: 0 has no round-off;
+# * if a kink is that near where one feature is halfway to its baseline 0: some explainers take gradients there.
 # LEAST is also the least scale of a gap: if all attributions cancel, only their round-off remains.
 LEAST, MOST = 1 / 16, 64.0
 
@@ -31,11 +33,22 @@ def regular(term: Term, inputs: Tensor) -> Tensor:
     for part, value in values.items():
         if not isinstance(part, Constant):
             is_regular &= ((value.abs() >= LEAST) | (value == 0)) & (value.abs() <= MOST)
-        if isinstance(part, Apply) and (part.operation == "max" or part.operation in UNARY):
-            first, *second = (values[operand] for operand in part.operands)
-            distance = first - second[0] if second else first
-            is_regular &= distance.abs() >= LEAST
+    halfway = 1 - torch.eye(inputs.shape[1]).to(inputs) / 2
+    halved = (halfway.unsqueeze(1) * inputs).flatten(0, 1)
+    for points, parts in ((inputs, values), (halved, intermediates(term, halved))):
+        for distance in distances_to_kinks(parts):
+            is_regular &= (distance.abs() >= LEAST).expand(len(points)).view(-1, len(inputs)).all(0)
     return is_regular
+
+
+def distances_to_kinks(values: Mapping[Term, Tensor]) -> list[Tensor]:
+    """How far operands of activations are from 0, and those of maxima from each other; shaped like their values."""
+    operands = [
+        [values[operand] for operand in part.operands]
+        for part in values
+        if isinstance(part, Apply) and (part.operation == "max" or part.operation in UNARY)
+    ]
+    return [first - second[0] if second else first for first, *second in operands]
 
 
 def gap_between(left: Tensor, right: Tensor) -> float:

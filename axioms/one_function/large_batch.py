@@ -27,8 +27,8 @@ def large_batch(case: Case, outputs: int) -> Case:
        Gradients;
     2. inputs with one feature at its baseline, as for Leave-One-Out;
     3. inputs with normal noise of a tenth of their standard deviation;
-    4. random multiples of 1/64 in [−2, 2], of 1/16 in [−8, 8], or of 1/4 in [−32, 32], the
-       last in float64 alone: they are short to read, and two features are equal now and then;
+    4. random multiples of 1/64 in [−2, 2], of 1/16 in [−8, 8], or (in float64 alone) of 1/4 in [−32, 32]: they are
+       short to read, and two features are equal now and then;
     5. the same with about two of three numbers set to 0.
 
     Row i has the forward arguments of example i modulo the batch; in the third part an attention mask hides one more
