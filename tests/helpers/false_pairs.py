@@ -76,6 +76,14 @@ class RunningMean(Network):
         return super().forward(x)
 
 
+class Remembering(Network):
+    """It keeps its inputs in a buffer that it makes in the forward pass."""
+
+    def forward(self, x, attention_mask=None):
+        self.register_buffer("seen", x.detach())
+        return super().forward(x)
+
+
 class Training(Network):
     """It stays in train mode."""
 
@@ -177,6 +185,7 @@ FALSE_PAIRS = {
         when(lambda model, x: model.previous is not None and model.previous[-1, 0] > 0), "g .*another function"
     ),
     "a buffer": FalsePair(RunningMean, "the forward pass of g changes mean"),
+    "a new buffer": FalsePair(Remembering, "the forward pass of g changes seen"),
     "train mode": FalsePair(Training, "g is in train mode"),
     "both mix their examples": FalsePair(
         changed(lambda model, x, y: y - y.mean(0)), f"f .* {ALONE}", changed(lambda model, x, y: y - y.mean(0))

@@ -123,6 +123,9 @@ def test_batches_have_similar_lengths_and_bound_the_rows_of_loo(small, texts):
     for batch in groups:
         longest = max(len(examples[i].special_tokens_mask) for i in batch)
         assert len(batch) == 1 or len(batch) * longest * (longest + 1) <= 200
+    assert [i for batch in groups for i in batch] == [0, 2, 5, 4, 3, 1]
+    several = embedding_model.encode(["the lazy dog " * n for n in (2, 1, 2, 1, 2, 1)])
+    assert evaluate.batches(several, 150) == [[1, 3, 5], [0, 2], [4]]
     with pytest.raises(evaluate.AlignmentError, match="--max-tokens"):
         evaluate.batches(examples, 16)
 

@@ -418,6 +418,22 @@ def test_in_place_operations(epsilon):
         assert masked.losses["number in masked_fill_"].abs().max() > 0
 
 
+def test_an_in_place_operation_has_the_entry_that_it_has_out_of_place():
+    def add(f, x):
+        return (x * 3 + x * 2).tanh().sum(1, keepdim=True)
+
+    def add_in_place(f, x):
+        y = x * 3
+        y += x * 2
+        return y.tanh().sum(1, keepdim=True)
+
+    x = torch.randn(4, 3)
+    plain, written = ({e.operation: e for e in ledger_of(f, x, AttnLRP()).operations} for f in (add, add_in_place))
+    for operation, name in (("tanh", "tanh"), ("add", "add_")):
+        torch.testing.assert_close(written[name].received, plain[operation].received, **CLOSE)
+        torch.testing.assert_close(written[name].passed_on, plain[operation].passed_on, **CLOSE)
+
+
 def test_a_rule_that_writes_to_its_operand_is_refused():
     writing = LRP("writing", {**ATTNLRP, "neg": lambda call: call.args[0].neg_()})
     with pytest.raises(Unsupported, match=r"neg in the model.*write"):

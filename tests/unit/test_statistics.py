@@ -76,6 +76,8 @@ def test_a_shift_is_significant_and_noise_is_not():
 def test_small_samples_have_exact_p():
     """All five differences positive: p = 2 · 2⁻⁵."""
     assert paired([1.0, 2.1, 3.2, 4.3, 5.4], [0.0] * 5)["p"] == pytest.approx(2 / 32)
+    assert paired([1.0, 2.1], [0.0] * 2)["p"] == pytest.approx(2 / 4)
+    assert paired([1.0], [0.0])["p"] is None
 
 
 def test_pairs_with_an_undefined_side_are_left_out_and_counted():

@@ -109,7 +109,9 @@ def run(explainer, pair=PAIR):
 def test_the_record_has_the_symbolic_gap():
     record = run(builtin_explainers()["attnlrp"])
     assert (record.status, record.detail["symbolic gap"]) == ("holds", "x ⊙ (-1/4·g_q + 1/4·g_v)")
+    assert record.detail["rational points"] == 8
     assert run(builtin_explainers()["cplrp"]).detail["symbolic gap"] == "0"
+    assert run(builtin_explainers()["integrated_gradients"]).detail["rational points"] == 0
 
 
 @pytest.mark.parametrize(("name", "rules"), [("attnlrp", ATTNLRP), ("cplrp", CP_LRP)])

@@ -1,0 +1,51 @@
+"""What the parent of an isolated process makes of its answers: records, limits, figures and ends, without a process."""
+
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from faithcheck.axioms.engine.check import Check, Settings
+from faithcheck.axioms.engine.isolation import isolated_checks, worker
+from faithcheck.axioms.engine.isolation.isolated_checks import Isolation, killed_after
+from faithcheck.explainers import GradientTimesInput
+from faithcheck.models.pair import registered_pairs
+
+CHECK = Check("scale", GradientTimesInput(), registered_pairs()["control.mlp"], "f")
+
+
+@pytest.mark.parametrize("other", ["another/gradient_x_input-control.mlp.f", "symmetry/gradient_x_input-control.mlp.f"])
+def test_the_record_of_another_check_is_refused(monkeypatch, other):
+    record = CHECK.run(Settings())
+    assert other != record.id and ("another" < "scale" < "symmetry")
+    answers = [asdict(replace(record, id=other)), asdict(record)]
+    process = SimpleNamespace(closed=False, call=lambda *_: answers.pop(0))
+    monkeypatch.setattr(isolated_checks, "Worker", lambda limits: process)
+    isolation = Isolation()
+    isolation._specs["gradient_x_input"] = "gradient_x_input"
+    refused, taken = (isolation.run(CHECK, Settings()) for _ in range(2))
+    assert refused.status == "error" and f"its process measured {other} in place of this check" in str(refused.detail)
+    assert taken == record
+
+
+def test_a_process_has_twice_the_users_limit_and_some_seconds():
+    assert killed_after(None) == isolated_checks.WITHOUT_LIMIT
+    assert killed_after(3) == 6 + isolated_checks.BEYOND_LIMIT
+
+
+def test_figures_become_json():
+    figures = {1: [np.float64(1.5), torch.tensor(2.0)], "a": (None, True, 3, "b"), "c": 2j}
+    assert isolated_checks._plain(figures) == {"1": [1.5, 2.0], "a": [None, True, 3, "b"], "c": "2j"}
+
+
+def test_the_end_of_a_process_is_put_in_words():
+    for report, words in (
+        ({"reason": "no answer in 3 s"}, "no answer in 3 s: its process was killed"),
+        ({"status": -11}, "by the signal SIGSEGV"),
+        ({"status": -99}, "by the signal 99"),
+        ({"status": 3}, "exit code 3"),
+        ({}, "nothing says why"),
+    ):
+        assert words in worker._reason(report)
