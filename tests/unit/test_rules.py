@@ -189,8 +189,9 @@ def test_residual_sum_rule(epsilon):
 
 @pytest.mark.parametrize("masking", ["none", "bool", "float", "causal"])
 @pytest.mark.parametrize("rules", [ATTNLRP, CP_LRP], ids=["attnlrp", "cplrp"])
-def test_sdpa_has_the_relevance_of_eager_attention(rules, masking):
-    q, k, v = torch.randn(3, 1, 2, 4, 3)
+@pytest.mark.parametrize("batch", [(1, 2), (5,), ()], ids=["heads", "no heads", "no batch"])
+def test_sdpa_has_the_relevance_of_eager_attention(rules, masking, batch):
+    q, k, v = torch.randn(3, *batch, 4, 3)
     allowed = torch.ones(4, 4, dtype=torch.bool).tril()
     added = torch.zeros(4, 4).masked_fill(~allowed, -math.inf)
     arguments = {
@@ -207,7 +208,7 @@ def test_sdpa_has_the_relevance_of_eager_attention(rules, masking):
     def fused(q, k, v):
         return F.scaled_dot_product_attention(q, k, v, **arguments[masking])
 
-    relevance = torch.randn(1, 2, 4, 3)
+    relevance = torch.randn(*batch, 4, 3)
     for got, expected in zip(
         relevance_of(fused, q, k, v, relevance=relevance, rules=rules),
         relevance_of(eager, q, k, v, relevance=relevance, rules=rules),

@@ -21,6 +21,7 @@ from faithcheck.axioms.engine.expectations import SuppliedExpectation
 from faithcheck.axioms.engine.plan import not_applicable
 from faithcheck.axioms.engine.statuses import Status
 from faithcheck.axioms.engine.verdicts import relative_gap, tolerance
+from faithcheck.axioms.equivalence import equivalence
 from faithcheck.axioms.loo_correlation import agreement, correlations
 from faithcheck.axioms.symbolic import DERIVATIONS
 from faithcheck.explainers import LRP, LeaveOneOut, builtin_explainers
@@ -353,8 +354,11 @@ def pair_of(f, g):
 
 
 def test_models_with_different_outputs_are_no_pair():
-    record = Check("equivalence", None, pair_of(Scaled(1.0), Scaled(1.0 + 1e-6))).run(Settings())
-    assert record.status == "broken claim"
+    pair = pair_of(Scaled(1.0), Scaled(1.0 + 1e-6))
+    assert Check("equivalence", None, pair).run(Settings()).status == "broken claim"
+    settings = 0, torch.float64, torch.device("cpu")
+    (f, g), case = pair.build(*settings), pair.case(*settings)
+    assert torch.equal(equivalence(f, g, case).values, f(case.inputs) - g(case.inputs))
 
 
 def test_models_that_differ_only_outside_their_case_are_distinguished_by_a_shrunk_input():

@@ -19,7 +19,7 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
 from transformers.models.bert import modeling_bert
 
 from faithcheck.axioms import Settings, check_explainer
@@ -123,6 +123,8 @@ MORE_TRACES = {
     "import path": lambda model: sys.path.insert(0, "/nowhere"),
     "standard output": lambda model: setattr(sys, "stdout", io.StringIO()),
     "logging": lambda model: logging.disable(logging.CRITICAL),
+    "printing of torch": lambda model: torch.set_printoptions(precision=2),
+    "printing of NumPy": lambda model: np.set_printoptions(precision=2),
 }
 BREAKS_THE_NEXT_ATTRIBUTION = ("inference mode", "patched functions (torch.autograd.grad)")
 ENTERED = []  # inference modes that were entered: torch leaves the mode when its object is deleted
@@ -269,3 +271,11 @@ def test_a_check_that_draws_random_numbers_is_reproducible():
     assert first.gap == second.gap > 0
     (of_another_seed,) = check_explainer(Draws(), ["completeness"], [PAIR], Settings(seed=1))
     assert of_another_seed.gap != first.gap
+
+
+def test_a_dispatch_mode_that_was_left_is_entered_again():
+    with DispatchMode() as mode:
+        with restored() as left_behind:
+            _pop_mode()
+        assert _get_current_dispatch_mode_stack() == [mode]
+    assert left_behind == ["dispatch mode (left)"]
