@@ -80,10 +80,10 @@ def red_checks(fault: Fault, axioms: Iterable[str], pairs: Sequence[Pair], setti
         unknown = foreign(explainer)
         by_default = default_axioms(unknown, pairs)
         for axiom in axioms:
-            statuses = set[Status]()
+            statuses, applies = set[Status](), AXIOMS[axiom].not_applicable(unknown) is None
             for check in plan(axiom, [explainer], pairs):
                 record, judged = check.run(settings), replace(check, explainer=unknown)
-                is_stated = judged.expectation.verdict != "UNCLAIMED"
+                is_stated = applies and judged.expectation.verdict != "UNCLAIMED"
                 status = judged_anew(record, judged)
                 statuses.add(status)
                 red["name"][axiom] += record.status in RED
