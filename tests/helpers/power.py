@@ -151,7 +151,8 @@ def page(results: Mapping[str, Red]) -> str:
         f"{'none is red' if not alarms else f'{len(alarms)} are red'}.",
         "",
         "- *by name*: the fault is in the built-in explainer, which is held to what theory expects of it.",
-        "- *by claims*: the same explainer under a foreign name, held to its claims alone.",
+        "- *by claims*: the same explainer under a foreign name, held to its claims alone, those about single subjects",
+        "  included (`expected`: what it says holds there).",
         "- *by default*: the same under a foreign name, held to what `faithcheck check` measures without options.",
         "",
         f"Violations of the correct explainer that theory predicts count by name alone. Of each axiom at most {ENOUGH}",
@@ -192,7 +193,7 @@ def _counts(label: str, faults: Sequence[Fault], by_way: Mapping[str, Sequence[F
     shares = []
     for way in WAYS:
         number = sum(fault in by_way[way] for fault in faults)
-        shares.append(f"{number} ({number / len(faults):.0%})")
+        shares.append(f"{number} ({number / len(faults):.1%})")
     return f"| {label} | {len(faults)} | {' | '.join(shares)} |"
 
 
