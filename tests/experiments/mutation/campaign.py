@@ -1,4 +1,4 @@
-"""The campaign: a random sample of the mutants of the axioms and of the rules, and how many of them a test kills.
+"""The campaign: a random sample of the mutants of axioms, explainers and reports, and how many of them a test kills.
 
 ``make mutation`` runs it; everything it makes lies in ``build/mutation``. A second run goes on where the first stopped.
 """
@@ -29,7 +29,8 @@ from cosmic_ray.work_item import TestOutcome, WorkItem
 from scipy.stats import binomtest
 
 ROOT = Path(__file__).parents[3]
-MUTATED = ("axioms", "explainers/lrp")
+MUTATED = ("axioms", "explainers", "reports")
+SCORED = (*MUTATED, "explainers/lrp")
 BUILD = ROOT / "build" / "mutation"
 PLAN = BUILD / "plan.json"
 PROCESSES = 2
@@ -45,6 +46,12 @@ def clone(number: int) -> Path:
         for package in ("axioms", "explainers", "models", "reports", "tests"):
             (folder / "faithcheck" / package).symlink_to(folder / package)
     return folder
+
+
+def commit(folder: Path) -> str:
+    """The commit that a folder is at."""
+    command = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -203,11 +210,11 @@ def report(total: int | None) -> str:
                 else:
                     killed[modules[job]] += 1
     BUILD.joinpath("survivors.diff").write_text("\n".join(diffs))
-    lines = [f"{'module':60} killed  of"]
+    lines = [f"commit {commit(clone(0))}", f"{'module':60} killed  of"]
     for module in sorted(killed | survived):
         lines.append(f"{module:60} {killed[module]:6} {killed[module] + survived[module]:3}")
-    for folder in MUTATED:
-        mine = {name: count for name, count in (killed + survived).items() if name.startswith(folder)}
+    for folder in SCORED:
+        mine = {name: count for name, count in (killed + survived).items() if name.startswith(f"{folder}/")}
         hits, tries = sum(killed[name] for name in mine), sum(mine.values())
         if tries:
             interval = binomtest(hits, tries).proportion_ci(method="wilson")
@@ -228,7 +235,8 @@ def main() -> None:
     arguments = parser.parse_args()
     BUILD.mkdir(parents=True, exist_ok=True)
     for number in range(PROCESSES):
-        clone(number)
+        if commit(clone(number)) != commit(ROOT):
+            sys.exit(f"{BUILD} has a campaign of another commit, {commit(clone(number))}: remove it to begin anew")
     if not PLAN.exists():
         write_plan()
     total = None
