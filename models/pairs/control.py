@@ -64,6 +64,11 @@ BACH = "Bach et al. 2015, doi 10.1371/journal.pone.0130140"
 SUNDARARAJAN = "Sundararajan et al. 2017, arXiv 1703.01365"
 
 COPIES: Expectations = {**INVARIANT_BY_DEFINITION, **expect_lrp("the same model twice")}
+NOTHING_FROM_PADDING: Expectations = expect(
+    "batching",
+    f"{OF_EVERY_FUNCTION} {ROLLOUT}",
+    "masked keys weigh exactly 0: nothing goes to padding or comes from it",
+)
 
 
 def expect_of_any_model(values: str, gradients: str) -> Expectations:

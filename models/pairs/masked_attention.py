@@ -19,7 +19,7 @@ from faithcheck.models.networks import masked_attention_closed_forms as exact
 from faithcheck.models.networks.masked_attention import OUTPUTS, WIDTH, MaskedAttention
 from faithcheck.models.pair import Build, MakeCase, Pair, register
 from faithcheck.models.pairs.cases import generator
-from faithcheck.models.pairs.control import OF_EVERY_FUNCTION
+from faithcheck.models.pairs.control import NOTHING_FROM_PADDING
 from faithcheck.models.pairs.copies import copies
 
 ONE_LAYER = frozenset({"full_removal", "local_limit"})
@@ -77,11 +77,6 @@ OF_TWO_LAYERS: Expectations = expect(
 LENGTHS = 6, 6, 5, 5, 4, 4, 6, 6
 
 masked("one_head", stack(1, 1), texts(5, 4, 3), ONE_LAYER, OF_ONE_LAYER)
-NOTHING_FROM_PADDING = expect(
-    "batching",
-    f"{OF_EVERY_FUNCTION} attention_rollout",
-    "masked keys weigh exactly 0: nothing goes to padding or comes from it",
-)
 masked(
     "padded",
     stack(1, 2),

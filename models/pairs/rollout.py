@@ -24,7 +24,7 @@ from faithcheck.models.networks.masked_attention import MaskedAttention
 from faithcheck.models.networks.masked_attention_closed_forms import of_case, rollout
 from faithcheck.models.pair import equivalent_pair
 from faithcheck.models.pairs.cases import WIDTH, sentences
-from faithcheck.models.pairs.masked_attention import texts
+from faithcheck.models.pairs.masked_attention import stack, texts
 
 HEADS, HEAD_WIDTH = 2, 4
 
@@ -150,13 +150,10 @@ def gap_of_dead_heads(f: MaskedAttention, g: MaskedAttention, case: Case) -> Ten
 )
 def dead_heads(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Two layers with a dead head each, and the same with dead heads whose queries have the opposite sign."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        f = MaskedAttention(2, HEADS).to(device, dtype).eval()
+    f, g = stack(2, HEADS)(seed, dtype, device)
     with torch.no_grad():
         for i in range(2):
-            f.get_parameter(f"layers.{i}.output.weight")[:, HEAD_WIDTH:] = 0
-        g = deepcopy(f)
-        for i in range(2):
+            for model in (f, g):
+                model.get_parameter(f"layers.{i}.output.weight")[:, HEAD_WIDTH:] = 0
             g.get_parameter(f"layers.{i}.query.weight")[HEAD_WIDTH:] *= -1
     return f, g
