@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from faithcheck.axioms.one_function.forward_and_gradient import forward_and_grad
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of
 from faithcheck.models.case import Case
+from faithcheck.models.networks import expressions
 from faithcheck.models.networks.expressions import UNARY, Apply, Constant, Expression, Term, intermediates
 
 # A rule may divide by a value, a kink has no gradient, and exp overflows: at such points round-off would make two maps
@@ -39,6 +41,31 @@ def regular(term: Term, inputs: Tensor) -> Tensor:
         for distance in distances_to_kinks(parts):
             is_regular &= (distance.abs() >= LEAST).expand(len(points)).view(-1, len(inputs)).all(0)
     return is_regular
+
+
+_regular_rows: OrderedDict[Hashable, Tensor] = OrderedDict()
+_ROWS_KEPT = 2048
+
+
+def regular_case(rewrite: Rewrite, case: Case) -> Case:
+    """The case at the rows where both terms are regular; the terms are equal there.
+
+    The searches of all explainers with one seed draw much the same rewrites, so that the rows are kept.
+
+    Raises:
+        ValueError: the identity does not hold.
+    """
+    inputs = case.inputs
+    operations = tuple(expressions.OPERATIONS.values())  # with other ones the terms have other values
+    key = rewrite, operations, inputs.dtype, inputs.device, inputs.cpu().numpy().tobytes()
+    if key not in _regular_rows:
+        rows = (regular(rewrite.f, inputs) & regular(rewrite.g, inputs)).nonzero().squeeze(1)
+        if len(rows):
+            refuse_unequal(rewrite, case.select(rows))
+        _regular_rows[key] = rows
+        if len(_regular_rows) > _ROWS_KEPT:
+            _regular_rows.popitem(last=False)
+    return case.select(_regular_rows[key])
 
 
 def distances_to_kinks(values: Mapping[Term, Tensor]) -> list[Tensor]:

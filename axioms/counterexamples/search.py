@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import hypothesis
 
-from faithcheck.axioms.counterexamples.comparison import attributions, gap_between, refuse_unequal, regular
+from faithcheck.axioms.counterexamples.comparison import attributions, gap_between, regular_case
 from faithcheck.axioms.counterexamples.drawing import chains
 from faithcheck.axioms.counterexamples.rewrite import Counterexample, Rewrite
 from faithcheck.axioms.engine.verdicts import tolerance
@@ -84,16 +84,12 @@ class CounterexampleSearch:
             self.gaps[rewrite] = self._measure(rewrite)
         return self.gaps[rewrite]
 
-    def regular_case(self, rewrite: Rewrite) -> Case:
-        """The case at the rows where both terms are regular."""
-        rows = regular(rewrite.f, self.case.inputs) & regular(rewrite.g, self.case.inputs)
-        return self.case.select(rows.nonzero().squeeze(1))
-
     def _measure(self, rewrite: Rewrite) -> float | None:
-        case = self.regular_case(rewrite)
-        if len(case.inputs) == 0 or features(rewrite.f) == 0:
+        if features(rewrite.f) == 0:
             return None
-        refuse_unequal(rewrite, case)
+        case = regular_case(rewrite, self.case)
+        if len(case.inputs) == 0:
+            return None
         try:
             return gap_between(*attributions(self.explainer, rewrite, case))
         except Unsupported as refusal:
@@ -134,7 +130,7 @@ class CounterexampleSearch:
         return any(rewrite in self.errors for rewrite in chain) or self.violates(self.gap(chain[0]))
 
     def _counterexample(self, rewrite: Rewrite) -> Counterexample:
-        points, gap = self.regular_case(rewrite).inputs.tolist(), self.gap(rewrite)
+        points, gap = regular_case(rewrite, self.case).inputs.tolist(), self.gap(rewrite)
         assert gap is not None
         return Counterexample(self.explainer.name, rewrite, tuple(map(tuple, points)), gap)
 

@@ -1,4 +1,4 @@
-"""Products beside what is no product of the same degree: a function of a product, and a sum with a constant.
+"""Products beside what is no product of the same degree: a function of a product, a sum or difference with a constant.
 
 Closed forms with ε → 0; y is the output, u = x₁x₂. AttnLRP and CP-LRP give half of a product to each factor, and an
 activation passes its relevance on.
@@ -9,6 +9,10 @@ activation passes its relevance on.
    factors ¼ux₃. On the right x₁ and x₂ get ¼ux₃ each, and x₃ gets ½ux₃ + x₃. The gap is (0, 0, −½x₃). Block-wise LRP
    starts anew at the sum with a constant, so that the left side is the same. On the right each factor has ⅓ux₃. The
    gap is (−ux₃/12, −ux₃/12, ux₃/6 − ½x₃).
+3. SiLU(p) = x₁(x₂(x₃σ(p))), p = x₁x₂x₃. On the left the factors get ¼y, ¼y and ½y. On the right they get ½y, ¼y and
+   ⅛y, and σ(p) gets ⅛y, of which they get ¼, ¼ and ½. The gap is (−9y/32, −y/32, 5y/16). Block-wise LRP sees SiLU(p)
+   on both sides.
+4. (1 − u)x₃ = x₃ − (x₁x₂)x₃ is the second pair with −u in place of u.
 """
 
 from __future__ import annotations
@@ -31,6 +35,12 @@ def silu_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
     return y * case.inputs.new_tensor([-1 / 8, 1 / 8])
 
 
+def silu_of_three_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
+    """LRP on SiLU(p) minus that on x₁(x₂(x₃σ(p))), p = x₁x₂x₃: (−9y/32, −y/32, 5y/16), ``(batch, 3)``."""
+    y = nn.functional.silu(case.inputs.prod(1, keepdim=True))
+    return y * case.inputs.new_tensor([-9 / 32, -1 / 32, 5 / 16])
+
+
 def plus_one_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
     """LRP on (x₁x₂ + 1)x₃ minus that on (x₁x₂)x₃ + x₃: (0, 0, −½x₃), ``(batch, 3)``."""
     return case.inputs * case.inputs.new_tensor([0, 0, -1 / 2])
@@ -40,6 +50,12 @@ def plus_one_blockwise_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
     """Block-wise LRP on the same pair: (−p/12, −p/12, p/6 − ½x₃) with p = x₁x₂x₃, ``(batch, 3)``."""
     p = case.inputs.prod(1, keepdim=True)
     return p * case.inputs.new_tensor([-1 / 12, -1 / 12, 1 / 6]) + plus_one_gap(f, g, case)
+
+
+def one_minus_blockwise_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
+    """Block-wise LRP on (1 − x₁x₂)x₃ minus that on x₃ − (x₁x₂)x₃: (p/12, p/12, −p/6 − ½x₃), ``(batch, 3)``."""
+    p = case.inputs.prod(1, keepdim=True)
+    return p * case.inputs.new_tensor([1 / 12, 1 / 12, -1 / 6]) + plus_one_gap(f, g, case)
 
 
 @equivalent_pair(
@@ -55,6 +71,22 @@ def plus_one_blockwise_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
 def silu_of_product(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """SiLU(x₁x₂) against x₁(x₂σ(x₁x₂))."""
     return Expression(apply("silu", x1 * x2)).eval(), Expression(x1 * (x2 * apply("sigmoid", x1 * x2))).eval()
+
+
+@equivalent_pair(
+    "degree.silu_of_three",
+    case=factors(3),
+    why="SiLU(p) = p·σ(p), and multiplication is associative",
+    expected={
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("the factors get 8, 8 and 16 of 32 parts of y in f, 17, 9 and 6 in g", predict=silu_of_three_gap),
+    },
+    axioms=("invariance",),
+)
+def silu_of_three(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """SiLU(x₁x₂x₃) against x₁(x₂(x₃σ(x₁x₂x₃)))."""
+    p = (x1 * x2) * x3
+    return Expression(apply("silu", p)).eval(), Expression(x1 * (x2 * (x3 * apply("sigmoid", p)))).eval()
 
 
 @equivalent_pair(
@@ -76,3 +108,24 @@ def silu_of_product(seed: int, dtype: torch.dtype, device: torch.device) -> tupl
 def product_plus_one(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """(x₁x₂ + 1)x₃ against (x₁x₂)x₃ + x₃."""
     return Expression((x1 * x2 + 1) * x3).eval(), Expression((x1 * x2) * x3 + x3).eval()
+
+
+@equivalent_pair(
+    "degree.one_minus_product",
+    case=factors(3),
+    why="multiplication distributes over a difference",
+    expected={
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("x₃ gets half of x₃·1 in f, all of it in g", predict=plus_one_gap),
+        **expect(
+            "invariance",
+            "blockwise_lrp",
+            "a difference with a constant is of degree 1, so that the factors have ¼, ¼, ½ in f and ⅓ each in g",
+            predict=one_minus_blockwise_gap,
+        ),
+    },
+    axioms=("invariance",),
+)
+def one_minus_product(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """(1 − x₁x₂)x₃, a gate as in a GRU, against x₃ − (x₁x₂)x₃."""
+    return Expression((1 - x1 * x2) * x3).eval(), Expression(x3 - (x1 * x2) * x3).eval()

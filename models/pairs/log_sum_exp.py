@@ -1,11 +1,11 @@
-"""The logarithm of a sum of exponentials: from its definition, and with the largest term subtracted first.
+"""The logarithm of a sum of exponentials: from its definition, and with one of its terms subtracted first.
 
-Let y = log Σ exp(z), A = softmax(z), m = max z, t = z − m and y′ = log Σ exp(t) = y − m.
+Let y = log Σ exp(z), A = softmax(z), m the largest or the first of z, t = z − m and y′ = log Σ exp(t) = y − m.
 
 1. log has the identity rule: y/s at the sum s, and so at every exponential. exp has it too: exp(z_k)/z_k. Together
    A_k y/z_k arrives at z_k.
-2. In the stable form it is A_k y′/t_k at t_k; where t_k = 0 the rule's gradient is the slope of exp, 1 in place of
-   1/t_k. A detached maximum keeps its share, m, and the gradient at z equals that at t.
+2. With m subtracted it is A_k y′/t_k at t_k; where t_k = 0 the rule's gradient is the slope of exp, 1 in place of
+   1/t_k. A detached m keeps its share, and the gradient at z equals that at t.
 3. If the maximum is not detached, the largest z_k also gets 1 from the sum m + y′, and loses the sum over k of the
    gradients at t.
 4. Block-wise LRP gives exp(z) − 1 in place of exp(z), in both forms: exp(0) = 1 is a bias, and log 0 is infinite. It
@@ -49,6 +49,12 @@ def stable_attached(z: Tensor) -> Tensor:
     return largest.squeeze(-1) + from_definition(z - largest)
 
 
+def shifted_by_first(z: Tensor) -> Tensor:
+    """The same with m the first term, detached."""
+    first = z.detach()[..., :1]
+    return first.squeeze(-1) + from_definition(z - first)
+
+
 class Energy(nn.Module):
     """log Σ exp of four linear maps, for three outputs: ``(batch, 8)`` to ``(batch, 3)``."""
 
@@ -68,7 +74,7 @@ def slope_of_exp(t: Tensor, bias: float) -> Tensor:
 
 def gradient_of(form: Form, z: Tensor, bias: float) -> Tensor:
     """The modified gradient at z of a form, ``(batch, terms)``; ``bias`` is what exp keeps of its value."""
-    m = z.amax(-1, keepdim=True)
+    m = z[..., :1] if form is shifted_by_first else z.amax(-1, keepdim=True)
     t = z if form is from_definition else z - m
     total = t.exp().sum(-1, keepdim=True)
     gradient = total.log() / total * slope_of_exp(t, bias)
@@ -113,3 +119,4 @@ register_form(
     stable_attached,
     "the same; the maximum has no plain gradient, as the slope along a shift of z is 1 in both forms",
 )
+register_form("log_sum_exp.shifted_by_first", shifted_by_first, "the same for the constant z₁")

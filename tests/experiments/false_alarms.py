@@ -1,8 +1,8 @@
 """False alarms: how often a correct explainer is red, over seeds, types, threads and instruction sets.
 
 ``make alarms`` runs it. The pairs are dealt to `PARTS` parts. The checks of one seed, type and part are one line of
-``build/alarms.jsonl``, so a second run goes on where the first stopped. In the first quarter of the campaign each seed
-and type meets one part, in the next quarter another, so that a campaign that is stopped has met every pair and seed.
+``build/alarms.jsonl``, so a second run goes on where the first stopped. A turn is a quarter of the campaign: each seed
+and type meets one part, in the next turn another, so that one turn has met every pair, seed, type and setting.
 Each process has one setting of threads and instructions, which torch reads when it starts.
 """
 
@@ -28,6 +28,7 @@ import torch
 from faithcheck.axioms import AXIOMS, plan
 from faithcheck.axioms.engine import statuses
 from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.record import Record
 from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.models import registered_pairs
 from faithcheck.tests.helpers import rewritings
@@ -52,34 +53,43 @@ def settings() -> list[dict[str, str]]:
 
 
 def runs(seeds: int, turn: int) -> Iterator[tuple[Run, dict[str, str]]]:
-    """A quarter of the campaign: every seed with both types and one part. Each setting meets every type and part."""
+    """One turn: every seed with both types and one part. Each setting meets every type and part."""
     environments = settings()
     for seed, (index, dtype) in product(range(seeds), enumerate(TYPES)):
         yield (seed, dtype, (seed + turn) % PARTS), environments[(seed // PARTS + turn + index) % len(environments)]
 
 
 def check_all(seed: int, dtype: str, part: int, pattern: str) -> dict[str, Any]:
-    """Run every check of the built-in explainers and the re-writings: the counts, the red ones and the margins.
-
-    The margin of an axiom is its least tolerance divided by gap, over the checks in which it holds; above 1 is green.
-    """
+    """Run every check of the built-in explainers and the re-writings: the counts, the red ones, the least margins."""
     explainers = [*builtin_explainers().values(), *rewritings.rewritings()]
     settings = Settings(seed, getattr(torch, dtype))
     counts, margins, red = Counter[str](), dict[str, float](), []
-    pairs = registered_pairs()
-    for name, axiom in product(fnmatch.filter(list(pairs)[part::PARTS], pattern), AXIOMS):
-        for check in plan(axiom, explainers, [pairs[name]]):
-            record = check.run(settings)
-            counts[record.status] += 1
-            if record.status in statuses.RED:
-                red.append({"check": record.id, "gap": record.gap, "tol": record.tol})
-            elif record.status == "holds" and record.gap:
-                margins[axiom] = min(margins.get(axiom, math.inf), record.tol / record.gap)
+    pairs = [pair for name, pair in list(registered_pairs().items())[part::PARTS] if fnmatch.fnmatch(name, pattern)]
+    order = {pair.name: position for position, pair in enumerate(pairs)}
+    checks = [check for axiom in AXIOMS for check in plan(axiom, explainers, pairs)]
+    for check in sorted(checks, key=lambda check: order[check.pair.name]):  # so that a pair is built once
+        record = check.run(settings)
+        counts[record.status] += 1
+        if record.status in statuses.RED:
+            red.append({"check": record.id, "gap": record.gap, "tol": record.tol})
+        else:
+            margins[check.axiom] = min(margins.get(check.axiom, math.inf), margin(record))
     return {"counts": counts, "margins": margins, "red": red}
 
 
+def margin(record: Record) -> float:
+    """The tolerance, or the ceiling, divided by the gap, of a closed form by its error; a check below 1 is red.
+
+    It is infinite where the gap is 0, and where theory gives no limit that round-off could exceed.
+    """
+    limit, measured = record.tol, record.prediction_error
+    if measured is None and record.status == "holds":
+        limit, measured = max(record.tol or 0, record.ceiling or 0), record.gap
+    return limit / measured if limit and measured else math.inf
+
+
 def work(arguments: argparse.Namespace) -> None:
-    """In a process of one setting: the runs of one turn that have this setting and no result yet."""
+    """In a process of one setting: the runs of a turn that have this setting and no result yet."""
     mine = {name: os.environ[name] for name in settings()[0]}
     state = campaign(arguments.pairs)
     found = {(result["seed"], result["dtype"], result["part"]) for result in stored(RESULTS, state)}
@@ -119,6 +129,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20, help="how many (default: %(default)s)")
     parser.add_argument("--pairs", default="*", help="only the pairs that match (default: all)")
+    parser.add_argument("--turns", type=int, default=PARTS, help="quarters of the campaign (default: all)")
     parser.add_argument("--turn", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.turn is not None:
@@ -130,7 +141,8 @@ def main() -> int:
         subprocess.run(command, env={**os.environ, **environment}, check=True)
 
     with ThreadPoolExecutor(2) as processes:
-        list(processes.map(start, *zip(*product(range(PARTS), settings()), strict=True)))  # raises what start raises
+        turns = product(range(arguments.turns), settings())
+        list(processes.map(start, *zip(*turns, strict=True)))  # raises what start raises
     results = stored(RESULTS, campaign(arguments.pairs))
     print(report(results))
     return int(any(result["red"] for result in results))
