@@ -24,8 +24,8 @@ class Measurement:
         values: what the axiom measured, ``(batch, …)``; an expectation's ``predict`` predicts this.
         scale: ``(batch, …)``, the sizes that the gap is relative to; with it a prediction is reported as a gap too.
         detail: further figures for the report: strings, numbers, None.
-        unit: the error of a prediction is relative to the values, but at least to this: 1 for 1 − r of a correlation r,
-            whose round-off is relative to 1.
+        unit: the error of a prediction is relative to the values and to their scale, but at least to this: 1 for 1 − r
+            of a correlation r, whose round-off is relative to 1.
     """
 
     gap: float | None
@@ -78,7 +78,10 @@ def settle(measurement: Measurement, expectation: Expectation, predicted: Tensor
     error = None
     if predicted is not None:
         values = measurement.values
-        error = relative_gap(values - predicted, values, predicted, torch.full_like(values, measurement.unit))
+        scales = [values, predicted, torch.full_like(values, measurement.unit)]
+        # A difference of two maps has the round-off of the maps, which may be far larger than their difference.
+        scales += [] if measurement.scale is None else [measurement.scale]
+        error = relative_gap(values - predicted, *scales)
     gap = measurement.gap
     if expectation.verdict == "ERROR":
         return Status.VIOLATION_VANISHED, error

@@ -56,11 +56,17 @@ def shifted_by_first(z: Tensor) -> Tensor:
 
 
 class Energy(nn.Module):
-    """log Σ exp of four linear maps, for three outputs: ``(batch, 8)`` to ``(batch, 3)``."""
+    """log Σ exp of four linear maps, for three outputs: ``(batch, 8)`` to ``(batch, 3)``.
+
+    The maps are near 2, 4, 6 and 8: the rule divides by them and by their differences, which loses digits near 0.
+    """
 
     def __init__(self, form: Form) -> None:
         super().__init__()
         self.form, self.terms = form, nn.Linear(8, OUTPUTS * TERMS)
+        with torch.no_grad():
+            self.terms.weight.mul_(0.5)
+            self.terms.bias.copy_(2 * torch.arange(1.0, TERMS + 1).repeat(OUTPUTS))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The outputs."""
