@@ -247,13 +247,14 @@ PERCEPTRON = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
         (7, "expected `attribute.*found int 7"),
         ({}, "found dict {}"),
         (lambda a, b, c, d: a, "expected `attribute.*found function"),
+        (lambda inputs, layer, target: inputs, "expected `attribute.*found function"),
         (Nameless, "without a string `name`"),
         (ForALayer, r"ForALayer is made of \(forward_func, layer\): give an object"),
         (ForALayer(PERCEPTRON, PERCEPTRON[0]), r"made for a part of one model \(layer\): give a function"),
         (LikeCaptum(PERCEPTRON.forward), "not made for a module"),
         (PERCEPTRON, "found Sequential"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_an_object_that_is_no_explainer_is_refused(candidate, message):
     with pytest.raises(NotAnExplainer, match=message):

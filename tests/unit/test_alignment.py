@@ -523,7 +523,7 @@ def compared(low, high, n=9, p=0.01):
         ((0.01, 0.2), "CP-LRP beats AttnLRP", "the same"),
         ((-0.2, -0.01), "CP-LRP does not beat AttnLRP", "the opposite"),
         ((-0.1, 0.1), "No difference between CP-LRP and AttnLRP shows", "that it beats AttnLRP"),
-        ((0.01, 0.2, 9, 0.06), "No difference between CP-LRP and AttnLRP shows", "that it beats AttnLRP"),
+        ((0.01, 0.2, 9, 0.05), "No difference between CP-LRP and AttnLRP shows", "that it beats AttnLRP"),
         ((0.01, 0.2, 5, 0.01), "Whether CP-LRP beats AttnLRP cannot be told", "that it does"),
         ((None, None), "Whether CP-LRP beats AttnLRP cannot be told", "that it does"),
     ],

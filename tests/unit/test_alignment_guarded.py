@@ -197,3 +197,12 @@ def test_a_snapshot_serves_many_blocks():
             model.weight.mul_(2)
         assert left_behind == ["weights (weight)"]
         assert torch.equal(model.weight, before)
+
+
+@pytest.mark.parametrize("structure", ["a", "c"])
+def test_a_model_of_another_structure_has_changed(structure, monkeypatch):
+    monkeypatch.setattr(evaluate, "structure", lambda _: "b")
+    loaded = evaluate.LoadedModel(nn.Linear(2, 1))
+    assert loaded.unchanged()
+    monkeypatch.setattr(evaluate, "structure", lambda _: structure)
+    assert not loaded.unchanged()

@@ -2,12 +2,15 @@
 
 import copy
 import json
+import signal
 
 import pytest
 
 from faithcheck.reports import results
 from faithcheck.reports.commands import compare
 from faithcheck.reports.commands.main import main
+from faithcheck.reports.options import OptionError
+from faithcheck.reports.options.output_path import check_writable
 from faithcheck.reports.results import ResultsError
 from faithcheck.reports.shape import mismatch
 from faithcheck.tests.helpers.documents import alignment, document, record
@@ -160,3 +163,17 @@ def test_report_ends_with_what_the_document_says(content, code, tmp_path):
     path.write_text(json.dumps(content))
     assert main(["report", str(path), "--exit-code"]) == code
     assert main(["report", str(path)]) == 0
+
+
+def test_output_that_nobody_reads_is_no_success(monkeypatch):
+    def unread(argv):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("faithcheck.reports.commands.main._run", unread)
+    monkeypatch.setattr("os.dup2", lambda *_: None)  # it would end pytest's capture
+    assert main(["pairs"]) == 128 + signal.SIGPIPE
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
+    with pytest.raises(OptionError, match=rf"--json={tmp_path} is a folder: name a file in it, {tmp_path}/results.json"):
+        check_writable(tmp_path, "--json")

@@ -125,8 +125,11 @@ def test_positive_relevance_is_red_and_negative_is_blue(bert):
     full_red, full_blue = (
         f"48;2;{';'.join(map(str, rgb))}m" for rgb in (colours.POSITIVE_RELEVANCE, colours.NEGATIVE_RELEVANCE)
     )
-    assert re.search(rf"{full_red}the\b", text)
-    assert re.search(rf"{full_blue}quick\b", text)
+    white, black = "38;2;255;255;255;", "38;2;0;0;0;"  # the ink that can be read on the colour
+    assert re.search(rf"{white}{full_red}the\b", text)
+    assert re.search(rf"{white}{full_blue}quick\b", text)
+    assert re.search(rf"{black}48;2;[0-9;]*mfox\b", text)
+    assert re.search(rf"{black}48;2;[0-9;]*mjumps\b", text)
     assert re.search(r"(?<!m)brown", text), "no colour for 0"
     page = pages.to_html(view)
     spans = re.findall(r'<span style="([^"]*)"[^>]*>(\w+)</span>', page)

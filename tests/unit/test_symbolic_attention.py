@@ -8,6 +8,7 @@ import sympy
 import torch
 
 from faithcheck.axioms import Check, Settings
+from faithcheck.axioms.engine.plan import plan
 from faithcheck.axioms.symbolic import (
     DERIVATIONS,
     attention_chain,
@@ -180,3 +181,9 @@ def test_a_rule_that_does_not_halve_differs_from_the_derivation():
     chain = product_chain(tree)
     whole = LRP("attnlrp", {**ATTNLRP, "mul": gradient_rule})
     assert not at_rational_points(whole, ScalarProduct(tree).eval(), attnlrp(chain), chain.x, bits=7)
+
+
+@pytest.mark.parametrize("name", ["gradient_x_input", "grouped_mask_gate", "integrated_gradients", "loo"])
+def test_the_derivation_of_a_long_product_is_the_explainers_map(name):
+    (check,) = plan("symbolic", [builtin_explainers()[name]], [registered_pairs()["product.n5_depths_12344"]])[:1]
+    assert check.run(Settings()).status == "holds"
