@@ -91,6 +91,16 @@ def test_loo_does_not_depend_on_its_batch():
     torch.testing.assert_close(reference[:, 3], removed, rtol=1e-12, atol=1e-12)
 
 
+def test_integrated_gradients_has_at_most_so_many_features_in_a_pass():
+    model, rows = ScalarProduct(LEFT), []
+    model.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))
+    all_at_once, in_parts = (
+        IntegratedGradients(16, max_tokens=tokens).attribute(model, at(2, 3, 4)) for tokens in (2048, 12)
+    )
+    assert rows == [16, 1, 1, 4, 4, 4, 4, 1, 1], "four nodes of three features, then the input and the baseline"
+    torch.testing.assert_close(in_parts, all_at_once)
+
+
 def test_integrated_gradients_warns_when_it_has_too_few_steps():
     class Spike(nn.Module):
         def forward(self, x):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from faithcheck.axioms.engine.verdicts import tolerance
 from faithcheck.axioms.trace import trace
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers import peers as adapters
@@ -20,7 +21,7 @@ from faithcheck.explainers.loo.removal import Replacement
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.peers import autolrp, captum, every_peer, lxt, shap, zennit
-from faithcheck.explainers.peers.own_environment import own_environments
+from faithcheck.explainers.peers.own_environment import TOLERANCE, own_environments
 from faithcheck.explainers.protocol import InvalidAttribution, Unsupported, attribution_of
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.pair import registered_pairs
@@ -310,3 +311,8 @@ def test_zennit_without_its_init_does_not_stay_in_sys_modules():
     skip_unless_installed(zennit.Epsilon())
     zennit.zennit_modules()
     assert "zennit" not in sys.modules or "torchvision" in sys.modules
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_workers_model_has_the_tolerance_of_the_axioms(dtype):
+    assert TOLERANCE[dtype] == tolerance(torch.ones(1, dtype=dtype))
