@@ -29,6 +29,14 @@ SAMPLE = {
 }
 """Faults, and the ways in which a check among these is red."""
 
+ON_TWO_PAIRS = {
+    "epsilon_lrp: zero at zero": ["log_sum_exp.stable", "log_sum_exp.shifted_by_first"],
+    "attnlrp: a mask of zeros": ["operation.attention", "attention.distances_sdpa"],
+    "blockwise_lrp: functions not contracted": ["degree.silu_of_product", "degree.silu_of_three"],
+    "blockwise_lrp: constants keep the degree": ["degree.product_plus_one", "degree.one_minus_product"],
+}
+"""Faults that a single check found once; each has a second."""
+
 
 def red(fault):
     return power.red_checks(fault, AXIOMS, PAIRS, Settings())
@@ -37,6 +45,12 @@ def red(fault):
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_sample_of_faults_is_red(name):
     assert {way for way, counts in red(BY_ID[name]).items() if counts} == SAMPLE[name]
+
+
+@pytest.mark.parametrize("name", ON_TWO_PAIRS)
+def test_faults_that_few_pairs_can_show_are_red_on_two(name):
+    pairs = [registered_pairs()[pair] for pair in ON_TWO_PAIRS[name]]
+    assert power.red_checks(BY_ID[name], ["invariance"], pairs, Settings())["name"] == {"invariance": 2}
 
 
 @pytest.mark.parametrize("name", ["gradient_x_input", "integrated_gradients", "attnlrp"])
