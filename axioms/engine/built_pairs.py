@@ -9,11 +9,12 @@ from collections import OrderedDict
 from typing import TypeAlias
 
 import torch
-from torch import nn
 
+from faithcheck.axioms.engine.model_snapshot import ModelSnapshot
 from faithcheck.models.pair import Pair
 
-Models: TypeAlias = tuple[nn.Module, nn.Module]
+Models: TypeAlias = tuple[ModelSnapshot, ModelSnapshot]
+"""The two models of a pair, each with its state when it was built."""
 
 CAPACITY = 2
 """The number of pairs whose models are held. Checks are planned pair by pair, so that few are needed."""
@@ -25,7 +26,8 @@ def built(pair: Pair, seed: int, dtype: torch.dtype, device: torch.device) -> Mo
     """The two models of a pair, from an earlier check with the same settings if they are still held."""
     key = (id(pair), seed, dtype, device)  # the pair is held too, so that no other pair gets its id
     if key not in _built:
-        _built[key] = pair, pair.build(seed, dtype, device)
+        f, g = pair.build(seed, dtype, device)
+        _built[key] = pair, (ModelSnapshot(f), ModelSnapshot(g))
         while len(_built) > CAPACITY:
             _built.popitem(last=False)
     return _built[key][1]

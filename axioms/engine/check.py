@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from faithcheck.axioms.engine.axiom import Axiom
 from faithcheck.axioms.engine.built_pairs import built, discard
@@ -22,6 +21,7 @@ from faithcheck.axioms.engine.expectations import SuppliedExpectation, expectati
 from faithcheck.axioms.engine.interruption import interruptible
 from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
 from faithcheck.axioms.engine.left_behind import RANDOM, restored
+from faithcheck.axioms.engine.model_snapshot import ModelSnapshot
 from faithcheck.axioms.engine.record import Record
 from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.axioms.engine.statuses import Status
@@ -165,13 +165,13 @@ class Check:
         predicted = None
         if expectation.predict is not None:
             with restored(*models):
-                predicted = expectation.predict(*models, case)
+                predicted = expectation.predict(*(snapshot.model for snapshot in models), case)
         scale = measurement.scale
         status, error = settle(measurement, expectation, predicted)
         detail = dict(measurement.detail)
         if expectation.verdict == "VIOLATES" and self._axiom.measured_on == "pairs":
             # Every violation has a control: on a model and its deep copy the same explainer must hold.
-            control = self._measure((models[0], deepcopy(models[0])), case, settings)
+            control = self._measure((models[0], ModelSnapshot(deepcopy(models[0].model))), case, settings)
             detail["control gap"] = control.gap
             if control.gap is None or control.gap > control.tol:
                 status = Status.INCONCLUSIVE
@@ -186,11 +186,11 @@ class Check:
             rules=tuple(sorted(rules)),
         )
 
-    def _models(self, settings: Settings) -> tuple[nn.Module, ...]:
+    def _models(self, settings: Settings) -> tuple[ModelSnapshot, ...]:
         f, g = built(self.pair, settings.seed, settings.dtype, settings.device)
         return {"": (f, g), "f": (f,), "g": (g,)}[self.side]
 
-    def _measure(self, models: Sequence[nn.Module], case: Case, settings: Settings) -> Measurement:
+    def _measure(self, models: Sequence[ModelSnapshot], case: Case, settings: Settings) -> Measurement:
         explainers = () if self.explainer is None else (self.explainer,)
         with (
             restored(*models) as left_behind,
@@ -201,7 +201,7 @@ class Check:
             np.random.seed(settings.seed % 2**32)
             # A coarse quadrature misses completeness on both models alike: the record mentions it, it is no error.
             warnings.simplefilter("always", CompletenessWarning)
-            measurement = self._axiom.measure(*explainers, *models, case)
+            measurement = self._axiom.measure(*explainers, *(snapshot.model for snapshot in models), case)
         messages = []
         for warning in caught:
             if issubclass(warning.category, CompletenessWarning):

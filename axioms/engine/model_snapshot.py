@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from faithcheck.axioms.engine.namespaces import (
     Changes,
-    ClassSnapshot,
-    FunctionsSnapshot,
+    DictionariesSnapshot,
     Namespace,
+    NamespacesSnapshot,
     equal,
     is_function,
     put_back,
@@ -55,9 +55,14 @@ class ModuleSnapshot:
 
 
 class ModelSnapshot:
-    """A model before a block of code. It holds a copy of the weights, and serves any number of blocks."""
+    """A model before a block of code. It holds a copy of the weights, and serves any number of blocks.
+
+    Attributes:
+        model: the model.
+    """
 
     def __init__(self, model: nn.Module) -> None:
+        self.model = model
         self.modules = []
         classes: dict[type, None] = {}
         for name, module in model.named_modules():
@@ -68,9 +73,13 @@ class ModelSnapshot:
             where = name or type(model).__name__
             self.modules.append(ModuleSnapshot(where, module, type(module), dict(attributes), spaces))
             classes.update(dict.fromkeys(owner for owner in type(module).__mro__ if owner is not object))
-        self.classes = [ClassSnapshot(owner) for owner in classes]
+        self._dictionaries = DictionariesSnapshot(
+            [vars(module) for module in model.modules()]
+            + [space for snapshot in self.modules for _, space, _ in snapshot.spaces]
+        )
         names = dict.fromkeys(owner.__module__ for owner in classes)
-        self.functions = [FunctionsSnapshot(name, sys.modules[name]) for name in names if name in sys.modules]
+        modules = [(name, sys.modules[name]) for name in names if name in sys.modules]
+        self.namespaces = NamespacesSnapshot(modules, classes)
         self.tensors = [TensorSnapshot(name, tensor) for name, tensor in _tensors(model)]
 
     def restore(self, changes: Changes) -> None:
@@ -79,18 +88,10 @@ class ModelSnapshot:
             if type(snapshot.module) is not snapshot.kind:
                 report(changes, "replaced classes", [snapshot.where])
                 snapshot.module.__class__ = snapshot.kind
-            _restore_attributes(snapshot, changes)
-            for key, space, before in snapshot.spaces:
-                if not same_objects(space, before):
-                    if "_hooks" not in key:
-                        report(changes, f"replaced {key[1:]}", [snapshot.where])
-                    elif not _added_by_transformers(space, before):
-                        report(changes, "hooks", [snapshot.where])
-                    put_back(space, before)
-        for owner in self.classes:
-            owner.restore(changes)
-        for module in self.functions:
-            module.restore(changes)
+        if not self._dictionaries.unchanged():
+            for snapshot in self.modules:
+                _restore_module(snapshot, changes)
+        self.namespaces.restore(changes)
         for tensor in self.tensors:
             tensor.restore(changes)
 
@@ -117,6 +118,18 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def _is_registry(key: str, space: object) -> bool:
     return isinstance(space, dict) and ("_hooks" in key or key in ("_parameters", "_buffers", "_modules"))
+
+
+def _restore_module(snapshot: ModuleSnapshot, changes: Changes) -> None:
+    """Put back the attributes and the dictionaries of one module, and report them."""
+    _restore_attributes(snapshot, changes)
+    for key, space, before in snapshot.spaces:
+        if not same_objects(space, before):
+            if "_hooks" not in key:
+                report(changes, f"replaced {key[1:]}", [snapshot.where])
+            elif not _added_by_transformers(space, before):
+                report(changes, "hooks", [snapshot.where])
+            put_back(space, before)
 
 
 def _restore_attributes(snapshot: ModuleSnapshot, changes: Changes) -> None:

@@ -6,7 +6,8 @@ Values are compared by identity, in C, so that comparing takes less time than co
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from operator import eq, is_
 from typing import Any, TypeAlias
 
@@ -29,12 +30,20 @@ def same_objects(now: Any, before: Namespace) -> bool:
     return len(now) == len(before) and all(map(is_, now.values(), before.values())) and all(map(eq, now, before))
 
 
-def unpatched(now: Any, before: Namespace) -> bool:
-    """Whether the namespace of a module or a class has equal values: functions and classes are equal if identical."""
-    try:
-        return bool(now == before)
-    except Exception:  # a value that cannot be compared was replaced
-        return False
+class DictionariesSnapshot:
+    """Many dictionaries before a block of code. All are compared at once, in C, by the identity of their values."""
+
+    def __init__(self, dictionaries: Sequence[Namespace]) -> None:
+        self._now = dictionaries
+        self._keys = list(map(tuple, dictionaries))
+        self._values = list(self._values_now())
+
+    def unchanged(self) -> bool:
+        """Whether all have the same keys, in the same order, with the same objects."""
+        return list(map(tuple, self._now)) == self._keys and all(map(is_, self._values_now(), self._values))
+
+    def _values_now(self) -> Iterator[Any]:
+        return chain.from_iterable(map(dict.values, self._now))
 
 
 def put_back(namespace: Any, before: Namespace) -> None:
@@ -67,24 +76,18 @@ class FunctionsSnapshot:
     """The functions and classes of a module before a block of code."""
 
     def __init__(self, name: str, module: Any) -> None:
-        self.name, self.module, self.before = name, module, dict(vars(module))
-
-    def unchanged(self) -> bool:
-        """Whether the module is still imported by its name, and has the same attributes."""
-        return sys.modules.get(self.name) is self.module and unpatched(vars(self.module), self.before)
+        self.name, self.owner, self.before = name, module, dict(vars(module))
 
     def restore(self, changes: Changes) -> None:
         """Put back what changed, and report it. A new function is no change: code that is loaded adds them."""
-        if self.unchanged():
-            return
-        if sys.modules.get(self.name) is not self.module:
+        if sys.modules.get(self.name) is not self.owner:
             report(changes, "replaced modules of Python", [self.name])
-            sys.modules[self.name] = self.module
-        now = vars(self.module)
+            sys.modules[self.name] = self.owner
+        now = vars(self.owner)
         changed = [key for key, value in self.before.items() if now.get(key) is not value and is_function(key, value)]
         report(changes, "patched functions", [f"{self.name}.{key}" for key in changed])
         for key in changed:
-            setattr(self.module, key, self.before[key])
+            setattr(self.owner, key, self.before[key])
 
 
 def _is_method(value: object) -> bool:
@@ -97,14 +100,8 @@ class ClassSnapshot:
     def __init__(self, owner: type) -> None:
         self.owner, self.before = owner, dict(vars(owner))
 
-    def unchanged(self) -> bool:
-        """Whether the class has the same attributes."""
-        return unpatched(vars(self.owner), self.before)
-
     def restore(self, changes: Changes) -> None:
         """Put the functions back, take away added ones, and report both."""
-        if self.unchanged():
-            return
         now = vars(self.owner)
         changed = [key for key, value in self.before.items() if _is_method(value) and now.get(key) is not value]
         added = [key for key, value in now.items() if key not in self.before and _is_method(value)]
@@ -113,3 +110,28 @@ class ClassSnapshot:
             setattr(self.owner, key, self.before[key])
         for key in added:
             delattr(self.owner, key)
+
+
+class NamespacesSnapshot:
+    """Modules, by name, and classes before a block of code. All are compared at once, in C."""
+
+    def __init__(self, modules: Iterable[tuple[str, Any]], classes: Iterable[type]) -> None:
+        functions = [FunctionsSnapshot(name, module) for name, module in modules]
+        self.snapshots: list[FunctionsSnapshot | ClassSnapshot] = [*functions, *map(ClassSnapshot, classes)]
+        self._names = [snapshot.name for snapshot in functions]
+        self._modules = [snapshot.owner for snapshot in functions]
+        self._now: list[Any] = [vars(snapshot.owner) for snapshot in self.snapshots]
+        self._before = [snapshot.before for snapshot in self.snapshots]
+
+    def unchanged(self) -> bool:
+        """Whether the modules are still imported by their names, and all have the same attributes."""
+        try:  # functions and classes are equal if they are identical
+            return list(map(sys.modules.get, self._names)) == self._modules and self._now == self._before
+        except Exception:  # a value that cannot be compared was replaced
+            return False
+
+    def restore(self, changes: Changes) -> None:
+        """Put back what changed, and report it."""
+        if not self.unchanged():
+            for snapshot in self.snapshots:
+                snapshot.restore(changes)

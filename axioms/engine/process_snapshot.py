@@ -37,8 +37,7 @@ from torch.utils import _python_dispatch
 
 from faithcheck.axioms.engine.namespaces import (
     Changes,
-    ClassSnapshot,
-    FunctionsSnapshot,
+    NamespacesSnapshot,
     equal,
     put_back,
     report,
@@ -152,34 +151,18 @@ class ProcessSnapshot:
                 signal.signal(number, self.signals[number])
 
 
-class NamespacesSnapshot:
-    """The functions and classes that explainers patch: those of torch and of loaded modelling code."""
-
-    def __init__(self) -> None:
-        self.loaded = len(sys.modules)
-        self.namespaces: list[FunctionsSnapshot | ClassSnapshot] = [
-            *(FunctionsSnapshot(name, module) for name, module in _modules_of_functions()),
-            *(ClassSnapshot(owner) for owner in _classes_of_layers()),
-        ]
-
-    def current(self) -> bool:
-        """Whether no module was loaded and nothing patched since the snapshot."""
-        return self.loaded == len(sys.modules) and all(namespace.unchanged() for namespace in self.namespaces)
-
-    def restore(self, changes: Changes) -> None:
-        """Put back what changed, and report it."""
-        for namespace in self.namespaces:
-            namespace.restore(changes)
-
-
-_latest: list[NamespacesSnapshot] = []
+_latest: list[tuple[int, NamespacesSnapshot]] = []
 
 
 def _current_namespaces() -> NamespacesSnapshot:
-    """The latest snapshot if it is current, since comparing takes less time than copying; otherwise a new one."""
-    if not _latest or not _latest[0].current():
-        _latest[:] = [NamespacesSnapshot()]
-    return _latest[0]
+    """The functions and classes that explainers patch: those of torch and of loaded modelling code.
+
+    It is the latest snapshot if no module was loaded and nothing patched since: comparing takes less time than copying.
+    """
+    loaded = len(sys.modules)
+    if not _latest or _latest[0][0] != loaded or not _latest[0][1].unchanged():
+        _latest[:] = [(loaded, NamespacesSnapshot(_modules_of_functions(), _classes_of_layers()))]
+    return _latest[0][1]
 
 
 class ModesSnapshot:
