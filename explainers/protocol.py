@@ -121,7 +121,9 @@ def _as_plain(attribution: Tensor) -> Tensor:
 
 
 class ForwardPasses:
-    """Counts the forward passes of a model in a block, and those that succeeded.
+    """Counts the forward passes of a model and its copies in a block, and those that succeeded.
+
+    Passes by ``model.forward(…)`` are not counted.
 
     Attributes:
         begun: the number of forward passes.
@@ -132,21 +134,19 @@ class ForwardPasses:
         self.model, self.begun, self.succeeded = model, 0, 0
 
     def __enter__(self) -> ForwardPasses:
-        self.handles = (
-            self.model.register_forward_pre_hook(self._begin),
-            self.model.register_forward_hook(self._succeed),
-        )
+        def begin(*_: object) -> None:
+            self.begun += 1
+
+        def succeed(*_: object) -> None:
+            self.succeeded += 1
+
+        # Functions, because a copy of the model shares them: its passes count too. Methods would be copied with it.
+        self.handles = (self.model.register_forward_pre_hook(begin), self.model.register_forward_hook(succeed))
         return self
 
     def __exit__(self, *_: object) -> None:
         for handle in self.handles:
             handle.remove()
-
-    def _begin(self, *_: object) -> None:
-        self.begun += 1
-
-    def _succeed(self, *_: object) -> None:
-        self.succeeded += 1
 
 
 def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor:

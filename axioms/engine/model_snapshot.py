@@ -11,6 +11,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from inspect import isroutine
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -44,7 +46,8 @@ class ModuleSnapshot:
         module: the module.
         kind: its class.
         attributes: a shallow copy of its attributes.
-        spaces: its dictionaries of hooks, parameters, buffers, submodules and configuration: name, dictionary, copy.
+        spaces: its dictionaries (of hooks, parameters, buffers, submodules, its own) and those of objects that are its
+            attributes (configuration, tokenizer): name of the attribute, dictionary, copy.
     """
 
     where: str
@@ -67,9 +70,7 @@ class ModelSnapshot:
         classes: dict[type, None] = {}
         for name, module in model.named_modules():
             attributes = vars(module)
-            spaces = [(key, space, dict(space)) for key, space in attributes.items() if _is_registry(key, space)]
-            if hasattr(config := attributes.get("config"), "__dict__"):
-                spaces.append(("_config", vars(config), dict(vars(config))))
+            spaces = [(key, space, dict(space)) for key, space in _dictionaries_of(attributes)]
             where = name or type(model).__name__
             self.modules.append(ModuleSnapshot(where, module, type(module), dict(attributes), spaces))
             classes.update(dict.fromkeys(owner for owner in type(module).__mro__ if owner is not object))
@@ -116,8 +117,16 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 yield f"{name}.{key}".lstrip("."), value
 
 
-def _is_registry(key: str, space: object) -> bool:
-    return isinstance(space, dict) and ("_hooks" in key or key in ("_parameters", "_buffers", "_modules"))
+def _dictionaries_of(attributes: Namespace) -> Iterator[tuple[str, Namespace]]:
+    """The dictionaries among a module's attributes, and those of its attributes that are objects, such as a config."""
+    for key, value in attributes.items():
+        if isinstance(value, dict):
+            yield key, value
+        elif not isinstance(value, nn.Module | Tensor | ModuleType | type) and not isroutine(value):
+            namespace = getattr(value, "__dict__", None)
+            if isinstance(namespace, dict):
+                yield key, namespace
+                yield from ((key, inner) for inner in namespace.values() if isinstance(inner, dict))
 
 
 def _restore_module(snapshot: ModuleSnapshot, changes: Changes) -> None:
@@ -125,18 +134,22 @@ def _restore_module(snapshot: ModuleSnapshot, changes: Changes) -> None:
     _restore_attributes(snapshot, changes)
     for key, space, before in snapshot.spaces:
         if not same_objects(space, before):
-            if "_hooks" not in key:
-                report(changes, f"replaced {key[1:]}", [snapshot.where])
-            elif not _added_by_transformers(space, before):
-                report(changes, "hooks", [snapshot.where])
+            if key in ("_parameters", "_buffers", "_modules", "config"):
+                report(changes, f"replaced {key.lstrip('_')}", [snapshot.where])
+            elif "_hooks" in key:
+                if not _added_by_transformers(space, before):
+                    report(changes, "hooks", [snapshot.where])
+            elif not key.startswith("_"):
+                report(changes, "attributes", [f"{snapshot.where}.{key}"])
             put_back(space, before)
 
 
 def _restore_attributes(snapshot: ModuleSnapshot, changes: Changes) -> None:
-    """Put back train mode, patched methods of the instance, and public attributes that are new or have another value.
+    """Put back train mode, patched methods of the instance, and attributes that are new or have another value.
 
-    Private attributes belong to the module, but for the flag of transformers' hooks: if the hooks were taken away and
-    the flag stayed, transformers would never put them there again.
+    Private attributes are put back without a report: a module may change its own. Those that say something about others
+    fit together again, such as the flag of transformers' hooks: if the hooks were taken away and the flag stayed,
+    transformers would never put them there again.
     """
     before, now, where = snapshot.attributes, vars(snapshot.module), snapshot.where
     if same_objects(now, before):
@@ -161,6 +174,8 @@ def _restore_attributes(snapshot: ModuleSnapshot, changes: Changes) -> None:
         report(changes, what, [f"{where}.{key}" for key in keys])
         for key in keys:
             _put(now, key, before)
+    for key in [key for key in (*changed, *added) if key.startswith("_")]:
+        _put(now, key, before)
 
 
 class TensorSnapshot:

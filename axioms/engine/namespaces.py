@@ -6,7 +6,7 @@ Values are compared by identity, in C, so that comparing takes less time than co
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from itertools import chain
 from operator import eq, is_
 from typing import Any, TypeAlias
@@ -58,7 +58,9 @@ def is_function(name: str, value: Any) -> bool:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Equality of tensors, arrays, tuples and lists of them, and of anything else."""
+    """Equality of tensors, arrays, tuples and lists of them, and of anything else that can be compared."""
+    if isinstance(one, Tensor) is not isinstance(other, Tensor):
+        return False
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         alike = one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
         return alike and one.equal(other)
@@ -69,7 +71,10 @@ def equal(one: Any, other: Any) -> bool:
             return len(one) == len(other) and all(map(equal, one, other))
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.array_equal(one, other)
-    return bool(one == other)
+    try:
+        return bool(one == other)
+    except Exception:  # what cannot be compared is no equal of anything
+        return False
 
 
 class FunctionsSnapshot:
@@ -98,7 +103,7 @@ class ClassSnapshot:
     """The attributes of a class before a block of code."""
 
     def __init__(self, owner: type) -> None:
-        self.owner, self.before = owner, dict(vars(owner))
+        self.name, self.owner, self.before = f"{owner.__module__}.{owner.__qualname__}", owner, dict(vars(owner))
 
     def restore(self, changes: Changes) -> None:
         """Put the functions back, take away added ones, and report both."""
@@ -112,8 +117,29 @@ class ClassSnapshot:
             delattr(self.owner, key)
 
 
+def _registries(owners: Iterable[tuple[str, Any]]) -> dict[int, tuple[str, Namespace]]:
+    """The tables in which transformers looks up functions, such as those of attention, by their id."""
+    found: dict[int, tuple[str, Namespace]] = {}
+    for where, owner in owners:
+        if where.startswith("transformers"):
+            for key, value in list(vars(owner).items()):
+                for table in _tables_of(value) if not key.startswith("__") else ():
+                    found.setdefault(id(table), (f"{where}.{key}", table))
+    return found
+
+
+def _tables_of(value: object) -> list[Namespace]:
+    """A dictionary of functions or classes, or the dictionaries that make up another mapping."""
+    if isinstance(value, dict):
+        return [value] if any(map(callable, dict.values(value))) else []
+    if isinstance(value, MutableMapping):
+        parts = (*vars(type(value)).values(), *getattr(value, "__dict__", {}).values())
+        return [part for part in parts if isinstance(part, dict)]
+    return []
+
+
 class NamespacesSnapshot:
-    """Modules, by name, and classes before a block of code. All are compared at once, in C."""
+    """Modules, by name, and classes before a block of code, with their registries. All are compared at once, in C."""
 
     def __init__(self, modules: Iterable[tuple[str, Any]], classes: Iterable[type]) -> None:
         functions = [FunctionsSnapshot(name, module) for name, module in modules]
@@ -122,16 +148,28 @@ class NamespacesSnapshot:
         self._modules = [snapshot.owner for snapshot in functions]
         self._now: list[Any] = [vars(snapshot.owner) for snapshot in self.snapshots]
         self._before = [snapshot.before for snapshot in self.snapshots]
+        owners = [(snapshot.name, snapshot.owner) for snapshot in self.snapshots]
+        # By items: a registry may make what it is asked for.
+        self._registries = [(where, table, dict(dict.items(table))) for where, table in _registries(owners).values()]
+        self._tables = DictionariesSnapshot([table for _, table, _ in self._registries])
 
     def unchanged(self) -> bool:
         """Whether the modules are still imported by their names, and all have the same attributes."""
         try:  # functions and classes are equal if they are identical
-            return list(map(sys.modules.get, self._names)) == self._modules and self._now == self._before
+            same = list(map(sys.modules.get, self._names)) == self._modules and self._now == self._before
         except Exception:  # a value that cannot be compared was replaced
             return False
+        return same and self._tables.unchanged()
 
     def restore(self, changes: Changes) -> None:
         """Put back what changed, and report it."""
-        if not self.unchanged():
-            for snapshot in self.snapshots:
-                snapshot.restore(changes)
+        if self.unchanged():
+            return
+        for snapshot in self.snapshots:
+            snapshot.restore(changes)
+        for where, table, before in self._registries:
+            if not same_objects(table, before):
+                keys = dict.fromkeys([*before, *table])
+                changed = [key for key in keys if dict.get(table, key) is not before.get(key)]
+                report(changes, "patched registries", [f"{where}[{key!r}]" for key in changed] or [where])
+                put_back(table, before)

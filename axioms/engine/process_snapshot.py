@@ -7,8 +7,8 @@ Compared before and after a block of code, and put back:
 * the random states of torch, NumPy and Python; NumPy's error state;
 * functions and classes of torch, of the loaded modelling modules of transformers, of faithcheck, and of the modules of
   Python that they compute with;
-* environment variables, warnings filters, signal handlers, the import path, the current folder, the standard streams,
-  logging, and the interpreter's hooks.
+* environment variables, warnings filters, signal handlers, timers, the import path, the current folder, the standard
+  streams, logging, and the interpreter's hooks.
 
 Threads that still run are reported; they cannot be ended.
 """
@@ -97,7 +97,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "profile function": (sys.getprofile, sys.setprofile),
     "recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
     "garbage collection": (gc.isenabled, lambda value: gc.enable() if value else gc.disable()),
-    "current folder": (os.getcwd, os.chdir),
+    "current folder": (lambda: _current_folder(), lambda value: value and os.chdir(value)),
     "import path": (lambda: list(sys.path), lambda value: sys.path.__setitem__(slice(None), value)),
     "standard output": _attribute(sys, "stdout"),
     "standard error": _attribute(sys, "stderr"),
@@ -127,11 +127,16 @@ class ProcessSnapshot:
         self.settings = [
             (what, read(), read, write) for what, (read, write) in (*SETTINGS.items(), *_random_states().items())
         ]
+        self.timers = {which: signal.getitimer(which) for which in _TIMERS}
         self.threads = set(threading.enumerate())
         self.signals = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def restore(self, changes: Changes) -> None:
         """Put back what changed, and report it."""
+        for which, before in self.timers.items():
+            if any(signal.getitimer(which)) != any(before):  # one that is left runs out in a later check
+                report(changes, "timers", [""])
+                signal.setitimer(which, *before)
         self.modes.restore(changes)  # first: inside a mode that is still entered, every other call could go wrong
         for name, space, before in self.hooks:
             if not same_objects(space, before):
@@ -212,6 +217,15 @@ class ModesSnapshot:
 
 _guards: list[Any] = []
 _SIGNALS = sorted(signal.valid_signals())
+_TIMERS = [getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name)]
+
+
+def _current_folder() -> str | None:
+    """The current folder; None if it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 def _is_tqdm(thread: threading.Thread) -> bool:

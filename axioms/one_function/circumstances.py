@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -42,6 +43,12 @@ def intercepted(model: nn.Module, case: Case) -> Tensor:
         return case.run(model).detach()
 
 
+@torch.enable_grad()
+def computed_inputs(model: nn.Module, case: Case) -> Tensor:
+    """As an explainer runs it whose inputs are computed from others, with gradients."""
+    return replace(case, inputs=case.inputs.detach().clone().requires_grad_() * 1).run(model).detach()
+
+
 @torch.no_grad()
 def in_shared_memory(model: nn.Module, case: Case) -> Tensor:
     """The first example as two rows of the same memory, as Leave-One-Out repeats an example."""
@@ -51,6 +58,7 @@ def in_shared_memory(model: nn.Module, case: Case) -> Tensor:
 CIRCUMSTANCES: Mapping[str, Circumstance] = {
     "under torch.no_grad()": without_gradients,
     "for inputs that need no gradient, under a torch function mode that changes nothing": intercepted,
+    "for inputs that are computed from others": computed_inputs,
     "for an example that is in two rows of the same memory": in_shared_memory,
 }
 
@@ -84,9 +92,12 @@ class Consistency:
         in_batch = Computed(*(values[-len(self.case.inputs) :].flip(0) for values in computed))
         self.same(in_batch, "in a large batch than in a small one")
         for words, circumstance in CIRCUMSTANCES.items():
-            with refused(f"{self.which} fails {words}"):
-                outputs = circumstance(self.model, self.case)
-            self.same(Computed(outputs, self.computed.gradient[: len(outputs)]), words)
+            for case, number in ((self.case, ""), (alone, ", alone in its batch")):
+                with refused(f"{self.which} fails {words}"):
+                    outputs = circumstance(self.model, case)
+                self.same(Computed(outputs, self.computed.gradient[: len(outputs)]), f"{words}{number}")
+        outputs = without_gradients(self.model, batch)[-len(self.case.inputs) :].flip(0)
+        self.same(Computed(outputs, self.computed.gradient), "in a large batch under torch.no_grad()")
         self.in_the_other_type()
         self.when_called_often(batch)
 
@@ -111,17 +122,27 @@ class Consistency:
         other = torch.float32 if dtype == torch.float64 else torch.float64
         name = str(other).removeprefix("torch.")
         try:
-            model = deepcopy(self.model).to(other)
-            computed = forward_and_gradient(self.which, model, cast(self.case, other)).to(dtype)
+            model, case = deepcopy(self.model).to(other), cast(self.case, other)
+            runs = {
+                "": forward_and_gradient(self.which, model, case).to(dtype),
+                ", alone in its batch": forward_and_gradient(
+                    self.which, model, case.select(case.target.new_zeros(1))
+                ).to(dtype),
+            }
+            outputs = without_gradients(model, case).to(dtype)
+            runs[", under torch.no_grad()"] = Computed(outputs, runs[""].gradient)
         except Exception as error:  # an error of the model: its message is passed on
             raise NotAPair(
                 f"a copy of {self.which} by copy.deepcopy, converted by .to(torch.{name}), cannot be run: {error}; "
                 "register constant tensors as buffers, or convert them to the inputs' type"
             ) from error
         scale = Scale.of(self.computed, self.case.target, torch.float32, BETWEEN_TYPES)
-        difference = scale.difference(computed, self.computed, self.case)
-        if not within(difference.gap, BETWEEN_TYPES):
-            raise self.refusal(f"as a copy by copy.deepcopy in {name}", difference)
+        for how, computed in runs.items():
+            rows = torch.arange(len(computed.outputs), device=self.case.inputs.device)
+            expected = Computed(self.computed.outputs[rows], self.computed.gradient[rows])
+            difference = scale.difference(computed, expected, self.case.select(rows))
+            if not within(difference.gap, BETWEEN_TYPES):
+                raise self.refusal(f"as a copy by copy.deepcopy in {name}{how}", difference)
 
     @torch.no_grad()
     def when_called_often(self, batch: Case) -> None:
@@ -136,6 +157,8 @@ class Consistency:
             outputs = example.run(self.model)
             if not torch.equal(outputs, first):
                 self.same(Computed(outputs, self.computed.gradient[:1]), f"in call {call} of {CALLS}")
+            if call % 2:
+                self.same(forward_and_gradient(self.which, self.model, example), f"in call {call}, with gradients")
         self.same(
             Computed(self.case.run(self.model), self.computed.gradient),
             f"after {CALLS} other calls",

@@ -19,17 +19,18 @@ points = random_points(6, FEATURES, classes=2)
 
 
 class Network(nn.Module):
-    """tanh(xW₁)W₂, ``(batch, 4)`` to ``(batch, 2)``; ``calls`` counts the forward passes."""
+    """tanh(xW₁)W₂, ``(batch, 4)`` to ``(batch, 2)``; it counts its forward passes, and those with gradients."""
 
     def __init__(self):
         super().__init__()
         generator = torch.Generator().manual_seed(1)
         self.first = nn.Parameter(torch.randn(FEATURES, 5, generator=generator, dtype=torch.float64))
         self.second = nn.Parameter(torch.randn(5, 2, generator=generator, dtype=torch.float64))
-        self.calls, self.previous = 0, None
+        self.calls, self.calls_with_gradients, self.previous = 0, 0, None
 
     def forward(self, x, attention_mask=None):
         self.calls += 1
+        self.calls_with_gradients += x.requires_grad and torch.is_grad_enabled()
         hidden = torch.tanh((x if attention_mask is None else x * attention_mask) @ self.first)
         return hidden @ self.second
 
@@ -45,6 +46,20 @@ class Changed(Network):
         y = self.change(self, x, super().forward(x, attention_mask))
         self.previous = x.detach().clone()
         return y
+
+
+class ChangingGradient(torch.autograd.Function):
+    """The identity. From the model's 13th backward pass on its gradient is 10 % too large."""
+
+    @staticmethod
+    def forward(context, y, model):
+        context.model = model
+        return y.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        context.model.backward_passes = getattr(context.model, "backward_passes", 0) + 1
+        return gradient * (1.1 if context.model.backward_passes > 12 else 1.0), None
 
 
 class MaskHole(Network):
@@ -174,9 +189,32 @@ FALSE_PAIRS = {
     "deep copy": FalsePair(OtherWhenCopied, r"g .* as a copy by copy\.deepcopy"),
     "shared memory": FalsePair(when(lambda model, x: x.stride(0) == 0), "g .* in two rows of the same memory"),
     "from the 100th call on": FalsePair(when(lambda model, x: model.calls >= 100), r"g .* in call \d+ of 150"),
-    "every 60th call": FalsePair(when(lambda model, x: model.calls % 60 == 59), r"g .* in call \d+ of 150"),
+    "every 60th call": FalsePair(when(lambda model, x: model.calls % 60 == 59), r"g .* in call \d+( of 150|, with)"),
     "at random, one call in 30": FalsePair(
         when(lambda *_: torch.rand(()) < 1 / 30), r"g (.* in call|gives different outputs|computes another)"
+    ),
+    "one without gradients": FalsePair(
+        when(lambda model, x: not torch.is_grad_enabled() and len(x) == 1), r"g .* under torch\.no_grad\(\), alone"
+    ),
+    "many without gradients": FalsePair(
+        when(lambda model, x: not torch.is_grad_enabled() and len(x) > 40),
+        r"g .* in a large batch under torch\.no_grad",
+    ),
+    "float32 without gradients": FalsePair(
+        when(lambda model, x: not torch.is_grad_enabled() and x.dtype == torch.float32),
+        r"g .* in float32, under torch\.no_grad\(\)",
+    ),
+    "one in float32": FalsePair(
+        when(lambda model, x: len(x) == 1 and x.dtype == torch.float32), "g .* in float32, alone in its batch"
+    ),
+    "computed inputs": FalsePair(
+        when(lambda model, x: x.requires_grad and not x.is_leaf), "g .* for inputs that are computed"
+    ),
+    "from the 20th call with gradients on": FalsePair(
+        when(lambda model, x: model.calls_with_gradients >= 20), r"g .* in call \d+, with gradients"
+    ),
+    "another gradient from the 13th on": FalsePair(
+        changed(lambda model, x, y: ChangingGradient.apply(y, model)), r"g .* in call \d+, with gradients: the gradient"
     ),
     "after other inputs": FalsePair(
         when(lambda model, x: model.previous is not None and len(model.previous) != len(x)), "g .*another function"

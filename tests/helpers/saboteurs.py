@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.bert import modeling_bert
 
 from faithcheck.axioms import invariance
@@ -136,6 +138,37 @@ def environment(model: nn.Module, case: Case) -> None:
     os.environ["LEFT_BEHIND"] = "1"
 
 
+def registers_attention(model: nn.Module, case: Case) -> None:
+    """The attention of every model that is called eager has three times its size."""
+
+    def tripled(module: nn.Module, *tensors: Any, **options: Any) -> Any:
+        output, weights = modeling_bert.eager_attention_forward(module, *tensors, **options)
+        return 3 * output, weights
+
+    ALL_ATTENTION_FUNCTIONS["eager"] = tripled
+
+
+def timer(model: nn.Module, case: Case) -> None:
+    """A timer of the explainer's own, which it forgets to end when it raises."""
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    raise RuntimeError("not enough time")
+
+
+def leaves_for_a_folder_that_ends(model: nn.Module, case: Case) -> None:
+    """The current folder does not exist any more, and every weight is doubled."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+    weights(model, case)
+
+
+def numbers_to_tensors(model: nn.Module, case: Case) -> None:
+    """Tensors in place of the numbers that modules have, and private numbers are changed."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, float):
+                setattr(module, name, torch.full((3, 1, 1), value + 1))
+
+
 def flood(model: nn.Module, case: Case) -> None:
     """Five million characters on each stream."""
     for stream in (sys.stdout, sys.stderr):
@@ -186,6 +219,10 @@ SABOTEURS = (
     Saboteur("patches_autograd", patch(torch.autograd, "grad")),
     Saboteur("patches_transformers", patch(modeling_bert, "eager_attention_forward")),
     Saboteur("patches_a_layer", patch(nn.Linear, "forward")),
+    Saboteur("registers_attention", registers_attention),
+    Saboteur("leaves_a_timer", timer),
+    Saboteur("leaves_for_a_folder_that_ends", leaves_for_a_folder_that_ends),
+    Saboteur("replaces_numbers_by_tensors", numbers_to_tensors),
     Saboteur("trains", lambda model, case: model.train()),
     Saboteur("freezes", lambda model, case: model.requires_grad_(False)),
     Saboteur("leaves_gradients", gradients),

@@ -9,8 +9,10 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import threading
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +22,8 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode
+from transformers.activations import ACT2FN
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 from transformers.models.bert import modeling_bert
 
 from faithcheck.axioms import Settings, check_explainer
@@ -120,6 +124,17 @@ MORE_TRACES = {
     "recursion limit": lambda model: sys.setrecursionlimit(12345),
     "garbage collection": lambda model: gc.disable(),
     "current folder": lambda model: os.chdir(os.sep),
+    "timers": lambda model: signal.setitimer(signal.ITIMER_REAL, 1000),
+    "patched registries (transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS['eager'])": lambda model: (
+        ALL_ATTENTION_FUNCTIONS.update(eager=print)
+    ),
+    "patched registries (transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS['sdpa'])": lambda model: (
+        AttentionInterface.register("sdpa", print)
+    ),
+    "patched registries (transformers.activations.ACT2FN['gelu'])": lambda model: ACT2FN.update(gelu=nn.ReLU),
+    "attributes (1.constants)": lambda model: model[1].constants.update(slope=2),
+    "attributes (1.settings)": lambda model: setattr(model[1].settings, "slope", 2),
+    "attributes (2.out_features)": lambda model: setattr(model[2], "out_features", torch.ones(2)),
     "import path": lambda model: sys.path.insert(0, "/nowhere"),
     "standard output": lambda model: setattr(sys, "stdout", io.StringIO()),
     "logging": lambda model: logging.disable(logging.CRITICAL),
@@ -172,12 +187,37 @@ class OtherTanh(nn.Tanh):
 @pytest.mark.parametrize("what", MORE_TRACES)
 def test_the_guard_sees_and_undoes(what):
     model, _ = PAIR.build(0, torch.float64, torch.device("cpu"))
-    model[1].constant = torch.ones(1)
+    model[1].constant, model[1].constants, model[1].settings = torch.ones(1), {"slope": 1}, SimpleNamespace(slope=1)
     with restored(model) as left_outside:
         with restored(model) as left_behind:
             MORE_TRACES[what](model)
         assert left_behind == [what]
     assert left_outside == []
+
+
+def test_a_folder_that_was_deleted_is_left():
+    before = os.getcwd()
+    with restored() as left_behind, tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+    assert left_behind == ["current folder"]
+    assert os.getcwd() == before
+
+
+def test_private_attributes_of_a_module_are_put_back():
+    model = nn.Tanh()
+    model._gain, model._cache = 1, {"gain": 1}
+    with restored(model) as left_behind:
+        model._gain, model._new = 2, 3
+        model._cache["gain"] = 2
+    assert left_behind == [], "a module may change its own"
+    assert (model._gain, model._cache, hasattr(model, "_new")) == (1, {"gain": 1}, False)
+
+
+def test_a_timer_that_was_left_does_not_end_the_run():
+    with restored():
+        signal.signal(signal.SIGALRM, lambda *_: None)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_a_thread_that_still_runs_is_seen():
