@@ -6,10 +6,11 @@ of this run.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -80,7 +81,10 @@ def _name_of(value: Any) -> str:
 
 
 def _code_of_package(module: str) -> str:
-    """SHA-256 of a package's code: of every module loaded from its folder, or of its single file."""
+    """SHA-256 of a package's code: of what is loaded from its folder, or of its single file.
+
+    Of code that is not installed, and may be edited, also what it imports from there.
+    """
     top = sys.modules.get(module.partition(".")[0])
     file = getattr(top, "__file__", None)
     if file is None:
@@ -91,11 +95,41 @@ def _code_of_package(module: str) -> str:
     loaded_files = {Path(name).resolve() for name in files if name and Path(name).is_absolute()}
     # A package of a single file in site-packages: the files beside it belong to other packages.
     single = folder.name == "site-packages"
-    of_package = [Path(file).resolve()] if single else [path for path in loaded_files if folder in path.parents]
+    of_package = {Path(file).resolve()} if single else {path for path in loaded_files if folder in path.parents}
     hashed = hashlib.sha256()
-    for path in sorted(of_package):
+    for path in sorted(of_package if "site-packages" in folder.parts else _with_imports(of_package, folder)):
         hashed.update(path.read_bytes())
     return f" {hashed.hexdigest()}"
+
+
+def _with_imports(files: set[Path], folder: Path) -> set[Path]:
+    """These files, and those of the folder that they import, also where a function does, which may not have run yet."""
+    found, pending = set[Path](), list(files)
+    while pending:
+        file = pending.pop()
+        if file in found or not file.is_file():
+            continue
+        found.add(file)
+        for name in _imported_names(file) if file.suffix == ".py" else ():
+            # The package's own name, if the folder is a package's; then the module, or a package and its module.
+            parts = name.removeprefix(f"{folder.name}.").split(".")
+            for base in (folder, file.parent):
+                paths = [base.joinpath(*parts[:count]) for count in range(1, len(parts) + 1)]
+                pending += [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py")]
+    return found
+
+
+def _imported_names(file: Path) -> Iterator[str]:
+    """The modules that a file imports, anywhere in its code, and the names that it imports from them."""
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (SyntaxError, ValueError):
+        return
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" if node.module else alias.name for alias in node.names)
 
 
 def digest(tensor: Tensor) -> str:

@@ -83,13 +83,17 @@ class FunctionsSnapshot:
     def __init__(self, name: str, module: Any) -> None:
         self.name, self.owner, self.before = name, module, dict(vars(module))
 
+    def replaced(self) -> list[str]:
+        """The names of the functions and classes that others have replaced."""
+        now = vars(self.owner)
+        return [key for key, value in self.before.items() if now.get(key) is not value and is_function(key, value)]
+
     def restore(self, changes: Changes) -> None:
         """Put back what changed, and report it. A new function is no change: code that is loaded adds them."""
         if sys.modules.get(self.name) is not self.owner:
             report(changes, "replaced modules of Python", [self.name])
             sys.modules[self.name] = self.owner
-        now = vars(self.owner)
-        changed = [key for key, value in self.before.items() if now.get(key) is not value and is_function(key, value)]
+        changed = self.replaced()
         report(changes, "patched functions", [f"{self.name}.{key}" for key in changed])
         for key in changed:
             setattr(self.owner, key, self.before[key])
@@ -105,10 +109,14 @@ class ClassSnapshot:
     def __init__(self, owner: type) -> None:
         self.name, self.owner, self.before = f"{owner.__module__}.{owner.__qualname__}", owner, dict(vars(owner))
 
+    def replaced(self) -> list[str]:
+        """The names of the methods and properties that others have replaced."""
+        now = vars(self.owner)
+        return [key for key, value in self.before.items() if _is_method(value) and now.get(key) is not value]
+
     def restore(self, changes: Changes) -> None:
         """Put the functions back, take away added ones, and report both."""
-        now = vars(self.owner)
-        changed = [key for key, value in self.before.items() if _is_method(value) and now.get(key) is not value]
+        now, changed = vars(self.owner), self.replaced()
         added = [key for key, value in now.items() if key not in self.before and _is_method(value)]
         report(changes, "patched classes", [f"{self.owner.__name__}.{key}" for key in sorted([*changed, *added])])
         for key in changed:
@@ -152,6 +160,12 @@ class NamespacesSnapshot:
         # By items: a registry may make what it is asked for.
         self._registries = [(where, table, dict(dict.items(table))) for where, table in _registries(owners).values()]
         self._tables = DictionariesSnapshot([table for _, table, _ in self._registries])
+
+    def patched(self) -> list[str]:
+        """The functions that were there and have been replaced, and the entries of registries that are others."""
+        functions = [f"{snapshot.name}.{key}" for snapshot in self.snapshots for key in snapshot.replaced()]
+        tables = [where for where, table, before in self._registries if not same_objects(table, before)]
+        return [*functions, *tables]
 
     def unchanged(self) -> bool:
         """Whether the modules are still imported by their names, and all have the same attributes."""

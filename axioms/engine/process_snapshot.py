@@ -117,7 +117,7 @@ class ProcessSnapshot:
     """The state of the process before a block of code."""
 
     def __init__(self) -> None:
-        self.namespaces = _current_namespaces()
+        self.namespaces = current_namespaces()
         self.modes = ModesSnapshot()
         self.hooks = [
             (name, space, dict(space))
@@ -159,7 +159,7 @@ class ProcessSnapshot:
 _latest: list[tuple[int, NamespacesSnapshot]] = []
 
 
-def _current_namespaces() -> NamespacesSnapshot:
+def current_namespaces() -> NamespacesSnapshot:
     """The functions and classes that explainers patch: those of torch and of loaded modelling code.
 
     It is the latest snapshot if no module was loaded and nothing patched since: comparing takes less time than copying.

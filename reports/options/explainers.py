@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from faithcheck.axioms.engine.process_snapshot import current_namespaces
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.registry import builtin_explainers, load_explainer, origin
+from faithcheck.models.pair import registered_pairs
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.loading import loaded
 
@@ -18,11 +20,19 @@ def choose_explainers(specs: Sequence[str]) -> list[Explainer]:
 
     Raises:
         OptionError: an unknown name, two explainers of one name, or a module that cannot be imported (with its
-            traceback).
+            traceback) or patches functions of others when it is.
     """
     if not specs:
         return list(builtin_explainers().values())
+    registered_pairs()  # loads the code of the models: what is loaded later cannot be seen to be patched
+    namespaces = current_namespaces()
     explainers = [loaded(f"--explainer={spec}", lambda spec=spec: load_explainer(spec)) for spec in specs]  # type: ignore[misc]
+    if patched := namespaces.patched():
+        namespaces.restore({})
+        raise OptionError(
+            f"--explainer={' --explainer='.join(specs)}: the import of a module replaces {', '.join(patched[:3])}, so "
+            "that all explainers would explain other models: patch in `attribute`, and undo it there"
+        )
     names = [explainer.name for explainer in explainers]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

@@ -1,5 +1,6 @@
 """Alignment over a data set: what is counted, what is stored, and that a killed run resumes to the same numbers."""
 
+import importlib
 import json
 import logging
 import math
@@ -298,15 +299,23 @@ def test_an_explainer_that_raises_is_reported_and_the_others_run(small, texts, t
     assert not list(tmp_path.glob("*.sqlite")), "a name with a slash must stay in the cache"
 
 
-def test_editing_a_module_that_an_explainer_imports_names_another_store(tmp_path, monkeypatch):
-    (tmp_path / "users_helper.py").write_text("SCALE = 1\n")
-    (tmp_path / "users_explainer.py").write_text("import users_helper\nclass Mine:\n    name = 'mine'\n")
+@pytest.mark.parametrize("imported", ["at once", "when used", "when used, by a package"])
+def test_editing_a_module_that_an_explainer_imports_names_another_store(imported, tmp_path, monkeypatch):
+    name, package = f"users_{len(imported)}", imported.endswith("package")
+    folder = tmp_path / name if package else tmp_path
+    folder.mkdir(exist_ok=True)
+    (folder / f"helper_of_{name}.py").write_text("SCALE = 1\n")
+    statement = f"from . import helper_of_{name}" if package else f"import helper_of_{name}"
+    code = f"class Mine:\n    name = 'mine'\n    def attribute(self, model, case):\n        {statement}\n"
+    code = code if "used" in imported else f"{statement}\n{code}"
+    (folder / ("__init__.py" if package else f"{name}.py")).write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    import users_explainer
-
-    before = state_of(users_explainer.Mine())
-    (tmp_path / "users_helper.py").write_text("SCALE = 2\n")
-    assert state_of(users_explainer.Mine()) != before
+    explainer = importlib.import_module(name).Mine()
+    before = state_of(explainer)
+    (folder / "another.py").write_text("")
+    assert state_of(explainer) == before
+    (folder / f"helper_of_{name}.py").write_text("SCALE = 2\n")
+    assert state_of(explainer) != before
 
 
 def test_a_model_whose_output_is_nan_is_refused(tmp_path):
