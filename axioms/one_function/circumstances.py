@@ -101,12 +101,19 @@ class Consistency:
         self.in_the_other_type()
         self.when_called_often(batch)
 
-    def same(self, computed: Computed, words: str) -> None:
-        """Refuse a run on the first examples of the case whose results differ from those on the case."""
+    def same(self, computed: Computed, words: str, scale: Scale | None = None, limit: float | None = None) -> None:
+        """Refuse a run on the first examples of the case whose results differ from those on the case.
+
+        Args:
+            computed: the results of the run.
+            words: under which circumstance it ran.
+            scale: of outputs and gradients; by default that of the larger batch.
+            limit: the largest gap; by default the tolerance.
+        """
         rows = torch.arange(len(computed.outputs), device=self.case.inputs.device)
         expected = Computed(self.computed.outputs[rows], self.computed.gradient[rows])
-        difference = self.scale.difference(computed, expected, self.case.select(rows))
-        if not within(difference.gap, tolerance(self.case.inputs)):
+        difference = (scale or self.scale).difference(computed, expected, self.case.select(rows))
+        if not within(difference.gap, limit or tolerance(self.case.inputs)):
             raise self.refusal(words, difference)
 
     def refusal(self, words: str, difference: Difference) -> NotAPair:
@@ -123,26 +130,21 @@ class Consistency:
         name = str(other).removeprefix("torch.")
         try:
             model, case = deepcopy(self.model).to(other), cast(self.case, other)
+            alone = case.select(case.target.new_zeros(1))
+            computed = forward_and_gradient(self.which, model, case).to(dtype)
             runs = {
-                "": forward_and_gradient(self.which, model, case).to(dtype),
-                ", alone in its batch": forward_and_gradient(
-                    self.which, model, case.select(case.target.new_zeros(1))
-                ).to(dtype),
+                "": computed,
+                ", alone in its batch": forward_and_gradient(self.which, model, alone).to(dtype),
+                ", under torch.no_grad()": Computed(without_gradients(model, case).to(dtype), computed.gradient),
             }
-            outputs = without_gradients(model, case).to(dtype)
-            runs[", under torch.no_grad()"] = Computed(outputs, runs[""].gradient)
         except Exception as error:  # an error of the model: its message is passed on
             raise NotAPair(
                 f"a copy of {self.which} by copy.deepcopy, converted by .to(torch.{name}), cannot be run: {error}; "
                 "register constant tensors as buffers, or convert them to the inputs' type"
             ) from error
         scale = Scale.of(self.computed, self.case.target, torch.float32, BETWEEN_TYPES)
-        for how, computed in runs.items():
-            rows = torch.arange(len(computed.outputs), device=self.case.inputs.device)
-            expected = Computed(self.computed.outputs[rows], self.computed.gradient[rows])
-            difference = scale.difference(computed, expected, self.case.select(rows))
-            if not within(difference.gap, BETWEEN_TYPES):
-                raise self.refusal(f"as a copy by copy.deepcopy in {name}{how}", difference)
+        for how, run in runs.items():
+            self.same(run, f"as a copy by copy.deepcopy in {name}{how}", scale, BETWEEN_TYPES)
 
     @torch.no_grad()
     def when_called_often(self, batch: Case) -> None:
