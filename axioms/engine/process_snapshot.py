@@ -97,7 +97,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "profile function": (sys.getprofile, sys.setprofile),
     "recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
     "garbage collection": (gc.isenabled, lambda value: gc.enable() if value else gc.disable()),
-    "current folder": (lambda: _current_folder(), lambda value: value and os.chdir(value)),
+    "current folder": (lambda: _current_folder(), lambda value: os.chdir(value or os.sep)),
     "import path": (lambda: list(sys.path), lambda value: sys.path.__setitem__(slice(None), value)),
     "standard output": _attribute(sys, "stdout"),
     "standard error": _attribute(sys, "stderr"),
@@ -133,10 +133,10 @@ class ProcessSnapshot:
 
     def restore(self, changes: Changes) -> None:
         """Put back what changed, and report it."""
-        for which, before in self.timers.items():
-            if any(signal.getitimer(which)) != any(before):  # one that is left runs out in a later check
+        for which, timer in self.timers.items():
+            if any(signal.getitimer(which)) != any(timer):  # one that is left runs out in a later check
                 report(changes, "timers", [""])
-                signal.setitimer(which, *before)
+                signal.setitimer(which, *timer)
         self.modes.restore(changes)  # first: inside a mode that is still entered, every other call could go wrong
         for name, space, before in self.hooks:
             if not same_objects(space, before):
