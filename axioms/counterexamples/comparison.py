@@ -23,9 +23,12 @@ from faithcheck.models.networks.expressions import UNARY, Apply, Constant, Expre
 # * if a part of a term is nearer to 0 than LEAST or larger than MOST,
 # * if the operands of a maximum are nearer to each other than LEAST,
 # * if the operand of an activation is 0. Other parts may be exactly 0, as a ReLU that is off is: 0 has no round-off;
-# * if a kink is that near where one feature is halfway to its baseline 0: some explainers take gradients there.
+# * if a kink is that near where one feature is halfway to its baseline 0: some explainers take gradients there;
+# * if the operands of a maximum are equal, or that of an activation 0, on a part of the way to the baseline: there is
+#   no gradient there, and Integrated Gradients has no value.
 # LEAST is also the least scale of a gap: if all attributions cancel, only their round-off remains.
 LEAST, MOST = 1 / 16, 64.0
+WAY = (torch.arange(32) + 1 / torch.pi) / 32  # points at which no kink lies by chance
 
 
 def regular(term: Term, inputs: Tensor) -> Tensor:
@@ -37,9 +40,15 @@ def regular(term: Term, inputs: Tensor) -> Tensor:
             is_regular &= ((value.abs() >= LEAST) | (value == 0)) & (value.abs() <= MOST)
     halfway = 1 - torch.eye(inputs.shape[1]).to(inputs) / 2
     halved = (halfway.unsqueeze(1) * inputs).flatten(0, 1)
-    for points, parts in ((inputs, values), (halved, intermediates(term, halved))):
+    on_the_way = (WAY.to(inputs)[:, None, None] * inputs).flatten(0, 1)
+    places = (
+        (inputs, values, LEAST),
+        (halved, intermediates(term, halved), LEAST),
+        (on_the_way, intermediates(term, on_the_way), 16 * torch.finfo(inputs.dtype).eps),
+    )
+    for points, parts, least in places:
         for distance in distances_to_kinks(parts):
-            is_regular &= (distance.abs() >= LEAST).expand(len(points)).view(-1, len(inputs)).all(0)
+            is_regular &= (distance.abs() >= least).expand(len(points)).view(-1, len(inputs)).all(0)
     return is_regular
 
 

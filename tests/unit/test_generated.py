@@ -532,3 +532,11 @@ def test_the_regular_points_of_a_rewrite_are_looked_for_anew_where_operations_ar
     monkeypatch.setattr("faithcheck.models.networks.expressions.OPERATIONS", OPERATIONS | {"silu": torch.relu})
     with pytest.raises(ValueError, match="no identity"):
         regular_case(rewrite, CASE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_tie_on_the_way_to_the_baseline_is_not_regular(dtype):
+    """At x₃ = 2x₁ two terms are equal. Near the baseline they are larger than x₂: which is the maximum is chance."""
+    points = torch.tensor([[2.0, 3.0, 4.0], [2.0, 3.0, 3.0]], dtype=dtype)
+    tied = apply("max", apply("tanh", X1 + X1), apply("max", X2, apply("tanh", Input(2))))
+    assert regular(tied, points).tolist() == [False, True]
