@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 import torch
 from torch import Tensor
 
-from faithcheck.axioms.counterexamples.rewrite import Rewrite
+from faithcheck.axioms.counterexamples.rewrite import Rewrite, case_at
 from faithcheck.axioms.engine.verdicts import relative_gap, tolerance
 from faithcheck.axioms.one_function.forward_and_gradient import forward_and_gradient
 from faithcheck.explainers.gradients import CompletenessWarning
@@ -25,7 +25,8 @@ from faithcheck.models.networks.expressions import UNARY, Apply, Constant, Expre
 # * if the operand of an activation is 0. Other parts may be exactly 0, as a ReLU that is off is: 0 has no round-off;
 # * if a kink is that near where one feature is halfway to its baseline 0: some explainers take gradients there;
 # * if the operands of a maximum are equal, or that of an activation 0, on a part of the way to the baseline: there is
-#   no gradient there, and Integrated Gradients has no value.
+#   no gradient there, and Integrated Gradients has no value;
+# * if float32 has other values or gradients than float64.
 # LEAST is also the least scale of a gap: if all attributions cancel, only their round-off remains.
 LEAST, MOST = 1 / 16, 64.0
 WAY = (torch.arange(32) + 1 / torch.pi) / 32  # points at which no kink lies by chance
@@ -52,12 +53,27 @@ def regular(term: Term, inputs: Tensor) -> Tensor:
     return is_regular
 
 
+def accurate(term: Term, inputs: Tensor) -> Tensor:
+    """The rows where value and gradient are those in float64, but for a tenth of the tolerance: ``(batch,)`` bool.
+
+    An activation that is saturated has a gradient near 0, of which float32 keeps few digits.
+    """
+    is_accurate = torch.ones(len(inputs), dtype=torch.bool, device=inputs.device)
+    if inputs.dtype == torch.float64:
+        return is_accurate
+    runs = (forward_and_gradient("the term", Expression(term), case_at(points)) for points in (inputs, inputs.double()))
+    for single, double in zip(*runs, strict=True):
+        largest = double.abs().amax(1).clamp_min(LEAST)
+        is_accurate &= (single - double).abs().amax(1) <= tolerance(inputs) / 10 * largest
+    return is_accurate
+
+
 _regular_rows: OrderedDict[Hashable, Tensor] = OrderedDict()
 _ROWS_KEPT = 2048
 
 
 def regular_case(rewrite: Rewrite, case: Case) -> Case:
-    """The case at the rows where both terms are regular; the terms are equal there.
+    """The case at the rows where both terms are regular and accurate; the terms are equal there.
 
     The searches of all explainers with one seed draw much the same rewrites, so that the rows are kept.
 
@@ -68,7 +84,9 @@ def regular_case(rewrite: Rewrite, case: Case) -> Case:
     operations = tuple(expressions.OPERATIONS.values())  # with other ones the terms have other values
     key = rewrite, operations, inputs.dtype, inputs.device, inputs.cpu().numpy().tobytes()
     if key not in _regular_rows:
-        rows = (regular(rewrite.f, inputs) & regular(rewrite.g, inputs)).nonzero().squeeze(1)
+        terms = (rewrite.f, rewrite.g)
+        keep = [function(term, inputs) for term in terms for function in (regular, accurate)]
+        rows = torch.stack(keep).all(0).nonzero().squeeze(1)
         if len(rows):
             refuse_unequal(rewrite, case.select(rows))
         _regular_rows[key] = rows

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from faithcheck.axioms import Check, Settings, check_explainer, generated
 from faithcheck.axioms.counterexamples import saved
-from faithcheck.axioms.counterexamples.comparison import refuse_unequal, regular, regular_case
+from faithcheck.axioms.counterexamples.comparison import accurate, refuse_unequal, regular, regular_case
 from faithcheck.axioms.counterexamples.drawing import TERM, chains, numbered
 from faithcheck.axioms.counterexamples.rewrite import Counterexample, Rewrite, case_at
 from faithcheck.axioms.counterexamples.saved import FOLDER
@@ -540,3 +540,11 @@ def test_a_tie_on_the_way_to_the_baseline_is_not_regular(dtype):
     points = torch.tensor([[2.0, 3.0, 4.0], [2.0, 3.0, 3.0]], dtype=dtype)
     tied = apply("max", apply("tanh", X1 + X1), apply("max", X2, apply("tanh", Input(2))))
     assert regular(tied, points).tolist() == [False, True]
+
+
+def test_a_gradient_that_float32_loses_is_not_accurate():
+    """1 − tanh² x has no digit left at x = 8; a power of it is nothing beside 1."""
+    points = torch.tensor([[0.5], [8.0]])
+    saturated = apply("exp", 2000 * apply("tanh", X1) - 2000)
+    assert accurate(saturated, points).tolist() == [True, False]
+    assert accurate(saturated, points.double()).tolist() == [True, True]
