@@ -165,7 +165,7 @@ def numbers_to_tensors(model: nn.Module, case: Case) -> None:
     """Tensors in place of the numbers that modules have, and private numbers are changed."""
     for module in model.modules():
         for name, value in list(vars(module).items()):
-            if isinstance(value, float):
+            if type(value) in (int, float):
                 setattr(module, name, torch.full((3, 1, 1), value + 1))
 
 
