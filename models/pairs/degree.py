@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Predict, expect, expect_lrp
 from faithcheck.models.networks.expressions import Expression, Input, apply
 from faithcheck.models.pair import MakeCase, equivalent_pair
 from faithcheck.models.pairs.cases import factors
@@ -41,33 +41,29 @@ def positive_factors(n: int) -> MakeCase:
     return case
 
 
-def silu_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
-    """LRP on SiLU(x₁x₂) minus that on x₁(x₂σ(x₁x₂)): (−⅛y, ⅛y), ``(batch, 2)``."""
-    y = nn.functional.silu(case.inputs.prod(1, keepdim=True))
-    return y * case.inputs.new_tensor([-1 / 8, 1 / 8])
+def silu_gap(*shares: float) -> Predict:
+    """LRP on SiLU of the product minus that on its factors, one after the other: shares of y, ``(batch, factors)``."""
 
+    def predict(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
+        y = nn.functional.silu(case.inputs.prod(1, keepdim=True))
+        return y * case.inputs.new_tensor(shares)
 
-def silu_of_three_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
-    """LRP on SiLU(p) minus that on x₁(x₂(x₃σ(p))), p = x₁x₂x₃: (−9y/32, −y/32, 5y/16), ``(batch, 3)``."""
-    y = nn.functional.silu(case.inputs.prod(1, keepdim=True))
-    return y * case.inputs.new_tensor([-9 / 32, -1 / 32, 5 / 16])
+    return predict
 
 
 def plus_one_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
-    """LRP on (x₁x₂ + 1)x₃ minus that on (x₁x₂)x₃ + x₃: (0, 0, −½x₃), ``(batch, 3)``."""
+    """LRP on (±x₁x₂ + 1)x₃ minus that on its two terms: (0, 0, −½x₃), ``(batch, 3)``."""
     return case.inputs * case.inputs.new_tensor([0, 0, -1 / 2])
 
 
-def plus_one_blockwise_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
-    """Block-wise LRP on the same pair: (−p/12, −p/12, p/6 − ½x₃) with p = x₁x₂x₃, ``(batch, 3)``."""
-    p = case.inputs.prod(1, keepdim=True)
-    return p * case.inputs.new_tensor([-1 / 12, -1 / 12, 1 / 6]) + plus_one_gap(f, g, case)
+def blockwise_gap(sign: int) -> Predict:
+    """Block-wise LRP on (±x₁x₂ + 1)x₃ minus that on its two terms: (−p/12, −p/12, p/6 − ½x₃), p = ±x₁x₂x₃."""
 
+    def predict(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
+        p = sign * case.inputs.prod(1, keepdim=True)
+        return p * case.inputs.new_tensor([-1 / 12, -1 / 12, 1 / 6]) + plus_one_gap(f, g, case)
 
-def one_minus_blockwise_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
-    """Block-wise LRP on (1 − x₁x₂)x₃ minus that on x₃ − (x₁x₂)x₃: (p/12, p/12, −p/6 − ½x₃), ``(batch, 3)``."""
-    p = case.inputs.prod(1, keepdim=True)
-    return p * case.inputs.new_tensor([1 / 12, 1 / 12, -1 / 6]) + plus_one_gap(f, g, case)
+    return predict
 
 
 @equivalent_pair(
@@ -76,7 +72,7 @@ def one_minus_blockwise_gap(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
     why="SiLU(u) = u·σ(u), and multiplication is associative",
     expected={
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the factors get ½ and ½ of y in f, ⅝ and ⅜ in g", predict=silu_gap),
+        **expect_lrp("the factors get ½ and ½ of y in f, ⅝ and ⅜ in g", predict=silu_gap(-1 / 8, 1 / 8)),
     },
     axioms=("invariance",),
 )
@@ -91,7 +87,10 @@ def silu_of_product(seed: int, dtype: torch.dtype, device: torch.device) -> tupl
     why="SiLU(p) = p·σ(p), and multiplication is associative",
     expected={
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the factors get 8, 8 and 16 of 32 parts of y in f, 17, 9 and 6 in g", predict=silu_of_three_gap),
+        **expect_lrp(
+            "the factors get 8, 8 and 16 of 32 parts of y in f, 17, 9 and 6 in g",
+            predict=silu_gap(-9 / 32, -1 / 32, 5 / 16),
+        ),
     },
     axioms=("invariance",),
 )
@@ -112,7 +111,7 @@ def silu_of_three(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[
             "invariance",
             "blockwise_lrp",
             "a sum with a constant is of degree 1, so that the factors have ¼, ¼, ½ in f and ⅓ each in g",
-            predict=plus_one_blockwise_gap,
+            predict=blockwise_gap(1),
         ),
     },
     axioms=("invariance",),
@@ -133,7 +132,7 @@ def product_plus_one(seed: int, dtype: torch.dtype, device: torch.device) -> tup
             "invariance",
             "blockwise_lrp",
             "a difference with a constant is of degree 1, so that the factors have ¼, ¼, ½ in f and ⅓ each in g",
-            predict=one_minus_blockwise_gap,
+            predict=blockwise_gap(-1),
         ),
     },
     axioms=("invariance",),
