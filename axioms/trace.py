@@ -16,6 +16,7 @@ from torch import nn
 from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.left_behind import restored
 from faithcheck.axioms.engine.verdicts import Measurement
+from faithcheck.explainers.forward_passes import observed_forward_passes
 from faithcheck.explainers.protocol import Explainer, ForwardPassesFailed, attribution_of
 from faithcheck.models.case import Case
 
@@ -55,20 +56,17 @@ def _seed_privately() -> None:
 def _left_by_failure(explainer: Explainer, model: nn.Module, case: Case) -> list[str]:
     """What an attribution leaves behind whose forward passes fail; a map that it returns all the same is a trace."""
 
-    def fail(*_: object) -> None:
+    def fail() -> None:
         raise _Failure
 
     returned = []
-    handle = model.register_forward_hook(fail)
-    try:
-        # The explainer may raise anything here: only what it leaves behind counts, and that it raises.
-        with restored(model) as left_behind, suppress(Exception):
-            try:
-                attribution_of(explainer, model, case)
-            except ForwardPassesFailed:
-                returned = ["an attribution instead of an error"]
-    finally:
-        handle.remove()
+    failing = observed_forward_passes(model, lambda: None, fail)
+    # The explainer may raise anything here: only what it leaves behind counts, and that it raises.
+    with failing, restored(model) as left_behind, suppress(Exception):
+        try:
+            attribution_of(explainer, model, case)
+        except ForwardPassesFailed:
+            returned = ["an attribution instead of an error"]
     return [*left_behind, *returned]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from faithcheck.explainers.forward_passes import observed_forward_passes
 from faithcheck.models.case import Case, describe_tensor
 from faithcheck.models.case import input_gradient as input_gradient  # explainers find it here
 
@@ -120,35 +122,6 @@ def _as_plain(attribution: Tensor) -> Tensor:
     raise InvalidAttribution(f"expected a plain torch.Tensor, got {name}, which computes its values: convert it")
 
 
-class ForwardPasses:
-    """Counts the forward passes of a model and its copies in a block, and those that succeeded.
-
-    Passes by ``model.forward(…)`` are not counted.
-
-    Attributes:
-        begun: the number of forward passes.
-        succeeded: how many of them returned an output.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model, self.begun, self.succeeded = model, 0, 0
-
-    def __enter__(self) -> ForwardPasses:
-        def begin(*_: object) -> None:
-            self.begun += 1
-
-        def succeed(*_: object) -> None:
-            self.succeeded += 1
-
-        # Functions, because a copy of the model shares them: its passes count too. Methods would be copied with it.
-        self.handles = (self.model.register_forward_pre_hook(begin), self.model.register_forward_hook(succeed))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
-
-
 def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor:
     """The explainer's attribution of a case, ``(batch, features)``, a detached copy.
 
@@ -160,12 +133,13 @@ def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor
         Unsupported: from the explainer.
     """
     copied = case.select(torch.arange(len(case.inputs), device=case.inputs.device))
-    with ForwardPasses(model) as passes:
+    passes = Counter[str]()
+    with observed_forward_passes(model, lambda: passes.update(["begun"]), lambda: passes.update(["succeeded"])):
         returned = explainer.attribute(model, copied)
-    if passes.begun and not passes.succeeded:
+    if passes["begun"] and not passes["succeeded"]:
         raise ForwardPassesFailed(
-            f"the explainer returned an attribution although every forward pass of the model failed ({passes.begun} of "
-            f"{passes.begun}): it must not catch the model's errors"
+            "the explainer returned an attribution although every forward pass of the model failed: it must not catch "
+            "the model's errors"
         )
     attribution = checked_attribution(returned, case)
     for name in ("inputs", "baseline", "target"):

@@ -1,5 +1,8 @@
 """What an explainer returns becomes a plain tensor, and it is refused if no forward pass of the model succeeded."""
 
+import copy
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -96,31 +99,62 @@ class Swallows:
 
     name = "swallows"
 
-    def __init__(self, **arguments):
-        self.arguments = arguments
+    def __init__(self, run=lambda model: model, **arguments):
+        self.run, self.arguments = run, arguments
 
     def attribute(self, model, case):
         try:
-            return case.inputs * model(case.inputs, **self.arguments).sum().detach()
+            return case.inputs * self.run(model)(case.inputs, **self.arguments).sum().detach()
         except Exception:
             return torch.zeros_like(case.inputs)
 
 
-def test_an_attribution_without_a_forward_pass_that_succeeded_is_refused():
+RUNS = {
+    "model": lambda model: model,
+    "forward": lambda model: model.forward,
+    "copy": copy.deepcopy,
+    "forward of a copy": lambda model: copy.deepcopy(model).forward,
+    "method of the class": lambda model: functools.partial(type(model).forward, model),
+}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_an_attribution_without_a_forward_pass_that_succeeded_is_refused(run):
     model = nn.Linear(3, 1, dtype=torch.float64)
-    assert attribution_of(Swallows(), model, CASE).abs().sum() > 0
-    with pytest.raises(InvalidAttribution, match=r"every forward pass of the model failed \(1 of 1\)"):
-        attribution_of(Swallows(no_such_argument=1), model, CASE)
+    method = nn.Linear.forward
+    assert attribution_of(Swallows(run), model, CASE).abs().sum() > 0
+    with pytest.raises(InvalidAttribution, match="every forward pass of the model failed"):
+        attribution_of(Swallows(run, no_such_argument=1), model, CASE)
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
-    (record, *_) = check_explainer(Swallows(no_such_argument=1), ["completeness"], [MLP])
+    assert nn.Linear.forward is method
+    (record, *_) = check_explainer(Swallows(run, no_such_argument=1), ["completeness"], [MLP])
     assert record.status == "error"
     assert "every forward pass of the model failed" in record.detail["error"]
 
 
-def test_trace_finds_an_explainer_that_swallows_the_errors_of_a_model():
-    (record,) = check_explainer(Swallows(), ["trace"], [MLP])
+def test_observing_forward_passes_leaves_the_classes_as_they_were():
+    class Inherits(nn.Linear):
+        pass
+
+    class Replaces:
+        name = "replaces"
+
+        def attribute(self, model, case):
+            Inherits.forward = nn.Linear.forward
+            return torch.zeros_like(case.inputs)
+
+    model = Inherits(3, 1, dtype=torch.float64)
+    attribution_of(Swallows(), model, CASE)
+    assert "forward" not in vars(Inherits)
+    attribution_of(Replaces(), model, CASE)
+    assert vars(Inherits)["forward"] is nn.Linear.forward  # it stays, so that `trace` finds it
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_trace_finds_an_explainer_that_swallows_the_errors_of_a_model(run):
+    (record,) = check_explainer(Swallows(run), ["trace"], [MLP])
     assert record.status == "broken claim"
     assert record.detail["left behind"] == "an attribution instead of an error, when the model failed"
     model, _ = MLP.build(0, torch.float64, torch.device("cpu"))
-    assert trace(Swallows(), model, MLP.case(0, torch.float64, torch.device("cpu"))).gap == 1
+    assert trace(Swallows(run), model, MLP.case(0, torch.float64, torch.device("cpu"))).gap == 1
