@@ -156,7 +156,7 @@ def unchanging(which: str, model: nn.Module, case: Case) -> Computed:
     """
     if training := [name or "itself" for name, module in model.named_modules() if module.training]:
         raise NotAPair(f"{which} is in train mode ({training[0]}): a pair's models are built in eval mode")
-    before, copy = state(model), case.select(torch.arange(len(case.inputs), device=case.inputs.device))
+    before, copy = state(model), case.copy()
     computed = forward_and_gradient(which, model, case)
     first, second = (copy.run(model) for _ in range(2))
     if not torch.equal(copy.inputs, case.inputs):

@@ -132,7 +132,7 @@ def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor
         ForwardPassesFailed: the explainer ran the model, and no forward pass succeeded.
         Unsupported: from the explainer.
     """
-    copied = case.select(torch.arange(len(case.inputs), device=case.inputs.device))
+    copied = case.copy()
     passes = Counter[str]()
     with observed_forward_passes(model, lambda: passes.update(["begun"]), lambda: passes.update(["succeeded"])):
         returned = explainer.attribute(model, copied)

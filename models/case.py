@@ -86,6 +86,11 @@ class Case:
         output: Tensor = model(self.inputs, **self.forward_arguments)
         return output
 
+    def copy(self) -> Case:
+        """An equal case that shares no memory with this one."""
+        replacements = {name: value.clone() for name, value in self.replacements.items()}
+        return replace(self._with_rows(Tensor.clone), replacements=replacements)
+
     def select(self, index: Tensor) -> Case:
         """A copy of the case with the examples of these indices, in this order; an index may occur more than once."""
         return self._with_rows(lambda tensor: tensor.index_select(0, index))

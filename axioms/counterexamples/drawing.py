@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import hypothesis
 from hypothesis import strategies as st
 
 from faithcheck.axioms.counterexamples.rewrite import Rewrite
@@ -71,6 +73,35 @@ def chains(draw: st.DrawFn, width: int, identity: Identity | None) -> list[Rewri
             f, g = g, options[draw(PLACE) % len(options)]
             chain.append(Rewrite(next_identity.name, f, g))
     return chain
+
+
+def draw_chains(
+    width: int, identity: Identity | None, seed: int, examples: int, test: Callable[[list[Rewrite]], object]
+) -> None:
+    """Run a test on drawn chains, and on ever smaller ones as soon as it raises; then raise what it raises last."""
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(chains(width, identity))
+    def on_each(chain: list[Rewrite]) -> None:
+        test(chain)
+
+    on_each()
+
+
+@functools.lru_cache(maxsize=256)
+def drawn_chains(width: int, identity: Identity | None, seed: int, examples: int) -> list[list[Rewrite]]:
+    """The chains that `draw_chains` draws if nothing is raised."""
+    drawn: list[list[Rewrite]] = []
+    draw_chains(width, identity, seed, examples, drawn.append)
+    return drawn
 
 
 def numbered(term: Term, fresh: Iterator[int]) -> Term:

@@ -14,10 +14,8 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import hypothesis
-
 from faithcheck.axioms.counterexamples.comparison import attributions, gap_between, regular_case
-from faithcheck.axioms.counterexamples.drawing import chains
+from faithcheck.axioms.counterexamples.drawing import draw_chains, drawn_chains
 from faithcheck.axioms.counterexamples.rewrite import Counterexample, Rewrite
 from faithcheck.axioms.engine.verdicts import tolerance
 from faithcheck.explainers.protocol import Explainer, Unsupported
@@ -98,23 +96,16 @@ class CounterexampleSearch:
 
     def _draw_and_shrink(self, seed: int, identity: Identity | None) -> None:
         """Measure drawn chains, and ever smaller ones as soon as this identity violates or something is raised."""
+        width = self.case.shape[1]
+        if not any(map(self._is_interesting, drawn_chains(width, identity, seed, self.examples))):
+            return  # as for most explainers: they share the chains, since drawing takes as long as measuring
 
-        @hypothesis.seed(seed)
-        @hypothesis.settings(
-            max_examples=self.examples,
-            database=None,
-            deadline=None,
-            report_multiple_bugs=False,
-            phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
-            suppress_health_check=list(hypothesis.HealthCheck),
-        )
-        @hypothesis.given(chains(self.case.shape[1], identity))
         def no_chain_is_interesting(chain: list[Rewrite]) -> None:
             if self._is_interesting(chain):
                 raise Interesting
 
         with contextlib.suppress(Interesting):
-            no_chain_is_interesting()
+            draw_chains(width, identity, seed, self.examples, no_chain_is_interesting)
 
     def _is_interesting(self, chain: list[Rewrite]) -> bool:
         """Measure a chain: whether its first rewrite violates, or something was raised, which `run` raises again.

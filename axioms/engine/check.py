@@ -153,9 +153,9 @@ class Check:
         return self._record(settings, Status.NOT_RUN, detail={"reason": reason})
 
     def _measure_and_settle(self, settings: Settings) -> Record:
-        models = self._models(settings)
-        torch.manual_seed(settings.seed)  # whether the models were built now or held from an earlier check
-        case = self.pair.case(settings.seed, settings.dtype, settings.device)
+        f, g, case = built(self.pair, settings.seed, settings.dtype, settings.device)
+        models = {"": (f, g), "f": (f,), "g": (g,)}[self.side]
+        torch.manual_seed(settings.seed)  # whether the pair was built now or held from an earlier check
         with recording_rules() as rules:
             measurement = self._measure(models, case, settings)
         if measurement.gap is not None and not math.isfinite(measurement.gap):
@@ -185,10 +185,6 @@ class Check:
             detail=detail,
             rules=tuple(sorted(rules)),
         )
-
-    def _models(self, settings: Settings) -> tuple[ModelSnapshot, ...]:
-        f, g = built(self.pair, settings.seed, settings.dtype, settings.device)
-        return {"": (f, g), "f": (f,), "g": (g,)}[self.side]
 
     def _measure(self, models: Sequence[ModelSnapshot], case: Case, settings: Settings) -> Measurement:
         explainers = () if self.explainer is None else (self.explainer,)

@@ -9,7 +9,7 @@ not count changes by ``.data``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from inspect import isroutine
 from types import ModuleType
@@ -29,6 +29,7 @@ from faithcheck.axioms.engine.namespaces import (
     report,
     same_objects,
 )
+from faithcheck.axioms.engine.process_snapshot import current_namespaces
 
 TRANSFORMERS_HOOKS = "_output_capturing_hooks_installed"
 """The attribute by which transformers remembers that it put its hooks on a module, at first use."""
@@ -78,9 +79,7 @@ class ModelSnapshot:
             [vars(module) for module in model.modules()]
             + [space for snapshot in self.modules for _, space, _ in snapshot.spaces]
         )
-        names = dict.fromkeys(owner.__module__ for owner in classes)
-        modules = [(name, sys.modules[name]) for name in names if name in sys.modules]
-        self.namespaces = NamespacesSnapshot(modules, classes)
+        self.namespaces = _namespaces_of(classes)
         self.tensors = [TensorSnapshot(name, tensor) for name, tensor in _tensors(model)]
 
     def restore(self, changes: Changes) -> None:
@@ -99,6 +98,17 @@ class ModelSnapshot:
     def has_same_weights(self) -> bool:
         """Whether every parameter and buffer has the values that it had."""
         return all(same_values(tensor.tensor.detach(), tensor.values) for tensor in self.tensors)
+
+
+def _namespaces_of(classes: Iterable[type]) -> NamespacesSnapshot:
+    """The classes and the Python modules that define them, but for those that `ProcessSnapshot` compares anyway."""
+    names = dict.fromkeys(owner.__module__ for owner in classes)
+    modules = [(name, sys.modules[name]) for name in names if name in sys.modules]
+    compared = current_namespaces().owners
+    return NamespacesSnapshot(
+        [(name, module) for name, module in modules if id(module) not in compared],
+        [owner for owner in classes if id(owner) not in compared],
+    )
 
 
 def _added_by_transformers(now: Namespace, before: Namespace) -> bool:

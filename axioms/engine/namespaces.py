@@ -147,11 +147,16 @@ def _tables_of(value: object) -> list[Namespace]:
 
 
 class NamespacesSnapshot:
-    """Modules, by name, and classes before a block of code, with their registries. All are compared at once, in C."""
+    """Modules, by name, and classes before a block of code, with their registries. All are compared at once, in C.
+
+    Attributes:
+        owners: the ids of the modules and classes.
+    """
 
     def __init__(self, modules: Iterable[tuple[str, Any]], classes: Iterable[type]) -> None:
         functions = [FunctionsSnapshot(name, module) for name, module in modules]
         self.snapshots: list[FunctionsSnapshot | ClassSnapshot] = [*functions, *map(ClassSnapshot, classes)]
+        self.owners = {id(snapshot.owner) for snapshot in self.snapshots}
         self._names = [snapshot.name for snapshot in functions]
         self._modules = [snapshot.owner for snapshot in functions]
         self._now: list[Any] = [vars(snapshot.owner) for snapshot in self.snapshots]

@@ -99,7 +99,8 @@ class Consistency:
         outputs = without_gradients(self.model, batch)[-len(self.case.inputs) :].flip(0)
         self.same(Computed(outputs, self.computed.gradient), "in a large batch under torch.no_grad()")
         self.in_the_other_type()
-        self.when_called_often(batch)
+        if has_code_from_elsewhere(self.model):
+            self.when_called_often(batch)
 
     def same(self, computed: Computed, words: str, scale: Scale | None = None, limit: float | None = None) -> None:
         """Refuse a run on the first examples of the case whose results differ from those on the case.
@@ -149,8 +150,6 @@ class Consistency:
     @torch.no_grad()
     def when_called_often(self, batch: Case) -> None:
         """Refuse a model that changes when it is called often, or depends on what it was called on before."""
-        if not to_be_called(self.model):
-            return
         example = self.case.select(self.case.target.new_zeros(1))
         first = example.run(self.model)
         for call in range(2, CALLS + 1):
@@ -167,25 +166,17 @@ class Consistency:
         )
 
 
-LIBRARIES = ("torch", "transformers")
-called: set[frozenset[type]] = set()
-"""The sets of classes of this package whose models have been called often."""
+LIBRARIES = ("torch", "transformers", "faithcheck.models")
+"""The packages whose modules keep no count of their calls: for the last, a test of faithcheck calls them often."""
 
 
-def to_be_called(model: nn.Module) -> bool:
-    """Whether a model's code has not been called often yet.
-
-    torch and transformers keep no count of their calls. The classes of this package are called once for each set of
-    them. A model with code from elsewhere is always called.
-    """
-    modules = list(model.modules())
-    classes = {owner for module in modules if not from_package(owner := type(module), *LIBRARIES)}
-    functions = [value for module in modules for value in (*vars(module).values(), *hooks(module)) if callable(value)]
-    if not all(from_package(code, "faithcheck.models", *LIBRARIES) for code in (*classes, *functions)):
-        return True
-    known = frozenset(classes) in called
-    called.add(frozenset(classes))
-    return not known
+def has_code_from_elsewhere(model: nn.Module) -> bool:
+    """Whether a class, a function or a hook of the model is defined in none of the `LIBRARIES`."""
+    return any(
+        not from_package(code, *LIBRARIES)
+        for module in model.modules()
+        for code in (type(module), *filter(callable, vars(module).values()), *filter(callable, hooks(module)))
+    )
 
 
 def hooks(module: nn.Module) -> list[object]:

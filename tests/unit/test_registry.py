@@ -8,9 +8,16 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
+from faithcheck.axioms.engine.verdicts import tolerance
+from faithcheck.axioms.one_function.circumstances import Consistency, from_package, has_code_from_elsewhere
+from faithcheck.axioms.one_function.forward_and_gradient import NotAPair, forward_and_gradient
+from faithcheck.axioms.one_function.large_batch import large_batch
+from faithcheck.axioms.one_function.scale import Scale
 from faithcheck.models.architectures.base_models import ARCHITECTURES
+from faithcheck.models.case import Case
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.models.transform import registered_transforms
@@ -92,3 +99,44 @@ def test_a_missing_expectation_is_found():
     assert without_expectation(short) == ["attnlrp", "cplrp"]
     complete = {**INVARIANT_BY_DEFINITION, **expect_lrp("each product of data halves relevance", floor=0.1)}
     assert without_expectation(replace(pair, expected=complete)) == []
+
+
+def call_often(model, case):
+    """Refuse a model that depends on how often, and on what, it was called before."""
+    computed = forward_and_gradient("the model", model, case)
+    batch = large_batch(case, computed.outputs.shape[1])
+    of_batch = forward_and_gradient("the model", model, batch)
+    scale = Scale.of(of_batch, batch.target, case.inputs.dtype, tolerance(case.inputs))
+    Consistency("the model", model, case, computed, scale).when_called_often(batch)
+
+
+def test_no_model_of_the_registry_depends_on_how_often_it_was_called():
+    """Equivalence calls models with code from elsewhere often: those of the registry are called here.
+
+    The models of torch and transformers are trusted, so that one with each set of other classes is enough.
+    """
+    where, called = (0, torch.float64, torch.device("cpu")), set[frozenset[type]]()
+    for pair in PAIRS.values():
+        for model in pair.build(*where):
+            classes = frozenset(c for c in map(type, model.modules()) if not from_package(c, "torch", "transformers"))
+            if classes not in called and not has_code_from_elsewhere(model):
+                call_often(model, pair.case(*where))
+                called.add(classes)
+    assert len(called) > 30
+
+
+class Counts(nn.Linear):
+    """Another function from its 100th call on."""
+
+    calls = 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        return super().forward(inputs) * (1 + (self.calls > 99))
+
+
+def test_a_model_that_counts_its_calls_is_refused():
+    model, inputs = Counts(3, 2, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)
+    assert has_code_from_elsewhere(model)
+    with pytest.raises(NotAPair, match=r"in call \d+ of 150"):
+        call_often(model, Case(inputs, torch.zeros(2, dtype=torch.int64), torch.zeros_like(inputs)))
