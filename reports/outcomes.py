@@ -10,11 +10,13 @@ from faithcheck.axioms.engine.error_text import safe_text
 from faithcheck.axioms.engine.statuses import Group
 from faithcheck.reports import results
 from faithcheck.reports.results import Json, group_of
-from faithcheck.reports.rules_met import rules_met, without_rules
+from faithcheck.reports.rules_met import rules_met
 
 RECORD = "faithcheck.record"
 TABLE = "faithcheck.table"
 FIGURE = "faithcheck.figure"
+SLOWEST = 10
+"""The number of checks of which the document has the time."""
 
 
 def document(
@@ -38,14 +40,27 @@ def document(
         "axioms": axioms,
         "counts": counts,
         "rules": rules_met(settings.get("rules", {}), records),
+        "slowest": slowest(records),
         "skips": skips,
         "failures": failures,
-        "records": sorted(map(without_rules, records), key=lambda record: str(record["id"])),
+        "records": sorted(map(_without_summarised, records), key=lambda record: str(record["id"])),
         "tables": sorted(tables, key=lambda table: str(table["title"])),
         "figures": sorted(figures, key=lambda figure: str(figure["title"])),
     }
     plain: Json = results.plain(content)  # the command line and the messages of pytest may hold lone surrogates
     return plain
+
+
+def slowest(records: Sequence[Json]) -> list[Json]:
+    """The checks that took longest, with their seconds, the slowest first."""
+    timed = [record for record in records if record.get("seconds") is not None]
+    longest = sorted(timed, key=lambda record: record["seconds"], reverse=True)[:SLOWEST]
+    return [{"id": record["id"], "seconds": round(record["seconds"], 3)} for record in longest]
+
+
+def _without_summarised(record: Json) -> Json:
+    """The record without what the document has once for all records."""
+    return {key: value for key, value in record.items() if key not in ("rules", "seconds")}
 
 
 def of_records(records: Sequence[Json], planned: int, settings: Json, axioms: dict[str, str]) -> Json:

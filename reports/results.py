@@ -50,6 +50,7 @@ _SHAPE: Shape = {
     "axioms": {...: str},
     "counts": dict.fromkeys(("planned", "ran", "passed", "failed", "skipped", "deselected"), int),
     "rules?": {...: {"met": int, "of": int, "unmet": [str]}},
+    "slowest?": [{"id": str, "seconds": NUMBER}],
     "skips": [{"reason": str, "count": int, "ids": [str]}],
     "failures": [{"id": str, "message": str}],
     "records": [_RECORD],

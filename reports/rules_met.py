@@ -32,8 +32,3 @@ def rules_met(tables: Mapping[str, Sequence[str]], records: Iterable[Json]) -> J
         }
         for explainer, table in tables.items()
     }
-
-
-def without_rules(record: Json) -> Json:
-    """The record without the operations that its check met."""
-    return {key: value for key, value in record.items() if key != "rules"}

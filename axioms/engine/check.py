@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import time
 import warnings
 from collections.abc import Sequence
 from copy import deepcopy
@@ -106,10 +107,13 @@ class Check:
         Raises:
             KeyboardInterrupt: the user stopped the run, whatever the explainer made of it.
         """
+        started = time.perf_counter()
         if settings.isolation is not None and settings.isolation.covers(self):
-            return settings.isolation.run(self, settings)
-        with interruptible():
-            return self._run(settings)
+            record = settings.isolation.run(self, settings)
+        else:
+            with interruptible():
+                record = self._run(settings)
+        return replace(record, seconds=time.perf_counter() - started)
 
     def _run(self, settings: Settings) -> Record:
         try:

@@ -31,6 +31,7 @@ class Record:
         detail: further figures.
         traceback: the explainer's own, where it raised.
         rules: the operations that LRP computed by its rules.
+        seconds: how long the check took, including what it built for later ones; equal records may differ in it.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Record:
     traceback: str | None = None
     ceiling: float | None = None
     rules: tuple[str, ...] = ()
+    seconds: float | None = field(default=None, compare=False)
 
     @property
     def passed(self) -> bool:

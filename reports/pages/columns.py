@@ -1,8 +1,8 @@
 """The columns of the report's tables. The terminal, the Markdown page and the HTML page show the same columns.
 
-A new column is one more `Column` in `SUMMARY`, `CORRELATIONS`, `SYMBOLIC_GAPS` or `EXPECTATIONS`. It reads a record of
-the results document; a figure that records do not hold yet goes into ``Measurement.detail``, in the axiom that
-measures it.
+A new column is one more `Column` in `SUMMARY`, `CORRELATIONS`, `SLOWEST`, `SYMBOLIC_GAPS` or `EXPECTATIONS`. It reads
+the results document, most often one of its records; a figure that records do not hold yet goes into
+``Measurement.detail``, in the axiom that measures it.
 """
 
 from __future__ import annotations
@@ -136,6 +136,20 @@ def correlations(records: Records) -> list[Json]:
     rows = sorted(measured, key=lambda record: (natural(record["subject"]), record["explainer"] or ""))
     note = "Mean over the examples whose correlation is defined."
     return [table("Correlation with leave-one-out", note, CORRELATIONS, rows)] if rows else []
+
+
+# --- the slowest checks ----------------------------------------------------------------------------------------------
+
+SLOWEST = (
+    Column("check", lambda row: str(row["id"])),
+    Column("seconds", lambda row: wording.number(row["seconds"], 3)),
+)
+
+
+def slowest(results: Json) -> list[Json]:
+    """The table of the checks that took longest; [] in a document of an older version, or without checks."""
+    note = "The first check of a pair builds its models, which later ones share."
+    return [table("Slowest checks", note, SLOWEST, rows)] if (rows := results.get("slowest")) else []
 
 
 # --- symbolic gaps: a row for the explainers that share a gap on a pair ----------------------------------------------

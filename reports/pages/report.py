@@ -41,6 +41,7 @@ def _view(results: Json) -> Json:
             *columns.correlations(by_axiom.get("loo", [])),
             *columns.symbolic_gaps(records),
             *rules.tables(results),
+            *columns.slowest(results),
             *measured,
         ],
         "figures": results["figures"],

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from faithcheck.axioms.engine.statuses import BY_LABEL, RED, Group
-from faithcheck.reports import results
+from faithcheck.reports import outcomes, results
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import colours, columns, figures, report, terminal, wording
 from faithcheck.reports.results import Json, ResultsError
@@ -155,6 +155,18 @@ def test_the_summary_counts_the_records_of_each_group(everything):
     assert rows["loo"] == rows["loo"] | {"axiom": "invariance", "✓": "2", "✗": "1", "–": "", "largest gap": "0.25"}
     assert rows["ig"] == rows["ig"] | {"✓": "", "✗": "", "–": "1", "largest gap": "–"}
     assert "≠" not in table["columns"], "a column without a value is left out"
+
+
+def test_the_slowest_checks_are_listed_on_the_pages():
+    taken = [record("holds", id=f"invariance/{seconds}", seconds=seconds) for seconds in range(12)]
+    unmeasured = record("not run", seconds=None)
+    content = outcomes.of_records([*taken, unmeasured], 13, document([])["settings"], {})
+    assert [row["seconds"] for row in content["slowest"]] == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2]
+    assert not [record for record in content["records"] if "seconds" in record]
+    (table,) = columns.slowest(results.check(content, "path"))
+    assert table["rows"][0] == ["invariance/11", "11"]
+    assert "Slowest checks" in report.to_html(content)
+    assert columns.slowest(document([record("holds")])) == []
 
 
 @pytest.mark.parametrize("view", VIEWS)
