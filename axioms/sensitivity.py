@@ -8,12 +8,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case, output_difference, select_target
+
+NEAR = 0.1
+"""How far the second question lies from the first: a share of the inputs' standard deviation."""
 
 
 @axiom("sensitivity", "a feature that changes the output alone is not given zero")
@@ -22,7 +25,8 @@ def sensitivity(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
 
     Every unpadded feature of every example is one question. Its baseline is the input itself, except for this feature,
     which takes its value in ``case.baseline``. An attribution counts as zero if it is below the tolerance, relative to
-    the difference of the outputs.
+    the difference of the outputs, here and at a point nearby: at a single point a gradient may be orthogonal to the
+    difference by chance.
 
     ``values``, ``(batch, features)``, is the difference f(x) − f(x′) if the feature's attribution is zero, and 0
     otherwise; ``gap`` is the largest of them relative to the largest difference of the example, in [0, 1]. It is None
@@ -33,20 +37,40 @@ def sensitivity(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
     """
     tol = tolerance(case.inputs)
     example, feature = case.unpadded.nonzero(as_tuple=True)
-    question = torch.arange(len(feature), device=feature.device)
     questions = case.select(example)
-    baseline = questions.inputs.clone()
-    baseline[question, feature] = questions.baseline[question, feature]
+    row, baseline = torch.arange(len(feature), device=feature.device), questions.inputs.clone()
+    baseline[row, feature] = questions.baseline[row, feature]
     questions = replace(questions, baseline=baseline)
-    attribution = attribution_of(explainer, model, questions)[question, feature].double()
-    difference = output_difference(model, questions).double()
-    with torch.no_grad():
-        outputs = select_target(questions.run(model), questions.target).double()
-    difference = torch.where(difference.abs() > tol * outputs.abs(), difference, 0)
+    zero, difference = given_zero(explainer, model, questions, feature)
+    if zero.any():
+        again = zero.nonzero().squeeze(1)
+        zero[again], _ = given_zero(explainer, model, nearby(questions.select(again)), feature[again])
     values, scale = (torch.zeros(case.shape).to(difference) for _ in range(2))
-    values[example, feature] = torch.where(attribution.abs() <= tol * difference.abs(), difference, 0)
+    values[example, feature] = torch.where(zero, difference, 0)
     scale[example, feature] = difference
     if not scale.any():
         return Measurement(None, tol, values, detail={"reason": "no feature alone changes an output"})
     counts = {"features": int((scale != 0).sum()), "given zero": int((values != 0).sum())}
     return Measurement(relative_gap(values, scale), tol, values, scale, counts)
+
+
+def given_zero(explainer: Explainer, model: nn.Module, questions: Case, feature: Tensor) -> tuple[Tensor, Tensor]:
+    """Whether the feature of each question is given zero, and the difference of the outputs: both ``(questions,)``.
+
+    A difference that is round-off counts as 0.
+    """
+    tol, row = tolerance(questions.inputs), torch.arange(len(feature), device=feature.device)
+    attribution = attribution_of(explainer, model, questions)[row, feature].double()
+    difference = output_difference(model, questions).double()
+    with torch.no_grad():
+        outputs = select_target(questions.run(model), questions.target).double()
+    difference = torch.where(difference.abs() > tol * outputs.abs(), difference, 0)
+    return attribution.abs() <= tol * difference.abs(), difference
+
+
+def nearby(questions: Case) -> Case:
+    """The questions at points nearby: the same noise is added to inputs and baselines, which keeps their difference."""
+    generator, inputs = torch.Generator().manual_seed(0), questions.inputs
+    noise = torch.randn(inputs.shape, dtype=torch.float64, generator=generator).to(inputs)
+    noise *= NEAR * inputs.std(correction=0)
+    return replace(questions, inputs=inputs + noise, baseline=questions.baseline + noise)

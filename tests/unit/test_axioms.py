@@ -23,7 +23,7 @@ from faithcheck.explainers.loo.removal import Replacement
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.explainers.protocol import input_gradient, per_feature
-from faithcheck.models import registered_pairs
+from faithcheck.models import Case, registered_pairs
 from faithcheck.models.case import output_difference, select_target
 from faithcheck.models.networks.derived import GAIN, OUTPUT_WEIGHTS, SHIFT, UNIT, Rescaled, Shifted, WeightedOutputs
 from faithcheck.models.pairs import control, probes
@@ -153,6 +153,17 @@ def test_saturation_violates_sensitivity():
     model, case = subject("probe.saturated")
     below = case.select(torch.tensor([1, 2]))
     assert sensitivity(BUILTIN["gradient_x_input"], model, below).gap == 0
+
+
+def test_an_attribution_that_is_zero_at_one_point_alone_satisfies_sensitivity():
+    class Parabola(nn.Module):
+        def forward(self, x):
+            return (x * x - x).sum(1, keepdim=True)
+
+    points = torch.tensor([[0.5, 2.0]], dtype=torch.float64)
+    case = Case(points, torch.zeros(1, dtype=torch.int64), torch.zeros_like(points))
+    assert BUILTIN["gradient_x_input"].attribute(Parabola(), case)[0, 0] == 0  # yet f(0.5) − f(0) = −0.25
+    assert sensitivity(BUILTIN["gradient_x_input"], Parabola(), case).gap == 0
 
 
 def test_a_relu_that_is_always_on_satisfies_sensitivity():
