@@ -22,6 +22,7 @@ from faithcheck.axioms.engine.registry import AXIOMS, SUMMARIES
 from faithcheck.axioms.engine.statuses import Group
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.data import handwritten_digits
+from faithcheck.models.data.errors import DataError
 from faithcheck.models.pair import Pair
 from faithcheck.reports import results
 from faithcheck.reports.options import OptionError
@@ -194,7 +195,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {meaning}")
     try:
         run = config.stash[_RUN] = Run(config)
-    except (OptionError, handwritten_digits.DataError) as error:
+    except (OptionError, DataError) as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(Reporter(config, run), "faithcheck-reporter")
 
@@ -307,8 +308,8 @@ def settings(pytestconfig: pytest.Config) -> Settings:
 @pytest.fixture(scope="session")
 def prepared(pytestconfig: pytest.Config) -> Prepared:
     """The Transformer, the texts and the settings of the paper's tables, from the --paper-… options."""
-    from faithcheck.reports.alignment_request import AlignRequest, prepare  # not at the top: imports transformers
-    from faithcheck.reports.commands.align import EXPECTED
+    # Not at the top: it imports transformers.
+    from faithcheck.reports.alignment_request import EXPECTED, AlignRequest, prepare
 
     option = pytestconfig.option
     try:
