@@ -288,11 +288,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def deselected(item: pytest.Item) -> bool:
         demands = ON_DEMAND & {marker.name for marker in item.iter_markers()}
-        named = demands & named_markers or item.path.resolve() in files
-        return bool(demands) and not named and _folder(item.path) is not None
+        if not demands or demands & named_markers:  # most items: a look at the disk for each would take seconds
+            return False
+        return item.path.resolve() not in files and _folder(item.path) is not None
 
-    if deselected_items := [item for item in items if deselected(item)]:
-        items[:] = [item for item in items if not deselected(item)]
+    if deselected_items := list(filter(deselected, items)):
+        left_out = set(deselected_items)
+        items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=deselected_items)
 
 

@@ -95,13 +95,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             {"type": positive_number, "metavar": "SECONDS"},
             "stop an explainer that takes longer for a batch: its row is an error",
         ),
+        ("--allow-pickle", {"action": "store_true"}, "also load weights stored as pickle, pytorch_model.bin"),
         (
             "--explainer",
             {"action": "append", "default": [], "metavar": "NAME"},
             f"only LOO and this one, repeatable: {', '.join(defaults.TABLE_2)} (default: these), another built-in "
             "one, or module:Object",
         ),
-        ("--allow-pickle", {"action": "store_true"}, "also load weights stored as pickle, pytorch_model.bin"),
     ):
         options: dict[str, Any] = settings
         parser.add_argument(flag, help=meaning, **options)
