@@ -30,7 +30,7 @@ from faithcheck.reports.options.checkpoint import choose_checkpoint, describe_ch
 from faithcheck.reports.options.device import choose_device
 from faithcheck.reports.options.expectations import choose_expectations, refuse_stale
 from faithcheck.reports.options.explainer_timeout import choose_timeout
-from faithcheck.reports.options.explainers import choose_explainers
+from faithcheck.reports.options.explainers import choose_explainers, refuse_unknown
 from faithcheck.reports.options.isolate import choose_isolation
 from faithcheck.reports.options.like import hold_like
 from faithcheck.reports.options.loading import import_from_current_folder
@@ -88,13 +88,18 @@ class Run:
             raise OptionError("--axioms-json= names no file: give a path, such as --axioms-json=results.json")
         if not 0 <= option.seed < 2**63:
             raise OptionError(f"--seed={option.seed} is out of range: a seed lies in 0 … 2^63 − 1")
+        self.max_skips: int | None = option.max_skips
+        if option.max_skips is not None and option.max_skips < 0:
+            raise OptionError(f"--max-skips={option.max_skips}: a number of skips is 0 or more")
         self.path = Path(option.axioms_json).absolute() if option.axioms_json else None
         if self.path:
             check_writable(self.path, "--axioms-json")
         check_markers(option.markexpr, _registered_markers(config))
+        self.expectations = choose_expectations(option.expectations)
         handwritten_digits.use_folder(option.data_dir)
         if option.explainer or option.pairs:
             import_from_current_folder()
+        refuse_unknown(option.explainer)  # before models are loaded, which takes seconds
         self.settings = Settings(
             seed=option.seed,
             device=choose_device(option.device),
@@ -106,11 +111,7 @@ class Run:
         self.pairs: list[Pair] = choose_pairs(option.pairs)
         if self.checkpoint and not any(pair.name in self.checkpoint for pair in self.pairs):
             raise OptionError("--pairs leaves out all pairs of the checkpoint: add --pairs='*_checkpoint'")
-        self.expectations = choose_expectations(option.expectations)
         refuse_stale(self.explainers, self.pairs, self.expectations)
-        self.max_skips: int | None = option.max_skips
-        if option.max_skips is not None and option.max_skips < 0:
-            raise OptionError(f"--max-skips={option.max_skips}: a number of skips is 0 or more")
         self.settings_json = run_settings(
             self.settings,
             option.explainer,
