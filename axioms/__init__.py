@@ -38,3 +38,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"faithcheck.axioms.engine.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """What is defined here and imported so far, with the public names."""
+    return sorted({*globals(), *__all__})

@@ -47,19 +47,11 @@ def load_explainer(spec: str) -> Explainer:
             is not an explainer, or it has the name of a built-in explainer.
         ImportError: the module does not import; the traceback is the module's own.
     """
-    builtin, offered = builtin_explainers(), installed(GROUP)
-    if spec in builtin:
+    builtin, location = builtin_explainers(), location_of(spec)
+    if location is None:
         return builtin[spec]
-    location = f"{offered[spec].module}:{offered[spec].attr}" if spec in offered else spec
-    module_name, _, path = location.partition(":")
-    if spec in offered and not offered[spec].attr:
-        raise ValueError(f"the entry point {spec} of {provider(offered[spec])} names no object: {offered[spec].value}")
-    if not module_name or not path:
-        raise ValueError(
-            unknown_name("explainer", spec, {*builtin, *offered}) + "; your own is written as pkg.module:Object"
-        )
     try:
-        explainer = as_explainer(_object(module_name, path), spec if spec in offered else None)
+        explainer = as_explainer(_object(*location), spec if spec in installed(GROUP) else None)
     except NotAnExplainer as error:
         raise ValueError(f"{spec} is no explainer: {error}") from error
     if explainer.name in builtin:
@@ -68,6 +60,25 @@ def load_explainer(spec: str) -> Explainer:
             f"name; --like={explainer.name} holds it to that one's claims and expectations"
         )
     return explainer
+
+
+def location_of(spec: str) -> tuple[str, str] | None:
+    """The module of an explainer, which is not imported, and the object's path in it; None for a built-in explainer.
+
+    Raises:
+        ValueError: the name is unknown (the message has the nearest names), or its entry point names no object.
+    """
+    builtin, offered = builtin_explainers(), installed(GROUP)
+    if spec in builtin:
+        return None
+    if spec in offered and not offered[spec].attr:
+        raise ValueError(f"the entry point {spec} of {provider(offered[spec])} names no object: {offered[spec].value}")
+    module_name, _, path = (f"{offered[spec].module}:{offered[spec].attr}" if spec in offered else spec).partition(":")
+    if not module_name or not path:
+        raise ValueError(
+            unknown_name("explainer", spec, {*builtin, *offered}) + "; your own is written as pkg.module:Object"
+        )
+    return module_name, path
 
 
 def _object(module_name: str, path: str) -> Any:

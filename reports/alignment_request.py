@@ -16,14 +16,18 @@ from typing import Any
 import torch
 
 from faithcheck.axioms.alignment import evaluate
-from faithcheck.axioms.alignment.run_key import fingerprint
+from faithcheck.axioms.alignment.defaults import CHUNK, LONG, MAX_TOKENS, TABLE_2
+from faithcheck.axioms.alignment.run_key import StoreError, fingerprint
 from faithcheck.axioms.alignment.summary import summary
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content
-from faithcheck.explainers.protocol import Explainer
+from faithcheck.explainers.loo.removal_names import RANDOM
+from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.models.cache_folder import cache_folder
+from faithcheck.models.data.errors import DataError
 from faithcheck.models.data.images import Images, load_images
 from faithcheck.models.data.texts import Texts, load_texts
 from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.loading import load
@@ -37,8 +41,8 @@ from faithcheck.reports.options.isolate import refuse_what_ends_a_process
 from faithcheck.reports.pages import alignment
 from faithcheck.reports.results import Json
 
-DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
-RANDOM = ("resample", "noise")  # the removals that draw random values
+EXPECTED = (ModelError, DataError, OptionError, evaluate.AlignmentError, StoreError, Unsupported, OSError)
+"""The errors of `prepare` and `measure` whose message is all that the user needs."""
 POOL = 4096  # features that resampling draws from, at most
 
 
@@ -54,7 +58,7 @@ class AlignRequest:
     draws: int | None = None
     chunk: int | None = None
     max_length: int | None = None
-    max_tokens: int = evaluate.MAX_TOKENS
+    max_tokens: int = MAX_TOKENS
     dtype: str = "float32"
     device: str = "cpu"
     seed: int = 0
@@ -92,7 +96,8 @@ def prepare(request: AlignRequest) -> Prepared:
         ModelError, DataError, OptionError: a file or a name is missing, or an option does not fit the model.
     """
     device = choose_device(request.device)
-    model = load(request.model or SENTIMENT, device, DTYPES[request.dtype], request.max_length, request.allow_pickle)
+    dtype = getattr(torch, request.dtype)
+    model = load(request.model or SENTIMENT, device, dtype, request.max_length, request.allow_pickle)
     data: Texts | Images
     if isinstance(model, ImageClassifier):
         data = load_images(request.data or "digits", request.limit)
@@ -116,10 +121,10 @@ def choose_chunk(request: AlignRequest, lengths: Sequence[int]) -> tuple[int, st
     if request.chunk is not None:
         return request.chunk, f"{request.chunk} at a step, as asked for"
     middle = median(lengths)
-    if middle > evaluate.LONG:
+    if middle > LONG:
         return (
-            evaluate.CHUNK,
-            f"{evaluate.CHUNK} neighbouring ones at a step, as half of the examples have {middle:g}",
+            CHUNK,
+            f"{CHUNK} neighbouring ones at a step, as half of the examples have {middle:g}",
         )
     return 1, f"one at a step, as half of the examples have no more than {middle:g}"
 
@@ -174,7 +179,7 @@ def choose_explainers(names: Sequence[str], setup: evaluate.AlignmentSettings) -
         return list(known.values())
     further = [name for name in dict.fromkeys(names) if name not in known]
     chosen = [known["loo"], *(known[name] for name in dict.fromkeys(names) if name in known and name != "loo")]
-    chosen += explainers.choose_explainers(further) if further else []
+    chosen += explainers.load_explainers(further) if further else []
     listed = [explainer.name for explainer in chosen]
     if len(set(listed)) < len(listed):
         raise OptionError(f"two explainers have one name among {', '.join(listed)}: give each its own")
@@ -183,8 +188,8 @@ def choose_explainers(names: Sequence[str], setup: evaluate.AlignmentSettings) -
 
 def specs_of(names: Sequence[str], chosen: Sequence[Explainer]) -> dict[str, str]:
     """The name of ``--explainer`` of each explainer that `choose_explainers` chose for these names."""
-    further = iter(dict.fromkeys(name for name in names if name not in evaluate.TABLE_2))
-    return {one.name: one.name if one.name in evaluate.TABLE_2 else next(further) for one in chosen}
+    further = iter(dict.fromkeys(name for name in names if name not in TABLE_2))
+    return {one.name: one.name if one.name in TABLE_2 else next(further) for one in chosen}
 
 
 def heading(request: AlignRequest, prepared: Prepared) -> Json:
@@ -244,7 +249,7 @@ def measure(request: AlignRequest, advance: Advance = lambda explainer, done, of
     """
     prepared = prepare(request)
     examples, setup = prepared.examples, prepared.setup
-    refuse_what_ends_a_process(request.isolate, [name for name in request.explainer if name not in evaluate.TABLE_2])
+    refuse_what_ends_a_process(request.isolate, [name for name in request.explainer if name not in TABLE_2])
     chosen = choose_explainers(request.explainer, setup)
     total = len(chosen) * len(evaluate.measurable(examples))
     with _passes(request, chosen) as measure_batch:

@@ -23,7 +23,7 @@ from faithcheck.models.pretrained.next_token_model import NextTokenModel
 from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.models.unknown_name import unknown_name
 from faithcheck.reports import results
-from faithcheck.reports.options.explainers import choose_explainers
+from faithcheck.reports.options.explainers import load_explainers
 from faithcheck.reports.results import Json
 
 CLASSES = 5  # of a vocabulary, the most likely ones
@@ -37,11 +37,13 @@ class ExplainError(ValueError):
 def choose_explainer(spec: str) -> Explainer:
     """An explainer of ``faithcheck align`` by its name (LOO by the attention mask), or one of ``--explainer``.
 
+    Call it when the model is loaded, see `load_explainers`.
+
     Raises:
         OptionError: an unknown name, or a module that cannot be imported.
     """
     of_align = {explainer.name: explainer for explainer in table_2(AlignmentSettings(AttentionMask()))}
-    return of_align.get(spec) or choose_explainers([spec])[0]
+    return of_align.get(spec) or load_explainers([spec])[0]
 
 
 def explain(model: TextModel, text: str, explainer: Explainer, target: str | None = None) -> Json:

@@ -22,6 +22,7 @@ from faithcheck.axioms.engine.registry import AXIOMS, SUMMARIES
 from faithcheck.axioms.engine.statuses import Group
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.data import handwritten_digits
+from faithcheck.models.data.errors import DataError
 from faithcheck.models.pair import Pair
 from faithcheck.reports import results
 from faithcheck.reports.options import OptionError
@@ -29,7 +30,7 @@ from faithcheck.reports.options.checkpoint import choose_checkpoint, describe_ch
 from faithcheck.reports.options.device import choose_device
 from faithcheck.reports.options.expectations import choose_expectations, refuse_stale
 from faithcheck.reports.options.explainer_timeout import choose_timeout
-from faithcheck.reports.options.explainers import choose_explainers
+from faithcheck.reports.options.explainers import choose_explainers, refuse_unknown
 from faithcheck.reports.options.isolate import choose_isolation
 from faithcheck.reports.options.like import hold_like
 from faithcheck.reports.options.loading import import_from_current_folder
@@ -87,13 +88,18 @@ class Run:
             raise OptionError("--axioms-json= names no file: give a path, such as --axioms-json=results.json")
         if not 0 <= option.seed < 2**63:
             raise OptionError(f"--seed={option.seed} is out of range: a seed lies in 0 … 2^63 − 1")
+        self.max_skips: int | None = option.max_skips
+        if option.max_skips is not None and option.max_skips < 0:
+            raise OptionError(f"--max-skips={option.max_skips}: a number of skips is 0 or more")
         self.path = Path(option.axioms_json).absolute() if option.axioms_json else None
         if self.path:
             check_writable(self.path, "--axioms-json")
         check_markers(option.markexpr, _registered_markers(config))
+        self.expectations = choose_expectations(option.expectations)
         handwritten_digits.use_folder(option.data_dir)
         if option.explainer or option.pairs:
             import_from_current_folder()
+        refuse_unknown(option.explainer)  # before models are loaded, which takes seconds
         self.settings = Settings(
             seed=option.seed,
             device=choose_device(option.device),
@@ -105,11 +111,7 @@ class Run:
         self.pairs: list[Pair] = choose_pairs(option.pairs)
         if self.checkpoint and not any(pair.name in self.checkpoint for pair in self.pairs):
             raise OptionError("--pairs leaves out all pairs of the checkpoint: add --pairs='*_checkpoint'")
-        self.expectations = choose_expectations(option.expectations)
         refuse_stale(self.explainers, self.pairs, self.expectations)
-        self.max_skips: int | None = option.max_skips
-        if option.max_skips is not None and option.max_skips < 0:
-            raise OptionError(f"--max-skips={option.max_skips}: a number of skips is 0 or more")
         self.settings_json = run_settings(
             self.settings,
             option.explainer,
@@ -194,7 +196,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {meaning}")
     try:
         run = config.stash[_RUN] = Run(config)
-    except (OptionError, handwritten_digits.DataError) as error:
+    except (OptionError, DataError) as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(Reporter(config, run), "faithcheck-reporter")
 
@@ -287,11 +289,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def deselected(item: pytest.Item) -> bool:
         demands = ON_DEMAND & {marker.name for marker in item.iter_markers()}
-        named = demands & named_markers or item.path.resolve() in files
-        return bool(demands) and not named and _folder(item.path) is not None
+        if not demands or demands & named_markers:  # most items: a look at the disk for each would take seconds
+            return False
+        return item.path.resolve() not in files and _folder(item.path) is not None
 
-    if deselected_items := [item for item in items if deselected(item)]:
-        items[:] = [item for item in items if not deselected(item)]
+    if deselected_items := list(filter(deselected, items)):
+        left_out = set(deselected_items)
+        items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=deselected_items)
 
 
@@ -307,8 +311,8 @@ def settings(pytestconfig: pytest.Config) -> Settings:
 @pytest.fixture(scope="session")
 def prepared(pytestconfig: pytest.Config) -> Prepared:
     """The Transformer, the texts and the settings of the paper's tables, from the --paper-… options."""
-    from faithcheck.reports.alignment_request import AlignRequest, prepare  # not at the top: imports transformers
-    from faithcheck.reports.commands.align import EXPECTED
+    # Not at the top: it imports transformers.
+    from faithcheck.reports.alignment_request import EXPECTED, AlignRequest, prepare
 
     option = pytestconfig.option
     try:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from faithcheck.axioms.engine.error_text import encodable
 from faithcheck.axioms.engine.statuses import BY_LABEL, Group
+from faithcheck.models.atomic_write import write_atomically
 from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
 SCHEMA_VERSION = 2
@@ -71,8 +72,6 @@ def save(results: Json, path: Path) -> None:
         OSError: the folder is missing or cannot be written.
         ValueError: the document holds a number that is not finite; `plain` replaces such numbers.
     """
-    from faithcheck.models.atomic_write import write_atomically  # not at the top: faithcheck.models imports torch
-
     # The escape sequence of a lone surrogate is JSON's own.
     write_atomically(path, encodable(json.dumps(results, indent=1, allow_nan=False, ensure_ascii=False)) + "\n")
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import faithcheck.explainers
+from faithcheck.axioms.alignment.defaults import MAX_TOKENS
 from faithcheck.axioms.alignment.perturbation_curves import curves
 from faithcheck.axioms.alignment.run_key import StoreError, digest, fingerprint, sources, state_of, structure
 from faithcheck.axioms.alignment.store import Store
@@ -45,8 +46,6 @@ from faithcheck.explainers.protocol import (
 from faithcheck.models.case import Case
 
 IG_STEPS = 20  # as in the figures that the project compares with; the error of completeness is reported
-MAX_TOKENS = 4096
-LONG, CHUNK = 128, 16  # texts of more features than LONG are perturbed in chunks, as the paper perturbs IMDB
 
 SEED = 0x5EED_FA17  # of the first batch: not one that an explainer would seed with
 CHANGED = (
@@ -54,7 +53,6 @@ CHANGED = (
     "back. Measure it in a run of its own"
 )
 
-TABLE_2 = ("loo", "ig_zero", "ig_pad", "ig_mask", "attention_rollout", "gradient_x_input", "attnlrp", "cplrp")
 Json = dict[str, Any]
 
 log = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from faithcheck.explainers.loo.removal_names import REPLACEMENTS
 from faithcheck.explainers.protocol import Unsupported, replacement_value
 from faithcheck.models.case import Case, select_target
 
@@ -259,17 +260,12 @@ class GaussianNoise:
 
 REMOVALS: dict[str, Callable[..., Removal]] = {
     "attention_mask": AttentionMask,
-    "mask": partial(Replacement, "mask"),
-    "pad": partial(Replacement, "pad"),
     "delete": Deletion,
-    "zero": partial(Replacement, "zero"),
-    "mean": partial(Replacement, "mean"),
-    "black": partial(Replacement, "black"),
-    "baseline": Replacement,
+    **{name: partial(Replacement, name) for name in REPLACEMENTS},
     "resample": Resampling,
     "noise": GaussianNoise,
 }
-"""Removals by name. Resampling needs a pool; Resampling and GaussianNoise take draws and a seed."""
+"""Removals by name, all of `removal_names.NAMES`. Resampling needs a pool; it and noise take draws and a seed."""
 
 
 @torch.no_grad()

@@ -15,15 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from faithcheck.models.data.errors import DataError
+
 Array = NDArray[Any]
 DEV_IMAGES = 360  # of scikit-learn's 1797 digits, chosen by the seed below
 SPLIT_SEED = 0
 
 _folder: Path | None = None
-
-
-class DataError(ValueError):
-    """A data folder or a file in it is missing or damaged. The message names the path and says what is expected."""
 
 
 @dataclass(frozen=True)

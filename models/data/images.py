@@ -11,7 +11,8 @@ import numpy
 import torch
 from torch import Tensor
 
-from faithcheck.models.data.handwritten_digits import DataError, load_digits, read_arrays
+from faithcheck.models.data.errors import DataError
+from faithcheck.models.data.handwritten_digits import load_digits, read_arrays
 
 Row = tuple[Tensor, int | None]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from faithcheck.models.data.handwritten_digits import DataError
+from faithcheck.models.data.errors import DataError
 from faithcheck.models.pretrained import SENTIMENT
 
 OWN = SENTIMENT / "sentences.tsv"
@@ -59,10 +59,21 @@ def load_texts(source: str = "own", limit: int | None = None) -> Texts:
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
-    if source in HUB:
+    file = file_of(source)
+    if file is None:
         return _texts(source, _from_hub(source, limit))
-    file = OWN if source == "own" else _file(Path(source).expanduser())
     return _texts("own" if source == "own" else str(file), list(islice(_rows(file), limit)))
+
+
+def file_of(source: str) -> Path | None:
+    """The file of a source of texts, see `load_texts`; None if it is on the hub.
+
+    Raises:
+        DataError: there is no such file, or the folder has none or several.
+    """
+    if source in HUB:
+        return None
+    return OWN if source == "own" else _file(Path(source).expanduser())
 
 
 def _texts(name: str, rows: list[Row]) -> Texts:

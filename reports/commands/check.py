@@ -4,53 +4,41 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from transformers.utils import logging as hugging_face
-
-from faithcheck.axioms.engine.check import Check, Settings
-from faithcheck.axioms.engine.check_explainer import default_axioms
-from faithcheck.axioms.engine.expectations import claims_of
-from faithcheck.axioms.engine.plan import not_applicable, plan
-from faithcheck.axioms.engine.registry import AXIOMS, SUMMARIES
-from faithcheck.models.data import handwritten_digits
 from faithcheck.models.unknown_name import unknown_name
 from faithcheck.reports import outcomes, results
 from faithcheck.reports.commands import output
 from faithcheck.reports.options import OptionError
-from faithcheck.reports.options.device import choose_device
 from faithcheck.reports.options.expectations import choose_expectations, refuse_stale
 from faithcheck.reports.options.explainer_timeout import choose_timeout
-from faithcheck.reports.options.explainers import choose_explainers
-from faithcheck.reports.options.isolate import choose_isolation
-from faithcheck.reports.options.like import hold_like
 from faithcheck.reports.options.loading import import_from_current_folder
-from faithcheck.reports.options.pairs import choose_pairs
 from faithcheck.reports.pages import report, terminal
 from faithcheck.reports.results import Json
-from faithcheck.reports.run_settings import run_settings
 
-EXPECTED = (OptionError, handwritten_digits.DataError, OSError)
-"""The errors whose message is all that the user needs."""
+if TYPE_CHECKING:
+    from faithcheck.axioms.engine.check import Check, Settings
+    from faithcheck.axioms.engine.expectations import SuppliedExpectation
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns its exit code: 0, 1 if a check is red, 2 if the run cannot start, 130 if interrupted."""
-    try:
-        files = output.files(arguments, {"md": report.to_markdown, "html": report.to_html})
-        import_from_current_folder()
-        hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
-        settings = Settings(
-            seed=arguments.seed,
-            device=choose_device(arguments.device),
-            timeout=choose_timeout(arguments.explainer_timeout),
-            isolation=choose_isolation(arguments.isolate, [arguments.explainer]),
-        )
-        checks, about = _checks(arguments, settings)
-    except EXPECTED as error:
-        return output.refuse(error)
+    """Run the command. Returns its exit code: 0, 1 if a check is red, 130 if the user stopped the run.
+
+    Files are checked first, then names: torch takes seconds to import, and the pairs take more.
+
+    Raises:
+        OptionError, DataError, OSError: the run cannot start as asked.
+    """
+    files = output.files(arguments, {"md": report.to_markdown, "html": report.to_html})
+    expectations = choose_expectations(arguments.expectations)
+    import_from_current_folder()
+    settings = _settings(arguments)
+    checks, about = _checks(arguments, settings, expectations)
     records, complete = _run(checks, settings)
     stopped = [check.not_run(settings, "the user stopped the run before it") for check in checks[len(records) :]]
     records += [results.plain(record.to_json()) for record in stopped]
+    from faithcheck.axioms.engine.registry import SUMMARIES  # loaded by now
+
     document = outcomes.of_records(records, len(checks), about, SUMMARIES)
     files.write(document)
     output.print_for_terminal(terminal.render, document)
@@ -58,19 +46,53 @@ def main(arguments: argparse.Namespace) -> int:
     return int(results.is_red(document)) if complete else output.interrupted("the report holds the checks that ran")
 
 
-def _checks(arguments: argparse.Namespace, settings: Settings) -> tuple[list[Check], Json]:
-    """The checks to run, and the settings for the results document.
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """The settings of the checks.
 
     Raises:
-        OptionError: an unknown axiom, explainer or pair; an expectation that matches no check; or no check at all.
+        OptionError: an unknown axiom or explainer, or a device or a time limit that cannot be used.
     """
+    from faithcheck.axioms.engine.check import Settings
+    from faithcheck.axioms.engine.registry import AXIOMS
+    from faithcheck.reports.options.device import choose_device
+    from faithcheck.reports.options.explainers import refuse_unknown
+    from faithcheck.reports.options.isolate import choose_isolation
+
     for axiom in arguments.axiom:
         if axiom not in AXIOMS:
             raise OptionError(f"--axiom={axiom}: {unknown_name('axiom', axiom, AXIOMS)}")
+    refuse_unknown([arguments.explainer])
+    return Settings(
+        seed=arguments.seed,
+        device=choose_device(arguments.device),
+        timeout=choose_timeout(arguments.explainer_timeout),
+        isolation=choose_isolation(arguments.isolate, [arguments.explainer]),
+    )
+
+
+def _checks(
+    arguments: argparse.Namespace, settings: Settings, expectations: Sequence[SuppliedExpectation]
+) -> tuple[list[Check], Json]:
+    """The checks to run, and the settings for the results document.
+
+    Raises:
+        OptionError: no such pair, an explainer that cannot be loaded, an expectation that matches no check, or no check
+            at all.
+    """
+    from transformers.utils import logging as hugging_face
+
+    from faithcheck.axioms.engine.check_explainer import default_axioms
+    from faithcheck.axioms.engine.expectations import claims_of
+    from faithcheck.axioms.engine.plan import not_applicable, plan
+    from faithcheck.reports.options.explainers import choose_explainers
+    from faithcheck.reports.options.like import hold_like
+    from faithcheck.reports.options.pairs import choose_pairs
+    from faithcheck.reports.run_settings import run_settings
+
+    hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
     specs = [arguments.explainer]
     explainers = hold_like(arguments.like, specs, choose_explainers(specs))
     pairs = choose_pairs(arguments.pairs)
-    expectations = choose_expectations(arguments.expectations)
     refuse_stale(explainers, pairs, expectations)
     (explainer,) = explainers
     axioms = list(dict.fromkeys(arguments.axiom)) or default_axioms(explainer, pairs)

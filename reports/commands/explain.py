@@ -5,42 +5,54 @@ from __future__ import annotations
 import argparse
 
 from rich.console import Console
-from transformers.utils import logging as hugging_face
 
+from faithcheck.axioms.alignment.defaults import TABLE_2
 from faithcheck.models.pretrained import SENTIMENT
-from faithcheck.models.pretrained.errors import ModelError
-from faithcheck.models.pretrained.loading import load
-from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.reports.commands import output
-from faithcheck.reports.explanation import ExplainError, choose_explainer, explain
-from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.loading import import_from_current_folder
 from faithcheck.reports.options.output_path import check_writable
 from faithcheck.reports.pages import explanation
-
-EXPECTED = (ExplainError, ModelError, OptionError, OSError)
-"""The errors whose message is all that the user needs."""
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code.
 
     It is 0; 1 if the explainer left something behind; 2 if the text cannot be explained as asked; 130 after Ctrl-C.
+
+    Raises:
+        OptionError: the page cannot be written, or no explainer has this name.
     """
+    if arguments.html is not None:
+        check_writable(arguments.html, "--html")
+    import_from_current_folder()
+    if arguments.explainer not in TABLE_2:
+        # Not at the top: it imports torch, which takes seconds.
+        from faithcheck.reports.options.explainers import refuse_unknown
+
+        refuse_unknown([arguments.explainer])
+    return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Explain the text, write the page and print the map. An expected error is one line on stderr."""
+    from transformers.utils import logging as hugging_face  # not at the top: it takes seconds to import
+
+    from faithcheck.models.pretrained.errors import ModelError
+    from faithcheck.models.pretrained.loading import load
+    from faithcheck.models.pretrained.text_model import TextModel
+    from faithcheck.reports.explanation import ExplainError, choose_explainer, explain
+    from faithcheck.reports.options import OptionError
+
     try:
-        if arguments.html is not None:
-            check_writable(arguments.html, "--html")
-        import_from_current_folder()
         hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
-        explainer = choose_explainer(arguments.explainer)
         model = load(arguments.model or SENTIMENT)
         if not isinstance(model, TextModel):
             raise ExplainError(f"{arguments.model} takes images: faithcheck explain takes a model of text")
-        view = explain(model, arguments.text, explainer, arguments.target)
+        view = explain(model, arguments.text, choose_explainer(arguments.explainer), arguments.target)
         view["model"] = arguments.model or "the project's own"
         if arguments.html is not None:
             arguments.html.write_text(explanation.to_html(view), encoding="utf-8")
-    except EXPECTED as error:
+    except (ExplainError, ModelError, OptionError, OSError) as error:
         return output.refuse(error)
     except KeyboardInterrupt:
         return output.interrupted("nothing was written")

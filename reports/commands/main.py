@@ -11,12 +11,13 @@ import os
 import sys
 from collections.abc import Sequence
 
+from faithcheck.models.data.errors import DataError
 from faithcheck.reports.commands import output
 from faithcheck.reports.commands.parsers import parser
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.results import ResultsError
 
-EXPECTED = (ResultsError, OptionError, OSError)
+EXPECTED = (ResultsError, OptionError, DataError, OSError)
 """The errors of any command whose message is all that the user needs."""
 
 
@@ -40,16 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    code: int
-    if argv[:1] == ["align"]:
-        from faithcheck.reports.commands import align  # its parser needs torch
-
-        code = align.main(argv[1:])
-    else:
-        arguments = parser().parse_args(argv, argparse.Namespace(argv=list(argv)))
-        try:
-            command = importlib.import_module(f"faithcheck.reports.commands.{arguments.module}")
-            code = command.main(arguments)
-        except SystemExit as error:  # of a module that the command imported: its code would pass for the command's
-            raise RuntimeError(f"code that the command ran called sys.exit({error.code!r})") from error
+    arguments = parser().parse_args(argv, argparse.Namespace(argv=list(argv)))
+    try:
+        command = importlib.import_module(f"faithcheck.reports.commands.{arguments.module}")
+        code: int = command.main(arguments)
+    except SystemExit as error:  # of a module that the command imported: its code would pass for the command's
+        raise RuntimeError(f"code that the command ran called sys.exit({error.code!r})") from error
     return code

@@ -9,6 +9,7 @@ from typing import Any
 import shtab
 
 from faithcheck.reports import comparison, results
+from faithcheck.reports.commands import align_options
 from faithcheck.reports.commands.arguments import PAGE, add_file, add_pages, add_repeatable, positive_number, seed
 
 SHELLS = ("bash", "zsh", "fish")
@@ -34,7 +35,7 @@ exit codes:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands. The options of ``align`` are added in `align`, which imports torch."""
+    """The parser of all commands."""
     top = argparse.ArgumentParser(
         prog="faithcheck",
         description=DESCRIPTION,
@@ -46,10 +47,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(metavar="COMMAND", dest="command", required=True)
     _add_check(commands)
     _add_explain(commands)
-    # Only for the list of commands: `main` calls `align.main` before it parses anything.
-    commands.add_parser(
-        "align", help="measure how well explainers agree with Leave-One-Out on a model of text or images"
-    )
+    _add_align(commands)
     _add_report(commands)
     _add_compare(commands)
     for name, example in {
@@ -70,16 +68,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 class _PrintCompletion(argparse.Action):
-    """Print a completion script and end. Only this needs the options of ``align``, and imports torch."""
+    """Print a completion script and end."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, value: object, option: object = None
     ) -> None:
-        from faithcheck.reports.commands import align
-
-        (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-        align.add_options(commands.choices["align"])
-        commands.choices["align"].add_argument("--explainer", metavar="NAME", help="only LOO and this one, repeatable")
         print(shtab.complete(parser, shell=str(value)))
         parser.exit()
 
@@ -98,6 +91,13 @@ def _command(
     )
     added.set_defaults(module=module)
     return added
+
+
+def _add_align(commands: Any) -> None:
+    meaning = "measure how well explainers agree with Leave-One-Out on a model of text or images"
+    align_options.add_options(
+        _command(commands, "align", "align", meaning, align_options.DESCRIPTION, align_options.EXAMPLE)
+    )
 
 
 def _add_report(commands: Any) -> None:

@@ -19,13 +19,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from faithcheck.axioms.engine.expectations import SuppliedExpectation, refuse_stale_expectations
-from faithcheck.explainers.protocol import Explainer
-from faithcheck.models.expectation import Expectation
-from faithcheck.models.pair import Pair
 from faithcheck.reports.options import OptionError
+
+if TYPE_CHECKING:
+    from faithcheck.axioms.engine.expectations import SuppliedExpectation
+    from faithcheck.explainers.protocol import Explainer
+    from faithcheck.models.pair import Pair
 
 VERDICTS = ("HOLDS", "VIOLATES", "ERROR")
 _TEXTS = ("axiom", "explainer", "subject", "verdict", "reason")
@@ -49,6 +50,8 @@ def refuse_stale(
     Raises:
         OptionError: names the expectation.
     """
+    from faithcheck.axioms.engine.expectations import refuse_stale_expectations
+
     try:
         refuse_stale_expectations(explainers, pairs, supplied)
     except ValueError as error:
@@ -96,6 +99,10 @@ def _expectation(entry: Any, where: str) -> SuppliedExpectation:
         raise OptionError(
             f"--expectations: {where}: VIOLATES needs a floor, the least relative gap that counts as the violation"
         )
+    # Not at the top: a file that cannot be read is refused before torch is imported, which takes seconds.
+    from faithcheck.axioms.engine.expectations import SuppliedExpectation
+    from faithcheck.models.expectation import Expectation
+
     try:
         expectation = Expectation(entry["verdict"], entry["reason"], **optional)
     except ValueError as error:

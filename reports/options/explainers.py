@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from faithcheck.axioms.engine.process_snapshot import current_namespaces
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.explainers.registry import builtin_explainers, load_explainer, origin
+from faithcheck.explainers.registry import builtin_explainers, load_explainer, location_of, origin
 from faithcheck.models.pair import registered_pairs
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.loading import loaded
@@ -24,7 +24,28 @@ def choose_explainers(specs: Sequence[str]) -> list[Explainer]:
     """
     if not specs:
         return list(builtin_explainers().values())
-    registered_pairs()  # loads the code of the models: what is loaded later cannot be seen to be patched
+    registered_pairs()  # loads the code of the models
+    return load_explainers(specs)
+
+
+def refuse_unknown(specs: Sequence[str]) -> None:
+    """Refuse a name that no explainer has, before anything is loaded for the run.
+
+    Raises:
+        OptionError: has the nearest names.
+    """
+    for spec in specs:
+        loaded(f"--explainer={spec}", lambda spec=spec: location_of(spec))  # type: ignore[misc]
+
+
+def load_explainers(specs: Sequence[str]) -> list[Explainer]:
+    """The explainers that the specs name, each as `load_explainer` takes it.
+
+    Call it when the code of the models is loaded: what is loaded later cannot be seen to be patched.
+
+    Raises:
+        OptionError: see `choose_explainers`.
+    """
     namespaces = current_namespaces()
     explainers = [loaded(f"--explainer={spec}", lambda spec=spec: load_explainer(spec)) for spec in specs]  # type: ignore[misc]
     if patched := namespaces.patched():

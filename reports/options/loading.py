@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from faithcheck.explainers.registry import load_explainer
+import faithcheck.explainers
 from faithcheck.reports.options import OptionError
 
 T = TypeVar("T")
@@ -48,8 +48,7 @@ def _root(error: BaseException) -> BaseException:
 
 def _frames_of_the_user(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames outside faithcheck and the import machinery."""
-    registry = sys.modules[load_explainer.__module__].__file__ or ""
-    ours = (Path(__file__).resolve().parents[1], Path(registry).resolve().parent)
+    ours = (Path(__file__).resolve().parents[1], *(Path(folder).resolve() for folder in faithcheck.explainers.__path__))
     frames = traceback.extract_tb(_root(error).__traceback__)
     return [frame for frame in frames if "importlib" not in frame.filename and not _is_in(frame.filename, ours)]
 

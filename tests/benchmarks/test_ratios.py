@@ -11,7 +11,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from faithcheck.axioms.alignment.evaluate import MAX_TOKENS, batches
+from faithcheck.axioms.alignment.defaults import MAX_TOKENS
+from faithcheck.axioms.alignment.evaluate import batches
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask

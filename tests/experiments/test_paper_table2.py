@@ -8,7 +8,8 @@ import math
 
 import pytest
 
-from faithcheck.axioms.alignment.evaluate import TABLE_2, align, table_2
+from faithcheck.axioms.alignment.defaults import TABLE_2
+from faithcheck.axioms.alignment.evaluate import align, table_2
 from faithcheck.axioms.alignment.summary import summary
 from faithcheck.reports import results
 from faithcheck.reports.alignment_request import AlignRequest, heading

@@ -23,6 +23,7 @@ PRELOADED = [
     "transformers.models.bert.modeling_bert",
     "faithcheck.reports.commands.main",
     "faithcheck.reports.commands.align",
+    "faithcheck.reports.alignment_request",
     "faithcheck.tests.helpers.killed_runs",
 ]
 """What every process would import, were it not in the one from which they fork."""

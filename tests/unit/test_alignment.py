@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from faithcheck.axioms.alignment import evaluate
+from faithcheck.axioms.alignment.defaults import TABLE_2
 from faithcheck.axioms.alignment.run_key import StoreError, state_of
 from faithcheck.axioms.alignment.store import Store
 from faithcheck.axioms.alignment.summary import summary
@@ -25,7 +26,7 @@ from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.loading import load
 from faithcheck.reports import results
-from faithcheck.reports.commands.align import AlignRequest, measure
+from faithcheck.reports.alignment_request import AlignRequest, measure
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import alignment as pages
 from faithcheck.reports.pages import alignment_wording
@@ -88,7 +89,7 @@ def document(small, texts, tmp_path_factory):
 
 def test_every_explainer_of_table_2_is_measured_and_nothing_is_nan(document):
     measured = by_name(document)
-    assert tuple(measured) == evaluate.TABLE_2
+    assert tuple(measured) == TABLE_2
     assert not any(explainer["refused"] for explainer in measured.values())
     assert all(math.isfinite(value) for value in numbers(document))
     assert "nan" not in json.dumps(document)

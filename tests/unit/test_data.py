@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from faithcheck.models.data import handwritten_digits
-from faithcheck.models.data.handwritten_digits import DataError
+from faithcheck.models.data.errors import DataError
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from faithcheck.models.data import handwritten_digits
-from faithcheck.models.data.handwritten_digits import DataError, load_digits
+from faithcheck.models.data.errors import DataError
+from faithcheck.models.data.handwritten_digits import load_digits
 from faithcheck.models.data.images import load_images
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.image_preparation import Preparation, read_preparation

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
+from faithcheck.explainers.loo import removal_names
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import (
     REMOVALS,
@@ -87,6 +88,14 @@ def removal_of(name):
     if name == "resample":
         return Resampling(random_embeddings(20, WIDTH), draws=3, seed=SEED)
     return GaussianNoise(draws=3, seed=SEED) if name == "noise" else REMOVALS[name]()
+
+
+def test_every_name_is_that_of_a_removal():
+    assert set(REMOVALS) == set(removal_names.NAMES)
+    assert len(REMOVALS) == len(removal_names.NAMES)
+    made = {name: REMOVALS[name](**({"pool": torch.ones(1)} if name == "resample" else {})) for name in REMOVALS}
+    assert {name: removal.name for name, removal in made.items()} == {name: name for name in REMOVALS}
+    assert {name for name, removal in made.items() if removal.draws > 1} == set(removal_names.RANDOM)
 
 
 def at(case, places):

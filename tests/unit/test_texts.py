@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from faithcheck.models.data import texts
-from faithcheck.models.data.handwritten_digits import DataError
+from faithcheck.models.data.errors import DataError
 from faithcheck.models.data.texts import HUB, load_texts
 
 ROWS = [("a fine film", 1), ("dull . <br />", 0), ("", 1), ("a tab\tinside, a\u2028separator and a\x85third", 0)]
