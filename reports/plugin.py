@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from faithcheck.axioms.engine.check import Settings
 from faithcheck.axioms.engine.plan import not_applicable, plan
@@ -189,11 +191,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--device", default="cpu", help="torch device (default: cpu)")
 
 
+def share_cores(config: pytest.Config) -> None:
+    """Give each worker of pytest-xdist its share of torch's threads, unless the user has set their number.
+
+    More threads than cores wait for each other. The controller takes the same number, which the report shows.
+    """
+    workers = getattr(config, "workerinput", {}).get("workercount") or config.getoption("numprocesses", None) or 1
+    if workers > 1 and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+
+
 # Last, so that the markers of the other plugins are registered by then.
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
+    share_cores(config)
     try:
         run = config.stash[_RUN] = Run(config)
     except (OptionError, DataError) as error:

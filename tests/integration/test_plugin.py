@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from faithcheck.explainers import builtin_explainers
 from faithcheck.reports import plugin
@@ -176,6 +177,27 @@ def test_xdist_workers_leave_the_same_report(stranger, finished):
     assert [record["status"] for record in document["records"]] == [
         record["status"] for record in finished[1]["records"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("processes", "worker", "environment", "threads"),
+    [
+        (2, {}, None, [4]),
+        (None, {"workercount": 3}, None, [2]),
+        (None, {"workercount": 9}, None, [1]),
+        (None, {}, None, []),
+        (2, {}, "8", []),
+    ],
+)
+def test_the_workers_of_xdist_share_the_threads(monkeypatch, processes, worker, environment, threads):
+    taken = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", taken.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if environment:
+        monkeypatch.setenv("OMP_NUM_THREADS", environment)
+    plugin.share_cores(SimpleNamespace(getoption=lambda *name: processes, workerinput=worker))
+    assert taken == threads
 
 
 BAD = [
