@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -306,10 +307,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             return False
         return item.path.resolve() not in files and _folder(item.path) is not None
 
-    if deselected_items := list(filter(deselected, items)):
-        left_out = set(deselected_items)
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=deselected_items)
+    left_out = list(map(deselected, items))
+    if any(left_out):
+        config.hook.pytest_deselected(items=list(compress(items, left_out)))
+        items[:] = [item for item, is_left_out in zip(items, left_out, strict=True) if not is_left_out]
 
 
 # --- fixtures --------------------------------------------------------------------------------------------------------
