@@ -26,12 +26,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # The models are small. On a busy machine, a thread that spins while it waits takes more time than the work itself.
 export OMP_WAIT_POLICY := PASSIVE
 
-# The models are too small for threads to help: two processes with one thread each, as the plugin shares them, take half
-# the time. The programs that tests start have one thread, too. Within the suite a process takes neighbouring checks,
+# The models are too small for threads to help: two processes with one thread each take half the time. The plugin
+# shares torch's threads; NumPy's, and those of the programs that tests start, need the variable. Within the suite a process takes neighbouring checks,
 # which share the models of a pair; otherwise a process takes whole modules, which share their fixtures.
 CHECKS := -n 2 --dist worksteal
 MODULES := -n 2 --dist loadscope
-test unit slow power kills contributing: export OMP_NUM_THREADS := 1
+invariance test unit slow power kills contributing: export OMP_NUM_THREADS := 1
 
 # $(call suite,NAME,ARGUMENTS): run pytest, make the pages, also of a red run, and exit with pytest's exit code.
 # Old files are removed first. Otherwise a run that stops before its first test would leave them as its results.
