@@ -27,8 +27,9 @@ unexport PYTHONDONTWRITEBYTECODE
 export OMP_WAIT_POLICY := PASSIVE
 
 # The models are too small for threads to help: two processes with one thread each take half the time. The plugin
-# shares torch's threads; NumPy's, and those of the programs that tests start, need the variable. Within the suite a process takes neighbouring checks,
-# which share the models of a pair; otherwise a process takes whole modules, which share their fixtures.
+# shares torch's threads; NumPy's, and those of the programs that tests start, need the variable. Within the suite a
+# process takes neighbouring checks, which share the models of a pair; otherwise a process takes whole modules, which
+# share their fixtures.
 CHECKS := -n 2 --dist worksteal
 MODULES := -n 2 --dist loadscope
 invariance test unit slow power kills contributing: export OMP_NUM_THREADS := 1
