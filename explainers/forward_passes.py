@@ -59,9 +59,8 @@ def _observed_method(
     try:
         yield
     finally:
-        if vars(kind).get("forward") is not forward:  # the explainer replaced it: `trace` must find that
-            pass
-        elif own is None:
-            del kind.forward
-        else:
-            kind.forward = own
+        if vars(kind).get("forward") is forward:  # if the explainer replaced it, `trace` must find that
+            if own is None:
+                del kind.forward
+            else:
+                kind.forward = own
