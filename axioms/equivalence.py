@@ -16,6 +16,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import hypothesis
 import torch
@@ -24,6 +25,7 @@ from hypothesis.extra import numpy as hnp
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.measured_once import once
 from faithcheck.axioms.engine.verdicts import Measurement, tolerance
 from faithcheck.axioms.one_function.circumstances import Consistency
 from faithcheck.axioms.one_function.forward_and_gradient import Computed, NotAPair, forward_and_gradient
@@ -60,28 +62,57 @@ def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     if f is g:
         raise NotAPair("f and g are one object: changes to one would change the other; copy it with copy.deepcopy")
     refuse_unrelated(f, g)
-    on_case = unchanging("f", f, case), unchanging("g", g, case)
-    if on_case[0].outputs.shape != on_case[1].outputs.shape:
+    of_f = once(reference, f, case, lambda: reference(f, case))
+    batch, scale, tol = of_f.batch, of_f.scale, tolerance(case.inputs)
+    on_case = unchanging("g", g, case)
+    if of_f.on_case.outputs.shape != on_case.outputs.shape:
         raise NotAPair(
-            f"f gives {describe_tensor(on_case[0].outputs)} and g {describe_tensor(on_case[1].outputs)}: "
+            f"f gives {describe_tensor(of_f.on_case.outputs)} and g {describe_tensor(on_case.outputs)}: "
             "the outputs of a pair have one shape and dtype"
         )
-    batch, tol = large_batch(case, on_case[0].outputs.shape[1]), tolerance(case.inputs)
-    in_batch = forward_and_gradient("f", f, batch), forward_and_gradient("g", g, batch)
-    scale = Scale.of(in_batch[0], batch.target, case.inputs.dtype, tol)
-    for which, model, computed, of_batch in zip("fg", (f, g), on_case, in_batch, strict=True):
-        Consistency(which, model, case, computed, scale).check(batch, of_batch)
+    in_batch = forward_and_gradient("g", g, batch)
+    Consistency("g", g, case, on_case, scale).check(batch, in_batch)
 
     def difference_on(some: Case) -> Difference:
         return scale.difference(forward_and_gradient("f", f, some), forward_and_gradient("g", g, some), some)
 
-    largest = scale.difference(*in_batch, batch)
+    largest = scale.difference(of_f.in_batch, in_batch, batch)
     detail: dict[str, object] = {"drawn inputs": len(batch.inputs) - len(case.inputs)}
     if not within(largest.gap, tol):
         detail["differ in"] = largest.where
         row = batch.select(batch.target.new_tensor([largest.row]))
         detail["told apart by"] = str(witness(row, case, lambda some: not within(difference_on(some).gap, tol)))
-    return Measurement(largest.gap, tol, on_case[0].outputs - on_case[1].outputs, detail=detail)
+    return Measurement(largest.gap, tol, of_f.on_case.outputs - on_case.outputs, detail=detail)
+
+
+class Reference(NamedTuple):
+    """What f computes, and on what: g is compared with it.
+
+    Attributes:
+        on_case: outputs and gradients on the case.
+        batch: the case's `large_batch`.
+        in_batch: outputs and gradients on it.
+        scale: of these.
+    """
+
+    on_case: Computed
+    batch: Case
+    in_batch: Computed
+    scale: Scale
+
+
+def reference(f: nn.Module, case: Case) -> Reference:
+    """Compare f with itself, and keep what it computes.
+
+    Raises:
+        NotAPair: see `equivalence`.
+    """
+    on_case = unchanging("f", f, case)
+    batch = large_batch(case, on_case.outputs.shape[1])
+    in_batch = forward_and_gradient("f", f, batch)
+    scale = Scale.of(in_batch, batch.target, case.inputs.dtype, tolerance(case.inputs))
+    Consistency("f", f, case, on_case, scale).check(batch, in_batch)
+    return Reference(on_case, batch, in_batch, scale)
 
 
 def witness(row: Case, case: Case, differ_on: Callable[[Case], bool]) -> list[object]:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.measured_once import once
 from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff
 from faithcheck.axioms.engine.verdicts import Measurement, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
@@ -26,7 +27,7 @@ def invariance(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    left = attribution_of(explainer, f, case)
+    left = once(explainer, f, case, lambda: attribution_of(explainer, f, case))
     right = attribution_of(explainer, g, case)
     values = left.double() - right.double()
     scale = torch.cat([left, right], 1)

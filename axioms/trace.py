@@ -19,6 +19,7 @@ from faithcheck.axioms.engine.verdicts import Measurement
 from faithcheck.explainers.forward_passes import observed_forward_passes
 from faithcheck.explainers.protocol import Explainer, ForwardPassesFailed, attribution_of
 from faithcheck.models.case import Case
+from faithcheck.models.random_numbers import seed_torch
 
 
 @axiom("trace", "an attribution leaves nothing behind", mandatory=True)
@@ -48,7 +49,7 @@ def _seed_privately() -> None:
     """
     digest = hashlib.sha256(f"faithcheck trace {torch.initial_seed()}".encode()).digest()
     private = int.from_bytes(digest[:4], "big")
-    torch.manual_seed(private)
+    seed_torch(private)
     random.seed(private)
     np.random.seed(private)
 

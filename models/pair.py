@@ -15,7 +15,26 @@ from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations
 
 Build: TypeAlias = Callable[[int, torch.dtype, torch.device], tuple[nn.Module, nn.Module]]
+BuildModel: TypeAlias = Callable[[int, torch.dtype, torch.device], nn.Module]
 MakeCase: TypeAlias = Callable[[int, torch.dtype, torch.device], Case]
+
+
+@dataclass(frozen=True)
+class BuildFromBase:
+    """A pair's ``build`` where f is the model of several pairs, so that it can be built once for all of them.
+
+    Attributes:
+        base: ``base(seed, dtype, device) -> f``.
+        rewrite: ``rewrite(f, seed) -> g``; it leaves f as it is.
+    """
+
+    base: BuildModel
+    rewrite: Callable[[nn.Module, int], nn.Module]
+
+    def __call__(self, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+        """Both models."""
+        f = self.base(seed, dtype, device)
+        return f, self.rewrite(f, seed)
 
 
 @dataclass(frozen=True)

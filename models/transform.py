@@ -20,7 +20,7 @@ from faithcheck.models.architectures.architecture import Architecture, BaseModel
 from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODELS, architecture_of, layers
 from faithcheck.models.architectures.transformer_layer import TransformerLayer
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, expect_lrp
-from faithcheck.models.pair import Pair, register, registered_pairs
+from faithcheck.models.pair import BuildFromBase, Pair, register, registered_pairs
 from faithcheck.models.pretrained.errors import ModelError
 
 Change: TypeAlias = Callable[[Any], nn.Module]
@@ -79,12 +79,12 @@ class Transform:
     def on(self, base_model: BaseModel) -> Pair:
         """The pair that the transform makes of a base model."""
 
-        def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-            f = base_model.model(seed, dtype, device)
+        def rewrite(f: nn.Module, seed: int) -> nn.Module:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
                 torch.manual_seed(seed)
-                return f, self.change(deepcopy(f)).eval()
+                return self.change(deepcopy(f)).eval()
 
+        build = BuildFromBase(base_model.model, rewrite)
         axioms = frozenset({"invariance"})
         return Pair(
             f"{self.name}_{base_model.name}", build, base_model.case, self.why, self.cite, self.expected, axioms

@@ -41,6 +41,7 @@ def document(
         "counts": counts,
         "rules": rules_met(settings.get("rules", {}), records),
         "slowest": slowest(records),
+        "reused": sum(bool(record.get("reused")) for record in records),
         "skips": skips,
         "failures": failures,
         "records": sorted(map(_without_summarised, records), key=lambda record: str(record["id"])),
@@ -60,7 +61,7 @@ def slowest(records: Sequence[Json]) -> list[Json]:
 
 def _without_summarised(record: Json) -> Json:
     """The record without what the document has once for all records."""
-    return {key: value for key, value in record.items() if key not in ("rules", "seconds")}
+    return {key: value for key, value in record.items() if key not in ("rules", "reused", "seconds")}
 
 
 def of_records(records: Sequence[Json], planned: int, settings: Json, axioms: dict[str, str]) -> Json:

@@ -5,6 +5,7 @@ The ``conftest.py`` of the clone loads it; elsewhere ``pytest -p faithcheck.repo
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -107,6 +108,7 @@ class Run:
             seed=option.seed,
             device=choose_device(option.device),
             timeout=choose_timeout(option.explainer_timeout),
+            reuse=True,
             isolation=choose_isolation(option.isolate, option.explainer, option.checkpoint),
         )
         self.checkpoint = choose_checkpoint(option.checkpoint)
@@ -192,6 +194,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--device", default="cpu", help="torch device (default: cpu)")
 
 
+def pytest_collection_finish() -> None:
+    # The tests stay until the end: the garbage collector need not look through them again and again.
+    gc.freeze()
+
+
 def share_cores(config: pytest.Config) -> None:
     """Give each worker of pytest-xdist its share of torch's threads, unless the user has set their number.
 
@@ -253,6 +260,24 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 # --- which tests run -------------------------------------------------------------------------------------------------
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files of faithcheck's tests of which -m can select none: to import them all takes seconds."""
+    expression = config.option.markexpr
+    if not expression or collection_path.suffix != ".py" or _folder(collection_path) is None:
+        return None
+    if collection_path.resolve() in _named_files(config) or _may_select(expression, collection_path):
+        return None
+    return True
+
+
+def _may_select(expression: str, path: Path) -> bool:
+    """Whether ``-m`` may select a test of a file: without ``not``, the file must name one of the markers."""
+    if re.search(r"\bnot\b", expression):
+        return True
+    markers, text = _markers_of_folder(path), path.read_text(encoding="utf-8")
+    return "mark.axiom(" in text or any(name in markers or f"mark.{name}" in text for name in marker_names(expression))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("axiom")
     if marker is None or "check" not in metafunc.fixturenames:
@@ -283,10 +308,14 @@ def _no_check(axiom: str, run: Run) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    folder = _folder(item.path)
-    if folder in ("unit", "integration"):
-        item.add_marker(folder)
-        item.add_marker("meta")
+    for marker in _markers_of_folder(item.path):
+        item.add_marker(marker)
+
+
+def _markers_of_folder(path: Path) -> tuple[str, ...]:
+    """The markers that all tests of a file have because of its folder."""
+    folder = _folder(path)
+    return (folder, "meta") if folder in ("unit", "integration") else ()
 
 
 @cache  # one look at the disk for each file, not for each of the thousands of checks in it

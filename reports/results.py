@@ -52,6 +52,7 @@ _SHAPE: Shape = {
     "counts": dict.fromkeys(("planned", "ran", "passed", "failed", "skipped", "deselected"), int),
     "rules?": {...: {"met": int, "of": int, "unmet": [str]}},
     "slowest?": [{"id": str, "seconds": NUMBER}],
+    "reused?": int,
     "skips": [{"reason": str, "count": int, "ids": [str]}],
     "failures": [{"id": str, "message": str}],
     "records": [_RECORD],

@@ -1,7 +1,7 @@
 """What checks need of a pair: its two models and its case, made once for all checks of a pair that follow each other.
 
-A check leaves the models as they were, or they are not used again: `left_behind.restored` says whether it did. Each
-check gets a copy of the case.
+The f of several pairs is built once for all of them. A check leaves the models as they were, or nothing of what was
+built or measured is used again: `left_behind.restored` says whether it did. Each check gets a copy of the case.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 import torch
 
+from faithcheck.axioms.engine import measured_once
 from faithcheck.axioms.engine.model_snapshot import ModelSnapshot
 from faithcheck.models.case import Case
-from faithcheck.models.pair import Pair
+from faithcheck.models.pair import BuildFromBase, BuildModel, Pair
+from faithcheck.models.random_numbers import seed_torch
 
 
 class Built(NamedTuple):
@@ -27,6 +29,7 @@ class Built(NamedTuple):
 CAPACITY = 2
 """The number of pairs that are held. Checks are planned pair by pair, so that few are needed."""
 
+_bases: dict[tuple[BuildModel, int, torch.dtype, torch.device], ModelSnapshot] = {}
 _built: OrderedDict[tuple[int, int, torch.dtype, torch.device], tuple[Pair, Built]] = OrderedDict()
 
 
@@ -34,16 +37,29 @@ def built(pair: Pair, seed: int, dtype: torch.dtype, device: torch.device) -> Bu
     """The models and the case of a pair, from an earlier check with the same settings if they are still held."""
     key = (id(pair), seed, dtype, device)  # the pair is held too, so that no other pair gets its id
     if key not in _built:
-        f, g = pair.build(seed, dtype, device)
-        torch.manual_seed(seed)  # whatever random numbers the models took
-        _built[key] = pair, Built(ModelSnapshot(f), ModelSnapshot(g), pair.case(seed, dtype, device))
+        f, g = _models(pair, seed, dtype, device)
+        seed_torch(seed)  # whatever random numbers the models took
+        _built[key] = pair, Built(f, g, pair.case(seed, dtype, device))
         while len(_built) > CAPACITY:
             _built.popitem(last=False)
     held = _built[key][1]
     return held._replace(case=held.case.copy())
 
 
-def discard(pair: Pair) -> None:
-    """Do not use the models of a pair again: something was left behind on them, or a check on them failed."""
-    for key in [key for key in _built if key[0] == id(pair)]:
-        del _built[key]
+def _models(pair: Pair, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[ModelSnapshot, ModelSnapshot]:
+    build = pair.build
+    if not isinstance(build, BuildFromBase):
+        f, g = build(seed, dtype, device)
+        return ModelSnapshot(f), ModelSnapshot(g)
+    key = build.base, seed, dtype, device
+    if key not in _bases:
+        _bases[key] = ModelSnapshot(build.base(seed, dtype, device))
+        measured_once.share(_bases[key].model)
+    return _bases[key], ModelSnapshot(build.rewrite(_bases[key].model, seed))
+
+
+def discard() -> None:
+    """Use nothing again that was built or measured: something was left behind, or a check failed."""
+    _built.clear()
+    _bases.clear()
+    measured_once.forget()

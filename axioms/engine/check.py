@@ -22,6 +22,7 @@ from faithcheck.axioms.engine.expectations import SuppliedExpectation, expectati
 from faithcheck.axioms.engine.interruption import interruptible
 from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
 from faithcheck.axioms.engine.left_behind import RANDOM, restored
+from faithcheck.axioms.engine.measured_once import reusing
 from faithcheck.axioms.engine.model_snapshot import ModelSnapshot
 from faithcheck.axioms.engine.record import Record
 from faithcheck.axioms.engine.registry import AXIOMS
@@ -35,6 +36,7 @@ from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import Pair
+from faithcheck.models.random_numbers import seed_torch
 
 NEEDS_CUDA = "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|no CUDA-capable device"
 """Torch's error messages where a GPU is asked for and the machine has none."""
@@ -46,6 +48,8 @@ class Settings:
 
     Attributes:
         timeout: the seconds after which a check of an explainer is stopped; None: never.
+        reuse: whether what was measured on a model that several pairs share is used again, see `measured_once`; right
+            where nothing but checks runs between two checks.
         isolation: runs the checks of the explainers that it covers in processes of their own; None: none.
     """
 
@@ -53,6 +57,7 @@ class Settings:
     dtype: torch.dtype = torch.float64
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     timeout: float | None = None
+    reuse: bool = False
     isolation: Isolation | None = None
 
 
@@ -119,17 +124,18 @@ class Check:
         try:
             # Every check has its own random numbers, and models that no check changed, so that none influences another.
             with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-                torch.manual_seed(settings.seed)
-                record = self._measure_and_settle(settings)
+                seed_torch(settings.seed)
+                with reusing(settings.reuse) as reused:
+                    record = replace(self._measure_and_settle(settings), reused=bool(reused))
                 if "left behind" in record.detail:
-                    discard(self.pair)
+                    discard()
                 return record
         except NotAPair as refusal:  # its message is complete: a traceback would add nothing
-            discard(self.pair)
+            discard()
             return self._record(settings, Status.ERROR, detail={"error": message_text(refusal)})
         except BaseException as error:  # also what ends a process, and what skips a test of pytest
             if not isinstance(error, Unsupported):
-                discard(self.pair)
+                discard()
             return self._record_of_error(settings, error)
 
     def _record_of_error(self, settings: Settings, error: BaseException) -> Record:
@@ -159,7 +165,7 @@ class Check:
     def _measure_and_settle(self, settings: Settings) -> Record:
         f, g, case = built(self.pair, settings.seed, settings.dtype, settings.device)
         models = {"": (f, g), "f": (f,), "g": (g,)}[self.side]
-        torch.manual_seed(settings.seed)  # whether the pair was built now or held from an earlier check
+        seed_torch(settings.seed)  # whether the pair was built now or held from an earlier check
         with recording_rules() as rules:
             measurement = self._measure(models, case, settings)
         if measurement.gap is not None and not math.isfinite(measurement.gap):

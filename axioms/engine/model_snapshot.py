@@ -76,8 +76,8 @@ class ModelSnapshot:
             self.modules.append(ModuleSnapshot(where, module, type(module), dict(attributes), spaces))
             classes.update(dict.fromkeys(owner for owner in type(module).__mro__ if owner is not object))
         self._dictionaries = DictionariesSnapshot(
-            [vars(module) for module in model.modules()]
-            + [space for snapshot in self.modules for _, space, _ in snapshot.spaces]
+            [(vars(snapshot.module), snapshot.attributes) for snapshot in self.modules]
+            + [(space, before) for snapshot in self.modules for _, space, before in snapshot.spaces]
         )
         self.namespaces = _namespaces_of(classes)
         self.tensors = [TensorSnapshot(name, tensor) for name, tensor in _tensors(model)]

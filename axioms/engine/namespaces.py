@@ -1,14 +1,15 @@
 """Namespaces before and after a block of code: the attributes of modules, classes and objects, compared and put back.
 
-Values are compared by identity, in C, so that comparing takes less time than copying.
+Values are compared by identity, and only those of dictionaries that were written to.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import sys
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from itertools import chain
-from operator import eq, is_
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from operator import attrgetter, eq, is_
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,23 +28,65 @@ def report(changes: Changes, kind: str, places: Sequence[str]) -> None:
 
 def same_objects(now: Any, before: Namespace) -> bool:
     """Whether a namespace has the same keys, in the same order, with the same objects."""
-    return len(now) == len(before) and all(map(is_, now.values(), before.values())) and all(map(eq, now, before))
+    values = dict.values(now) if isinstance(now, dict) else now.values()  # a registry may make what it is asked for
+    return len(now) == len(before) and all(map(is_, values, before.values())) and all(map(eq, now, before))
 
 
 class DictionariesSnapshot:
-    """Many dictionaries before a block of code. All are compared at once, in C, by the identity of their values."""
+    """Many dictionaries before a block of code.
 
-    def __init__(self, dictionaries: Sequence[Namespace]) -> None:
-        self._now = dictionaries
-        self._keys = list(map(tuple, dictionaries))
-        self._values = list(self._values_now())
+    Args:
+        dictionaries: each, and a copy of its content; one may be the ``vars`` of a class.
+    """
+
+    def __init__(self, dictionaries: Sequence[tuple[Any, Namespace]]) -> None:
+        self._dictionaries = dictionaries
+        self._versions = _versions_of([now for now, _ in dictionaries])
+        self._compared: list[int] = []
 
     def unchanged(self) -> bool:
         """Whether all have the same keys, in the same order, with the same objects."""
-        return list(map(tuple, self._now)) == self._keys and all(map(is_, self._values_now(), self._values))
+        versions = self._versions()
+        if versions is None:
+            return all(same_objects(*dictionary) for dictionary in self._dictionaries)
+        if versions == self._compared:
+            return True
+        compared = self._compared or [-1] * len(versions)
+        moved = [pair for pair, one, other in zip(self._dictionaries, versions, compared, strict=True) if one != other]
+        same = all(same_objects(*dictionary) for dictionary in moved)
+        if same:
+            self._compared = versions
+        return same
 
-    def _values_now(self) -> Iterator[Any]:
-        return chain.from_iterable(map(dict.values, self._now))
+
+def _version_of(dictionary: object) -> ctypes.c_uint64:
+    """The field of a dictionary of CPython, up to 3.13, that gets another number whenever the dictionary is written."""
+    return ctypes.c_uint64.from_address(id(dictionary) + 3 * ctypes.sizeof(ctypes.c_void_p))
+
+
+def _versions_count() -> bool:
+    """Whether the dictionaries of this interpreter have versions."""
+    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
+        return False
+    dictionary = {"a": 1, "b": 2}
+    version = _version_of(dictionary)
+    seen = [version.value]
+    for write in (lambda: dictionary.update(a=3), lambda: dictionary.pop("b"), lambda: dictionary.update(b=2)):
+        write()
+        seen.append(version.value)
+    return len(set(seen)) == len(seen)
+
+
+_HAVE_VERSIONS = _versions_count()
+
+
+def _versions_of(dictionaries: Sequence[Any]) -> Callable[[], list[int] | None]:
+    """A function that gives the versions of the dictionaries; None if this interpreter has none."""
+    if not _HAVE_VERSIONS:
+        return lambda: None
+    # The vars of a class are a view of its dictionary.
+    versions = [_version_of(d if isinstance(d, dict) else gc.get_referents(d)[0]) for d in dictionaries]
+    return lambda: list(map(attrgetter("value"), versions))
 
 
 def put_back(namespace: Any, before: Namespace) -> None:
@@ -147,7 +190,7 @@ def _tables_of(value: object) -> list[Namespace]:
 
 
 class NamespacesSnapshot:
-    """Modules, by name, and classes before a block of code, with their registries. All are compared at once, in C.
+    """Modules, by name, and classes before a block of code, with their registries.
 
     Attributes:
         owners: the ids of the modules and classes.
@@ -159,12 +202,12 @@ class NamespacesSnapshot:
         self.owners = {id(snapshot.owner) for snapshot in self.snapshots}
         self._names = [snapshot.name for snapshot in functions]
         self._modules = [snapshot.owner for snapshot in functions]
-        self._now: list[Any] = [vars(snapshot.owner) for snapshot in self.snapshots]
-        self._before = [snapshot.before for snapshot in self.snapshots]
         owners = [(snapshot.name, snapshot.owner) for snapshot in self.snapshots]
-        # By items: a registry may make what it is asked for.
         self._registries = [(where, table, dict(dict.items(table))) for where, table in _registries(owners).values()]
-        self._tables = DictionariesSnapshot([table for _, table, _ in self._registries])
+        self._dictionaries = DictionariesSnapshot(
+            [(vars(snapshot.owner), snapshot.before) for snapshot in self.snapshots]
+            + [(table, before) for _, table, before in self._registries]
+        )
 
     def patched(self) -> list[str]:
         """The functions that were there and have been replaced, and the entries of registries that are others."""
@@ -174,11 +217,7 @@ class NamespacesSnapshot:
 
     def unchanged(self) -> bool:
         """Whether the modules are still imported by their names, and all have the same attributes."""
-        try:  # functions and classes are equal if they are identical
-            same = list(map(sys.modules.get, self._names)) == self._modules and self._now == self._before
-        except Exception:  # a value that cannot be compared was replaced
-            return False
-        return same and self._tables.unchanged()
+        return all(map(is_, map(sys.modules.get, self._names), self._modules)) and self._dictionaries.unchanged()
 
     def restore(self, changes: Changes) -> None:
         """Put back what changed, and report it."""

@@ -12,7 +12,7 @@ from faithcheck.axioms.engine.expectations import SuppliedExpectation, refuse_st
 from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.registry import unknown_name
-from faithcheck.models.pair import Pair
+from faithcheck.models.pair import BuildFromBase, Pair
 
 
 def plan(
@@ -20,7 +20,7 @@ def plan(
 ) -> list[Check]:
     """Every check of an axiom: pairs × explainers, or both models of each pair × explainers.
 
-    The checks of a pair follow each other, so that its models are built once.
+    The checks of a pair follow each other, so that its models are built once, and so do those of the pairs of one f.
 
     Explainers to which the axiom does not apply are left out: see `not_applicable`.
 
@@ -41,11 +41,23 @@ def plan(
     checked: list[Explainer | None] = [*applicable] if planned.needs_explainer else [None]
     return [
         Check(axiom, explainer, pair, side, supplied)
-        for pair in pairs
+        for pair in _by_base(pairs)
         if planned.is_measured_on(pair)
         for side in planned.sides(pair)
         for explainer in checked
     ]
+
+
+def _by_base(pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs in their order, but after the first pair of an f all others of the same f."""
+    first: dict[object, int] = {}
+    for index, pair in enumerate(pairs):
+        first.setdefault(_base_of(pair), index)
+    return sorted(pairs, key=lambda pair: first[_base_of(pair)])
+
+
+def _base_of(pair: Pair) -> object:
+    return pair.build.base if isinstance(pair.build, BuildFromBase) else pair.name
 
 
 def not_applicable(axioms: Iterable[str], explainers: Iterable[Explainer]) -> list[dict[str, str]]:

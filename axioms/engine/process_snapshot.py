@@ -125,7 +125,7 @@ class ProcessSnapshot:
             if name.startswith("_global_") and isinstance(space, dict)
         ]
         self.settings = [
-            (what, read(), read, write) for what, (read, write) in (*SETTINGS.items(), *_random_states().items())
+            (what, read(), read, write) for what, (read, write) in (*SETTINGS.items(), *random_states().items())
         ]
         self.timers = {which: signal.getitimer(which) for which in _TIMERS}
         self.threads = set(threading.enumerate())
@@ -290,7 +290,8 @@ def _classes_of_layers() -> list[type]:
     return classes
 
 
-def _random_states() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+def random_states() -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    """The random states, by what they are of, each with how to read and how to set it."""
     states: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         f"{RANDOM} of torch": (torch.get_rng_state, torch.set_rng_state),
         f"{RANDOM} of NumPy": (partial(np.random.get_state, legacy=True), np.random.set_state),

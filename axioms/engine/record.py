@@ -31,6 +31,7 @@ class Record:
         detail: further figures.
         traceback: the explainer's own, where it raised.
         rules: the operations that LRP computed by its rules.
+        reused: whether what was measured on f for another check was used again; equal records may differ in it.
         seconds: how long the check took, including what it built for later ones; equal records may differ in it.
     """
 
@@ -52,6 +53,7 @@ class Record:
     traceback: str | None = None
     ceiling: float | None = None
     rules: tuple[str, ...] = ()
+    reused: bool = field(default=False, compare=False)
     seconds: float | None = field(default=None, compare=False)
 
     @property

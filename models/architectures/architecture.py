@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,15 +18,13 @@ from faithcheck.models.architectures.transformer_layer import TransformerLayer
 from faithcheck.models.case import Case
 from faithcheck.models.data.images import load_images
 from faithcheck.models.data.texts import load_texts
-from faithcheck.models.pair import MakeCase
+from faithcheck.models.pair import BuildModel, MakeCase
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.image_preparation import Preparation
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.text_model import TextModel
-
-BuildModel: TypeAlias = Callable[[int, torch.dtype, torch.device], nn.Module]
 
 TOKENS, WIDTH, HEADS, CLASSES = 6, 16, 4, 3
 EXAMPLES = 3

@@ -66,6 +66,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         seed=arguments.seed,
         device=choose_device(arguments.device),
         timeout=choose_timeout(arguments.explainer_timeout),
+        reuse=True,
         isolation=choose_isolation(arguments.isolate, [arguments.explainer]),
     )
 

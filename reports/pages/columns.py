@@ -149,6 +149,8 @@ SLOWEST = (
 def slowest(results: Json) -> list[Json]:
     """The table of the checks that took longest; [] in a document of an older version, or without checks."""
     note = "The first check of a pair builds its models, which later ones share."
+    if reused := results.get("reused"):
+        note += f" In {reused} checks, what f gives was measured for another pair of the same f, and used again."
     return [table("Slowest checks", note, SLOWEST, rows)] if (rows := results.get("slowest")) else []
 
 

@@ -16,6 +16,7 @@ from faithcheck.axioms.engine.isolation.channel import Json
 from faithcheck.axioms.engine.isolation.worker import Limits, TaskFailed, Worker, WorkerEnded
 from faithcheck.axioms.engine.record import Record
 from faithcheck.models.data import handwritten_digits
+from faithcheck.models.random_numbers import seed_torch
 
 if TYPE_CHECKING:
     from faithcheck.axioms.engine.check import Check, Settings
@@ -105,6 +106,7 @@ class Isolation:
             "dtype": str(settings.dtype).removeprefix("torch."),
             "device": str(settings.device),
             "timeout": settings.timeout,
+            "reuse": settings.reuse,
             "checkpoint": self.checkpoint,
             "data": None if (folder := handwritten_digits.folder()) is None else str(folder),
         }
@@ -146,11 +148,10 @@ def run_check(request: Json, started: Callable[[], None]) -> Json:
     supplied = [
         SuppliedExpectation(**{**one, "expectation": Expectation(**one["expectation"])}) for one in request["supplied"]
     ]
-    settings = Settings(
-        request["seed"], getattr(torch, request["dtype"]), torch.device(request["device"]), request["timeout"]
-    )
+    dtype, device = getattr(torch, request["dtype"]), torch.device(request["device"])
+    settings = Settings(request["seed"], dtype, device, request["timeout"], request["reuse"])
     with suppress(Exception), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(settings.seed)  # as in `Check.run`, which reports an error of the pair
+        seed_torch(settings.seed)  # as in `Check.run`, which reports an error of the pair
         built(pair, settings.seed, settings.dtype, settings.device)
     started()
     record = Check(request["axiom"], explainer, pair, request["side"], supplied).run(settings)
