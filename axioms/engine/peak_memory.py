@@ -79,7 +79,8 @@ def changes_on_cuda(count: Callable[[list[int]], None], device: torch.device | s
     try:
         yield
         torch.cuda.synchronize(device)
-        index = torch.cuda._get_device_index(torch.device(device), optional=True)
+        index = torch.device(device).index
+        index = torch.cuda.current_device() if index is None else index
         history = torch.cuda.memory._snapshot(device)["device_traces"][index]
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
@@ -110,18 +111,19 @@ def changes_on_cpu(count: Callable[[list[int]], None], model: nn.Module | None =
     Raises:
         RuntimeError: torch's profiler runs already.
     """
+    profiler: Any = torch.autograd
     config = profile(profile_memory=True).config()  # type: ignore[no-untyped-call]
 
     def read() -> None:
-        threads = torch.autograd._disable_profiler_legacy()
+        threads = profiler._disable_profiler_legacy()
         count([event.cpu_memory_usage() for thread in threads for event in thread if event.kind() == "memory_alloc"])
 
     def read_and_go_on() -> None:
         read()
-        torch.autograd._enable_profiler_legacy(config)
+        profiler._enable_profiler_legacy(config)
 
     with no_old_garbage():
-        torch.autograd._enable_profiler_legacy(config)
+        profiler._enable_profiler_legacy(config)
         try:
             with nullcontext() if model is None else observed_forward_passes(model, read_and_go_on, lambda: None):
                 yield

@@ -16,7 +16,7 @@ import copy
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, cast
 
@@ -172,7 +172,7 @@ def with_features(case: Case, features: int) -> Case:
 
 def with_max_tokens(explainer: Explainer, max_tokens: int) -> Explainer:
     """A copy of an explainer that has a ``max_tokens``, with this one."""
-    if is_dataclass(explainer):
+    if hasattr(explainer, "__dataclass_fields__"):
         return cast(Explainer, replace(cast(Any, explainer), max_tokens=max_tokens))
     copied: Any = copy.copy(explainer)
     copied.max_tokens = max_tokens
