@@ -1,4 +1,4 @@
-"""The memory that explainers take in an alignment: predicted for every batch, measured for the largest."""
+"""The memory that explainers take in an alignment: what is predicted, refused and said of it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ class AlignmentMemory:
         self._predictor: PeakPredictor | None = None
         self._unpredictable: set[str] = set()
         self._refusals: dict[str, str] = {}
-        self._largest: dict[str, int] = {}
         self._said: set[str] = set()
 
     def predict(
@@ -111,13 +110,6 @@ class AlignmentMemory:
                         f"memory for it (predicted), more than the limit of {in_words(limit)}: {WAYS_OUT}"
                     )
         return self._refusals[name]
-
-    def is_largest(self, name: str, prediction: Prediction) -> bool:
-        """Whether this explainer's attributions so far were predicted to take less memory; they are measured then."""
-        larger = prediction.attribution > self._largest.get(name, -1)
-        if larger:
-            self._largest[name] = prediction.attribution
-        return larger
 
     def say_once(self, name: str, why: str) -> None:
         """Log, the first time for an explainer, that batches are measured in smaller parts."""

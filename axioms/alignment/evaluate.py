@@ -415,7 +415,7 @@ def _measured(
     memory: Json = {}
 
     def attribution() -> Tensor:
-        if prediction is None or not loaded.memory.is_largest(explainer.name, prediction):
+        if prediction is None:
             return attribution_of(explainer, loaded.model, case)
         result: list[Tensor] = []
         measured = peak_memory(
