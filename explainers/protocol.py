@@ -39,6 +39,8 @@ class Explainer(Protocol):
     * ``expected``: ``{(axiom, pair or glob): Expectation}``, what holds on a subject, and the known violations;
     * ``like``: str, the built-in explainer that this one implements anew: it is held to that one's claims and
       expectations, closed forms included; the option ``--like`` sets it;
+    * ``max_tokens``: int, the most features, padding included, in one forward pass: `faithcheck align` and `explain`
+      make it smaller where memory is short;
     * ``origin``: str, the library that computes the attribution, such as ``"captum 0.9.0"``;
     * ``guessed``: str, how an adapter calls the object, if it judged the call by the signature alone, see
       `faithcheck.explainers.adapters`. The report shows ``origin`` and ``guessed``.

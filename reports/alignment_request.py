@@ -59,6 +59,7 @@ class AlignRequest:
     chunk: int | None = None
     max_length: int | None = None
     max_tokens: int = MAX_TOKENS
+    max_memory: int | None = None
     dtype: str = "float32"
     device: str = "cpu"
     seed: int = 0
@@ -112,6 +113,7 @@ def prepare(request: AlignRequest) -> Prepared:
         request.max_tokens,
         request.seed,
         choose_timeout(request.explainer_timeout),
+        request.max_memory,
     )
     return Prepared(model, data, examples, setup, reason, request.cache or cache_folder() / "alignment")
 

@@ -15,6 +15,9 @@ from faithcheck.axioms.alignment.evaluate import AlignmentSettings, table_2
 from faithcheck.axioms.engine.error_text import message_text, safe_text, traceback_text
 from faithcheck.axioms.engine.interruption import interruptible
 from faithcheck.axioms.engine.left_behind import RANDOM, restored
+from faithcheck.axioms.engine.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
+from faithcheck.axioms.engine.memory_units import in_words
+from faithcheck.axioms.engine.predicted_memory import PeakPredictor
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.models.case import Case, output_difference
@@ -26,6 +29,10 @@ from faithcheck.reports import results
 from faithcheck.reports.options.explainers import load_explainers
 from faithcheck.reports.results import Json
 
+ROUGH_LENGTH, ROUGHLY = 61, 4
+"""A short run of so many tokens costs little. Explainers that treat short texts in another way take at most so many
+times what it predicts: only if that does not fit, a longer run predicts the peak to a few percent."""
+SMALLER = "{name} ran with fewer rows in a forward pass, to fit the memory."
 CLASSES = 5  # of a vocabulary, the most likely ones
 SPACES = ("Ġ", "▁")  # how byte-level and sentencepiece tokenizers write the space before a word
 
@@ -46,7 +53,9 @@ def choose_explainer(spec: str) -> Explainer:
     return of_align.get(spec) or load_explainers([spec])[0]
 
 
-def explain(model: TextModel, text: str, explainer: Explainer, target: str | None = None) -> Json:
+def explain(
+    model: TextModel, text: str, explainer: Explainer, target: str | None = None, max_memory: int | None = None
+) -> Json:
     """An explainer's map of one text.
 
     Args:
@@ -54,6 +63,7 @@ def explain(model: TextModel, text: str, explainer: Explainer, target: str | Non
         text: cut if it is longer than the model takes; a note says so.
         explainer: the explainer.
         target: the number or the name of the output to explain; the most likely output by default.
+        max_memory: the bytes that the attribution may take over what is in use; by default what is available.
 
     Returns:
         Plain values: ``tokens``, each with ``text``, ``glued`` (no space before it), ``special``, ``value`` and
@@ -72,7 +82,7 @@ def explain(model: TextModel, text: str, explainer: Explainer, target: str | Non
         logits = case.run(model)[0]
     output = int(case.target[0]) if target is None else _target(model, target, len(logits))
     case = replace(case, target=torch.full_like(case.target, output))
-    described = _explained(explainer, model, case)
+    described = _explained(explainer, model, case, max_memory)
     values = described["values"]
     special = example.special_tokens_mask.tolist()
     largest = max(abs(value) for value, is_special in zip(values, special, strict=True) if not is_special)
@@ -129,7 +139,7 @@ def _notes(model: TextModel, example: Example) -> Iterator[str]:
         yield f"The text was cut to {len(example)} tokens, the most that the model takes: the rest is not read."
 
 
-def _explained(explainer: Explainer, model: TextModel, case: Case) -> Json:
+def _explained(explainer: Explainer, model: TextModel, case: Case, max_memory: int | None) -> Json:
     """The map, what the explainer says of itself, and what it left behind. All of its code runs here.
 
     Raises:
@@ -140,26 +150,81 @@ def _explained(explainer: Explainer, model: TextModel, case: Case) -> Json:
     with interruptible():
         try:
             name = safe_text(explainer.name)
+            explainer, smaller = _fitting(explainer, model, case, memory_limit(case.inputs.device, max_memory))
             with restored(model) as traces, warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                values = attribution_of(explainer, model, case)[0].tolist()
+                attribution, ran_out = _attribution(explainer, model, case)
             left_behind = "; ".join(line for line in traces if not line.startswith(RANDOM))
             undone = [f"{name} left something behind, which was undone: {left_behind}"] if left_behind else []
             return {
                 "explainer": name,
                 "how": safe_text(describe_settings(explainer)),
                 "origin": safe_text(str(getattr(explainer, "origin", ""))),
-                "values": values,
+                "values": attribution[0].tolist(),
                 "left_behind": left_behind,
                 "notes": [
                     *undone,
+                    *smaller,
+                    *ran_out,
                     *(f"{name} warned: {message_text(cast(Warning, warning.message))}" for warning in caught),
                 ],
             }
+        except ExplainError:
+            raise
         except (Unsupported, InvalidAttribution) as error:
             raise ExplainError(f"{name} cannot explain this model: {message_text(error)}") from error
         except BaseException as error:  # of the user's explainer, SystemExit too: shown with its traceback
             raise ExplainError(f"{name} raised:\n{traceback_text(error)}") from error
+
+
+def _fitting(explainer: Explainer, model: TextModel, case: Case, limit: int) -> tuple[Explainer, list[str]]:
+    """The explainer with as many rows in a forward pass as fit the limit, and a note if it has fewer than before.
+
+    Raises:
+        ExplainError: one row does not fit.
+    """
+    n = case.shape[1]
+    predictor, fewer = PeakPredictor(model, case), explainer
+    with interruptible():
+        try:
+            if ROUGHLY * predictor.peak(explainer, 1, n, longest=ROUGH_LENGTH) <= limit:
+                return explainer, []
+            while (peak := predictor.peak(fewer, 1, n)) > limit:
+                smaller = with_half_the_rows(fewer, n)
+                if smaller is None:
+                    break
+                fewer = smaller
+        except BaseException:  # the attribution itself will raise, too, and is reported then
+            return explainer, []
+    if peak > limit:
+        raise ExplainError(
+            f"{safe_text(explainer.name)} would take {in_words(peak)} of memory for the {n} tokens of the text "
+            f"(predicted), more than the limit of {in_words(limit)}: give a shorter text, or raise --max-memory if "
+            "there is more"
+        )
+    return fewer, [SMALLER.format(name=safe_text(explainer.name))] if fewer is not explainer else []
+
+
+def _attribution(explainer: Explainer, model: TextModel, case: Case) -> tuple[torch.Tensor, list[str]]:
+    """The attribution, with half as many rows in a forward pass whenever memory runs out, and then a note.
+
+    Raises:
+        ExplainError: memory ran out for one row.
+        Exception: from the explainer.
+    """
+    name, notes = safe_text(explainer.name), list[str]()
+    while True:
+        try:
+            return attribution_of(explainer, model, case), notes
+        except BaseException as error:
+            if not is_out_of_memory(error):
+                raise
+        smaller = with_half_the_rows(explainer, case.shape[1])
+        if smaller is None:
+            raise ExplainError(
+                f"memory ran out when {name} explained the {case.shape[1]} tokens of the text: give a shorter text"
+            )
+        explainer, notes = smaller, [SMALLER.format(name=name)]
 
 
 def _target(model: TextModel, target: str, outputs: int) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from faithcheck.axioms.alignment import evaluate
 from faithcheck.axioms.engine.isolation.isolated_checks import killed_after
 from faithcheck.axioms.engine.isolation.worker import Limits, TaskFailed, Worker, WorkerEnded
+from faithcheck.axioms.engine.memory_limit import SHARE, resident_memory
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.reports.alignment_request import AlignRequest, Prepared, choose_explainers, prepare
 from faithcheck.reports.results import Json
@@ -76,4 +77,7 @@ def measure_batch(arguments: Json, started: Callable[[], None]) -> Json:
 def _loaded(request: AlignRequest) -> tuple[Prepared, evaluate.LoadedModel, Explainer]:
     """The model, and the last explainer of the request: the first is always LOO."""
     prepared = prepare(replace(request, isolate=False))
-    return prepared, evaluate.LoadedModel(prepared.model), choose_explainers(request.explainer, prepared.setup)[-1]
+    loaded = evaluate.LoadedModel(prepared.model, evaluate.longest(prepared.examples))
+    left = max(1, int(SHARE * (Limits().memory - resident_memory())))  # the process is killed if it takes more
+    setup = replace(prepared.setup, max_memory=min(left, request.max_memory or left))
+    return replace(prepared, setup=setup), loaded, choose_explainers(request.explainer, setup)[-1]

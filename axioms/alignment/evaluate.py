@@ -6,6 +6,7 @@ examples, and ``case``, which makes a `Case` of examples.
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import logging
 import random
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import faithcheck.explainers
+from faithcheck.axioms.alignment.alignment_memory import WAYS_OUT, AlignmentMemory, Prediction
 from faithcheck.axioms.alignment.defaults import MAX_TOKENS
 from faithcheck.axioms.alignment.perturbation_curves import curves
 from faithcheck.axioms.alignment.run_key import StoreError, digest, fingerprint, sources, state_of, structure
@@ -27,7 +29,10 @@ from faithcheck.axioms.alignment.store import Store
 from faithcheck.axioms.engine.error_text import error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.engine.interruption import interruptible
 from faithcheck.axioms.engine.left_behind import RANDOM, restored
+from faithcheck.axioms.engine.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
+from faithcheck.axioms.engine.memory_units import in_words
 from faithcheck.axioms.engine.model_snapshot import ModelSnapshot
+from faithcheck.axioms.engine.peak_memory import peak_memory
 from faithcheck.axioms.engine.time_limit import time_limit
 from faithcheck.explainers.attention_rollout import AttentionRollout
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
@@ -91,6 +96,7 @@ class AlignmentSettings:
         max_tokens: the most features in one forward pass, padding included.
         seed: of the bootstrap.
         timeout: the seconds that an explainer may take for a batch; None: no limit.
+        max_memory: the bytes that an attribution may take over what is in use; None: what is available.
     """
 
     removal: Removal
@@ -98,6 +104,7 @@ class AlignmentSettings:
     max_tokens: int = MAX_TOKENS
     seed: int = 0
     timeout: float | None = None
+    max_memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,9 @@ class ExplainerResult:
         warned: its warnings, in the order of the batches.
         left_behind: what it left behind on the model or in the process, which was undone, a line for each kind.
         batches: the number of batches.
+        smaller: which batches were measured in smaller parts, and why, in words; else empty.
+        memory: ``predicted`` and ``measured``, the peak memory of the attribution that was predicted to take most, in
+            bytes over what was in use before; None if it cannot be predicted.
     """
 
     name: str
@@ -125,6 +135,8 @@ class ExplainerResult:
     warned: Sequence[str] = ()
     left_behind: Sequence[str] = ()
     batches: int = 0
+    smaller: str = ""
+    memory: Mapping[str, int] | None = None
 
 
 def table_2(settings: AlignmentSettings) -> list[Explainer]:
@@ -214,7 +226,7 @@ def align(
     """
     plan = batches(examples, settings.max_tokens)
     key = common_key(model, examples, plan, settings)
-    loaded = LoadedModel(model)
+    loaded = LoadedModel(model, longest(examples))
     return [
         _result(loaded, examples, plan, explainer, settings, key, folder, advance, measure_batch or measure)
         for explainer in explainers
@@ -246,11 +258,13 @@ class LoadedModel:
     Attributes:
         model: the model.
         snapshot: its state, with a copy of its weights.
+        memory: the memory that explainers take on it.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, longest: tuple[int, int] = (0, 0)) -> None:
         self.model = model
         self.snapshot = ModelSnapshot(model)
+        self.memory = AlignmentMemory(self.snapshot, *longest)
         self._structure = structure(model)
 
     def unchanged(self) -> bool:
@@ -277,7 +291,7 @@ def _result(
     result = ExplainerResult(name, described.get("label", name), described.get("how", ""))
     if "refused" in described:
         advance(name, sum(map(len, plan)))
-        return replace(result, **described)
+        return replace(result, refused=described["refused"], failed=described["failed"])
     with Store(folder, name, {**key, "explainer": described["state"]}) as store:
         for number, batch in enumerate(plan):
             if number not in store.batches:
@@ -300,7 +314,24 @@ def _result(
         warned=[warning for content in measured for warning in content["warnings"]],
         left_behind=_left_behind(measured),
         batches=len(plan),
+        smaller=_smaller(measured),
+        memory=max((content["memory"] for content in measured if content.get("memory")), key=_predicted, default=None),
     )
+
+
+def _predicted(memory: Mapping[str, int]) -> int:
+    return memory["predicted"]
+
+
+def _smaller(contents: Sequence[Json]) -> str:
+    reasons = [content["smaller"] for content in contents if content.get("smaller")]
+    return f"{len(reasons)} of {len(contents)} batches; the first: {reasons[0]}" if reasons else ""
+
+
+def longest(examples: Sequence[Example]) -> tuple[int, int]:
+    """The index and the number of features of the longest example that can be measured."""
+    index = max(measurable(examples), key=lambda i: (len(examples[i].special_tokens_mask), i), default=0)
+    return index, len(examples[index].special_tokens_mask)
 
 
 def _described(explainer: Explainer) -> Json:
@@ -322,6 +353,9 @@ def measure(
 ) -> Json:
     """One batch, whatever the explainer does: it may raise anything, and what it leaves behind is undone.
 
+    A batch that is predicted not to fit the memory, or for which memory runs out, is measured in halves, and a single
+    example with half as many rows in a forward pass.
+
     Args:
         loaded: the model.
         examples: of the batch.
@@ -330,16 +364,65 @@ def measure(
         number: of the batch; random numbers follow from it, so that a resumed run draws the same.
 
     Returns:
-        Plain values: ``warnings`` and ``left_behind``, lists of lines, and ``records``, what `records_of` returns. In
-        place of ``records``, if the explainer could not be measured, ``refused``, the reason, and whether it
-        ``failed``.
+        Plain values: ``warnings`` and ``left_behind``, lists of lines, and ``records``, what `records_of` returns;
+        perhaps ``memory`` and ``smaller``, see `ExplainerResult`. In place of ``records``, if the explainer could not
+        be measured, ``refused``, the reason, and whether it ``failed``.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.
     """
+    features = max(len(example.special_tokens_mask) for example in examples)
+    device = next((weight.device for weight in loaded.snapshot.model.parameters()), torch.device("cpu"))
+    limit = memory_limit(device, settings.max_memory)
+
+    def short_case() -> Case:
+        shortest = min(examples, key=lambda example: len(example.special_tokens_mask))
+        case: Case = loaded.model.case([shortest])
+        return case
+
+    def in_halves(why: str, failed: bool) -> Json:
+        parts = halves(examples, explainer, settings)
+        if not parts:
+            reason = f"an example of {features} features does not fit the memory, one row in a forward pass: {why}"
+            return {"refused": f"{reason}; {WAYS_OUT}", "failed": failed, "warnings": [], "left_behind": []}
+        loaded.memory.say_once(explainer.name, why)
+        return joined([measure(loaded, *part, number) for part in parts], why)
+
+    if refusal := loaded.memory.refusal(explainer, settings, limit, short_case):
+        return {"refused": refusal, "failed": False, "warnings": [], "left_behind": []}
+    prediction = loaded.memory.predict(explainer, settings, len(examples), features, short_case)
+    if prediction is not None and prediction.peak > limit:
+        return in_halves(f"{in_words(prediction.peak)} predicted, the limit is {in_words(limit)}", failed=False)
+    content = _measured(loaded, examples, explainer, settings, number, prediction)
+    if content.pop("out_of_memory", False):
+        gc.collect()
+        return in_halves("memory ran out", failed=True)
+    return content
+
+
+def _measured(
+    loaded: LoadedModel,
+    examples: Sequence[Example],
+    explainer: Explainer,
+    settings: AlignmentSettings,
+    number: int,
+    prediction: Prediction | None,
+) -> Json:
+    """One batch in one part; ``out_of_memory`` is true if memory ran out."""
     case: Case = loaded.model.case(examples)
     caught: list[warnings.WarningMessage] = []
     traces: list[str] = []
+    memory: Json = {}
+
+    def attribution() -> Tensor:
+        if prediction is None:
+            return attribution_of(explainer, loaded.model, case)
+        result: list[Tensor] = []
+        measured = peak_memory(
+            lambda: result.append(attribution_of(explainer, loaded.model, case)), case.inputs.device, loaded.model
+        )
+        memory["memory"] = {"predicted": prediction.attribution, "measured": measured}
+        return result[0]
 
     def records() -> Json:
         nonlocal traces, caught
@@ -350,17 +433,50 @@ def measure(
         ):
             warnings.simplefilter("always")
             _seed(number)
-            attribution = attribution_of(explainer, loaded.model, case)
-        return {"records": records_of(loaded.model, case, attribution, settings)}
+            explained = attribution()
+        return {"records": records_of(loaded.model, case, explained, settings)}
 
     content = _attempt(explainer.name, records)
     # Each batch has its own random numbers, so that it is no trace to draw some.
     left_behind = [safe_text(line) for line in traces if not line.startswith(RANDOM)]
-    return {**content, "warnings": [error_text(cast(Warning, w.message)) for w in caught], "left_behind": left_behind}
+    texts = [error_text(cast(Warning, w.message)) for w in caught]
+    return {**content, **memory, "warnings": texts, "left_behind": left_behind}
+
+
+def halves(
+    examples: Sequence[Example], explainer: Explainer, settings: AlignmentSettings
+) -> list[tuple[Sequence[Example], Explainer, AlignmentSettings]]:
+    """The halves of a batch; of one example, the same with half as many rows in a forward pass; or nothing."""
+    if len(examples) > 1:
+        middle = len(examples) // 2
+        return [(part, explainer, settings) for part in (examples[:middle], examples[middle:])]
+    features = len(examples[0].special_tokens_mask)
+    fewer, rows = with_half_the_rows(explainer, features), settings.max_tokens // features
+    if fewer is None and rows < 2:
+        return []
+    halved = replace(settings, max_tokens=max(1, rows // 2) * features)
+    return [(examples, fewer or explainer, halved)]
+
+
+def joined(contents: Sequence[Json], why: str) -> Json:
+    """What was measured in parts as one batch; if a part was refused, that part's refusal."""
+    for content in contents:
+        if "refused" in content:
+            return content
+    measured = [content["memory"] for content in contents if content.get("memory")]
+    return {
+        "records": [record for content in contents for record in content["records"]],
+        "warnings": [warning for content in contents for warning in content["warnings"]],
+        "left_behind": _left_behind(contents),
+        "smaller": why,
+        **({"memory": max(measured, key=_predicted)} if measured else {}),
+    }
 
 
 def _attempt(name: str, work: Callable[[], Json]) -> Json:
     """What ``work`` returns; or, if code of the explainer with this name raised, ``refused`` and ``failed``.
+
+    ``out_of_memory`` is true if that is because memory ran out.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.
@@ -371,6 +487,8 @@ def _attempt(name: str, work: Callable[[], Json]) -> Json:
         except (Unsupported, InvalidAttribution, StoreError) as error:
             return {"refused": message_text(error), "failed": not isinstance(error, Unsupported)}
         except BaseException as error:  # SystemExit too: the other explainers still run
+            if is_out_of_memory(error):
+                return {"refused": "memory ran out", "failed": True, "out_of_memory": True}
             log.error("%s raised:\n%s", name, traceback_text(error))
             return {"refused": f"it raised {error_text(error)}", "failed": True}
 

@@ -101,6 +101,8 @@ def _summary(result: ExplainerResult, rows: Sequence[Json], seed: int) -> Json:
         "failed": result.failed,
         "warned": warned,
         "left_behind": "; ".join(result.left_behind),
+        "smaller": result.smaller,
+        **({"memory": {key: result.memory[key] for key in ("predicted", "measured")}} if result.memory else {}),
         "figures": {name: statistics.interval(_column(rows, name), seed) for name in (*CORRELATIONS, *CURVES)},
         "undefined": {
             scope: Counter(row["undefined"][scope] for row in rows if scope in row["undefined"]) for scope in SCOPES

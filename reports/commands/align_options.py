@@ -8,7 +8,7 @@ from typing import Any
 
 from faithcheck.axioms.alignment import defaults
 from faithcheck.explainers.loo import removal_names
-from faithcheck.reports.commands.arguments import PAGE, positive_integer, positive_number, seed
+from faithcheck.reports.commands.arguments import FITS, MAX_MEMORY, PAGE, positive_integer, positive_number, seed
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 """Names of dtypes of torch."""
@@ -65,6 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             {"type": positive_integer, "metavar": "N", "default": defaults.MAX_TOKENS},
             "the most tokens in one forward pass, padding included: bounds memory (default: %(default)s)",
         ),
+        ("--max-memory", MAX_MEMORY, FITS),
         (
             "--dtype",
             {"choices": DTYPES, "default": "float32"},

@@ -8,6 +8,8 @@ from typing import Any
 
 import shtab
 
+from faithcheck.axioms.engine import memory_units
+
 BESIDE = Path()
 """The value of ``--md`` and ``--html`` without a path: the page goes beside the JSON."""
 PAGE: dict[str, Any] = {"nargs": "?", "type": Path, "const": BESIDE, "metavar": "PATH"}
@@ -49,6 +51,18 @@ def positive_number(text: str) -> float:
     return number
 
 
+def size_of_memory(text: str) -> int:
+    """A number of bytes, such as ``2GiB``.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    try:
+        return memory_units.in_bytes(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be bytes, such as 2GiB or 512MiB, got {text!r}") from None
+
+
 def add_file(parser: argparse.ArgumentParser, *flags: str, **options: Any) -> None:
     """Add an argument that is a file; shells complete it as one."""
     parser.add_argument(*flags, **options).complete = shtab.FILE  # type: ignore[attr-defined]
@@ -63,3 +77,12 @@ def add_pages(parser: argparse.ArgumentParser) -> None:
 def add_repeatable(parser: argparse.ArgumentParser, flag: str, metavar: str, meaning: str) -> None:
     """Add an option that can be given several times."""
     parser.add_argument(flag, action="append", default=[], metavar=metavar, help=f"{meaning}; repeatable")
+
+
+MAX_MEMORY: dict[str, Any] = {"type": size_of_memory, "metavar": "SIZE"}
+"""The option ``--max-memory``."""
+FITS = (
+    "the most memory that an attribution may take over what is in use, such as 2GiB: what is predicted to take more is "
+    "computed in smaller parts (default: four fifths of what is available)"
+)
+"""What it does."""

@@ -48,7 +48,9 @@ def _run(arguments: argparse.Namespace) -> int:
         model = load(arguments.model or SENTIMENT)
         if not isinstance(model, TextModel):
             raise ExplainError(f"{arguments.model} takes images: faithcheck explain takes a model of text")
-        view = explain(model, arguments.text, choose_explainer(arguments.explainer), arguments.target)
+        view = explain(
+            model, arguments.text, choose_explainer(arguments.explainer), arguments.target, arguments.max_memory
+        )
         view["model"] = arguments.model or "the project's own"
         if arguments.html is not None:
             arguments.html.write_text(explanation.to_html(view), encoding="utf-8")

@@ -10,7 +10,16 @@ import shtab
 
 from faithcheck.reports import comparison, results
 from faithcheck.reports.commands import align_options
-from faithcheck.reports.commands.arguments import PAGE, add_file, add_pages, add_repeatable, positive_number, seed
+from faithcheck.reports.commands.arguments import (
+    FITS,
+    MAX_MEMORY,
+    PAGE,
+    add_file,
+    add_pages,
+    add_repeatable,
+    positive_number,
+    seed,
+)
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -204,4 +213,5 @@ def _add_explain(commands: Any) -> None:
     add.add_argument("--explainer", default="attnlrp", metavar="SPEC", help="as for check (default: %(default)s)")
     meaning = "the output to explain: its number, or its name in the model (default: the most likely)"
     add.add_argument("--target", metavar="N", help=meaning)
+    add.add_argument("--max-memory", help=FITS, **MAX_MEMORY)
     add_file(add, "--html", type=Path, metavar="PATH", help="also write an HTML page")

@@ -15,6 +15,7 @@ from faithcheck.reports.results import Json, ResultsError
 from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
 SCHEMA_VERSION = 1
+PEAKS = ("predicted", "measured")
 _FIGURE: Shape = {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "n": int}
 _SHAPE: Shape = {
     "faithcheck": str,
@@ -38,6 +39,8 @@ _SHAPE: Shape = {
             "label?": str,
             "failed?": bool,
             "left_behind?": str,
+            "smaller?": str,
+            "memory?": dict.fromkeys(PEAKS, int),
             "figures": dict.fromkeys((*FIGURES, *CURVES), _FIGURE),
             "undefined": {scope: {...: int} for scope in SCOPES},
         }
@@ -84,9 +87,21 @@ def facts(document: Json) -> list[tuple[str, str]]:
         ("batches", f"at most {settings['max_tokens']} {model['features']} in a forward pass, padding included"),
         ("arithmetic", f"{settings['dtype']} on {settings['device']}, {settings['threads']} threads"),
         ("seed", str(settings["seed"])),
+        *_memory(document),
         *((label(document, explainer["name"]), explainer["how"]) for explainer in document["explainers"]),
         *((key, str(value)) for key, value in document["environment"].items() if value is not None),
     ]
+
+
+def _memory(document: Json) -> Iterator[tuple[str, str]]:
+    """The peak memory of each explainer, in a line."""
+    peaks = [
+        " ".join([label(document, row["name"]), *(f"{row['memory'][key] / 2**20:.3g}" for key in PEAKS)])
+        for row in document["explainers"]
+        if row.get("memory")  # documents of older versions do not say
+    ]
+    if peaks:
+        yield "peak memory", f"of one batch, over the model, in MiB, {' and '.join(PEAKS)}: {'; '.join(peaks)}"
 
 
 def to_markdown(document: Json) -> str:
@@ -109,6 +124,7 @@ def _view(document: Json) -> Json:
         "refused": _labelled(document, "refused"),
         "warned": _labelled(document, "warned"),
         "left_behind": _labelled(document, "left_behind"),
+        "smaller": _labelled(document, "smaller"),
         "facts": facts(document),
     }
 
@@ -135,6 +151,8 @@ def _parts(document: Json) -> Iterator[RenderableType]:
         yield Text.assemble((f"\n{name} was not measured: ", "bold"), reason)
     for name, traces in view["left_behind"]:
         yield Text.assemble((f"\n{name} left something behind, which was undone: ", "bold"), traces)
+    for name, batches in view["smaller"]:
+        yield Text.assemble((f"\n{name} was measured in smaller batches, to fit the memory: ", "bold"), batches)
     if view["warned"]:
         yield Text("\nwarned", style="bold")
     for name, warning in view["warned"]:

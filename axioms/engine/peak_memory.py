@@ -1,0 +1,145 @@
+"""The memory that torch allocates during a call, as its own counters see it, to the byte.
+
+On CUDA torch counts the peak itself. On the CPU its profiler reports every allocation and every free of the calling
+thread, temporary ones inside an operation too. What a library allocates without torch is in neither count.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.profiler_legacy import profile
+
+from faithcheck.explainers.forward_passes import observed_forward_passes
+
+
+def peak_memory(call: Callable[[], object], device: torch.device | str = "cpu", model: nn.Module | None = None) -> int:
+    """The most bytes that were in use at once during a call, less those in use before it.
+
+    Weights are in use before, so that they do not count; what the call returns counts until it is dropped. On the CPU,
+    torch does not report that something older is freed, which then still counts.
+
+    Args:
+        call: called once.
+        device: where it allocates.
+        model: of which it runs many forward passes: then the events of the profiler, half a kilobyte each, are read
+            and dropped at each pass. Only the CPU needs this.
+
+    Raises:
+        RuntimeError: on the CPU, torch's profiler runs already.
+    """
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        call()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    used, peak = 0, 0
+
+    def count(changes: list[int]) -> None:
+        nonlocal used, peak
+        for change in changes:
+            used += change
+            peak = max(peak, used)
+
+    with changes_on_cpu(count, model):
+        call()
+    return peak
+
+
+def changes(call: Callable[[], object], device: torch.device | str = "cpu") -> list[int]:
+    """The bytes that torch allocates (> 0) and frees (< 0) during a call, in their order.
+
+    Raises:
+        RuntimeError: on the CPU, torch's profiler runs already.
+    """
+    reported: list[int] = []
+    with (
+        changes_on_cuda(reported.extend, device)
+        if torch.device(device).type == "cuda"
+        else changes_on_cpu(reported.extend)
+    ):
+        call()
+    return reported
+
+
+@contextmanager
+def changes_on_cuda(count: Callable[[list[int]], None], device: torch.device | str) -> Iterator[None]:
+    """At the end of the block, ``count`` gets the bytes that were asked for on CUDA (> 0) and freed (< 0), in order.
+
+    They are from the recorded history of the allocator: the blocks that its counters count are rounded up.
+    """
+    torch.cuda.memory._record_memory_history(enabled="all", context=None)
+    try:
+        yield
+        torch.cuda.synchronize(device)
+        index = torch.device(device).index
+        index = torch.cuda.current_device() if index is None else index
+        history = torch.cuda.memory._snapshot(device)["device_traces"][index]
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    count(changes_in_history(history))
+
+
+def changes_in_history(history: Iterable[Mapping[str, Any]]) -> list[int]:
+    """The sizes of what a history of CUDA's allocator allocates (> 0) and then frees (< 0), in order."""
+    sizes: dict[int, int] = {}
+    reported = []
+    for entry in history:
+        if entry["action"] == "alloc":
+            sizes[entry["addr"]] = entry["size"]
+            reported.append(entry["size"])
+        elif entry["action"] == "free_requested" and entry["addr"] in sizes:
+            reported.append(-sizes.pop(entry["addr"]))
+    return reported
+
+
+@contextmanager
+def changes_on_cpu(count: Callable[[list[int]], None], model: nn.Module | None = None) -> Iterator[None]:
+    """Within the block, ``count`` gets the bytes that torch allocates on the CPU (> 0) and frees (< 0), in their order.
+
+    Args:
+        count: called at the end of the block, and with a model at the beginning of each of its forward passes.
+        model: the model.
+
+    Raises:
+        RuntimeError: torch's profiler runs already.
+    """
+    profiler: Any = torch.autograd
+    config = profile(profile_memory=True).config()  # type: ignore[no-untyped-call]
+
+    def read() -> None:
+        threads = profiler._disable_profiler_legacy()
+        count([event.cpu_memory_usage() for thread in threads for event in thread if event.kind() == "memory_alloc"])
+
+    def read_and_go_on() -> None:
+        read()
+        profiler._enable_profiler_legacy(config)
+
+    with no_old_garbage():
+        profiler._enable_profiler_legacy(config)
+        try:
+            with nullcontext() if model is None else observed_forward_passes(model, read_and_go_on, lambda: None):
+                yield
+        finally:
+            read()
+
+
+@contextmanager
+def no_old_garbage() -> Iterator[None]:
+    """No garbage from before the block is collected within it: torch cannot report that it is freed, and warns."""
+    if gc.get_freeze_count():  # frozen by others, who would find it unfrozen
+        gc.collect()
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
