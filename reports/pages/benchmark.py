@@ -169,12 +169,14 @@ def _exponent(points: list[Json], size: str, name: str) -> str:
 
 
 def _agreement_table(document: Json) -> Iterator[Json]:
-    if (agreement := document["agreement"]) is None:
+    if (agreement := document.get("agreement")) is None:
         return
     front = pareto_front(agreement["rows"])
     rows = [
-        [row["label"], with_interval(row["cost"]), alignment.number(row["r"]["mean"]), alignment.interval(row["r"])]
-        + [str(row["r"]["n"]), "on the front" * (row in front)]
+        [
+            *(row["label"], with_interval(row["cost"]), alignment.number(row["r"]["mean"])),
+            *(alignment.interval(row["r"]), str(row["r"]["n"]), "on the front" if row in front else ""),
+        ]
         for row in sorted(placed(agreement["rows"]), key=lambda row: float(row["cost"]["median"]))
     ]
     note = (
@@ -189,7 +191,7 @@ def _agreement_table(document: Json) -> Iterator[Json]:
 
 def _not_measured(document: Json) -> Iterator[Json]:
     """The reasons for which explainers were not measured, each with the shapes where it is so."""
-    agreement = document["agreement"] or {"rows": []}
+    agreement = document.get("agreement", {"rows": []})
     places: dict[tuple[str, str], list[str]] = {}
     for where, rows in [*((p["shape"], p["rows"]) for p in document["points"]), ("agreement", agreement["rows"])]:
         for row in rows:
@@ -247,7 +249,8 @@ def _lines(points: list[Json], size: str, others: bool) -> Iterator[Json]:
 
 def _agreement_figure(document: Json) -> Iterator[Json]:
     """The cost against the agreement with Leave-One-Out, and the Pareto front."""
-    if document["agreement"] is None or not (rows := placed(document["agreement"]["rows"])):
+    rows = placed(document.get("agreement", {"rows": []})["rows"])
+    if not rows:
         return
 
     def line(label: str, of: list[Json]) -> Json:

@@ -61,8 +61,8 @@ def test_cost(point, kept, settings):
 
 
 def test_cost_and_agreement_with_loo(kept, settings):
-    """On the project's own model and sentences: every explainer's r with LOO, and its cost on a text of median length."""
-    if kept.document["agreement"] is not None:
+    """On the project's own model and sentences: r with LOO of every explainer, and its cost on the median text."""
+    if "agreement" in kept.document:
         pytest.skip(f"measured already: {kept.path}")
     chosen = cost.explainers()
     names = [name for name in chosen if "not installed" not in getattr(chosen[name], "origin", "")]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from faithcheck.axioms.engine.error_text import message_text
+from faithcheck.axioms.engine.peak_memory import peak_memory
 from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.peers import every_peer
@@ -99,10 +100,6 @@ def forward_of_rows(model: torch.nn.Module, case: Case, at_once: int = LeaveOneO
         case.select(part).run(model)
 
 
-def peak_memory(call: Callable[[], object]) -> int | None:
-    return None
-
-
 def why_not(call: Callable[[], object]) -> str:
     """Call once, to warm up; the reason why the explainer cannot be measured, or ``""``."""
     try:
@@ -137,7 +134,7 @@ def measured_rows(model, case, chosen, reference, limits, seed) -> list[dict]:
         able = {name: call for name, call in calls.items() if not reasons[name]}
         units = {name: unit_of[name] for name in able}
         times = until_precise({**plain, **able}, units, case.inputs.device, limits, seed)
-        peaks = {name: peak_memory(call) for name, call in {**plain, **able}.items()}
+        peaks = {name: peak_memory(call, case.inputs.device, model) for name, call in {**plain, **able}.items()}
     rows = [
         {"explainer": name, "label": name, "origin": "", "unit": name, "why": "", **figures(times, peaks, name, name)}
         for name in (GRADIENT, ROWS)

@@ -36,7 +36,6 @@ class KeptDocument:
             "key": key.hexdigest(),
             **settled,
             "points": [],
-            "agreement": None,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
