@@ -116,7 +116,7 @@ def _ratios(old: Json, new: Json) -> Json:
     compared: dict[str, list[Row]] = {"slower": [], "faster": []}
     both = [name for name in now if name in before]
     for name in both:
-        row = ("ratio", name, *(wording.with_interval(figure) for figure in (before[name], now[name])))
+        row = ("ratio", name, wording.with_interval(before[name]), wording.with_interval(now[name]))
         if benchmark.slower(before[name], now[name]):
             compared["slower"].append(row)
         elif benchmark.slower(now[name], before[name]):

@@ -21,9 +21,8 @@ from faithcheck.models.architectures.architecture import HEADS, random_weights
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.case import Case
 from faithcheck.reports.benchmark import interval
-from faithcheck.tests.helpers.timing import ratios, until_precise
+from faithcheck.tests.helpers.timing import until_precise
 
-REFERENCE = "forward + backward, middle point"
 GRADIENT = "forward + backward"
 ROWS = "forward of n + 1 rows"
 PERTURBATION = {"loo", "budgeted_loo", "captum_feature_ablation"}
@@ -122,43 +121,49 @@ def measured_rows(model, case, chosen, reference, limits, seed) -> list[dict]:
         limits: of the turns.
         seed: of the order in a turn.
     """
-    plain = {REFERENCE: reference, GRADIENT: partial(input_gradient, model, case)}
-    plain[ROWS] = partial(forward_of_rows, model, case)
-    calls = {name: partial(explainer.attribute, model, case) for name, explainer in chosen.items()}
-    unit_of = {name: ROWS if name in PERTURBATION else GRADIENT for name in calls}
+    plain = {GRADIENT: partial(input_gradient, model, case), ROWS: partial(forward_of_rows, model, case)}
+    calls = plain | {name: partial(explainer.attribute, model, case) for name, explainer in chosen.items()}
+    unit_of = {name: name if name in plain else ROWS if name in PERTURBATION else GRADIENT for name in calls}
+    device = case.inputs.device
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an explainer's warnings are about its numbers, not about its cost
-        for warm_up in plain.values():
+        for warm_up in (reference, *plain.values()):
             warm_up()
         reasons = {name: why_not(call) for name, call in calls.items()}
-        able = {name: call for name, call in calls.items() if not reasons[name]}
-        units = {name: unit_of[name] for name in able}
-        times = until_precise({**plain, **able}, units, case.inputs.device, limits, seed)
-        peaks = {name: peak_memory(call, case.inputs.device, model) for name, call in {**plain, **able}.items()}
-    rows = [
-        {"explainer": name, "label": name, "origin": "", "unit": name, "why": "", **figures(times, peaks, name, name)}
-        for name in (GRADIENT, ROWS)
+        able = {name: (call, plain[unit_of[name]], reference) for name, call in calls.items() if not reasons[name]}
+        times = until_precise(able, device, limits, seed)
+        peaks = {name: peak_memory(calls[name], device, model) for name in able}
+    return [
+        {
+            "explainer": name,
+            "label": display_label(chosen[name]) if name in chosen else name,
+            "origin": getattr(chosen.get(name), "origin", ""),
+            "unit": unit_of[name],
+            "why": reasons[name],
+            **figures(times.get(name), on_gpu=device.type == "cuda"),
+            "peak_bytes": peaks.get(name),
+            "unit_peak_bytes": peaks[unit_of[name]],
+        }
+        for name in calls
     ]
-    for name, explainer in chosen.items():
-        about = {"explainer": name, "label": display_label(explainer), "origin": getattr(explainer, "origin", "")}
-        figures_ = figures({name: [], **times}, peaks, name, unit_of[name])
-        rows.append({**about, "unit": unit_of[name], "why": reasons[name], **figures_})
-    if case.inputs.device.type != "cuda":  # on a CPU, ratios only
-        rows = [{**row, "milliseconds": None} for row in rows]
-    return rows
 
 
-def figures(times, peaks, name, unit) -> dict:
-    """The ratio to the unit, the cost in the reference, milliseconds and peak memory; None where nothing was called."""
-    of = times[name]
-    none = dict.fromkeys(("median", "low", "high"))
+def figures(times: np.ndarray | None, *, on_gpu: bool) -> dict:
+    """The ratio to the unit, the cost in the reference, and on a GPU milliseconds.
+
+    Args:
+        times: of the explainer, its unit and the reference, ``(turns, 3)``; None if it was not measured.
+        on_gpu: whether to give milliseconds; on a CPU there are ratios only.
+    """
+    if times is None:
+        none = dict.fromkeys(("median", "low", "high"))
+        return {"turns": 0, "ratio": none, "cost": none, "milliseconds": None}
+    own, unit, reference = times.T
     return {
-        "turns": len(of),
-        "ratio": interval(ratios(of, times[unit])) if of else none,
-        "cost": interval(ratios(of, times[REFERENCE])) if of else none,
-        "milliseconds": float(np.median(of)) if of else None,
-        "peak_bytes": peaks.get(name),
-        "unit_peak_bytes": peaks.get(unit),
+        "turns": len(times),
+        "ratio": interval(own / unit),
+        "cost": interval(own / reference),
+        "milliseconds": float(np.median(own)) if on_gpu else None,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,52 +42,53 @@ FEWEST = 6  # turns: 1 − 2 · 2⁻⁶ > 95 %, so that the median has an interv
 class Limits:
     """When to stop: every interval is ``within`` this part of its ratio, or after so many turns, or seconds.
 
-    The seconds stop no run of fewer than `FEWEST` turns.
+    The seconds stop nothing of fewer than `FEWEST` turns.
     """
 
     within: float = 0.05
-    turns: int = 200
-    seconds: float = 40.0
+    turns: int = 400
+    seconds: float = 30.0
 
 
 def until_precise(
-    calls: Mapping[str, Callable[[], object]],
-    unit_of: Mapping[str, str],
+    calls: Mapping[str, Sequence[Callable[[], object]]],
     device: torch.device,
     limits: Limits,
     seed: int,
     clock: Callable[[], float] = time.monotonic,
-) -> dict[str, list[float]]:
-    """Milliseconds of each call, one a turn, until the ratios to their units are precise or a limit is reached.
+) -> dict[str, np.ndarray]:
+    """Milliseconds of each call and its units, in turn, until the ratios to the first unit are precise.
 
-    A turn has the calls whose interval is still too wide, their units, and the calls that are no one's ratio, in an
-    order drawn anew. So the k-th time of a call is of the same turn as the k-th time of its unit. Call each function
-    once before, to warm up.
+    A turn is a call and its units, one right after the other in an order drawn anew, so that a slow moment slows all of
+    them. The next turn is that of the name that has taken the least time. Whoever is precise has no further turn.
 
     Args:
-        calls: functions by name.
-        unit_of: the name of the unit of each call whose ratio is wanted.
+        calls: by name a function and its units, all of which were called before, to warm up.
         device: where they run.
         limits: see there.
         seed: of the order.
         clock: seconds, for the limit.
+
+    Returns:
+        By name ``(turns, functions)``.
     """
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    order, start, pending = random.Random(seed), clock(), list(unit_of)
-    always = [name for name in calls if name not in {*unit_of, *unit_of.values()}]
-    for number in range(1, limits.turns + 1):
-        turn = list(dict.fromkeys([*always, *(unit_of[name] for name in pending), *pending]))
-        order.shuffle(turn)
-        for name in turn:
-            times[name].append(milliseconds(calls[name], device))
-        widths = {name: half_width(interval(ratios(times[name], times[unit_of[name]]))) for name in pending}
-        pending = [name for name, width in widths.items() if width is None or width > limits.within]
-        if not pending or (number >= FEWEST and clock() - start > limits.seconds):
-            break
-    return times
+    times: dict[str, list[list[float]]] = {name: [] for name in calls}
+    spent, start, random_order = dict.fromkeys(calls, 0.0), clock(), random.Random(seed)
+    while spent:
+        name = min(spent, key=lambda name: spent[name])
+        order = random_order.sample(range(len(calls[name])), len(calls[name]))
+        taken = {i: milliseconds(calls[name][i], device) for i in order}
+        times[name].append([taken[i] for i in sorted(taken)])
+        spent[name] += sum(taken.values())
+        if is_precise(times[name], limits) or len(times[name]) == limits.turns:
+            del spent[name]
+        if clock() - start > limits.seconds:
+            spent = {name: already for name, already in spent.items() if len(times[name]) < FEWEST}
+    return {name: np.array(of) for name, of in times.items()}
 
 
-def ratios(times: list[float], unit_times: list[float]) -> np.ndarray:
-    """The ratio of each turn in which both were called."""
-    turns = min(len(times), len(unit_times))
-    return np.array(times[:turns]) / np.array(unit_times[:turns])
+def is_precise(times: list[list[float]], limits: Limits) -> bool:
+    """Whether the ratio of the first to the second of these times ``(turns, functions)`` has a narrow interval."""
+    of = np.array(times)
+    width = half_width(interval(of[:, 0] / of[:, 1]))
+    return width is not None and width <= limits.within

@@ -16,7 +16,7 @@ from faithcheck.reports.pages import benchmark as pages
 from faithcheck.reports.results import ResultsError
 from faithcheck.tests.helpers import cost, documents, timing
 from faithcheck.tests.helpers.kept_document import KeptDocument
-from faithcheck.tests.helpers.timing import Limits, ratios, until_precise
+from faithcheck.tests.helpers.timing import Limits, until_precise
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 1)
 
@@ -69,12 +69,8 @@ def test_the_front_is_what_nothing_beats():
 
 @pytest.fixture
 def clockwork(monkeypatch):
-    """Calls return their own milliseconds; the machine is slower from call to call of the unit, and all slow alike."""
-
-    def milliseconds(function, device):
-        return function()
-
-    monkeypatch.setattr(timing, "milliseconds", milliseconds)
+    """The time of a call is what it returns."""
+    monkeypatch.setattr(timing, "milliseconds", lambda function, device: function())
 
 
 def drawn(*values):
@@ -82,26 +78,38 @@ def drawn(*values):
     return lambda: next(endless)
 
 
-def test_turns_end_when_every_ratio_is_precise(clockwork):
-    calls = {"unit": drawn(1.0, 2.0, 3.0), "twice": drawn(2.0, 4.0, 6.0), "reference": drawn(5.0)}
-    times = until_precise(calls, {"twice": "unit"}, CPU, Limits(), 0)
-    assert {name: len(of) for name, of in times.items()} == dict.fromkeys(calls, timing.FEWEST)
-    np.testing.assert_array_equal(ratios(times["twice"], times["unit"]), 2.0)
+NOISY = (drawn(1.0, 1.2), drawn(1.0))
 
 
-def test_a_precise_call_drops_out_and_a_noisy_one_stops_at_the_limit(clockwork):
-    calls = {"unit": drawn(1.0), "exact": drawn(3.0), "noisy": drawn(1.0, 1.2), "other unit": drawn(1.0)}
-    times = until_precise(calls, {"exact": "other unit", "noisy": "unit"}, CPU, Limits(turns=40), 0)
-    assert {name: len(of) for name, of in times.items()} == {"unit": 40, "exact": 6, "noisy": 40, "other unit": 6}
-    assert benchmark.half_width(benchmark.interval(ratios(times["noisy"], times["unit"]))) > 0.05
+def test_turns_end_when_the_ratio_is_precise_however_the_machine_slows(clockwork):
+    calls = {"slowing": (drawn(2.0, 20.0, 60.0), drawn(1.0, 10.0, 30.0), drawn(7.0)), "noisy": NOISY}
+    times = until_precise(calls, CPU, Limits(turns=40), 0)
+    assert {name: of.shape for name, of in times.items()} == {"slowing": (timing.FEWEST, 3), "noisy": (40, 2)}
+    np.testing.assert_array_equal(times["slowing"][:, 0] / times["slowing"][:, 1], 2.0)
+    assert (times["slowing"][:, 2] == 7.0).all()
+    assert benchmark.half_width(benchmark.interval(times["noisy"][:, 0] / times["noisy"][:, 1])) > 0.05
 
 
 def test_the_seconds_stop_it_too_but_not_before_there_is_an_interval(clockwork):
-    calls, units = {"unit": drawn(1.0), "noisy": drawn(1.0, 1.2)}, {"noisy": "unit"}
-    # The clock goes on by a second when it is read: at the start, and from the sixth turn on.
-    for seconds, turns in ((0.0, timing.FEWEST), (10.0, timing.FEWEST + 10), (1e9, 200)):
-        times = until_precise(calls, units, CPU, Limits(seconds=seconds), 0, itertools.count().__next__)
+    for seconds, turns in ((0, timing.FEWEST), (10, 11), (1e9, 400)):  # the clock goes on by a second at each turn
+        times = until_precise({"noisy": NOISY}, CPU, Limits(seconds=seconds), 0, itertools.count(1).__next__)
         assert len(times["noisy"]) == turns, seconds
+
+
+def test_everyone_gets_the_same_time_and_the_cheap_ones_more_turns(clockwork):
+    calls = {name: (drawn(cost, 2 * cost), drawn(1.0)) for name, cost in (("cheap", 1.0), ("dear", 100.0))}
+    clock = itertools.count().__next__
+    times = until_precise(calls, CPU, Limits(seconds=300, turns=10**6), 0, clock)
+    spent = {name: of.sum() for name, of in times.items()}
+    assert abs(spent["cheap"] - spent["dear"]) <= 201, "one turn of the dear one"
+
+
+def test_the_calls_of_a_turn_have_no_fixed_order(clockwork):
+    called = []
+    calls = {"x": [lambda name=name: called.append(name) or 1.0 for name in "abc"]}
+    until_precise(calls, CPU, Limits(turns=60, within=-1.0), 0)
+    turns = ["".join(called[i : i + 3]) for i in range(0, 180, 3)]
+    assert set(turns) == set(map("".join, itertools.permutations("abc")))
 
 
 def test_on_cuda_a_call_is_timed_by_events_around_synchronised_work(monkeypatch):
