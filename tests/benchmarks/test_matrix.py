@@ -35,6 +35,7 @@ def kept(settings, pytestconfig):
         "settings": {
             **{"seed": settings.seed, "dtype": "float32", "device": str(settings.device)},
             **{"threads": torch.get_num_threads(), **asdict(LIMITS), "middle": asdict(middle(settings.device))},
+            "texts": TEXTS,
         },
         "device": cost.about_device(settings.device),
     }

@@ -14,7 +14,7 @@ from faithcheck.reports.results import Json, ResultsError
 class KeptDocument:
     """A benchmark document and its file.
 
-    A document of the same code and settings is continued. Any other one is renamed to ``….previous.json``.
+    A document of the same code and settings is continued. Any other one stays beside it, named by its key.
 
     Attributes:
         path: of the file; its folder is created.
@@ -38,18 +38,24 @@ class KeptDocument:
             "points": [],
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            self._continue()
+        found = self._read()
+        if found.get("key") != self.document["key"]:
+            if path.exists():
+                os.replace(path, self._beside(found.get("key", "damaged")))
+            if self._beside(self.document["key"]).exists():
+                os.replace(self._beside(self.document["key"]), path)
+                found = self._read()
+        self.document = found if found.get("key") == self.document["key"] else self.document
 
-    def _continue(self) -> None:
+    def _beside(self, key: str) -> Path:
+        return self.path.with_suffix(f".{key[:8]}.json")
+
+    def _read(self) -> Json:
+        """The content of the file; empty if it is missing or damaged."""
         try:
-            found = benchmark.check(results.read(self.path), self.path)
+            return benchmark.check(results.read(self.path), self.path)
         except ResultsError:
-            found = {"key": None}
-        if found["key"] == self.document["key"]:
-            self.document = found
-        else:
-            os.replace(self.path, self.path.with_suffix(".previous.json"))
+            return {}
 
     def has_point(self, shape: str, size: Json) -> bool:
         """Whether this shape was measured at this size."""

@@ -10,7 +10,7 @@ import torch
 
 from faithcheck.explainers import AttnLRP, GradientTimesInput, LeaveOneOut
 from faithcheck.explainers.protocol import Unsupported, input_gradient
-from faithcheck.reports import benchmark, comparison, results
+from faithcheck.reports import benchmark, comparison
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import benchmark as pages
 from faithcheck.reports.results import ResultsError
@@ -234,9 +234,9 @@ def kept(path, **settings):
     return KeptDocument(path, settled, "code")
 
 
-def test_a_run_resumes_with_its_own_document_and_keeps_any_other(tmp_path):
-    path, previous = tmp_path / "bench" / "cost.json", tmp_path / "bench" / "cost.previous.json"
-    point, agreement = documents.benchmark()["points"][1], documents.benchmark()["agreement"]
+def test_a_run_resumes_with_its_own_document(tmp_path):
+    path, content = tmp_path / "bench" / "cost.json", documents.benchmark()
+    point, agreement = content["points"][1], content["agreement"]
     size = {name: point[name] for name in benchmark.SIZES}
     first = kept(path)
     assert not first.has_point("bert", size)
@@ -247,12 +247,21 @@ def test_a_run_resumes_with_its_own_document_and_keeps_any_other(tmp_path):
     assert not second.has_point("bert", {**size, "batch": 2})
     second.add_agreement(agreement)
     assert kept(path).document == {**first.document, "agreement": agreement}
-    assert not previous.exists()
-    assert not kept(path, seed=1).has_point("bert", size), "another seed, another run"
-    assert benchmark.check(results.read(previous), previous)["points"] == [point]
+    assert [file.name for file in path.parent.iterdir()] == ["cost.json"]
+
+
+def test_no_document_is_lost(tmp_path):
+    path, point = tmp_path / "cost.json", documents.benchmark()["points"][1]
+    first = kept(path)
+    first.add_point(point)
+    other = kept(path, seed=1)
+    assert other.document["points"] == [], "another seed, another run"
+    assert not path.exists()
+    other.add_point(point)
+    assert kept(path).document == first.document
     path.write_text("{damaged")
-    assert kept(path).document["points"] == []
-    assert previous.read_text() == "{damaged"
+    assert kept(path, seed=1).document == other.document
+    assert (tmp_path / "cost.damaged.json").read_text() == "{damaged"
 
 
 def test_a_document_of_another_version_is_refused_with_the_way_out(tmp_path):
