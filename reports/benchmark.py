@@ -47,11 +47,13 @@ _SHAPE: Shape = {
             "rows": [_ROW],
         }
     ],
-    "agreement?": {
-        **dict.fromkeys(("model", "data", "removal"), str),
-        "length": int,
-        "rows": [{**_ROW, "r": {**dict.fromkeys(("mean", "low", "high"), NUMBER), "n": int}}],
-    },
+    "agreements": [
+        {
+            **dict.fromkeys(("model", "data", "removal"), str),
+            "length": int,
+            "rows": [{**_ROW, "r": {**dict.fromkeys(("mean", "low", "high"), NUMBER), "n": int}}],
+        }
+    ],
 }
 
 
@@ -150,8 +152,7 @@ def _ratios(document: Json) -> Iterator[tuple[str, Json]]:
     places = [
         (f"{p['shape']}, " + ", ".join(f"{size} {p[size]}" for size in SIZES), p["rows"]) for p in document["points"]
     ]
-    if "agreement" in document:
-        places.append((document["agreement"]["model"], document["agreement"]["rows"]))
+    places += [(f"{one['model']}, {one['data']}", one["rows"]) for one in document["agreements"]]
     for place, rows in places:
         yield from ((f"{row['label']}: {place}", row["ratio"]) for row in rows if half_width(row["ratio"]) is not None)
 

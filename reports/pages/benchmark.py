@@ -37,7 +37,7 @@ def _view(document: Json) -> Json:
         "headline": headline(document),
         "device": device(document),
         "tables": [columns.plain_table(**table) for table in _tables(document)],
-        "figures": [*_costs(document), *_agreement_figure(document)],
+        "figures": [*_costs(document), *_agreement_figures(document)],
         "every": columns.plain_table(**_every(document)),
         "facts": facts(document),
     }
@@ -114,7 +114,7 @@ def _ratio(document: Json, row: Json) -> str:
 
 
 def _tables(document: Json) -> Iterator[Json]:
-    tables = (*_middle_tables(document), *_exponent_tables(document), *_agreement_table(document))
+    tables = (*_middle_tables(document), *_exponent_tables(document), *_agreement_tables(document))
     yield from (table for table in tables if table["rows"])
     yield from _not_measured(document)
 
@@ -168,32 +168,36 @@ def _exponent(points: list[Json], size: str, name: str) -> str:
     return "" if fitted is None else "{} [{}, {}]".format(*(alignment.number(value, 2) for value in fitted))
 
 
-def _agreement_table(document: Json) -> Iterator[Json]:
-    if (agreement := document.get("agreement")) is None:
-        return
-    front = pareto_front(agreement["rows"])
-    rows = [
-        [
-            *(row["label"], with_interval(row["cost"]), alignment.number(row["r"]["mean"])),
-            *(alignment.interval(row["r"]), str(row["r"]["n"]), "on the front" if row in front else ""),
-        ]
-        for row in sorted(placed(agreement["rows"]), key=lambda row: float(row["cost"]["median"]))
-    ]
-    note = (
-        f"{agreement['model']}, {agreement['data']}; {agreement['removal']}. Cost: median and 95 % interval in forward "
-        f"and backward passes of the same text, {agreement['length']} tokens, batch 1. r: mean correlation with "
-        "Leave-One-Out over n texts without special tokens, and its 95 % interval. On the front: no other explainer "
-        "costs less and agrees as well, by these medians and means."
-    )
+def _agreement_tables(document: Json) -> Iterator[Json]:
     titles = ["explainer", "cost", "r", "95 %", "n", "Pareto front"]
-    yield {"title": "Cost and agreement", "note": note, "columns": titles, "rows": rows}
+    for agreement in document["agreements"]:
+        front = pareto_front(agreement["rows"])
+        rows = [
+            [
+                *(row["label"], with_interval(row["cost"]), alignment.number(row["r"]["mean"])),
+                *(alignment.interval(row["r"]), str(row["r"]["n"]), "on the front" if row in front else ""),
+            ]
+            for row in sorted(placed(agreement["rows"]), key=lambda row: float(row["cost"]["median"]))
+        ]
+        note = (
+            f"{agreement['model']}, {agreement['data']}; removal: {agreement['removal']}. Cost: median and 95 % "
+            f"interval in forward and backward passes of one text of {agreement['length']} tokens. r: mean "
+            "correlation with Leave-One-Out over n texts without special tokens, and its 95 % interval. On the front: "
+            "no other explainer costs less and agrees as well, by these medians and means."
+        )
+        yield {"title": _agreement_title(agreement), "note": note, "columns": titles, "rows": rows}
+
+
+def _agreement_title(agreement: Json) -> str:
+    return f"Cost and agreement with Leave-One-Out, {agreement['length']} tokens"
 
 
 def _not_measured(document: Json) -> Iterator[Json]:
     """The reasons for which explainers were not measured, each with the shapes where it is so."""
-    agreement = document.get("agreement", {"rows": []})
+    measured = [*((p["shape"], p["rows"]) for p in document["points"])]
+    measured += [(f"{one['length']} tokens", one["rows"]) for one in document["agreements"]]
     places: dict[tuple[str, str], list[str]] = {}
-    for where, rows in [*((p["shape"], p["rows"]) for p in document["points"]), ("agreement", agreement["rows"])]:
+    for where, rows in measured:
         for row in rows:
             if row["why"]:
                 places.setdefault((row["label"], row["why"]), []).append(where)
@@ -247,17 +251,17 @@ def _lines(points: list[Json], size: str, others: bool) -> Iterator[Json]:
             yield {"label": row["label"], "x": sizes, "y": costs, **({"dashed": True} if plain else {})}
 
 
-def _agreement_figure(document: Json) -> Iterator[Json]:
+def _agreement_figures(document: Json) -> Iterator[Json]:
     """The cost against the agreement with Leave-One-Out, and the Pareto front."""
-    rows = placed(document.get("agreement", {"rows": []})["rows"])
-    if not rows:
-        return
 
     def line(label: str, of: list[Json]) -> Json:
         return {"label": label, "x": [row["cost"]["median"] for row in of], "y": [row["r"]["mean"] for row in of]}
 
-    front = {**line("Pareto front", pareto_front(rows)), "dashed": True}
-    lines = [front, *(line(row["label"], [row]) for row in rows)]
-    panel = {"title": "", "x": "forward + backward passes", "y": "r with Leave-One-Out", "log": "x", "lines": lines}
-    note = "An explainer on the dashed line is not beaten: no other one costs less and agrees as well."
-    yield {"title": "Cost against agreement with Leave-One-Out", "note": note, "panels": [panel]}
+    for agreement in document["agreements"]:
+        if rows := placed(agreement["rows"]):
+            front = {**line("Pareto front", pareto_front(rows)), "dashed": True}
+            lines = [front, *(line(row["label"], [row]) for row in rows)]
+            axes = {"x": "forward + backward passes", "y": "r with Leave-One-Out", "log": "x"}
+            note = "An explainer on the dashed line is not beaten: no other one costs less and agrees as well."
+            panels = [{"title": "", **axes, "lines": lines}]
+            yield {"title": _agreement_title(agreement), "note": note, "panels": panels}

@@ -129,9 +129,9 @@ def _draw(panel: Json, axes: Any, styles: dict[str, Json]) -> Iterator[tuple[str
 
 
 def _legend_columns(labels: Collection[str], width: float) -> int:
-    """How many columns of these labels fit a width in inches: at most seven, of some 12 characters an inch."""
-    characters = max(map(len, labels)) + 7  # the line's marker, and the space between columns
-    return max(1, min(len(labels), 7, int(12 * width / characters)))
+    """How many columns of these labels fit a width in inches, at 14 characters an inch: at most seven."""
+    characters = max(map(len, labels)) + 9.5  # the line's marker, and the space between columns
+    return max(1, min(len(labels), 7, int(14 * width / characters)))
 
 
 def _named(line: Json) -> str:

@@ -5,6 +5,7 @@ build/bench/cost.json, when its test ends: a run that was stopped resumes. `make
 A document of other code, versions or settings is kept beside it, for ``faithcheck compare``.
 """
 
+import json
 from dataclasses import asdict
 from functools import partial
 
@@ -15,6 +16,7 @@ import faithcheck.explainers
 import faithcheck.models
 from faithcheck.axioms.alignment.run_key import sources
 from faithcheck.explainers.protocol import input_gradient
+from faithcheck.models.data.texts import load_texts
 from faithcheck.reports import alignment_request, results
 from faithcheck.reports.alignment_request import AlignRequest
 from faithcheck.tests.helpers import cost, timing
@@ -23,7 +25,7 @@ from faithcheck.tests.helpers.kept_document import KeptDocument
 pytestmark = pytest.mark.bench
 
 LIMITS = timing.Limits()
-TEXTS = 60  # of the project's own, for the agreement with Leave-One-Out
+TEXTS = {"short": (60, 1), "long": (12, 6)}  # texts for the agreement with Leave-One-Out, and sentences in each
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,6 @@ def kept(settings, pytestconfig):
         "settings": {
             **{"seed": settings.seed, "dtype": "float32", "device": str(settings.device)},
             **{"threads": torch.get_num_threads(), **asdict(LIMITS), "middle": asdict(middle(settings.device))},
-            "texts": TEXTS,
         },
         "device": cost.about_device(settings.device),
     }
@@ -61,35 +62,39 @@ def test_cost(point, kept, settings):
     assert [row["why"] for row in rows if row["explainer"] in ("attnlrp", "loo")] == ["", ""]
 
 
-def test_cost_and_agreement_with_loo(kept, settings):
+@pytest.mark.parametrize("texts", TEXTS)
+def test_cost_and_agreement_with_loo(texts, kept, settings):
     """On the project's own model and sentences: r with LOO of every explainer, and its cost on the median text."""
-    if "agreement" in kept.document:
+    count, joined = TEXTS[texts]
+    data = f"{count} texts of {joined} of its sentences"
+    if kept.has_agreement(data):
         pytest.skip(f"measured already: {kept.path}")
     chosen = cost.explainers()
     names = [name for name in chosen if "not installed" not in getattr(chosen[name], "origin", "")]
-    folder = kept.path.parent / "alignment"
-    request = AlignRequest(limit=TEXTS, explainer=names, device=str(settings.device), seed=settings.seed, cache=folder)
+    request = AlignRequest(
+        data=str(joined_sentences(kept.path.with_name(f"{texts}.jsonl"), count, joined)),
+        explainer=names,
+        chunk=10**6,  # one step: no curve is asked for
+        device=str(settings.device),
+        seed=settings.seed,
+        cache=kept.path.parent / "alignment",
+    )
     alignment = alignment_request.measure(request)
     prepared = alignment_request.prepare(request)
-    examples = sorted(prepared.examples, key=len)
-    case = prepared.model.case([examples[len(examples) // 2]])
-    measured = alignment_request.choose_explainers(names, prepared.setup)
-    rows = cost.measured_rows(
-        prepared.model,
-        case,
-        {**chosen, **{explainer.name: explainer for explainer in measured}},
-        partial(input_gradient, prepared.model, case),
-        LIMITS,
-        settings.seed,
-    )
+    case = prepared.model.case([sorted(prepared.examples, key=len)[count // 2]])
+    measured = {one.name: one for one in alignment_request.choose_explainers(names, prepared.setup)}
+    reference = partial(input_gradient, prepared.model, case)
+    rows = cost.measured_rows(prepared.model, case, {**chosen, **measured}, reference, LIMITS, settings.seed)
     r = {row["name"]: row["figures"]["pearson_no_special"] for row in alignment["explainers"]}
     undefined = {**dict.fromkeys(("mean", "low", "high")), "n": 0}
-    kept.add_agreement(
-        {
-            "model": alignment["model"]["name"],
-            "data": f"{alignment['data']['name']}, {alignment['counts']['measured']} {alignment['data']['items']}",
-            "removal": alignment["settings"]["removal"],
-            "length": case.shape[1],
-            "rows": [{**row, "r": r.get(row["explainer"], undefined)} for row in rows],
-        }
-    )
+    about = {"model": alignment["model"]["name"], "data": data, "removal": alignment["settings"]["removal"]}
+    with_r = [{**row, "r": r.get(row["explainer"], undefined)} for row in rows]
+    kept.add_agreement({**about, "length": case.shape[1], "rows": with_r})
+
+
+def joined_sentences(path, count, joined):
+    """Save so many texts of so many of the project's own sentences each."""
+    sentences = load_texts("own", count * joined).texts
+    texts = [" ".join(sentences[i * joined : (i + 1) * joined]) for i in range(count)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return path

@@ -176,6 +176,6 @@ def benchmark(**changed: object) -> Json:
         },
         "device": {"name": "x86_64", "memory_bytes": None},
         "points": points,
-        "agreement": {"model": "own", "data": "60 texts", "removal": "mask", "length": 12, "rows": agreement},
+        "agreements": [{"model": "own", "data": "60 texts", "removal": "mask", "length": 12, "rows": agreement}],
         **changed,
     }

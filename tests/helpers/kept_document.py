@@ -36,6 +36,7 @@ class KeptDocument:
             "key": key.hexdigest(),
             **settled,
             "points": [],
+            "agreements": [],
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         found = self._read()
@@ -66,8 +67,12 @@ class KeptDocument:
         self._write(points=[*self.document["points"], point])
 
     def add_agreement(self, agreement: Json) -> None:
-        """Add the agreement with Leave-One-Out and write the document."""
-        self._write(agreement=agreement)
+        """Add an agreement with Leave-One-Out and write the document."""
+        self._write(agreements=[*self.document["agreements"], agreement])
+
+    def has_agreement(self, data: str) -> bool:
+        """Whether the agreement was measured on this data."""
+        return any(agreement["data"] == data for agreement in self.document["agreements"])
 
     def _write(self, **changed: object) -> None:
         document = results.plain({**self.document, **changed})

@@ -236,7 +236,7 @@ def kept(path, **settings):
 
 def test_a_run_resumes_with_its_own_document(tmp_path):
     path, content = tmp_path / "bench" / "cost.json", documents.benchmark()
-    point, agreement = content["points"][1], content["agreement"]
+    point, agreement = content["points"][1], content["agreements"][0]
     size = {name: point[name] for name in benchmark.SIZES}
     first = kept(path)
     assert not first.has_point("bert", size)
@@ -246,7 +246,9 @@ def test_a_run_resumes_with_its_own_document(tmp_path):
     assert not second.has_point("gpt2", size)
     assert not second.has_point("bert", {**size, "batch": 2})
     second.add_agreement(agreement)
-    assert kept(path).document == {**first.document, "agreement": agreement}
+    assert kept(path).document == {**first.document, "agreements": [agreement]}
+    assert kept(path).has_agreement("60 texts")
+    assert not kept(path).has_agreement("12 texts")
     assert [file.name for file in path.parent.iterdir()] == ["cost.json"]
 
 
@@ -286,7 +288,7 @@ def test_the_pages_show_ratios_exponents_memory_front_and_what_is_missing(page):
 
 
 def test_the_front_of_the_page_is_in_the_order_of_cost():
-    (table,) = [table for table in pages._tables(documents.benchmark()) if table["title"] == "Cost and agreement"]
+    (table,) = [table for table in pages._tables(documents.benchmark()) if "agreement" in table["title"]]
     marked = [(row[0], row[-1]) for row in table["rows"]]
     assert marked == [("ROLLOUT", "on the front"), ("GATE", "on the front"), ("ATTNLRP", ""), ("LOO", "on the front")]
 
@@ -309,8 +311,7 @@ def test_a_document_of_a_gpu_shows_its_name_clock_power_and_milliseconds():
 
 
 def test_an_empty_document_has_pages():
-    empty = documents.benchmark(points=[])
-    del empty["agreement"]
+    empty = documents.benchmark(points=[], agreements=[])
     for page in (pages.to_markdown, pages.to_html, pages.to_terminal):
         assert "0 ratios" in page(empty)
 
