@@ -58,7 +58,7 @@ def _parts(document: Json) -> Iterator[RenderableType]:
 def headline(document: Json) -> str:
     """How many ratios were measured, and how many are as precise as was asked for."""
     rows = [row for point in document["points"] for row in point["rows"] if row["turns"]]
-    precise = sum((half_width(row["ratio"]) or 1) <= document["settings"]["within"] for row in rows)
+    precise = sum(_is_precise(document, row) for row in rows)
     return (
         f"The cost of attributions: {len(rows)} ratios to plain passes at {len(document['points'])} points, "
         f"{precise} of them within ± {document['settings']['within']:.0%}"
@@ -94,20 +94,22 @@ def facts(document: Json) -> list[tuple[str, str]]:
     ]
 
 
+def _is_precise(document: Json, row: Json) -> bool:
+    width = half_width(row["ratio"])
+    return width is not None and width <= float(document["settings"]["within"])
+
+
 def _precision(document: Json, row: Json) -> str:
     width = half_width(row["ratio"])
-    if width is not None and width <= document["settings"]["within"]:
-        return f"± {width:.0%}"
-    wide = "no interval" if width is None else f"± {width:.0%}"
-    return f"{wide}, stopped at the limit"
+    text = "no interval" if width is None else f"± {width:.0%}"
+    return text if _is_precise(document, row) else f"{text}, stopped at the limit"
 
 
 def _ratio(document: Json, row: Json) -> str:
     if not row["turns"]:
         return NOT_MEASURED
     text = with_interval(row["ratio"])
-    precision = _precision(document, row)
-    return text if precision.endswith("%") else f"{text} ({precision})"
+    return text if _is_precise(document, row) else f"{text} ({_precision(document, row)})"
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

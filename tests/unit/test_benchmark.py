@@ -310,6 +310,12 @@ def test_a_document_of_a_gpu_shows_its_name_clock_power_and_milliseconds():
     assert "No GPU" not in text
 
 
+def test_an_interval_of_no_width_is_precise():
+    document = documents.benchmark()
+    document["points"][0]["rows"][1]["ratio"] = documents.ratio(1.5, 0.0)
+    assert "6 of them within" in pages.headline(document)
+
+
 def test_an_empty_document_has_pages():
     empty = documents.benchmark(points=[], agreements=[])
     for page in (pages.to_markdown, pages.to_html, pages.to_terminal):
