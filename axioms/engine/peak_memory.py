@@ -7,8 +7,9 @@ thread, temporary ones inside an operation too. What a library allocates without
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,13 +48,59 @@ def peak_memory(call: Callable[[], object], device: torch.device | str = "cpu", 
             used += change
             peak = max(peak, used)
 
-    with reported_changes(count, model):
+    with changes_on_cpu(count, model):
         call()
     return peak
 
 
+def changes(call: Callable[[], object], device: torch.device | str = "cpu") -> list[int]:
+    """The bytes that torch allocates (> 0) and frees (< 0) during a call, in their order.
+
+    Raises:
+        RuntimeError: on the CPU, torch's profiler runs already.
+    """
+    reported: list[int] = []
+    with (
+        changes_on_cuda(reported.extend, device)
+        if torch.device(device).type == "cuda"
+        else changes_on_cpu(reported.extend)
+    ):
+        call()
+    return reported
+
+
 @contextmanager
-def reported_changes(count: Callable[[list[int]], None], model: nn.Module | None = None) -> Iterator[None]:
+def changes_on_cuda(count: Callable[[list[int]], None], device: torch.device | str) -> Iterator[None]:
+    """At the end of the block, ``count`` gets the bytes that were asked for on CUDA (> 0) and freed (< 0), in order.
+
+    They are from the recorded history of the allocator: the blocks that its counters count are rounded up.
+    """
+    torch.cuda.memory._record_memory_history(enabled="all", context=None)
+    try:
+        yield
+        torch.cuda.synchronize(device)
+        index = torch.cuda._get_device_index(torch.device(device), optional=True)
+        history = torch.cuda.memory._snapshot(device)["device_traces"][index]
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    count(changes_in_history(history))
+
+
+def changes_in_history(history: Iterable[Mapping[str, Any]]) -> list[int]:
+    """The sizes of what a history of CUDA's allocator allocates (> 0) and then frees (< 0), in order."""
+    sizes: dict[int, int] = {}
+    reported = []
+    for entry in history:
+        if entry["action"] == "alloc":
+            sizes[entry["addr"]] = entry["size"]
+            reported.append(entry["size"])
+        elif entry["action"] == "free_requested" and entry["addr"] in sizes:
+            reported.append(-sizes.pop(entry["addr"]))
+    return reported
+
+
+@contextmanager
+def changes_on_cpu(count: Callable[[list[int]], None], model: nn.Module | None = None) -> Iterator[None]:
     """Within the block, ``count`` gets the bytes that torch allocates on the CPU (> 0) and frees (< 0), in their order.
 
     Args:
@@ -63,7 +110,6 @@ def reported_changes(count: Callable[[list[int]], None], model: nn.Module | None
     Raises:
         RuntimeError: torch's profiler runs already.
     """
-    gc.collect()  # now, and not within the block: torch cannot report that something older is freed, and warns
     config = profile(profile_memory=True).config()  # type: ignore[no-untyped-call]
 
     def read() -> None:
@@ -74,9 +120,24 @@ def reported_changes(count: Callable[[list[int]], None], model: nn.Module | None
         read()
         torch.autograd._enable_profiler_legacy(config)
 
-    torch.autograd._enable_profiler_legacy(config)
+    with no_old_garbage():
+        torch.autograd._enable_profiler_legacy(config)
+        try:
+            with nullcontext() if model is None else observed_forward_passes(model, read_and_go_on, lambda: None):
+                yield
+        finally:
+            read()
+
+
+@contextmanager
+def no_old_garbage() -> Iterator[None]:
+    """No garbage from before the block is collected within it: torch cannot report that it is freed, and warns."""
+    if gc.get_freeze_count():  # frozen by others, who would find it unfrozen
+        gc.collect()
+        yield
+        return
+    gc.freeze()
     try:
-        with nullcontext() if model is None else observed_forward_passes(model, read_and_go_on, lambda: None):
-            yield
+        yield
     finally:
-        read()
+        gc.unfreeze()
