@@ -99,7 +99,7 @@ def test_the_seconds_stop_it_too_but_not_before_there_is_an_interval(clockwork):
 def test_everyone_gets_the_same_time_and_the_cheap_ones_more_turns(clockwork):
     calls = {name: (drawn(cost, 2 * cost), drawn(1.0)) for name, cost in (("cheap", 1.0), ("dear", 100.0))}
     clock = itertools.count().__next__
-    times = until_precise(calls, CPU, Limits(seconds=300, turns=10**6), 0, clock)
+    times = until_precise(calls, CPU, Limits(seconds=900, turns=10**6), 0, clock)
     spent = {name: of.sum() for name, of in times.items()}
     assert abs(spent["cheap"] - spent["dear"]) <= 201, "one turn of the dear one"
 
@@ -222,6 +222,15 @@ def test_a_point_has_a_row_for_each_plain_pass_and_explainer():
         assert row["milliseconds"] is None, "on a CPU, ratios only"
     assert by_name["loo"]["unit_peak_bytes"] == by_name[cost.ROWS]["peak_bytes"] > 0
     assert by_name["attnlrp"]["unit_peak_bytes"] == by_name[cost.GRADIENT]["peak_bytes"] > 0
+
+
+def test_the_ratio_is_to_the_unit_and_the_cost_to_the_reference():
+    times = np.array([[6.0, 2.0, 3.0]] * 6)
+    figures = cost.figures(times, on_gpu=True)
+    assert figures["ratio"] == dict.fromkeys(("median", "low", "high"), 3.0)
+    assert figures["cost"] == dict.fromkeys(("median", "low", "high"), 2.0)
+    assert (figures["milliseconds"], figures["turns"]) == (6.0, 6)
+    assert cost.figures(times, on_gpu=False)["milliseconds"] is None
 
 
 # --- the document -----------------------------------------------------------------------------------------------------
