@@ -17,6 +17,7 @@ ARGS ?=
 BIN := .venv/bin
 READY := .venv/installed
 REPORT := build/report
+COSTS := build/bench/cost.json
 TYPED := axioms explainers models reports
 
 # After the install nothing needs the network. With this variable, no library tries to use it.
@@ -78,8 +79,9 @@ peers: $(READY)  ## verify other libraries' explainers: captum, autolrp, shap, z
 	@$(BIN)/pip install --quiet -c constraints.txt --no-deps zennit lxt
 	$(call suite,peers,-m peers)
 
-bench: $(READY)  ## measure the cost of the explainers
+bench: $(READY)  ## measure the cost of the explainers; ARGS="-k bert"; resumes after a kill
 	$(call suite,bench,-m bench)
+	@test ! -e $(COSTS) || $(BIN)/faithcheck report $(COSTS) --md --html
 
 slow: $(READY)  ## the tests that take minutes
 	$(call suite,slow,$(CHECKS) -m slow)

@@ -13,6 +13,9 @@ above its tolerance; or if a correlation changed by more than the threshold. A c
 
 In two alignment documents every explainer counts as one record: measured, or skipped if it refused. Its correlations
 count as above; its other figures count as gaps do.
+
+In two benchmark documents every ratio that both measured is compared: it is slower or faster if it changed beyond both
+intervals. Neither is a regression: benchmarks inform.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from faithcheck.axioms.engine.statuses import Group, Status
-from faithcheck.reports import results
+from faithcheck.reports import benchmark, results
 from faithcheck.reports.pages import wording
 from faithcheck.reports.results import Json, ResultsError
 
@@ -32,6 +35,8 @@ LISTS = {
     "mended": "no longer red",
     "verdicts": "other verdicts, no worse",
     "magnitudes": "magnitudes changed",
+    "slower": "slower, beyond both intervals",
+    "faster": "faster, beyond both intervals",
     "appeared": "new",
     "vanished": "missing now, and skipped before",
     "skips": "reasons for which more is skipped",
@@ -70,7 +75,7 @@ def compare(old: Json, new: Json, threshold: float = THRESHOLD) -> Json:
     """What changed. The docstring of the module defines a regression and a changed magnitude.
 
     Args:
-        old: a document of the suite or of an alignment.
+        old: a document of the suite, of an alignment or of a benchmark.
         new: another document of the same kind.
         threshold: of magnitudes, above 0.
 
@@ -80,10 +85,50 @@ def compare(old: Json, new: Json, threshold: float = THRESHOLD) -> Json:
         ``still_red`` and ``unchanged``, how many records; ``threshold``.
 
     Raises:
-        ResultsError: one document is of the suite, the other of an alignment.
+        ResultsError: the documents are of two kinds.
     """
     if old.get("kind") != new.get("kind"):
-        raise ResultsError("one document is of the suite, the other of faithcheck align: compare two of a kind")
+        kinds = [results.KINDS[document.get("kind")] for document in (old, new)]
+        raise ResultsError(f"one document is of {kinds[0]}, the other of {kinds[1]}: compare two of a kind")
+    compared = _ratios(old, new) if old.get("kind") == results.BENCHMARK else _all_records(old, new, threshold)
+    return {
+        **{name: [] for name in LISTS},
+        "still_red": 0,
+        **compared,
+        "differences": list(_differences(old, new)),
+        "before": _run(old),
+        "now": _run(new),
+        "threshold": threshold,
+    }
+
+
+def is_regression(comparison: Json) -> bool:
+    """Whether the comparison lists a regression, as the docstring of the module defines it."""
+    return bool(comparison["regressions"])
+
+
+# --- ratios of benchmarks --------------------------------------------------------------------------------------------
+
+
+def _ratios(old: Json, new: Json) -> Json:
+    """The ratios that are slower or faster beyond both intervals; what only one document measured is not compared."""
+    before, now = benchmark.ratios(old), benchmark.ratios(new)
+    compared: dict[str, list[Row]] = {"slower": [], "faster": []}
+    both = [name for name in now if name in before]
+    for name in both:
+        row = ("ratio", name, wording.with_interval(before[name]), wording.with_interval(now[name]))
+        if benchmark.slower(before[name], now[name]):
+            compared["slower"].append(row)
+        elif benchmark.slower(now[name], before[name]):
+            compared["faster"].append(row)
+    return {**compared, "unchanged": len(both) - sum(map(len, compared.values()))}
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def _all_records(old: Json, new: Json, threshold: float) -> Json:
+    """The lists of changed records, and how many are ``unchanged`` and ``still_red``."""
     before, now = _records(old), _records(new)
     lists: dict[str, list[Row]] = {name: [] for name in LISTS}
     unchanged = still_red = 0
@@ -100,23 +145,7 @@ def compare(old: Json, new: Json, threshold: float = THRESHOLD) -> Json:
         still_red += is_now.red
         unchanged += not magnitudes
     lists["skips"] = list(_skips(old, new))
-    return {
-        **lists,
-        "differences": list(_differences(old, new)),
-        "before": _run(old),
-        "now": _run(new),
-        "still_red": still_red,
-        "unchanged": unchanged,
-        "threshold": threshold,
-    }
-
-
-def is_regression(comparison: Json) -> bool:
-    """Whether the comparison lists a regression, as the docstring of the module defines it."""
-    return bool(comparison["regressions"])
-
-
-# --- records ---------------------------------------------------------------------------------------------------------
+    return {**lists, "still_red": still_red, "unchanged": unchanged}
 
 
 def _records(document: Json) -> dict[str, ComparedRecord]:
@@ -252,23 +281,23 @@ def _beside(value: object, other: object) -> str:
 
 
 def _conditions(document: Json) -> Json:
-    """The settings and versions of a run, and for an alignment the model and the data."""
-    is_alignment = document.get("kind") == results.ALIGNMENT
+    """The settings and versions of a run, for an alignment the model and the data, for a benchmark the device."""
     names = {
         f"{part} {key}": document.get(part, {}).get(key)
-        for part in ("model", "data")
+        for part in ("model", "data", "device")
         for key in ("name", "fingerprint")
+        if part in document
     }
     settings, versions = (
         {key: value for key, value in document[part].items() if key not in _NOT_COMPARED}
         for part in ("settings", "environment")
     )
     return {
-        **(names if is_alignment else {}),
+        **names,
         **settings,
         "faithcheck": document["faithcheck"],
         **versions,
-        "tests not run": 0 if is_alignment else results.not_run(document),
+        "tests not run": 0 if document.get("kind") else results.not_run(document),
     }
 
 

@@ -19,6 +19,10 @@ from faithcheck.reports.shape import NUMBER, Shape, mismatch
 SCHEMA_VERSION = 2
 ALIGNMENT = "alignment"
 """The ``kind`` of a document of ``faithcheck align``; the document of a run of the suite has no ``kind``."""
+BENCHMARK = "benchmark"
+"""The ``kind`` of a document of ``make bench``."""
+KINDS: dict[str | None, str] = {None: "the suite", ALIGNMENT: "faithcheck align", BENCHMARK: "make bench"}
+"""What writes each kind of document."""
 
 Json: TypeAlias = dict[str, Any]
 
@@ -87,7 +91,7 @@ def load(path: Path) -> Json:
 
 
 def read(path: Path) -> Json:
-    """Read a document of faithcheck: of a run of the suite or of an alignment.
+    """Read a document of faithcheck, of any of the `KINDS`.
 
     Raises:
         ResultsError: the file is missing, is not JSON or is not a document of faithcheck.
@@ -104,6 +108,11 @@ def read(path: Path) -> Json:
         raise ResultsError(f"{path}: not JSON: {error}") from error
     if not isinstance(document, dict) or "schema_version" not in document:
         raise ResultsError(f"{path}: not a results document of faithcheck: write one with pytest --axioms-json=PATH")
+    if document.get("kind") not in [*KINDS]:
+        raise ResultsError(
+            f"{path}: a document of kind {document['kind']!r}, which this faithcheck does not read; it reads those of "
+            + ", ".join(KINDS.values())
+        )
     return document
 
 
@@ -170,9 +179,13 @@ def plain(value: object) -> Any:
     return value if isinstance(value, int) else plain(str(value))
 
 
-def environment() -> Json:
-    """The versions that can change a measured number, and the commit if faithcheck runs from a git clone."""
-    versions = {name: _version(name) for name in _PACKAGES}
+def environment(further: Iterable[str] = ()) -> Json:
+    """The versions that can change a measured number, and the commit if faithcheck runs from a git clone.
+
+    Args:
+        further: packages besides those that faithcheck needs.
+    """
+    versions = {name: _version(name) for name in (*_PACKAGES, *further)}
     return {"python": platform.python_version(), "platform": platform.platform(), **versions, "commit": _commit()}
 
 

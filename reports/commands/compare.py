@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from faithcheck.reports import comparison, results
+from faithcheck.reports import benchmark, comparison, results
 from faithcheck.reports.commands import output
 from faithcheck.reports.pages import alignment, figures
 from faithcheck.reports.pages import comparison as page
@@ -30,7 +30,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def load(path: Path) -> Json:
-    """Read the document of a run of the suite or of an alignment.
+    """Read the document of a run of the suite, of an alignment or of a benchmark.
 
     Raises:
         ResultsError: no such document, or one that this version cannot read. The message names what is wrong in it.
@@ -38,6 +38,8 @@ def load(path: Path) -> Json:
     document = results.read(path)
     if document.get("kind") == results.ALIGNMENT:
         return alignment.check(document, path)
+    if document.get("kind") == results.BENCHMARK:
+        return benchmark.check(document, path)
     for figure in results.check(document, path)["figures"]:
         try:
             figures.check(figure)

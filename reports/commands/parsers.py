@@ -118,7 +118,7 @@ def _add_report(commands: Any) -> None:
         "Make pages from the results document of a run; without --md and --html, print its tables.",
         "example:\n  pytest -m invariance --axioms-json=results.json\n  faithcheck report results.json --md --html\n",
     )
-    meaning = "the JSON of pytest --axioms-json=PATH, of faithcheck check --json or of faithcheck align --json"
+    meaning = "the JSON of pytest --axioms-json=PATH, faithcheck check --json, faithcheck align --json or make bench"
     add_file(add, "results", type=Path, help=meaning)
     add_pages(add)
     meaning = "exit with 1 if the document is red, with 3 if a planned check did not run (default: 0)"
@@ -134,8 +134,8 @@ The exit code is 1 on a regression, which is one of these changes and no other:
   - a record that is red, and was skipped or missing;
   - a record that was not skipped, and is skipped or missing now, whatever its verdict was;
   - a failed test that left no red record, and did not fail before.
-It is 2 for a file that cannot be read or compared, and 0 otherwise. A changed magnitude is listed; it is no
-regression."""
+It is 2 for a file that cannot be read or compared, and 0 otherwise. A changed magnitude is listed, and of two
+benchmarks every ratio that is slower or faster beyond both intervals; neither is a regression."""
 
 
 def _add_compare(commands: Any) -> None:
@@ -147,7 +147,7 @@ def _add_compare(commands: Any) -> None:
         COMPARE,
         "example:\n  faithcheck compare main.json branch.json --md comment.md && echo no regression\n",
     )
-    add_file(add, "old", type=Path, help="the JSON to compare with, of the suite or of faithcheck align")
+    add_file(add, "old", type=Path, help="the JSON to compare with, of the suite, faithcheck align or make bench")
     add_file(add, "new", type=Path, help="the JSON to judge")
     add_file(add, "--md", help="also write Markdown for a pull-request comment (default: NEW.compare.md)", **PAGE)
     meaning = "the largest change of a gap (relative to the larger one) or a correlation that is not listed (default: "

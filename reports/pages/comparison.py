@@ -23,6 +23,7 @@ def headline(comparison: Json) -> str:
     labels = {"mended": "no longer red", "verdicts": "with another verdict", "appeared": "new", "vanished": "missing"}
     parts += [f"{len(comparison[name])} {label}" for name, label in labels.items() if comparison[name]]
     parts += [f"{magnitudes} magnitude{'s' if magnitudes != 1 else ''} changed"] if magnitudes else []
+    parts += [f"{len(comparison[name])} {name}" for name in ("slower", "faster") if comparison[name]]
     parts += [f"{comparison['unchanged']} unchanged"]
     parts += [f"{comparison['still_red']} still red"] if comparison["still_red"] else []
     return ", ".join(parts)

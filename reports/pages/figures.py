@@ -11,7 +11,7 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from faithcheck.reports.results import Json
@@ -87,13 +87,16 @@ def to_svg(figure: Json) -> str:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # ignore the user's own style
         matplotlib.rcParams.update({**_STYLE, "svg.hashsalt": figure["title"]})
-        canvas = Figure(figsize=(max(4 * columns, 6.4), 3.3 * rows + 0.5), layout="constrained")
+        width = max(4 * columns, 6.4)
+        legend_columns = _legend_columns(labels, width)
+        legend_rows = math.ceil(len(labels) / legend_columns)
+        canvas = Figure(figsize=(width, 3.3 * rows + 0.25 + 0.25 * legend_rows), layout="constrained")
         handles: dict[str, Any] = {}
         for i, panel in enumerate(panels):
             for label, artist in _draw(panel, canvas.add_subplot(rows, columns, i + 1), styles):
                 handles.setdefault(label, artist)
         entries = [_text(label) for label in handles]
-        canvas.legend(list(handles.values()), entries, loc="outside lower center", ncols=min(len(entries), 7))
+        canvas.legend(list(handles.values()), entries, loc="outside lower center", ncols=legend_columns)
         buffer = io.StringIO()
         # No date and no addresses, which would change from run to run.
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -123,6 +126,12 @@ def _draw(panel: Json, axes: Any, styles: dict[str, Json]) -> Iterator[tuple[str
         dashes = "--" if line.get("dashed") else "-"
         (artist,) = axes.plot(line["x"], [_number(y) for y in line["y"]], dashes, **styles[line["label"]])
         yield line["label"], artist
+
+
+def _legend_columns(labels: Collection[str], width: float) -> int:
+    """How many columns of these labels fit a width in inches, at 14 characters an inch: at most seven."""
+    characters = max(map(len, labels)) + 9.5  # the line's marker, and the space between columns
+    return max(1, min(len(labels), 7, int(14 * width / characters)))
 
 
 def _named(line: Json) -> str:

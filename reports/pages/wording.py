@@ -37,6 +37,11 @@ def number(value: object, digits: int = 2) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+def with_interval(figure: Json) -> str:
+    """A median and its interval: ``1.27 [1.24, 1.31]``."""
+    return f"{number(figure['median'], 3)} [{number(figure['low'], 3)}, {number(figure['high'], 3)}]"
+
+
 def correlation(value: object) -> str:
     """A correlation with its sign and three decimals."""
     return f"{value:+.3f}" if isinstance(value, float | int) and not isinstance(value, bool) else number(value)

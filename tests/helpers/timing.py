@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from faithcheck.reports.benchmark import half_width, interval
+
 
 def milliseconds(function, device):
-    """How long one call takes; on a GPU by CUDA events."""
+    """How long one call takes; on a GPU by CUDA events, after all work before it."""
     if device.type != "cuda":
         start = time.perf_counter()
         function()
         return 1e3 * (time.perf_counter() - start)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    function()
-    end.record()
-    torch.cuda.synchronize()
+    with torch.cuda.device(device):  # events are recorded on the current device
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        function()
+        end.record()
+        torch.cuda.synchronize()
     return start.elapsed_time(end)
 
 
@@ -26,3 +33,62 @@ def in_turn(functions, device, turns):
     """Milliseconds ``(turns, functions)``, one call of each a turn, after one turn to warm up."""
     times = [[milliseconds(function, device) for function in functions] for _ in range(turns + 1)]
     return np.array(times[1:])
+
+
+FEWEST = 6  # turns: 1 − 2 · 2⁻⁶ > 95 %, so that the median has an interval
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop: every interval is ``within`` this part of its ratio, or after so many turns, or seconds.
+
+    The seconds stop nothing of fewer than `FEWEST` turns.
+    """
+
+    within: float = 0.05
+    turns: int = 400
+    seconds: float = 30.0
+
+
+def until_precise(
+    calls: Mapping[str, Sequence[Callable[[], object]]],
+    device: torch.device,
+    limits: Limits,
+    seed: int,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, np.ndarray]:
+    """Milliseconds of each call and its units, in turn, until the ratios to the first unit are precise.
+
+    A turn is a call and its units, one right after the other in an order drawn anew, so that a slow moment slows all of
+    them. The next turn is that of the name that has taken the least time. Whoever is precise has no further turn.
+
+    Args:
+        calls: by name a function and its units, all of which were called before, to warm up.
+        device: where they run.
+        limits: see there.
+        seed: of the order.
+        clock: seconds, for the limit.
+
+    Returns:
+        By name ``(turns, functions)``.
+    """
+    times: dict[str, list[list[float]]] = {name: [] for name in calls}
+    spent, start, random_order = dict.fromkeys(calls, 0.0), clock(), random.Random(seed)
+    while spent:
+        name = min(spent, key=lambda name: spent[name])
+        order = random_order.sample(range(len(calls[name])), len(calls[name]))
+        taken = {i: milliseconds(calls[name][i], device) for i in order}
+        times[name].append([taken[i] for i in sorted(taken)])
+        spent[name] += sum(taken.values())
+        if is_precise(times[name], limits) or len(times[name]) == limits.turns:
+            del spent[name]
+        if clock() - start > limits.seconds:
+            spent = {name: already for name, already in spent.items() if len(times[name]) < FEWEST}
+    return {name: np.array(of) for name, of in times.items()}
+
+
+def is_precise(times: list[list[float]], limits: Limits) -> bool:
+    """Whether the ratio of the first to the second of these times ``(turns, functions)`` has a narrow interval."""
+    of = np.array(times)
+    width = half_width(interval(of[:, 0] / of[:, 1]))
+    return width is not None and width <= limits.within

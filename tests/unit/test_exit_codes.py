@@ -13,7 +13,7 @@ from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.output_path import check_writable
 from faithcheck.reports.results import ResultsError
 from faithcheck.reports.shape import mismatch
-from faithcheck.tests.helpers.documents import alignment, document, record
+from faithcheck.tests.helpers.documents import alignment, benchmark, document, record
 
 MISSING = object()
 WRONG = (MISSING, None, "\ud800\x1b[31m")
@@ -21,6 +21,7 @@ SUITE = document([record("inconclusive", detail={"control gap": 0.5, "symbolic g
 DOCUMENTS = {
     "suite": SUITE | {"failures": [{"id": "test", "message": "message"}], "figures": []},
     "alignment": alignment(loo=(1.0, 0.8), attnlrp=(0.5, 0.4), mine="no rule"),
+    "benchmark": benchmark(),
 }
 
 
@@ -77,7 +78,7 @@ def test_a_damaged_document_is_refused_or_shown(kind, wrong, tmp_path):
         ('{"schema_version": NaN}', "NaN is no finite number"),
         ('{"schema_version": 1e999}', "1e999 is no finite number"),
         ('{"schema_version": ' + "9" * 5000 + "}", "a whole number of 5000 digits"),
-        ('{"schema_version": {}, "kind": []}', "schema version {}"),
+        ('{"schema_version": {}, "kind": []}', "a document of kind []"),
         ("\ufeff{}", "not JSON"),
     ],
 )

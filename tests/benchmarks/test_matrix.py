@@ -1,0 +1,100 @@
+"""The matrix of costs: every explainer at many sizes of four shapes, and its agreement with Leave-One-Out.
+
+Calls are measured in turn until their ratios are precise, see `until_precise`. Each point is in the benchmark document,
+build/bench/cost.json, when its test ends: a run that was stopped resumes. `make bench` makes the pages of the document.
+A document of other code, versions or settings is kept beside it, for ``faithcheck compare``.
+"""
+
+import json
+from dataclasses import asdict
+from functools import partial
+
+import pytest
+import torch
+
+import faithcheck.explainers
+import faithcheck.models
+from faithcheck.axioms.alignment.run_key import sources
+from faithcheck.explainers.protocol import input_gradient
+from faithcheck.models.data.texts import load_texts
+from faithcheck.reports import alignment_request, results
+from faithcheck.reports.alignment_request import AlignRequest
+from faithcheck.tests.helpers import cost, timing
+from faithcheck.tests.helpers.kept_document import KeptDocument
+
+pytestmark = pytest.mark.bench
+
+LIMITS = timing.Limits()
+TEXTS = {"short": (60, 1), "long": (12, 6)}  # texts for the agreement with Leave-One-Out, and sentences in each
+
+
+@pytest.fixture(scope="module")
+def kept(settings, pytestconfig):
+    """The document of an earlier run of the same code and settings, or an empty one."""
+    settled = {
+        "faithcheck": results.version(),
+        "environment": results.environment(cost.LIBRARIES),
+        "settings": {
+            **{"seed": settings.seed, "dtype": "float32", "device": str(settings.device)},
+            **{"threads": torch.get_num_threads(), **asdict(LIMITS), "middle": asdict(middle(settings.device))},
+        },
+        "device": cost.about_device(settings.device),
+    }
+    code = sources(faithcheck.explainers, faithcheck.models, alignment_request, timing, cost)
+    return KeptDocument(pytestconfig.rootpath / "build" / "bench" / "cost.json", settled, code)
+
+
+def middle(device):
+    return cost.MIDDLE["cuda" if device.type == "cuda" else "cpu"]
+
+
+@pytest.mark.parametrize("point", cost.POINTS, ids=lambda point: "-".join(map(str, point)))
+def test_cost(point, kept, settings):
+    shape, dimension, factor = point
+    size = cost.size_of(middle(settings.device), dimension, factor)
+    if kept.has_point(shape, asdict(size)):
+        pytest.skip(f"measured already: {kept.path}")
+    model, case = cost.build(shape, size, settings.seed, settings.device)
+    reference = partial(input_gradient, *cost.build(shape, middle(settings.device), settings.seed, settings.device))
+    rows = cost.measured_rows(model, case, cost.explainers(), reference, LIMITS, settings.seed)
+    state = cost.state_of_device(settings.device)
+    kept.add_point({"shape": shape, **asdict(size), "state": state, "rows": rows})
+    assert [row["why"] for row in rows if row["explainer"] in ("attnlrp", "loo")] == ["", ""]
+
+
+@pytest.mark.parametrize("texts", TEXTS)
+def test_cost_and_agreement_with_loo(texts, kept, settings):
+    """On the project's own model and sentences: r with LOO of every explainer, and its cost on the median text."""
+    count, joined = TEXTS[texts]
+    data = f"{count} texts of {joined} of its sentences"
+    if kept.has_agreement(data):
+        pytest.skip(f"measured already: {kept.path}")
+    chosen = cost.explainers()
+    names = [name for name in chosen if "not installed" not in getattr(chosen[name], "origin", "")]
+    request = AlignRequest(
+        data=str(joined_sentences(kept.path.with_name(f"{texts}.jsonl"), count, joined)),
+        explainer=names,
+        chunk=10**6,  # one step: no curve is asked for
+        device=str(settings.device),
+        seed=settings.seed,
+        cache=kept.path.parent / "alignment",
+    )
+    alignment = alignment_request.measure(request)
+    prepared = alignment_request.prepare(request)
+    case = prepared.model.case([sorted(prepared.examples, key=len)[count // 2]])
+    measured = {one.name: one for one in alignment_request.choose_explainers(names, prepared.setup)}
+    reference = partial(input_gradient, prepared.model, case)
+    rows = cost.measured_rows(prepared.model, case, {**chosen, **measured}, reference, LIMITS, settings.seed)
+    r = {row["name"]: row["figures"]["pearson_no_special"] for row in alignment["explainers"]}
+    undefined = {**dict.fromkeys(("mean", "low", "high")), "n": 0}
+    about = {"model": alignment["model"]["name"], "data": data, "removal": alignment["settings"]["removal"]}
+    with_r = [{**row, "r": r.get(row["explainer"], undefined)} for row in rows]
+    kept.add_agreement({**about, "length": case.shape[1], "rows": with_r})
+
+
+def joined_sentences(path, count, joined):
+    """Save so many texts of so many of the project's own sentences each."""
+    sentences = load_texts("own", count * joined).texts
+    texts = [" ".join(sentences[i * joined : (i + 1) * joined]) for i in range(count)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return path

@@ -1,0 +1,192 @@
+"""The cost of explainers at one point of the matrix of `make bench`: shapes, units, rows of the benchmark document."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from faithcheck.axioms.engine.error_text import message_text
+from faithcheck.axioms.engine.peak_memory import peak_memory
+from faithcheck.explainers.builtin import builtin_explainers
+from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.peers import every_peer
+from faithcheck.explainers.protocol import Unsupported, display_label, input_gradient
+from faithcheck.models.architectures.architecture import HEADS, random_weights
+from faithcheck.models.architectures.base_models import ARCHITECTURES
+from faithcheck.models.case import Case
+from faithcheck.reports.benchmark import interval
+from faithcheck.tests.helpers.timing import until_precise
+
+GRADIENT = "forward + backward"
+ROWS = "forward of n + 1 rows"
+PERTURBATION = {"loo", "budgeted_loo", "captum_feature_ablation"}
+"""The explainers that run the model once for each feature: their unit is `ROWS`."""
+LIBRARIES = ("captum", "autolrp", "zennit", "lxt")
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size of model and case: features an example, examples, layers, coordinates a feature."""
+
+    length: int
+    batch: int
+    depth: int
+    width: int
+
+
+MIDDLE = {"cpu": Size(64, 1, 4, 128), "cuda": Size(256, 4, 6, 384)}
+PATCH = 16  # pixels, the side of a ViT's grey patch
+SHAPES = ("bert", "gpt2", "llama", "vit")
+FACTORS = {"length": (0.25, 0.5, 2), "batch": (2, 4), "depth": (0.5, 2), "width": (0.5, 2)}
+POINTS = [
+    (shape, dimension, factor)
+    for shape in SHAPES
+    for dimension, factors in {"middle": (1,), **FACTORS}.items()
+    for factor in factors
+]
+"""Every shape at the middle point, and with one dimension multiplied by a factor."""
+
+
+def size_of(middle: Size, dimension: str, factor: float) -> Size:
+    """The size with one dimension multiplied."""
+    return Size(**{name: int(value * (factor if name == dimension else 1)) for name, value in asdict(middle).items()})
+
+
+def build(shape: str, size: Size, seed: int, device: torch.device) -> tuple[torch.nn.Module, Case]:
+    """A model of this shape with random weights, which times do not depend on, and a case of random features."""
+    model = random_weights(partial(ARCHITECTURES[shape].small, **configuration(shape, size)))(
+        seed, torch.float32, device
+    )
+    generator = torch.Generator().manual_seed(seed)
+    coordinates = PATCH**2 if shape == "vit" else size.width
+    inputs = torch.randn(size.batch, size.length, coordinates, generator=generator).to(device)
+    mask = {} if shape == "vit" else {"attention_mask": torch.ones(inputs.shape[:2], dtype=torch.int64, device=device)}
+    target = torch.zeros(size.batch, dtype=torch.int64, device=device)
+    return model, Case(inputs, target, torch.zeros_like(inputs), forward_arguments=mask)
+
+
+def configuration(shape: str, size: Size) -> dict[str, object]:
+    """The options of the shape's small model; a feed-forward layer is four times as wide."""
+    wide = {"hidden_size": size.width, "num_hidden_layers": size.depth, "intermediate_size": 4 * size.width}
+    match shape:
+        case "gpt2":
+            return {"n_embd": size.width, "n_layer": size.depth, "n_positions": size.length}
+        case "vit":
+            image = (PATCH * HEADS, PATCH * size.length // HEADS)
+            return {**wide, "image_size": image, "patch_size": PATCH}
+        case _:
+            return {**wide, "max_position_embeddings": size.length}
+
+
+def explainers() -> dict[str, object]:
+    """Every built-in explainer, and those of other libraries, installed or not."""
+    peers = {peer.name: peer for peer in every_peer() if peer.distribution in LIBRARIES}
+    return {**builtin_explainers(), **peers}
+
+
+@torch.no_grad()
+def forward_of_rows(model: torch.nn.Module, case: Case, at_once: int = LeaveOneOut.max_tokens) -> None:
+    """What LOO costs a model without an explainer: n + 1 rows an example, in passes of as many features as LOO's."""
+    batch, features = case.shape
+    rows = torch.arange(batch, device=case.inputs.device).repeat(features + 1)
+    for part in rows.split(max(1, at_once // features)):
+        case.select(part).run(model)
+
+
+def why_not(call: Callable[[], object]) -> str:
+    """Call once, to warm up; the reason why the explainer cannot be measured, or ``""``."""
+    try:
+        call()
+    except (Unsupported, ImportError) as refusal:
+        return message_text(refusal)
+    except Exception as error:  # a library may raise anything
+        return f"{type(error).__name__}: {message_text(error)}"
+    return ""
+
+
+def measured_rows(model, case, chosen, reference, limits, seed) -> list[dict]:
+    """A row of the benchmark document for each plain pass and each explainer.
+
+    Args:
+        model: the model.
+        case: the case.
+        chosen: explainers by name.
+        reference: a function, the plain pass in whose units costs are given.
+        limits: of the turns.
+        seed: of the order in a turn.
+    """
+    plain = {GRADIENT: partial(input_gradient, model, case), ROWS: partial(forward_of_rows, model, case)}
+    calls = plain | {name: partial(explainer.attribute, model, case) for name, explainer in chosen.items()}
+    unit_of = {name: name if name in plain else ROWS if name in PERTURBATION else GRADIENT for name in calls}
+    device = case.inputs.device
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an explainer's warnings are about its numbers, not about its cost
+        for warm_up in (reference, *plain.values()):
+            warm_up()
+        reasons = {name: why_not(call) for name, call in calls.items()}
+        able = {name: (call, plain[unit_of[name]], reference) for name, call in calls.items() if not reasons[name]}
+        times = until_precise(able, device, limits, seed)
+        peaks = {name: peak_memory(calls[name], device, model) for name in able}
+    return [
+        {
+            "explainer": name,
+            "label": display_label(chosen[name]) if name in chosen else name,
+            "origin": getattr(chosen.get(name), "origin", ""),
+            "unit": unit_of[name],
+            "why": reasons[name],
+            **figures(times.get(name), on_gpu=device.type == "cuda"),
+            "peak_bytes": peaks.get(name),
+            "unit_peak_bytes": peaks[unit_of[name]],
+        }
+        for name in calls
+    ]
+
+
+def figures(times: np.ndarray | None, *, on_gpu: bool) -> dict:
+    """The ratio to the unit, the cost in the reference, and on a GPU milliseconds.
+
+    Args:
+        times: of the explainer, its unit and the reference, ``(turns, 3)``; None if it was not measured.
+        on_gpu: whether to give milliseconds; on a CPU there are ratios only.
+    """
+    if times is None:
+        none = dict.fromkeys(("median", "low", "high"))
+        return {"turns": 0, "ratio": none, "cost": none, "milliseconds": None}
+    own, unit, reference = times.T
+    return {
+        "turns": len(times),
+        "ratio": interval(own / unit),
+        "cost": interval(own / reference),
+        "milliseconds": float(np.median(own)) if on_gpu else None,
+    }
+
+
+def about_device(device: torch.device) -> dict:
+    """The device's name and memory."""
+    if device.type != "cuda":
+        return {"name": platform.processor() or platform.machine(), "memory_bytes": None}
+    return {
+        "name": torch.cuda.get_device_name(device),
+        "memory_bytes": torch.cuda.get_device_properties(device).total_memory,
+    }
+
+
+def state_of_device(device: torch.device) -> dict:
+    """The clock of a GPU in MHz and its power in watts, or why they are unknown."""
+    state = {"clock_mhz": None, "power_watts": None, "unknown": ""}
+    if device.type != "cuda":
+        return state
+    try:
+        return {
+            **state,
+            "clock_mhz": torch.cuda.clock_rate(device),
+            "power_watts": torch.cuda.power_draw(device) / 1e3,
+        }
+    except Exception as error:  # NVML's errors have a base class that is not importable without it
+        return {**state, "unknown": f"Clock and power are unknown: {message_text(error)}"}
