@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import lru_cache
+from inspect import currentframe
 from typing import Any
 
 import torch
@@ -26,13 +27,15 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 
 from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
-from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
-from faithcheck.explainers.lrp.operations import operation_name
+from faithcheck.explainers.lrp.operation_call import HOLDING_NO_TENSOR, OperationCall, Rule, tensors_with_relevance
+from faithcheck.explainers.lrp.operations import Trait, operation_name, operations, operations_with
 from faithcheck.explainers.lrp.rules.norms import layer_norm_rule
 from faithcheck.explainers.lrp.rules_met import record_rules
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
+
+ONE_VALUE = operations_with(Trait.ONE_VALUE)
 
 
 class Propagation(TorchFunctionMode):
@@ -51,7 +54,8 @@ class Propagation(TorchFunctionMode):
         self.visible: set[Any] = set()  # the autograd nodes of all results that this mode has seen
         self.calls: Counter[str] = Counter()
         self.model: nn.Module | None = None
-        self.modules: list[nn.Module] = []  # the modules whose forward pass is running, the innermost last
+        self.module_keys: tuple[str, ...] = ()  # the rules' classes of modules
+        self.with_hooks: set[nn.Module] | None = None  # the model's modules of these classes; None: hooks are global
         self.module_operation: nn.Module | None = None  # the running module that is treated as one operation
 
     def __torch_function__(
@@ -61,25 +65,29 @@ class Propagation(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
         if self.module_operation is not None:
-            return func(*args, **kwargs)
-        args, kwargs = self._without_parameters(args), self._without_parameters(kwargs) if kwargs else {}
-        operands = tensors_with_relevance((args, kwargs))
+            return func(*args, **(kwargs or {}))
+        operands: list[Tensor] = []
+        args = self._without_parameters(args, operands)
+        kwargs = self._without_parameters(kwargs, operands) if kwargs else {}
         if not operands:
             return func(*args, **kwargs)
         name = operation_name(func)
         self.refuse_hidden(operands, name)
         call = self._call(name, func, args, kwargs)
+        call.operands = operands
         rule = self.rules.get(name)
         if rule is None:
             result = call.value()
             if tensors_with_relevance(result):
                 raise call.unsupported("no rule for this operation")
             return result
+        if name in ONE_VALUE:
+            self.find_unregistered()
         result = self.apply_rule(rule, call)
         # setitem returns None, and writes to its operand.
-        self.visible.update([x.grad_fn for x in tensors_with_relevance(args if result is None else result)])
+        for x in tensors_with_relevance(args if result is None else result):
+            self.visible.add(x.grad_fn)
         return result
 
     def apply_rule(self, rule: Rule, call: OperationCall) -> Any:
@@ -112,9 +120,9 @@ class Propagation(TorchFunctionMode):
 
     def where(self) -> str:
         """The module whose forward pass is running, by the name that the model has for it."""
-        if not self.modules or self.model is None:
+        running = next(running_modules(), None)
+        if running is None or self.model is None:
             return "the model"
-        running = self.modules[-1]
         name = next((name for name, module in self.model.named_modules() if module is running), "")
         return f"{name or 'the model'} ({type(running).__name__})"
 
@@ -123,32 +131,50 @@ class Propagation(TorchFunctionMode):
         self.calls[name] += 1
         return OperationCall(name, operation, args, kwargs, self.epsilon, self.where, number, self.signed)
 
-    def _without_parameters(self, values: Any) -> Any:
-        """The values, with every leaf except the explained inputs detached: weights carry no relevance."""
+    def _without_parameters(self, values: Any, operands: list[Tensor]) -> Any:
+        """The values, with every leaf except the explained inputs detached: weights carry no relevance.
+
+        Adds the tensors that carry relevance to ``operands``. One walk does both: it is done for every operation.
+        """
+        if isinstance(values, Tensor):
+            if not values.requires_grad:
+                return values
+            if values.is_leaf and values is not self.point:
+                return self.detach_parameter(values)
+            operands.append(values)
+            return values
         kind = type(values)
+        if kind in HOLDING_NO_TENSOR:
+            return values
         if kind is tuple or kind is list:
-            return kind([self._without_parameters(value) for value in values])
+            return kind([self._without_parameters(value, operands) for value in values])
         if kind is dict:
-            return {name: self._without_parameters(value) for name, value in values.items()}
-        if isinstance(values, Tensor) and values.requires_grad and values.is_leaf and values is not self.point:
-            return values.detach()
+            return {name: self._without_parameters(value, operands) for name, value in values.items()}
+        operands += tensors_with_relevance(values)
         return values
 
-    @contextmanager
-    def tracking_modules(self, model: nn.Module) -> Iterator[None]:
-        """Track which module runs, for messages and for modules treated as one operation, by global hooks."""
-        self.model = model
-        keys = [key for key in self.rules if key[0] == "*" or key[0].isupper()]
+    def detach_parameter(self, parameter: Tensor) -> Tensor:
+        """A parameter as a constant. Subclasses record it here."""
+        return parameter.detach()
 
-        @cache
-        def key_of(kind: str) -> str | None:
-            return next((key for key in keys if fnmatchcase(kind, key)), None)
+    @contextmanager
+    def treating_modules_as_operations(self, model: nn.Module, unregistered: bool = False) -> Iterator[None]:
+        """Treat each module of a class with a rule as one operation, by hooks that are removed at the end.
+
+        Args:
+            model: the model that runs.
+            unregistered: whether the model may call such modules without listing them among its own. They are found by
+                global hooks only, which take 5 % of a plain forward and backward pass of a short text.
+        """
+        keys = tuple(key for key in self.rules if key[0] == "*" or key[0].isupper())
+        self.model, self.module_keys = model, keys
+        unregistered = unregistered or not operations().keys() >= set(keys)  # `find_unregistered` knows those alone
+        self.with_hooks = None if unregistered else {m for m in model.modules() if key_of_module(type(m), keys)}
 
         def enter(module: nn.Module, args: Any) -> Any:
-            self.modules.append(module)
             if (
                 self.module_operation is None
-                and (key := key_of(type(module).__name__))
+                and (key := key_of_module(type(module), keys))
                 and (operands := tensors_with_relevance(args))
             ):
                 self.refuse_hidden(operands, key)
@@ -158,7 +184,7 @@ class Propagation(TorchFunctionMode):
 
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
             result = output
-            key = key_of(type(module).__name__)
+            key = key_of_module(type(module), keys)
             if module is self.module_operation and key:
                 result = self.apply_rule(self.rules[key], self._call(key, lambda *_: output, args, {}))
                 self.visible.update([x.grad_fn for x in tensors_with_relevance(result)])
@@ -166,15 +192,51 @@ class Propagation(TorchFunctionMode):
             elif self.module_operation is None and key and tensors_with_relevance(output):
                 # torch's hooks receive the positional arguments only.
                 raise Unsupported(f"{self.where()}: no rule for a call with keyword arguments alone")
-            self.modules.pop()
             return result
 
-        handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
+        handles: list[Any] = []
         try:
+            if self.with_hooks is None:
+                handles += [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
+            for module in self.with_hooks or ():
+                handles.append(module.register_forward_pre_hook(enter))
+                handles.append(module.register_forward_hook(leave, prepend=True))
             yield
         finally:
             for handle in handles:
                 handle.remove()
+
+    def find_unregistered(self) -> None:
+        """Raise an error if a module with a rule runs that has no hooks.
+
+        It is called for functions of one value: all modules with a declared rule compute one, such as tanh or a root.
+        """
+        if self.with_hooks is not None and self.module_keys:
+            for module in running_modules():
+                if module not in self.with_hooks and key_of_module(type(module), self.module_keys):
+                    raise UnregisteredModule
+
+
+class UnregisteredModule(Exception):
+    """The model calls a module with a rule that is not among its own modules, such as one made in the forward pass."""
+
+
+@lru_cache(maxsize=256)
+def key_of_module(kind: type[nn.Module], keys: tuple[str, ...]) -> str | None:
+    """The first of these keys that fits a class of modules."""
+    return next((key for key in keys if fnmatchcase(kind.__name__, key)), None)
+
+
+def running_modules() -> Iterator[nn.Module]:
+    """The modules whose forward pass is running, the innermost first, by the Python stack.
+
+    Hooks on every module would tell the same, but take 5 % of a plain forward and backward pass of a short text.
+    """
+    frame = currentframe()
+    while frame is not None:
+        if frame.f_code is nn.Module._call_impl.__code__:
+            yield frame.f_locals["self"]
+        frame = frame.f_back
 
 
 @dataclass(frozen=True)
@@ -251,11 +313,18 @@ class LRP:
         Raises:
             Unsupported: see `attribute`.
         """
-        point = case.inputs.detach().clone().requires_grad_()
-        propagation = mode(self.rules, self.epsilon, point, self.signed)
-        with propagation.tracking_modules(model), propagation:
-            # Copied under the mode: a model may write to its input, and autograd forbids writes to a leaf.
-            output = replace(case, inputs=point.clone()).run(model)
+
+        def run(unregistered: bool) -> tuple[Propagation, Tensor]:
+            point = case.inputs.detach().clone().requires_grad_()
+            propagation = mode(self.rules, self.epsilon, point, self.signed)
+            with propagation.treating_modules_as_operations(model, unregistered), propagation:
+                # Copied under the mode: a model may write to its input, and autograd forbids writes to a leaf.
+                return propagation, replace(case, inputs=point.clone()).run(model)
+
+        try:
+            propagation, output = run(unregistered=False)
+        except UnregisteredModule:
+            propagation, output = run(unregistered=True)
         record_rules(name for name in propagation.calls if name in self.rules)
         propagation.refuse_hidden(tensors_with_relevance(output), "the output")
         if not tensors_with_relevance(output):

@@ -43,6 +43,15 @@ def modified(x: Tensor, value: Tensor, gradient: Callable[[Tensor], Tensor]) -> 
     return result
 
 
+def scale_gradient(x: Tensor, share: float) -> Tensor:
+    """The same tensor, with its gradient multiplied by a number."""
+    if share == 1:
+        return x
+    alias = x.view_as(x)
+    alias.register_hook(lambda gradient: gradient * share)  # type: ignore[no-untyped-call]
+    return alias
+
+
 def epsilon_over(z: Tensor, epsilon: float) -> Tensor:
     """ε/z, rounded once, so that it is exactly −parts at the pole z = −ε/parts."""
     return torch.full_like(z.detach(), epsilon).div_(z.detach())

@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from transformers.activations import NewGELUActivation
 
-from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP, Unsupported
+from faithcheck.explainers import CPLRP, LRP, AttnLRP, EpsilonLRP, Unsupported
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.cplrp import CP_LRP
 from faithcheck.explainers.lrp.engine import Propagation
@@ -55,8 +57,10 @@ def test_epsilon_rule_of_a_convolution(epsilon):
 
 
 @both_forms
-def test_bilinear_rule(epsilon):
-    a, v, relevance = torch.randn(3, 4), torch.randn(4, 2), torch.randn(3, 2)
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(3, 4, 2), (7, 2, 5)], ids=["small result", "large result"])
+def test_bilinear_rule(epsilon, rows, inner, columns):
+    """The ½ stands at the result; if that is larger than the operands together, at the operands."""
+    a, v, relevance = torch.randn(rows, inner), torch.randn(inner, columns), torch.randn(rows, columns)
     actual = relevance_of(torch.matmul, a, v, relevance=relevance, epsilon=epsilon)
     for got, expected in zip(actual, oracles.bilinear(a, v, relevance, epsilon), strict=True):
         torch.testing.assert_close(got, expected, **CLOSE)
@@ -287,6 +291,19 @@ def test_epsilon_lrp_refuses_attention():
         EpsilonLRP().attribute(Wrapped(lambda x: torch.softmax(x, -1)), case)
     with pytest.raises(Unsupported, match=r"mul in inner .*no rule for a product"):
         EpsilonLRP().attribute(Wrapped(lambda x: x * x), case)
+
+
+def test_a_module_that_the_model_does_not_list_is_treated_as_one_operation():
+    """Some models make the activation anew in each forward pass."""
+    x = torch.randn(2, 3)
+    case = Case(x, torch.zeros(2, dtype=torch.long), torch.zeros_like(x))
+    listed = nn.Sequential(NewGELUActivation())
+    expected = AttnLRP().attribute(listed, case)
+    torch.testing.assert_close(AttnLRP().attribute(Wrapped(lambda x: NewGELUActivation()(x)), case), expected, **CLOSE)
+    by_operations = LRP("by operations", {name: rule for name, rule in ATTNLRP.items() if name[0].islower()})
+    assert (by_operations.attribute(listed, case) - expected).abs().max() > 0.01
+    assert not _global_forward_hooks
+    assert not _global_forward_pre_hooks
 
 
 def test_an_operation_without_relevance_needs_no_rule():

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from faithcheck.explainers.lrp.modified_gradient import scale_gradient
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule
 from faithcheck.explainers.lrp.operations import Trait, declare
 from faithcheck.explainers.lrp.rules.activations import identity_rule
@@ -33,7 +34,18 @@ def bilinear_rule(call: OperationCall) -> Tensor:
         raise call.unsupported(
             f"no rule for a product of {operands} operands that carry relevance; multiply two by two"
         )
+    if operands == 2 and call.epsilon == 0 and not call.recorded and is_larger_than_operands(call):
+        # S Vᵀ and Aᵀ S are linear in S: ½ at A and V is ½ at O, and for the logits of a long text there is less of it.
+        return call.with_operands([scale_gradient(x, 1 / 2) for x in call.operands_with_relevance()]).value()
     return call.stabilised(call.value(), parts=operands)
+
+
+def is_larger_than_operands(call: OperationCall) -> bool:
+    """Whether the result of a matrix product is larger than its two operands together, as attention logits can be."""
+    if call.name not in ("matmul", "bmm", "mm"):
+        return False
+    a, b = call.operands_with_relevance()
+    return a.dim() > 1 and b.dim() > 1 and min(a.shape[-2], b.shape[-1]) > 2 * a.shape[-1]
 
 
 def product_rule(call: OperationCall) -> Any:

@@ -20,8 +20,7 @@ def second_operand_constant_rule(call):
     operands = call.operands_with_relevance()
     if len(operands) < 2:
         return bilinear_rule(call)
-    arguments = [x if x is not operands[1] else x.detach() for x in call.args]
-    return bilinear_rule(type(call)(**{**vars(call), "args": tuple(arguments)}))
+    return bilinear_rule(call.with_operands([operands[0], operands[1].detach()]))
 
 
 def all_to_both_rule(call):
@@ -189,16 +188,16 @@ ATTNLRP = [
         "attnlrp",
         "the mean left out of LayerNorm",
         f"{NORMS}:layer_norm_rule",
-        "(scaled - scaled.mean(axes, keepdim=True))",
-        "scaled.clone()",
+        "at_operands[0]",
+        "(at_value if gamma is None else at_value * gamma) * inverse_sigma",
         "x/σ, not (x − mean)/σ",
     ),
     _line(
         "attnlrp",
         "γ left out of LayerNorm",
         f"{NORMS}:layer_norm_rule",
-        "at_value if gamma is None else at_value * gamma",
-        "at_value",
+        "inverse_sigma, gamma, beta, at_x",
+        "inverse_sigma, None, None, at_x",
         "the weight",
     ),
     _line(
