@@ -13,7 +13,7 @@ constants, for relevance as for any gradient.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -68,8 +68,8 @@ class Propagation(TorchFunctionMode):
         if self.module_operation is not None:
             return func(*args, **(kwargs or {}))
         operands: list[Tensor] = []
-        args = self._without_parameters(args, operands)
-        kwargs = self._without_parameters(kwargs, operands) if kwargs else {}
+        args = tuple(self._without_parameters(args, operands))
+        kwargs = dict(zip(kwargs, self._without_parameters(kwargs.values(), operands), strict=True)) if kwargs else {}
         if not operands:
             return func(*args, **kwargs)
         name = operation_name(func)
@@ -86,8 +86,7 @@ class Propagation(TorchFunctionMode):
             self.find_unregistered()
         result = self.apply_rule(rule, call)
         # setitem returns None, and writes to its operand.
-        for x in tensors_with_relevance(args if result is None else result):
-            self.visible.add(x.grad_fn)
+        self.make_visible(args if result is None else result)
         return result
 
     def apply_rule(self, rule: Rule, call: OperationCall) -> Any:
@@ -113,6 +112,11 @@ class Propagation(TorchFunctionMode):
                     "requires grad: write it in plain torch operations, or detach the constant"
                 )
 
+    def make_visible(self, result: Any) -> None:
+        """Note that this mode has seen the operation which computed these tensors."""
+        for x in tensors_with_relevance(result):
+            self.visible.add(x.grad_fn)
+
     def apply_steps(self, steps: Callable[[], Tensor]) -> Tensor:
         """Compute an operation by several operations, each by its own rule."""
         with self:
@@ -131,27 +135,28 @@ class Propagation(TorchFunctionMode):
         self.calls[name] += 1
         return OperationCall(name, operation, args, kwargs, self.epsilon, self.where, number, self.signed)
 
-    def _without_parameters(self, values: Any, operands: list[Tensor]) -> Any:
+    def _without_parameters(self, values: Iterable[Any], operands: list[Tensor]) -> list[Any]:
         """The values, with every leaf except the explained inputs detached: weights carry no relevance.
 
-        Adds the tensors that carry relevance to ``operands``. One walk does both: it is done for every operation.
+        Adds the tensors that carry relevance to ``operands``. One loop does both: it runs for every operation.
         """
-        if isinstance(values, Tensor):
-            if not values.requires_grad:
-                return values
-            if values.is_leaf and values is not self.point:
-                return self.detach_parameter(values)
-            operands.append(values)
-            return values
-        kind = type(values)
-        if kind in HOLDING_NO_TENSOR:
-            return values
-        if kind is tuple or kind is list:
-            return kind([self._without_parameters(value, operands) for value in values])
-        if kind is dict:
-            return {name: self._without_parameters(value, operands) for name, value in values.items()}
-        operands += tensors_with_relevance(values)
-        return values
+        constant = []
+        for value in values:
+            if isinstance(value, Tensor):
+                if not value.requires_grad:
+                    pass
+                elif value.is_leaf and value is not self.point:
+                    value = self.detach_parameter(value)
+                else:
+                    operands.append(value)
+            elif (kind := type(value)) is tuple or kind is list:
+                value = kind(self._without_parameters(value, operands))
+            elif kind is dict:
+                value = dict(zip(value, self._without_parameters(value.values(), operands), strict=True))
+            elif kind not in HOLDING_NO_TENSOR:
+                operands += tensors_with_relevance(value)
+            constant.append(value)
+        return constant
 
     def detach_parameter(self, parameter: Tensor) -> Tensor:
         """A parameter as a constant. Subclasses record it here."""
@@ -169,12 +174,14 @@ class Propagation(TorchFunctionMode):
         keys = tuple(key for key in self.rules if key[0] == "*" or key[0].isupper())
         self.model, self.module_keys = model, keys
         unregistered = unregistered or not operations().keys() >= set(keys)  # `find_unregistered` knows those alone
-        self.with_hooks = None if unregistered else {m for m in model.modules() if key_of_module(type(m), keys)}
+        self.with_hooks = (
+            None if unregistered else {m for m in model.modules() if key_of_module(type(m).__name__, keys)}
+        )
 
         def enter(module: nn.Module, args: Any) -> Any:
             if (
                 self.module_operation is None
-                and (key := key_of_module(type(module), keys))
+                and (key := key_of_module(type(module).__name__, keys))
                 and (operands := tensors_with_relevance(args))
             ):
                 self.refuse_hidden(operands, key)
@@ -184,10 +191,10 @@ class Propagation(TorchFunctionMode):
 
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
             result = output
-            key = key_of_module(type(module), keys)
+            key = key_of_module(type(module).__name__, keys)
             if module is self.module_operation and key:
                 result = self.apply_rule(self.rules[key], self._call(key, lambda *_: output, args, {}))
-                self.visible.update([x.grad_fn for x in tensors_with_relevance(result)])
+                self.make_visible(result)
                 self.module_operation = None
             elif self.module_operation is None and key and tensors_with_relevance(output):
                 # torch's hooks receive the positional arguments only.
@@ -213,7 +220,7 @@ class Propagation(TorchFunctionMode):
         """
         if self.with_hooks is not None and self.module_keys:
             for module in running_modules():
-                if module not in self.with_hooks and key_of_module(type(module), self.module_keys):
+                if module not in self.with_hooks and key_of_module(type(module).__name__, self.module_keys):
                     raise UnregisteredModule
 
 
@@ -222,9 +229,9 @@ class UnregisteredModule(Exception):
 
 
 @lru_cache(maxsize=256)
-def key_of_module(kind: type[nn.Module], keys: tuple[str, ...]) -> str | None:
-    """The first of these keys that fits a class of modules."""
-    return next((key for key in keys if fnmatchcase(kind.__name__, key)), None)
+def key_of_module(kind: str, keys: tuple[str, ...]) -> str | None:
+    """The first of these keys that fits the name of a class of modules."""
+    return next((key for key in keys if fnmatchcase(kind, key)), None)
 
 
 def running_modules() -> Iterator[nn.Module]:

@@ -36,7 +36,8 @@ def bilinear_rule(call: OperationCall) -> Tensor:
         )
     if operands == 2 and call.epsilon == 0 and not call.recorded and is_larger_than_operands(call):
         # S Vᵀ and Aᵀ S are linear in S: ½ at A and V is ½ at O, and for the logits of a long text there is less of it.
-        return call.with_operands([scale_gradient(x, 1 / 2) for x in call.operands_with_relevance()]).value()
+        halved: Tensor = call.with_operands([scale_gradient(x, 1 / 2) for x in call.operands_with_relevance()]).value()
+        return halved
     return call.stabilised(call.value(), parts=operands)
 
 
