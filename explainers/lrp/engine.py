@@ -169,7 +169,7 @@ class Propagation(TorchFunctionMode):
         Args:
             model: the model that runs.
             unregistered: whether the model may call such modules without listing them among its own. They are found by
-                global hooks only, which take 5 % of a plain forward and backward pass of a short text.
+                global hooks only, which take 7 % of a plain forward and backward pass of 16 tokens.
         """
         keys = tuple(key for key in self.rules if key[0] == "*" or key[0].isupper())
         self.model, self.module_keys = model, keys
@@ -237,7 +237,7 @@ def key_of_module(kind: str, keys: tuple[str, ...]) -> str | None:
 def running_modules() -> Iterator[nn.Module]:
     """The modules whose forward pass is running, the innermost first, by the Python stack.
 
-    Hooks on every module would tell the same, but take 5 % of a plain forward and backward pass of a short text.
+    Hooks on every module would tell the same, but take 7 % of a plain forward and backward pass of 16 tokens.
     """
     frame = currentframe()
     while frame is not None:
