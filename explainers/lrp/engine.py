@@ -13,11 +13,11 @@ constants, for relevance as for any gradient.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from inspect import currentframe
 from typing import Any
 
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from faithcheck.explainers.last_layer import all_modules, following_last_layer, row_sparse_linear
 from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
 from faithcheck.explainers.lrp.operation_call import HOLDING_NO_TENSOR, OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.operations import Trait, operation_name, operations, operations_with
@@ -53,6 +54,9 @@ class Propagation(TorchFunctionMode):
         self.rules, self.epsilon, self.point, self.signed = rules, epsilon, point, signed
         self.visible: set[Any] = set()  # the autograd nodes of all results that this mode has seen
         self.calls: Counter[str] = Counter()
+        self.in_last_layer = False  # see `RowSparsePropagation`
+        self.calls_every_rule = epsilon > 0  # a `plain_gradient` is one in the limit alone
+        self._known: dict[Any, tuple[str, Rule | None, int]] = {}  # see `_look_up`
         self.model: nn.Module | None = None
         self.module_keys: tuple[str, ...] = ()  # the rules' classes of modules
         self.with_hooks: set[nn.Module] | None = None  # the model's modules of these classes; None: hooks are global
@@ -68,25 +72,48 @@ class Propagation(TorchFunctionMode):
         if self.module_operation is not None:
             return func(*args, **(kwargs or {}))
         operands: list[Tensor] = []
-        args = tuple(self._without_parameters(args, operands))
-        kwargs = dict(zip(kwargs, self._without_parameters(kwargs.values(), operands), strict=True)) if kwargs else {}
+        args = self._without_parameters(args, operands)
+        if kwargs:
+            kwargs = dict(zip(kwargs, self._without_parameters((*kwargs.values(),), operands), strict=True))
         if not operands:
-            return func(*args, **kwargs)
-        name = operation_name(func)
+            return func(*args, **(kwargs or {}))
+        name, rule, operands_of_plain_gradient = self._known.get(func) or self._look_up(func)
         self.refuse_hidden(operands, name)
-        call = self._call(name, func, args, kwargs)
-        call.operands = operands
+        if self.in_last_layer and name == "linear":
+            func = row_sparse_linear
+        if len(operands) > operands_of_plain_gradient:
+            call = self._call(name, func, args, kwargs or {})
+            call.operands = operands
+            return self.by_rule(rule, call)
+        self.calls[name] += 1
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        self.make_visible(args if result is None else result)
+        return result
+
+    def _look_up(self, func: Callable[..., Any]) -> tuple[str, Rule | None, int]:
+        """An operation's name and rule, and up to how many operands the rule is the `plain_gradient`."""
+        name = operation_name(func)
         rule = self.rules.get(name)
+        plain = 0 if self.calls_every_rule or name in ONE_VALUE else getattr(rule, "operands_of_plain_gradient", 0)
+        self._known[func] = name, rule, plain
+        return self._known[func]
+
+    def by_rule(self, rule: Rule | None, call: OperationCall) -> Any:
+        """The value of an operation by its rule; that of an operation without a rule, such as a shape, as it is.
+
+        Raises:
+            Unsupported: there is no rule, and the value carries relevance.
+        """
         if rule is None:
             result = call.value()
             if tensors_with_relevance(result):
                 raise call.unsupported("no rule for this operation")
             return result
-        if name in ONE_VALUE:
+        if call.name in ONE_VALUE:
             self.find_unregistered()
         result = self.apply_rule(rule, call)
         # setitem returns None, and writes to its operand.
-        self.make_visible(args if result is None else result)
+        self.make_visible(call.args if result is None else result)
         return result
 
     def apply_rule(self, rule: Rule, call: OperationCall) -> Any:
@@ -114,11 +141,17 @@ class Propagation(TorchFunctionMode):
 
     def make_visible(self, result: Any) -> None:
         """Note that this mode has seen the operation which computed these tensors."""
+        if isinstance(result, Tensor):  # written out: it runs for every operation
+            if result.requires_grad:
+                self.visible.add(result.grad_fn)
+            return
         for x in tensors_with_relevance(result):
             self.visible.add(x.grad_fn)
 
     def apply_steps(self, steps: Callable[[], Tensor]) -> Tensor:
         """Compute an operation by several operations, each by its own rule."""
+        if self.module_operation is not None:
+            raise TypeError(f"{self.where()}: the rule of a class of modules must return the module's value")
         with self:
             return steps()
 
@@ -135,28 +168,30 @@ class Propagation(TorchFunctionMode):
         self.calls[name] += 1
         return OperationCall(name, operation, args, kwargs, self.epsilon, self.where, number, self.signed)
 
-    def _without_parameters(self, values: Iterable[Any], operands: list[Tensor]) -> list[Any]:
+    def _without_parameters(self, values: tuple[Any, ...], operands: list[Tensor]) -> tuple[Any, ...]:
         """The values, with every leaf except the explained inputs detached: weights carry no relevance.
 
         Adds the tensors that carry relevance to ``operands``. One loop does both: it runs for every operation.
         """
-        constant = []
-        for value in values:
+        constants: dict[int, Any] = {}
+        for place, value in enumerate(values):
             if isinstance(value, Tensor):
-                if not value.requires_grad:
-                    pass
-                elif value.is_leaf and value is not self.point:
-                    value = self.detach_parameter(value)
-                else:
-                    operands.append(value)
-            elif (kind := type(value)) is tuple or kind is list:
-                value = kind(self._without_parameters(value, operands))
+                if value.requires_grad:
+                    if value.is_leaf and value is not self.point:
+                        constants[place] = self.detach_parameter(value)
+                    else:
+                        operands.append(value)
+            elif (kind := type(value)) in HOLDING_NO_TENSOR:
+                pass
+            elif kind is tuple or kind is list:
+                constants[place] = kind(self._without_parameters((*value,), operands))
             elif kind is dict:
-                value = dict(zip(value, self._without_parameters(value.values(), operands), strict=True))
-            elif kind not in HOLDING_NO_TENSOR:
+                constants[place] = dict(zip(value, self._without_parameters((*value.values(),), operands), strict=True))
+            else:
                 operands += tensors_with_relevance(value)
-            constant.append(value)
-        return constant
+        if not constants:
+            return values
+        return tuple([constants.get(place, value) for place, value in enumerate(values)])
 
     def detach_parameter(self, parameter: Tensor) -> Tensor:
         """A parameter as a constant. Subclasses record it here."""
@@ -175,31 +210,36 @@ class Propagation(TorchFunctionMode):
         self.model, self.module_keys = model, keys
         unregistered = unregistered or not operations().keys() >= set(keys)  # `find_unregistered` knows those alone
         self.with_hooks = (
-            None if unregistered else {m for m in model.modules() if key_of_module(type(m).__name__, keys)}
+            None if unregistered else {m for m in all_modules(model) if key_of_module(type(m).__name__, keys)}
         )
 
+        # torch runs hooks under the mode, which is there for the operations of the model alone.
         def enter(module: nn.Module, args: Any) -> Any:
-            if (
-                self.module_operation is None
-                and (key := key_of_module(type(module).__name__, keys))
-                and (operands := tensors_with_relevance(args))
-            ):
+            key = key_of_module(type(module).__name__, keys)
+            if self.module_operation is not None or key is None:
+                return None
+            with torch._C.DisableTorchFunction():
+                operands = tensors_with_relevance(args)
+                if not operands:
+                    return None
                 self.refuse_hidden(operands, key)
                 self.module_operation = module
                 return self.wrap_inputs(args)
-            return None
 
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
-            result = output
             key = key_of_module(type(module).__name__, keys)
-            if module is self.module_operation and key:
-                result = self.apply_rule(self.rules[key], self._call(key, lambda *_: output, args, {}))
-                self.make_visible(result)
-                self.module_operation = None
-            elif self.module_operation is None and key and tensors_with_relevance(output):
-                # torch's hooks receive the positional arguments only.
-                raise Unsupported(f"{self.where()}: no rule for a call with keyword arguments alone")
-            return result
+            if key is None or self.module_operation not in (None, module):
+                return output
+            with torch._C.DisableTorchFunction():
+                if self.module_operation is module:
+                    result = self.apply_rule(self.rules[key], self._call(key, lambda *_: output, args, {}))
+                    self.make_visible(result)
+                    self.module_operation = None
+                    return result
+                if tensors_with_relevance(output):
+                    # torch's hooks receive the positional arguments only.
+                    raise Unsupported(f"{self.where()}: no rule for a call with keyword arguments alone")
+                return output
 
         handles: list[Any] = []
         try:
@@ -222,6 +262,20 @@ class Propagation(TorchFunctionMode):
             for module in running_modules():
                 if module not in self.with_hooks and key_of_module(type(module).__name__, self.module_keys):
                     raise UnregisteredModule
+
+
+class RowSparsePropagation(Propagation):
+    """A `Propagation` for one backward pass, which skips the rows of the last layer that have no gradient.
+
+    It looks at values, so that several backward passes cannot be batched. Arguments as there.
+    """
+
+    @contextmanager
+    def treating_modules_as_operations(self, model: nn.Module, unregistered: bool = False) -> Iterator[None]:
+        """As `Propagation` does; also follows the last layer."""
+        enter, leave = (partial(setattr, self, "in_last_layer", running) for running in (True, False))
+        with following_last_layer(model, enter, leave), super().treating_modules_as_operations(model, unregistered):
+            yield
 
 
 class UnregisteredModule(Exception):
@@ -298,7 +352,7 @@ class LRP:
             ZeroDivisionError: the stabiliser has no sign, and a denominator z + ε, or 2z + ε of a product, is 0; names
                 the operation and the module.
         """
-        propagation, output = self.propagate(model, case)
+        propagation, output = self.propagate(model, case, RowSparsePropagation)
         (gradient,) = torch.autograd.grad(output.sum(), propagation.point)
         return per_feature(case.inputs * gradient)
 

@@ -41,6 +41,7 @@ class LedgerRecorder(Propagation):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.calls_every_rule = True
         self.operations: list[RecordedOperation] = []
         self.gradients: Gradients = {}
         self._producers: dict[Any, int | None] = {}  # autograd node → number of the operation; None: the inputs

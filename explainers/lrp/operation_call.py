@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import is_
@@ -123,3 +124,20 @@ class OperationCall:
 Rule: TypeAlias = Callable[[OperationCall], Any]
 """A rule returns the operation's value with a modified gradient. Or it returns a function without arguments that
 computes the value in several operations: the engine then applies each operation's own rule."""
+
+
+def plain_gradient(operands: int) -> Callable[[Rule], Rule]:
+    """Declare that a rule is the plain gradient in the limit ε → 0 if at most so many operands carry relevance.
+
+    Then the rule returns the operation's own value and refuses nothing, so that the engine need not call it.
+    """
+
+    def declared(rule: Rule) -> Rule:
+        rule.operands_of_plain_gradient = operands  # type: ignore[attr-defined]
+        return rule
+
+    return declared
+
+
+ANY_NUMBER = sys.maxsize
+"""For `plain_gradient`: any number of operands."""

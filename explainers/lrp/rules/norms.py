@@ -11,23 +11,18 @@ from faithcheck.explainers.lrp.operations import Trait, declare
 from faithcheck.explainers.lrp.rules.activations import identity_rule
 from faithcheck.explainers.lrp.rules.linear_maps import linear_rule, refuse_several_operands
 
-layer_norm_backward = torch.ops.aten.native_layer_norm_backward.default
-
 
 def layer_norm_rule(call: OperationCall) -> Tensor:
     """LayerNorm as the linear map (x − mean x)/σ ⊙ γ + β with σ held constant (Ali et al. 2022), then Eq. 1."""
     refuse_several_operands(call)
     x, shape = call.argument(0, "input"), call.argument(1, "normalized_shape")
     gamma, beta = call.argument(2, "weight"), call.argument(3, "bias")
-    value, mean, inverse_sigma = torch.native_layer_norm(x.detach(), shape, gamma, beta, call.argument(4, "eps", 1e-5))
+    value, _, inverse_sigma = torch.native_layer_norm(x.detach(), shape, gamma, beta, call.argument(4, "eps", 1e-5))
+    axes = tuple(range(-len(shape), 0))
 
     def gradient(at_value: Tensor) -> Tensor:
-        # γ ⊙ gradient, less its mean, over σ. torch's own backward pass has one more term, −x̂ mean(x̂ ⊙ γ ⊙ gradient),
-        # the derivative of 1/σ. At x̂ = 0 it vanishes.
-        x, mean_of_x, at_x = torch.zeros_like(value), torch.zeros_like(mean), [True, False, False]
-        at_operands = layer_norm_backward(at_value, x, shape, mean_of_x, inverse_sigma, gamma, beta, at_x)
-        result: Tensor = at_operands[0]
-        return result
+        scaled = at_value if gamma is None else at_value * gamma
+        return (scaled - scaled.mean(axes, keepdim=True)).mul_(inverse_sigma)
 
     return call.stabilised(modified(x, value, gradient))
 
