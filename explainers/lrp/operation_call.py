@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import is_
 from types import EllipsisType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -126,13 +126,16 @@ Rule: TypeAlias = Callable[[OperationCall], Any]
 computes the value in several operations: the engine then applies each operation's own rule."""
 
 
-def plain_gradient(operands: int) -> Callable[[Rule], Rule]:
+SomeRule = TypeVar("SomeRule", bound=Rule)
+
+
+def plain_gradient(operands: int) -> Callable[[SomeRule], SomeRule]:
     """Declare that a rule is the plain gradient in the limit ε → 0 if at most so many operands carry relevance.
 
     Then the rule returns the operation's own value and refuses nothing, so that the engine need not call it.
     """
 
-    def declared(rule: Rule) -> Rule:
+    def declared(rule: SomeRule) -> SomeRule:
         rule.operands_of_plain_gradient = operands  # type: ignore[attr-defined]
         return rule
 

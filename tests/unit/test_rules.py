@@ -284,6 +284,38 @@ def test_an_operation_without_a_rule_is_named(operation, named):
         AttnLRP().attribute(Wrapped(operation), case)
 
 
+class CallingEveryRule(Propagation):
+    """Also calls the rules that are declared as the plain gradient."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.calls_every_rule = True
+
+
+@pytest.mark.parametrize("rules", [ATTNLRP, CP_LRP, EPSILON_LRP], ids=["attnlrp", "cplrp", "epsilon_lrp"])
+def test_a_rule_that_is_declared_as_the_plain_gradient_is_the_plain_gradient(rules):
+    """One operation for each declared rule; attention weights with products of data only where a rule allows them."""
+    w, bias, keys = torch.randn(3, 3), torch.randn(3), torch.randn(3, 3)
+
+    def inner(x):
+        y = F.linear(x, w, bias) + x.flip(-1)
+        if "softmax" in rules:
+            y = y * torch.softmax(y @ y.mT, -1).sum(-1, keepdim=True)
+        return (y @ keys) * bias / 3 + y.mean(0)
+
+    x = torch.randn(2, 3)
+    case, called = Case(x, torch.zeros(2, dtype=torch.long), torch.zeros_like(x)), []
+    counted = {name: lambda call, rule=rule: called.append(rule) or rule(call) for name, rule in rules.items()}
+    maps = []
+    for table, mode in ((rules, Propagation), (rules, CallingEveryRule), (counted, Propagation)):
+        propagation, output = LRP("by a mode", table).propagate(Wrapped(inner), case, mode)
+        maps.append(torch.autograd.grad(output.sum(), propagation.point)[0])
+    assert torch.equal(maps[0], maps[1])
+    assert torch.equal(maps[0], maps[2])
+    declared = {rule for rule in called if hasattr(rule, "operands_of_plain_gradient")}
+    assert len(declared) >= 4, "the model meets the declared rules"
+
+
 def test_epsilon_lrp_refuses_attention():
     x = torch.randn(2, 3)
     case = Case(x, torch.zeros(2, dtype=torch.long), torch.zeros_like(x))
