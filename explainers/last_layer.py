@@ -18,7 +18,7 @@ MANY_ROWS = 32
 
 
 def all_modules(model: nn.Module) -> list[nn.Module]:
-    """The model and its submodules, each once, in the order of `nn.Module.modules`, which takes four times as long."""
+    """The model and its submodules, each once, in the order of `nn.Module.modules`, whose recursion is slow."""
     found: dict[nn.Module, None] = {}
     pending: list[nn.Module | None] = [model]
     while pending:
@@ -51,7 +51,7 @@ def following_last_layer(model: nn.Module, enter: Callable[[], None], leave: Cal
 class RowSparseLinear(torch.autograd.Function):
     """A linear map whose backward pass skips rows with a zero gradient: in the last layer, most rows but one.
 
-    The zeros of the other rows would take about a twentieth of a plain forward and backward pass.
+    What that gains stands in docs/cost.md.
     """
 
     @staticmethod
