@@ -9,7 +9,9 @@ for k ≠ i, and A_i becomes 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from faithcheck.explainers.attention_observer import AttentionObserver
 from faithcheck.explainers.gates import gate_effects
 from faithcheck.explainers.gates.gate_effects import EffectKind, GateEffectCollector, at_least_float32, without_own_row
+from faithcheck.explainers.last_layer import following_last_layer, row_sparse_linear
 from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.rules.dropout import dropout_rule
 from faithcheck.explainers.protocol import Unsupported
@@ -46,8 +49,18 @@ class GatedAttention(AttentionObserver):
         self.gated_weights: list[Tensor] = []
         self._collector = GateEffectCollector()
 
+    @contextmanager
+    def skipping_rows(self, model: nn.Module) -> Iterator[None]:
+        """Within the block, the backward pass skips the rows of the model's last layer that have no gradient."""
+        others = self.operations
+        enter, leave = (partial(setattr, self, "operations", names) for names in (others | {"linear"}, others))
+        with following_last_layer(model, enter, leave):
+            yield
+
     def compute(self, call: OperationCall) -> Any:
         """See `AttentionObserver.compute`; refuses dropout in train mode, which is random."""
+        if call.name == "linear":
+            return row_sparse_linear(*call.args, **call.kwargs)
         return dropout_rule(call) if call.name == "dropout" else super().compute(call)
 
     def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
@@ -55,7 +68,7 @@ class GatedAttention(AttentionObserver):
         # The backward pass computes the gradient at the logits anyway, and long texts reuse it. It is of no use if
         # the gated weights are not A, or the dtype is narrow. For short texts, computing it twice is as fast.
         reuse = bool(self.weights) and logits.requires_grad and self.removed is None
-        reuse &= logits.element_size() >= 4 and logits[0].numel() >= gate_effects.BATCH_ENTRIES
+        reuse &= logits.element_size() >= 4 and logits.numel() >= len(logits) * gate_effects.BATCH_ENTRIES
         if reuse:
             logits = logits.view_as(logits)  # a private view: other readers of the logits would add to their gradient
         attention, weights = self.remove_features(logits, softmax)
@@ -156,7 +169,8 @@ def attention_gate_effects(
     Returns:
         The effects, ``(batch, features)``, and the explained output, ``(batch,)``.
     """
-    with GatedAttention(case, removed, strength) as attention:
+    attention = GatedAttention(case, removed, strength)
+    with attention.skipping_rows(model), attention:
         output = select_target(case.run(model), case.target)
     (by_layer,) = attention.effects(output, kind)
     effects = by_layer.sum(0)

@@ -97,7 +97,7 @@ class GateEffectCollector:
 
         def at_weights(gradient: Tensor) -> None:
             if not len(self.readout_rows):  # the backward pass begins with the last layer
-                size = gradient.abs().amax(-1)
+                size = torch.maximum(gradient.amax(-1), -gradient.amin(-1))  # a copy of |gradient| takes longer
                 self.readout_rows = rows_with_gradient(size.flatten(1, -2).amax(1) if size.dim() > 2 else size)
             if has_logits:
                 self.pending[layer] = attention, gradient

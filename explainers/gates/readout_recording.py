@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.gates.attention_gates import GatedAttention
@@ -82,7 +81,6 @@ class LayerRecorder(GatedAttention):
         layers: the recorded layers, in order.
         after_layers: modules after the last layer that keep the shape of the hidden states, each with its output.
         has_long_text: whether an example is a long text.
-        in_last_layer: whether the last layer is running.
     """
 
     operations = GatedAttention.operations | operations_with(Trait.MATRIX_PRODUCT)
@@ -92,14 +90,9 @@ class LayerRecorder(GatedAttention):
         self.layers: list[RecordedLayer] = []
         self.after_layers: list[tuple[nn.Module, Tensor]] = []
         self.has_long_text = bool(is_long_text(case).any())
-        self.in_last_layer = False
-        if self.has_long_text:
-            self.operations = self.operations | {"linear"}
 
     def compute(self, call: OperationCall) -> Any:
         """See `AttentionObserver.compute`; records matrix products of data."""
-        if call.name == "linear":
-            return self.linear(call)
         factors = matrix_product_of_data(call)
         result = super().compute(call)
         if self.layers and factors:
@@ -109,13 +102,6 @@ class LayerRecorder(GatedAttention):
             product.detach(at_output)
             layer.products.append(product)
         return result
-
-    def linear(self, call: OperationCall) -> Any:
-        """A linear map; in the last layer a `RowSparseLinear`, unless its parameters are computed."""
-        values, *parameters = (call.argument(i, name) for i, name in enumerate(("input", "weight", "bias")))
-        if self.in_last_layer and all(x is None or x.is_leaf for x in parameters):
-            return RowSparseLinear.apply(values, *parameters)  # type: ignore[no-untyped-call]
-        return call.value()
 
     def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
         """See `AttentionObserver.attend`; the product before gave the logits, and the next one gives the output."""
@@ -134,7 +120,6 @@ class LayerRecorder(GatedAttention):
                 raise Unsupported(f"{type(module).__name__}: expected the hidden states as its first argument")
             self.layers.append(RecordedLayer(module, args[1:], kwargs, args[0].detach()))
             self.after_layers = []
-            self.in_last_layer = module is last
 
         def after_layer(module: nn.Module, args: Any, output: Any) -> None:
             layer, states = self.layers[-1], hidden_states(output)
@@ -142,7 +127,6 @@ class LayerRecorder(GatedAttention):
             layer.ends_in_layer_norm = (
                 states.grad_fn is not None and states.grad_fn.name() == "NativeLayerNormBackward0"
             )
-            self.in_last_layer = False
 
         def after_other_module(module: nn.Module, args: Any, output: Any) -> None:
             states = self.last_states if self.layers else None
@@ -150,7 +134,6 @@ class LayerRecorder(GatedAttention):
                 self.after_layers.append((module, output))
 
         layers = dict.fromkeys(transformer_layers(model))
-        last = next(reversed(layers), None)
         handles: list[Any] = []
         try:
             for layer in layers:
@@ -159,7 +142,8 @@ class LayerRecorder(GatedAttention):
                     layer.register_forward_hook(after_layer),
                 ]
             handles += [module.register_forward_hook(after_other_module) for module in modules_outside(model, layers)]
-            yield
+            with self.skipping_rows(model):
+                yield
         finally:
             for handle in handles:
                 handle.remove()
@@ -168,28 +152,6 @@ class LayerRecorder(GatedAttention):
     def last_states(self) -> Tensor | None:
         """The last hidden states, ``(batch, positions, width)``, after a final norm; None within a layer."""
         return self.after_layers[-1][1] if self.after_layers else self.layers[-1].output
-
-
-class RowSparseLinear(torch.autograd.Function):
-    """A linear map whose backward pass skips rows with a zero gradient: in the last layer, all rows but one.
-
-    For a long text, the zeros of the other rows would take about a twentieth of a plain forward and backward pass.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The linear map, ``(…, rows, inputs)`` to ``(…, rows, outputs)``."""
-        ctx.save_for_backward(weight)
-        return nn.functional.linear(values, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        """The gradient at the values; none at weight and bias, which are not asked for."""
-        (weight,) = ctx.saved_tensors
-        at_values = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
-        rows = gradient.any(-1)
-        at_values[rows] = gradient[rows] @ weight.to(gradient)
-        return at_values, None, None
 
 
 def modules_outside(module: nn.Module, layers: Collection[nn.Module]) -> Iterator[nn.Module]:

@@ -51,6 +51,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from math import isfinite
 from operator import mul
 from typing import Any
 
@@ -61,7 +62,7 @@ from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.blockwise_expectations import EXPECTED
 from faithcheck.explainers.lrp.engine import LRP, Propagation
-from faithcheck.explainers.lrp.modified_gradient import modified
+from faithcheck.explainers.lrp.modified_gradient import modified, scale_gradient
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.lrp.provenance import (
@@ -221,21 +222,12 @@ def product_of_functions(functions: list[FunctionOfRoot]) -> FunctionOfRoot:
     return replace(functions[0], of=lambda x: reduce(mul, (function.of(x) for function in functions)), power=power)
 
 
-def scale_gradient(x: Tensor, share: float) -> Tensor:
-    """The same tensor, with its gradient multiplied by a number."""
-    if share == 1:
-        return x
-    alias = x.view_as(x)
-    alias.register_hook(lambda gradient: gradient * share)  # type: ignore[no-untyped-call]
-    return alias
-
-
 def from_zero(call: OperationCall, function: FunctionOfRoot, value: Tensor) -> Tensor:
     """The value, with the gradient (φ(x) − φ(0))/x at its root; φ′(0) at x = 0; φ(x)/x if φ(0) is infinite."""
     root = function.root.detach()
     start = torch.as_tensor(function.of(root.new_zeros(())))
     slope = (value.detach() - torch.where(start.isfinite(), start, 0)) / root
-    if not slope.sum().isfinite() and (zero := root == 0).any():
+    if not isfinite(slope.sum()) and (zero := root == 0).any():
         point = root.clone().requires_grad_()
         (derivative,) = torch.autograd.grad(function.of(point).sum(), point)
         if not derivative[zero].isfinite().all():

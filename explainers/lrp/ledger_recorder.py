@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from faithcheck.explainers.lrp.engine import Propagation
+from faithcheck.explainers.lrp.engine import Propagation, running_modules
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.recorded_operation import (
     HELD,
@@ -41,6 +41,7 @@ class LedgerRecorder(Propagation):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.calls_every_rule = True
         self.operations: list[RecordedOperation] = []
         self.gradients: Gradients = {}
         self._producers: dict[Any, int | None] = {}  # autograd node → number of the operation; None: the inputs
@@ -59,11 +60,11 @@ class LedgerRecorder(Propagation):
         return result
 
     @contextmanager
-    def tracking_modules(self, model: nn.Module) -> Iterator[None]:
-        """See `Propagation.tracking_modules`; also learns the names of the model's modules, parameters and buffers."""
+    def treating_modules_as_operations(self, model: nn.Module, unregistered: bool = False) -> Iterator[None]:
+        """As `Propagation` does; also learns the names of the model's modules, parameters and buffers."""
         parts = (*model.named_modules(), *model.named_parameters(), *model.named_buffers())
         self._names = {id(part): name.removesuffix(".weight") for name, part in parts}
-        with super().tracking_modules(model):
+        with super().treating_modules_as_operations(model, unregistered):
             yield
 
     def wrap_inputs(self, args: Any) -> Any:
@@ -80,7 +81,8 @@ class LedgerRecorder(Propagation):
             return super().apply_rule(rule, call)
         target = call.args[0] if self.module_operation is None and writes_in_place(call) else None
         if self.module_operation is None:  # the inputs of a module were wrapped when it was entered
-            call = replace(call, args=self.wrap_inputs(call.args), kwargs=self.wrap_inputs(call.kwargs))
+            args, kwargs = self.wrap_inputs(call.args), self.wrap_inputs(call.kwargs)
+            call = replace(call, args=args, kwargs=kwargs, recorded=True)
         recorded, computed = self._recorded(rule, call), call
         if target is not None:  # the rule writes to a copy, which then overwrites the target
             self._copy_recorded_views_of(target)
@@ -119,7 +121,7 @@ class LedgerRecorder(Propagation):
     def _recorded(self, rule: Rule, call: OperationCall) -> RecordedOperation:
         leaves, structure = tree_flatten((call.args, call.kwargs))
         detached = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        module = self._names.get(id(self.modules[-1]), "") if self.modules else ""
+        module = self._names.get(id(next(running_modules(), None)), "")
         own = call.operation if self.module_operation is None else self.module_operation
         return RecordedOperation(call, rule, module, own, detached, structure)
 
@@ -192,11 +194,11 @@ class LedgerRecorder(Propagation):
 
     # --- the names of constants ---
 
-    def _without_parameters(self, values: Any) -> Any:
-        result = super()._without_parameters(values)
-        if isinstance(values, Tensor) and result is not values:
-            self._constants[id(result)] = (result, self._constant_names(values))
-        return result
+    def detach_parameter(self, parameter: Tensor) -> Tensor:
+        """See `Propagation.detach_parameter`; the constant keeps the parameter's name."""
+        constant = super().detach_parameter(parameter)
+        self._constants[id(constant)] = (constant, self._constant_names(parameter))
+        return constant
 
     def _trace_constants(self, result: Any, arguments: Any) -> None:
         """Name new constants after the parameters and buffers they are made of, or after the module that made them."""

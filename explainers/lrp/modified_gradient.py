@@ -43,6 +43,15 @@ def modified(x: Tensor, value: Tensor, gradient: Callable[[Tensor], Tensor]) -> 
     return result
 
 
+def scale_gradient(x: Tensor, share: float) -> Tensor:
+    """The same tensor, with its gradient multiplied by a number."""
+    if share == 1:
+        return x
+    alias = x.view_as(x)
+    alias.register_hook(lambda gradient: gradient * share)  # type: ignore[no-untyped-call]
+    return alias
+
+
 def epsilon_over(z: Tensor, epsilon: float) -> Tensor:
     """ε/z, rounded once, so that it is exactly −parts at the pole z = −ε/parts."""
     return torch.full_like(z.detach(), epsilon).div_(z.detach())
@@ -53,13 +62,13 @@ def stabilised(z: Tensor, epsilon: float, parts: int = 1, signed: bool = True) -
 
     Without the sign, the gradient is scaled by z / (parts·z + ε), which has a pole at z = −ε/parts.
     """
-    if not z.requires_grad:  # computed under no_grad
+    if (epsilon == 0 and parts == 1) or not z.requires_grad:  # without a gradient: computed under no_grad
         return z
     if epsilon > 0:
         # parts + ε/|z| is finite at z = ±∞ (a masked logit), and infinite at z = 0, where relevance stops.
         ratio = z.detach().abs().reciprocal_().mul_(epsilon) if signed else epsilon_over(z, epsilon)
         denominator = ratio.add_(parts)
         z.register_hook(lambda gradient: gradient / denominator)  # type: ignore[no-untyped-call]
-    elif parts != 1:
+    else:
         z.register_hook(lambda gradient: gradient / parts)  # type: ignore[no-untyped-call]
     return z

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from faithcheck.explainers.last_layer import outermost_layers
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.operation_call import OperationCall, tensors_with_relevance
@@ -53,7 +54,7 @@ def transformer_layers(model: nn.Module) -> list[nn.Module]:
     Raises:
         Unsupported: the model has no `nn.ModuleList`.
     """
-    layers = next((module for module in model.modules() if isinstance(module, nn.ModuleList)), None)
+    layers = outermost_layers(model)
     if layers is None:
         raise Unsupported(
             f"{type(model).__name__} has no nn.ModuleList of layers: bypass one set of layers at a time with "

@@ -14,6 +14,8 @@ from transformers import BertConfig, BertForSequenceClassification
 from faithcheck.axioms.alignment.defaults import MAX_TOKENS
 from faithcheck.axioms.alignment.evaluate import batches
 from faithcheck.explainers import CPLRP, AttnLRP
+from faithcheck.explainers.gates.mask_gate import MaskGate
+from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.lrp.softmax_bypass import (
@@ -72,6 +74,7 @@ def sentence(model, tokens, settings):
 
 def test_one_attribution_against_forward_and_backward(minilm, settings, table):
     explainers = {"AttnLRP": AttnLRP(), "AttnLRP, ε = 1e-6": AttnLRP(1e-6), "CP-LRP": CPLRP()}
+    explainers |= {"Mask gate": MaskGate(), "Readout gate": ReadoutGate()}
     model, rows = Classifier(minilm), []
     for tokens, turns in ((16, 40), (128, 30), (512, 12)):
         _, case = sentence(minilm, tokens, settings)

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.flop_counter import FlopCounterMode
 
 from faithcheck.explainers import LeaveOneOut, Unsupported
-from faithcheck.explainers.gates import gate_removal, readout_copies, readout_recording
+from faithcheck.explainers.gates import gate_removal, readout_copies
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.removal import AttentionMask
@@ -555,59 +554,3 @@ def test_passing_on_changed_values_is_nearer_to_leave_one_out(long, layers, monk
     error = (explain(model, case) - loo).norm()
     monkeypatch.setattr(readout_copies.CopiedRowsAttention, "pass_on", lambda self, *_: 0)
     assert error < 0.95 * (explain(model, case) - loo).norm()
-
-
-@pytest.mark.parametrize("shape", [(5, 4), (2, 5, 4)], ids=["rows", "batch"])
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
-def test_row_sparse_linear_skips_rows_without_a_gradient(shape, bias):
-    torch.manual_seed(0)
-    linear = nn.Linear(4, 3, bias=bias, dtype=torch.float64)
-    values = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    attribution = readout_recording.RowSparseLinear.apply(values, linear.weight, linear.bias)
-    assert torch.equal(attribution, linear(values))
-    for rows in ([], [0], [1, 3], range(5)):
-        gradient = torch.zeros_like(attribution)
-        gradient[..., list(rows), 1:] = 1.0
-        with FlopCounterMode(display=False) as counter:
-            (made,) = torch.autograd.grad(attribution, values, gradient, retain_graph=True)
-        assert counter.get_total_flops() == 2 * 3 * 4 * len(rows) * values.numel() // 20, (
-            "rows without a gradient cost nothing"
-        )
-        (plain,) = torch.autograd.grad(linear(values), values, gradient)
-        torch.testing.assert_close(made, plain, **EXACT)
-        assert not made[..., [j for j in range(5) if j not in rows], :].any()
-
-
-@pytest.mark.parametrize("share", [0.5, 20.0])
-def test_row_sparse_linear_runs_only_in_the_last_layer_of_long_texts(long, share, monkeypatch):
-    long(share)
-    model, case, apply = embedding_model("bert", 3), case_of("bert"), readout_recording.RowSparseLinear.apply
-    attribution, weights = explain(model, case), []
-    monkeypatch.setattr(
-        readout_recording.RowSparseLinear, "apply", lambda *arguments: weights.append(arguments[1]) or apply(*arguments)
-    )
-    assert torch.equal(explain(model, case), attribution)
-    last = [m.weight for m in model.model.bert.encoder.layer[-1].modules() if isinstance(m, nn.Linear)]
-    assert [id(weight) for weight in weights] == [id(weight) for weight in last]
-    weights.clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(gate_removal, "LONG_TEXT", 128)
-        explain(model, case)
-    assert not weights
-    monkeypatch.setattr(readout_recording.RowSparseLinear, "apply", nn.functional.linear)
-    torch.testing.assert_close(explain(model, case), attribution, rtol=0, atol=1e-12)
-
-
-def test_computed_weights_keep_their_gradient(long):
-    long(0.5)
-    torch.manual_seed(0)
-    recorder, values = (
-        readout_recording.LayerRecorder(case_of("bert")),
-        torch.randn(5, 4, dtype=torch.float64, requires_grad=True),
-    )
-    recorder.in_last_layer = True
-    for computed in (lambda: (values[:3].tanh(),), lambda: (torch.eye(4).double(), values[0].tanh())):
-        with recorder:
-            attribution = nn.functional.linear(values, *computed())
-        plain = torch.autograd.grad(nn.functional.linear(values, *computed()).sum(), values)
-        assert torch.equal(*torch.autograd.grad(attribution.sum(), values), *plain)

@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from transformers.activations import NewGELUActivation
 
-from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP, Unsupported
+from faithcheck.explainers import CPLRP, LRP, AttnLRP, EpsilonLRP, Unsupported
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.cplrp import CP_LRP
 from faithcheck.explainers.lrp.engine import Propagation
@@ -55,8 +57,10 @@ def test_epsilon_rule_of_a_convolution(epsilon):
 
 
 @both_forms
-def test_bilinear_rule(epsilon):
-    a, v, relevance = torch.randn(3, 4), torch.randn(4, 2), torch.randn(3, 2)
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(3, 4, 2), (7, 2, 5)], ids=["small result", "large result"])
+def test_bilinear_rule(epsilon, rows, inner, columns):
+    """The ½ stands at the result; if that is larger than the operands together, at the operands."""
+    a, v, relevance = torch.randn(rows, inner), torch.randn(inner, columns), torch.randn(rows, columns)
     actual = relevance_of(torch.matmul, a, v, relevance=relevance, epsilon=epsilon)
     for got, expected in zip(actual, oracles.bilinear(a, v, relevance, epsilon), strict=True):
         torch.testing.assert_close(got, expected, **CLOSE)
@@ -280,6 +284,38 @@ def test_an_operation_without_a_rule_is_named(operation, named):
         AttnLRP().attribute(Wrapped(operation), case)
 
 
+class CallingEveryRule(Propagation):
+    """Also calls the rules that are declared as the plain gradient."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.calls_every_rule = True
+
+
+@pytest.mark.parametrize("rules", [ATTNLRP, CP_LRP, EPSILON_LRP], ids=["attnlrp", "cplrp", "epsilon_lrp"])
+def test_a_rule_that_is_declared_as_the_plain_gradient_is_the_plain_gradient(rules):
+    """One operation for each declared rule; attention weights with products of data only where a rule allows them."""
+    w, bias, keys = torch.randn(3, 3), torch.randn(3), torch.randn(3, 3)
+
+    def inner(x):
+        y = F.linear(x, w, bias) + x.flip(-1)
+        if "softmax" in rules:
+            y = y * torch.softmax(y @ y.mT, -1).sum(-1, keepdim=True)
+        return (y @ keys) * bias / 3 + y.mean(0)
+
+    x = torch.randn(2, 3)
+    case, called = Case(x, torch.zeros(2, dtype=torch.long), torch.zeros_like(x)), []
+    counted = {name: lambda call, rule=rule: called.append(rule) or rule(call) for name, rule in rules.items()}
+    maps = []
+    for table, mode in ((rules, Propagation), (rules, CallingEveryRule), (counted, Propagation)):
+        propagation, output = LRP("by a mode", table).propagate(Wrapped(inner), case, mode)
+        maps.append(torch.autograd.grad(output.sum(), propagation.point)[0])
+    assert torch.equal(maps[0], maps[1])
+    assert torch.equal(maps[0], maps[2])
+    declared = {rule for rule in called if hasattr(rule, "operands_of_plain_gradient")}
+    assert len(declared) >= 4, "the model meets the declared rules"
+
+
 def test_epsilon_lrp_refuses_attention():
     x = torch.randn(2, 3)
     case = Case(x, torch.zeros(2, dtype=torch.long), torch.zeros_like(x))
@@ -287,6 +323,19 @@ def test_epsilon_lrp_refuses_attention():
         EpsilonLRP().attribute(Wrapped(lambda x: torch.softmax(x, -1)), case)
     with pytest.raises(Unsupported, match=r"mul in inner .*no rule for a product"):
         EpsilonLRP().attribute(Wrapped(lambda x: x * x), case)
+
+
+def test_a_module_that_the_model_does_not_list_is_treated_as_one_operation():
+    """Some models make the activation anew in each forward pass."""
+    x = torch.randn(2, 3)
+    case = Case(x, torch.zeros(2, dtype=torch.long), torch.zeros_like(x))
+    listed = nn.Sequential(NewGELUActivation())
+    expected = AttnLRP().attribute(listed, case)
+    torch.testing.assert_close(AttnLRP().attribute(Wrapped(lambda x: NewGELUActivation()(x)), case), expected, **CLOSE)
+    by_operations = LRP("by operations", {name: rule for name, rule in ATTNLRP.items() if name[0].islower()})
+    assert (by_operations.attribute(listed, case) - expected).abs().max() > 0.01
+    assert not _global_forward_hooks
+    assert not _global_forward_pre_hooks
 
 
 def test_an_operation_without_relevance_needs_no_rule():

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.lrp.operation_call import ANY_NUMBER, OperationCall, plain_gradient
 from faithcheck.explainers.lrp.operations import Trait, declare
 
 
+@plain_gradient(operands=ANY_NUMBER)
 def softmax_rule(call: OperationCall) -> Any:
     """Eq. 5, R_Z = Z ⊙ (R_A − A Σ R_A): the plain gradient of the softmax. It does not conserve relevance."""
     return call.value()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.lrp.operation_call import ANY_NUMBER, OperationCall, plain_gradient
 from faithcheck.explainers.lrp.operations import Trait, declare
 
 
+@plain_gradient(operands=ANY_NUMBER)
 def epsilon_rule(call: OperationCall) -> Tensor:
     """Eq. 1, for a map that is linear in one operand, or in all its operands together (a sum)."""
     return call.stabilised(call.value())
@@ -19,6 +20,7 @@ def refuse_several_operands(call: OperationCall) -> None:
         raise call.unsupported("no rule for a product of operands that both carry relevance")
 
 
+@plain_gradient(operands=1)
 def linear_rule(call: OperationCall) -> Tensor:
     """Eq. 1 for an operation that is linear in each operand but not in several together."""
     refuse_several_operands(call)

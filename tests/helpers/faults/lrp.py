@@ -20,8 +20,7 @@ def second_operand_constant_rule(call):
     operands = call.operands_with_relevance()
     if len(operands) < 2:
         return bilinear_rule(call)
-    arguments = [x if x is not operands[1] else x.detach() for x in call.args]
-    return bilinear_rule(type(call)(**{**vars(call), "args": tuple(arguments)}))
+    return bilinear_rule(call.with_operands([operands[0], operands[1].detach()]))
 
 
 def all_to_both_rule(call):
