@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from faithcheck.explainers.loo.deferred import run_deferred
 from faithcheck.explainers.loo.removal_names import REPLACEMENTS
 from faithcheck.explainers.protocol import Unsupported, replacement_value
 from faithcheck.models.case import Case, select_target
@@ -292,9 +293,15 @@ def outputs_without(
     outputs = []
     for examples, features in zip(torch.split(example, rows), torch.split(removed, rows), strict=True):
         part = case.select(examples) if len(case.inputs) > 1 else case.repeat(len(examples))
-        draws = [removal.remove(part, features, draw).run(model) for draw in range(removal.draws)]
+        draws = [outputs_of_rows(model, removal.remove(part, features, draw)) for draw in range(removal.draws)]
         outputs.append(torch.stack([select_target(output, part.target) for output in draws]).mean(0))
     return torch.cat(outputs)
+
+
+def outputs_of_rows(model: nn.Module, case: Case) -> Tensor:
+    """The model's outputs ``(rows, outputs)``, without what no output reads, if the model can be run so."""
+    outputs = run_deferred(model, case)
+    return case.run(model) if outputs is None else outputs
 
 
 def generators(case: Case, seed: int, draw: int) -> Iterator[tuple[int, Tensor, np.random.Generator]]:
