@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from itertools import count
+from math import prod
 from typing import Any, TypeAlias
 
 import torch
@@ -64,7 +65,8 @@ class Value:
 
     Attributes:
         shape: its shape.
-        like: a tensor of its dtype and on its device.
+        dtype: its kind of floating-point number.
+        device: where it is.
         name: the operation.
         operands: what it is computed from; empty if it is computed.
         compute: see `Compute`.
@@ -79,7 +81,8 @@ class Value:
     """
 
     shape: tuple[int, ...]
-    like: Tensor
+    dtype: torch.dtype
+    device: torch.device
     name: str = ""
     operands: Sequence[Value] = ()
     compute: Compute | None = None
@@ -112,7 +115,12 @@ def computed(tensor: Tensor) -> Value:
     """An ordinary tensor as a value; it is shared if its rows are equal."""
     shared = tensor.dim() > 1 and len(tensor) > 1 and (tensor.stride(0) == 0 or bool((tensor == tensor[:1]).all()))
     known = tensor[:1] if shared else tensor
-    return Value(tuple(tensor.shape), tensor, tensor=known, shared=shared, version=version(tensor))
+    return Value(tuple(tensor.shape), tensor.dtype, tensor.device, tensor=known, shared=shared, version=version(tensor))
+
+
+def constant(tensor: Tensor) -> Value:
+    """A weight as a value: its axis 0 does not count rows."""
+    return Value(tuple(tensor.shape), tensor.dtype, tensor.device, tensor=tensor, version=version(tensor))
 
 
 def version(tensor: Tensor) -> int:
@@ -132,9 +140,8 @@ class DeferredTensor(Tensor):
     @staticmethod
     def __new__(cls, value: Value) -> DeferredTensor:
         """The tensor with this value."""
-        like = value.like
         self: DeferredTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, value.shape, dtype=like.dtype, device=like.device
+            cls, value.shape, dtype=value.dtype, device=value.device
         )
         self.value = value
         return self
@@ -146,10 +153,13 @@ class DeferredTensor(Tensor):
         """Record the operation if its table has it; else compute it."""
         kwargs = kwargs or {}
         name = operation_name(func)
-        if name in METADATA:
-            return super().__torch_function__(func, types, tuple(args), dict(kwargs))  # type: ignore[no-untyped-call]
-        operation = operations().get(name)
-        recorded = operation(func, *args, **kwargs) if operation else None
+        if name in METADATA and args and isinstance(args[0], DeferredTensor):
+            return METADATA[name](args[0].value, *args[1:], **kwargs)
+        require_plain_context()
+        try:
+            recorded = operations()[name](func, *args, **kwargs)
+        except (KeyError, TypeError):  # not in the table, or called with arguments that the table does not know
+            recorded = None
         if recorded is None:
             return compute_now(name, func, args, kwargs)
         return DeferredTensor(recorded) if isinstance(recorded, Value) else tuple(map(DeferredTensor, recorded))
@@ -159,15 +169,35 @@ class DeferredTensor(Tensor):
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Compute an operation that torch functions do not show, such as one in TorchScript."""
+        require_plain_context()
         return compute_now(func.__name__.partition(".")[0], func, args, kwargs or {})
 
 
-METADATA = frozenset(
-    "shape size dim ndim dtype device layout numel nelement len is_floating_point is_complex requires_grad is_nested "
-    "is_sparse is_cuda is_meta is_mps is_leaf is_quantized is_mkldnn grad_fn element_size get_device ndimension "
-    "is_sparse_csr is_xpu is_hpu is_cpu is_tensor is_same_size is_inference".split()
-)
-"""What a tensor says of itself without its values."""
+METADATA: dict[str, Callable[..., Any]] = {
+    "shape": lambda value: torch.Size(value.shape),
+    "size": lambda value, dim=None: torch.Size(value.shape) if dim is None else value.shape[dim],
+    "dim": lambda value: len(value.shape),
+    "ndim": lambda value: len(value.shape),
+    "len": lambda value: value.shape[0],
+    "numel": lambda value: prod(value.shape),
+    "dtype": lambda value: value.dtype,
+    "device": lambda value: value.device,
+    "is_floating_point": lambda value: True,
+    "requires_grad": lambda value: False,
+}
+"""What a tensor says of itself without being computed. The shape is asked for more often than anything is computed."""
+
+
+def require_plain_context() -> None:
+    """Refuse operations that would be computed differently later.
+
+    Raises:
+        MustRunPlainly: the model enables gradients or autocast in its forward pass.
+    """
+    if torch.is_grad_enabled():
+        raise MustRunPlainly("enables gradients in its forward pass")
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise MustRunPlainly("runs under autocast")
 
 
 @cache
@@ -180,7 +210,7 @@ def compute_now(name: str, func: Callable[..., Any], args: Sequence[Any], kwargs
     """Compute an operation on ordinary tensors.
 
     Raises:
-        MustRunPlainly: it writes to a tensor that the model computed, or gradients are enabled.
+        MustRunPlainly: it writes to a tensor that the model computed.
     """
     operands: list[Tensor] = []
 
@@ -189,11 +219,8 @@ def compute_now(name: str, func: Callable[..., Any], args: Sequence[Any], kwargs
         operands.append(whole.contiguous() if tensor.value.shared else whole)  # writable, as in a plain run
         return operands[-1]
 
-    if name == "set" or (name.endswith("_") and not name.endswith("__")) or name == "setitem":
-        if isinstance(args[0], DeferredTensor):
-            raise MustRunPlainly(f"writes to its own tensors ({name})")
-    if torch.is_grad_enabled():
-        raise MustRunPlainly("enables gradients in its forward pass")
+    if isinstance(args[0], DeferredTensor) and (name in ("set", "setitem") or name.endswith("_")):
+        raise MustRunPlainly(f"writes to its own tensors ({name})")
     args, kwargs = tree_map_only(DeferredTensor, ordinary, (tuple(args), dict(kwargs)))
     versions = [version(operand) for operand in operands]
     result = func(*args, **kwargs)

@@ -7,14 +7,15 @@ must be computed at once: with an operand of another kind of number, with an opt
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from faithcheck.explainers.loo.deferred import DeferredTensor, Positions, Value, computed
+from faithcheck.explainers.loo.deferred import DeferredTensor, Positions, Value, computed, constant
 from faithcheck.explainers.lrp.operations import operation_name
 
 Recorder = Callable[..., "Value | Sequence[Value] | None"]
@@ -31,43 +32,66 @@ def aligned(shape: Sequence[int], result: Sequence[int], axis: int) -> int | Non
     return None if own < 0 or (shape[own] == 1 and result[axis] != 1) else own
 
 
-def is_plain_number(tensor: Any, like: Tensor) -> bool:
-    """Whether a tensor has the same kind of floating-point number, on the same device."""
-    return isinstance(tensor, Tensor) and tensor.dtype == like.dtype and tensor.device == like.device
+def value_like(x: Value, shape: Sequence[int], *recorded: Any, **attributes: Any) -> Value:
+    """A value of the same kind of number in the same place, recorded as an operation; see `Value`."""
+    return Value(tuple(shape), x.dtype, x.device, *recorded, **attributes)
+
+
+def of_one_kind(values: Sequence[Value]) -> bool:
+    """Whether all values are the same kind of floating-point number, on the same device."""
+    first = values[0]
+    return first.dtype.is_floating_point and all(
+        value.dtype == first.dtype and value.device == first.device for value in values
+    )
 
 
 def element_by_element(func: Callable[..., Any], *args: Any, **options: Any) -> Value | None:
     """A function of one or two values, applied element by element and broadcast."""
-    tensors = [x for x in args if isinstance(x, Tensor)]
-    known = {"approximate", "alpha", "inplace"}
-    if options.pop("inplace", False) or set(options) - known or not tensors or not tensors[0].is_floating_point():
+    numbers = [x for x in args if isinstance(x, int | float)]
+    operands = [value_of(x) for x in args if isinstance(x, Tensor)]
+    if len(numbers) + len(operands) != len(args) or options.pop("inplace", False) or set(options) - {"approximate"}:
         return None
-    if not all(isinstance(x, int | float) or is_plain_number(x, tensors[0]) for x in args):
+    if not operands or not of_one_kind(operands):
         return None
-    shapes = [tuple(x.shape) for x in tensors]
-    shape = tuple(torch.broadcast_shapes(*shapes))
+    shapes = [operand.shape for operand in operands]
+    shape = broadcast_shape(*shapes)
 
-    def compute(operands: Sequence[Tensor], _: Sequence[int]) -> Any:
-        remaining = iter(operands)
+    def compute(tensors: Sequence[Tensor], _: Sequence[int]) -> Any:
+        remaining = iter(tensors)
         return func(*(next(remaining) if isinstance(x, Tensor) else x for x in args), **options)
 
-    name, numbers = operation_name(func), [x for x in args if not isinstance(x, Tensor)]
-    return Value(
+    return value_like(
+        operands[0],
         shape,
-        tensors[0],
-        name,
-        [value_of(x) for x in tensors],
+        operation_name(func),
+        operands,
         compute,
         lambda axis: [aligned(each, shape, axis) for each in shapes],
         number_operand=numbers[0] if numbers else None,
     )
 
 
-def unchanged(func: Any, x: Tensor, *args: Any, **options: Any) -> Value | None:
-    """A conversion to the kind of number that a tensor has already."""
-    wanted = {"float": torch.float32, "double": torch.float64}.get(operation_name(func))
-    others = [*args, *options.values()] if wanted is None else [wanted]
-    return value_of(x) if others == [x.dtype] or (wanted is None and not others) else None
+def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that these shapes are broadcast to; `torch.broadcast_shapes` takes longer than a small operation."""
+    longest = max(map(len, shapes))
+    padded = [(*(1,) * (longest - len(shape)), *shape) for shape in shapes]
+    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True))
+
+
+def unchanged(func: Any, input: Tensor, *args: Any, **options: Any) -> Value | None:
+    """A conversion to the kind of number or to the device that a tensor has already."""
+    x = value_of(input)
+    named = {"float": [torch.float32], "double": [torch.float64]}.get(operation_name(func), [])
+    return x if {*named, *args, *options.values()} <= {x.dtype, x.device} else None
+
+
+def activation(func: Any, input: Tensor, *args: Any, **options: Any) -> Value | None:
+    """An activation; together with the linear map that its operand is, if it is one."""
+    name, x = operation_name(func), value_of(input)
+    key = (name, options.get("approximate", "none" if name == "gelu" else ""))
+    if x.name != "linear" or not x.operands or key not in ACTIVATIONS or args or options.get("inplace"):
+        return element_by_element(func, input, *args, **options)
+    return linear_value(x.operands[0], x.operands[1:], key)
 
 
 def dropout(func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value | None:
@@ -77,32 +101,54 @@ def dropout(func: Any, input: Tensor, p: float = 0.5, training: bool = True, inp
 
 def linear(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Value | None:
     """A linear map of the last axis."""
-    if isinstance(weight, DeferredTensor) or isinstance(bias, DeferredTensor) or weight.dim() != 2 or input.dim() < 2:
+    weights = [weight] if bias is None else [weight, bias]
+    if not all(type(each) in (Tensor, nn.Parameter) for each in weights) or weight.dim() != 2:
         return None
-    return linear_value(value_of(input), weight, bias)
-
-
-def linear_value(x: Value, weight: Tensor, bias: Tensor | None) -> Value:
-    """x Wᵀ + b."""
-    shape = (*x.shape[:-1], len(weight))
-    return Value(
-        shape,
-        x.like,
-        "linear",
-        [x],
-        lambda operands, _: functional.linear(operands[0], weight, bias),
-        lambda axis: None if axis == len(shape) - 1 else [axis],
-    )
+    return linear_value(value_of(input), [constant(each) for each in weights])
 
 
 def addmm(func: Any, input: Tensor, mat1: Tensor, mat2: Tensor) -> Value | None:
     """A linear map of rows that were flattened, as in GPT-2: the map of the tensor before, flattened afterwards."""
-    if not isinstance(mat1, DeferredTensor) or isinstance(mat2, DeferredTensor) or isinstance(input, DeferredTensor):
-        return None
-    rows = mat1.value
+    rows = value_of(mat1)
     if rows.name != "reshape" or not rows.operands or rows.operands[0].shape[-1] != rows.shape[-1] or input.dim() != 1:
         return None
-    return reshaped(linear_value(rows.operands[0], mat2.t(), input), (rows.shape[0], mat2.shape[1]))
+    result = linear(func, DeferredTensor(rows.operands[0]), mat2.t(), input)
+    return None if result is None else reshaped(result, (rows.shape[0], mat2.shape[1]))
+
+
+def linear_value(x: Value, weights: Sequence[Value], activation: tuple[str, str] = ("none", "")) -> Value:
+    """An activation of x Wᵀ + b, for the values of W and, perhaps, b."""
+    shape = (*x.shape[:-1], weights[0].shape[0])
+    return value_like(
+        x,
+        shape,
+        "linear" if activation == ("none", "") else "linear, then an activation",
+        [x, *weights],
+        lambda operands, _: linear_map(*operands, activation=activation),
+        lambda axis: None if axis == len(shape) - 1 else [axis, *(None for _ in weights)],
+    )
+
+
+def linear_map(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: tuple[str, str]) -> Tensor:
+    """An activation of x Wᵀ + b; on CPUs in float32 by oneDNN in one operation, which here is the fastest."""
+    if FAST_LINEAR_MAP and x.dtype == torch.float32 and x.device.type == "cpu" and x.numel():
+        name, algorithm = activation
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], algorithm)
+        return result
+    result = functional.linear(x, weight, bias)
+    return ACTIVATIONS[activation](result)
+
+
+FAST_LINEAR_MAP = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+"""Whether this torch has oneDNN's linear map with an activation."""
+
+ACTIVATIONS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
+    ("none", ""): lambda x: x,
+    ("relu", ""): functional.relu,
+    ("gelu", "none"): functional.gelu,
+    ("gelu", "tanh"): partial(functional.gelu, approximate="tanh"),
+}
+"""The activations that run in one operation with a linear map, by their names in oneDNN."""
 
 
 def layer_norm(
@@ -114,29 +160,31 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Value | None:
     """A norm over the last axes."""
-    if isinstance(weight, DeferredTensor) or isinstance(bias, DeferredTensor):
+    if not all(type(each) in (Tensor, nn.Parameter) for each in (weight, bias)):
         return None
-    first = input.dim() - len(normalized_shape)
-    return Value(
-        tuple(input.shape),
-        input,
+    x = value_of(input)
+    first = len(x.shape) - len(normalized_shape)
+    return value_like(
+        x,
+        x.shape,
         "layer_norm",
-        [value_of(input)],
-        lambda operands, _: functional.layer_norm(operands[0], normalized_shape, weight, bias, eps),
-        lambda axis: [axis] if axis < first else None,
+        [x, constant(weight), constant(bias)],
+        lambda operands, _: functional.layer_norm(operands[0], normalized_shape, *operands[1:], eps=eps),
+        lambda axis: [axis, None, None] if axis < first else None,
     )
 
 
 def softmax(func: Any, input: Tensor, dim: int, dtype: Any = None, **options: Any) -> Value | None:
     """A softmax along one axis."""
-    if not isinstance(dim, int) or dtype not in (None, input.dtype) or set(options) - {"_stacklevel"}:
+    x = value_of(input)
+    if not isinstance(dim, int) or dtype not in (None, x.dtype) or set(options) - {"_stacklevel"}:
         return None
-    normalised = dim % input.dim()
-    return Value(
-        tuple(input.shape),
-        input,
-        "softmax" if normalised == input.dim() - 1 else "softmax along another axis",
-        [value_of(input)],
+    normalised = dim % len(x.shape)
+    return value_like(
+        x,
+        x.shape,
+        "softmax" if normalised == len(x.shape) - 1 else "softmax along another axis",
+        [x],
         lambda operands, _: torch.softmax(operands[0], normalised),
         lambda axis: None if axis == normalised else [axis],
     )
@@ -146,12 +194,13 @@ def mean(func: Any, input: Tensor, dim: int, keepdim: bool = False) -> Value | N
     """A mean or a sum along one axis that stays, of length 1."""
     if not isinstance(dim, int) or not keepdim:
         return None
-    pooled = dim % input.dim()
-    return Value(
-        (*input.shape[:pooled], 1, *input.shape[pooled + 1 :]),
-        input,
+    x = value_of(input)
+    pooled = dim % len(x.shape)
+    return value_like(
+        x,
+        (*x.shape[:pooled], 1, *x.shape[pooled + 1 :]),
         operation_name(func),
-        [value_of(input)],
+        [x],
         lambda operands, _: func(operands[0], pooled, keepdim=True),
         lambda axis: None if axis == pooled else [axis],
     )
@@ -159,15 +208,15 @@ def mean(func: Any, input: Tensor, dim: int, keepdim: bool = False) -> Value | N
 
 def matmul(func: Any, input: Tensor, other: Tensor) -> Value | None:
     """A product of matrices; of attention weights and values, if a softmax wrote the weights out, fused attention."""
-    if min(input.dim(), other.dim()) < 2 or not is_plain_number(other, input) or not input.is_floating_point():
-        return None
     a, b = value_of(input), value_of(other)
+    if min(len(a.shape), len(b.shape)) < 2 or not of_one_kind([a, b]):
+        return None
     return fused_attention(a, b) or matrix_product(a, b)
 
 
 def matrix_product(a: Value, b: Value) -> Value:
     """A batched product of matrices."""
-    shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    shape = (*broadcast_shape(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     last = len(shape) - 1
 
     def axes(axis: int) -> list[int | None]:
@@ -175,7 +224,7 @@ def matrix_product(a: Value, b: Value) -> Value:
             return [None, len(b.shape) - 1] if axis == last else [len(a.shape) - 2, None]
         return [aligned(a.shape, shape, axis), aligned(b.shape, shape, axis)]
 
-    return Value(shape, a.like, "matmul", [a, b], lambda operands, _: torch.matmul(*operands), axes)
+    return value_like(a, shape, "matmul", [a, b], lambda operands, _: torch.matmul(*operands), axes)
 
 
 def fused_attention(weights: Value, values: Value) -> Value | None:
@@ -193,7 +242,7 @@ def fused_attention(weights: Value, values: Value) -> Value | None:
     if logits.name != "matmul" or not len(logits.shape) == len(values.shape) == 4 or not logits.operands:
         return None
     query, keys = logits.operands
-    if keys.name != "transpose" or keys.order != (0, 1, 3, 2) or not keys.operands:
+    if keys.name != "permute" or keys.order != (0, 1, 3, 2) or not keys.operands:
         return None
     key = keys.operands[0]
     if not query.shape[:2] == key.shape[:2] == values.shape[:2] or (mask is not None and len(mask.shape) != 4):
@@ -212,10 +261,11 @@ def attention(
     **options: Any,
 ) -> Value | None:
     """Fused attention."""
-    if dropout_p > 0 or isinstance(attn_mask, DeferredTensor) or not query.dim() == key.dim() == value.dim() == 4:
+    operands = [value_of(x) for x in (query, key, value)]
+    mask = None if attn_mask is None else value_of(attn_mask)
+    if dropout_p > 0 or not of_one_kind(operands) or any(len(x.shape) != 4 for x in operands):
         return None
-    mask = None if attn_mask is None else computed(attn_mask)
-    return attention_value(value_of(query), value_of(key), value_of(value), mask, is_causal=is_causal, **options)
+    return attention_value(*operands, mask, is_causal=is_causal, **options)
 
 
 def attention_value(query: Value, key: Value, values: Value, mask: Value | None, **options: Any) -> Value:
@@ -233,24 +283,30 @@ def attention_value(query: Value, key: Value, values: Value, mask: Value | None,
     def compute(tensors: Sequence[Tensor], _: Sequence[int]) -> Tensor:
         return functional.scaled_dot_product_attention(*tensors, **options)
 
-    return Value(shape, query.like, "scaled_dot_product_attention", operands, compute, axes)
+    return value_like(query, shape, "scaled_dot_product_attention", operands, compute, axes)
 
 
-def transposed(func: Any, x: Tensor, first: int, second: int) -> Value:
+def transposed(func: Any, input: Tensor, dim0: int, dim1: int) -> Value:
     """Two axes swapped."""
-    order = list(range(x.dim()))
-    order[first], order[second] = order[second], order[first]
-    return permuted(func, x, order)
+    x = value_of(input)
+    order = list(range(len(x.shape)))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return permuted(x, tuple(order))
 
 
-def permuted(func: Any, x: Tensor, *order: Any) -> Value:
+def permute(func: Any, input: Tensor, *dims: Any) -> Value:
     """Axes in another order."""
-    order = tuple(axis % x.dim() for axis in sizes_of(order))
-    return Value(
-        tuple(x.shape[axis] for axis in order),
+    x = value_of(input)
+    return permuted(x, tuple(axis % len(x.shape) for axis in sizes_of(dims)))
+
+
+def permuted(x: Value, order: tuple[int, ...]) -> Value:
+    """Axes in this order."""
+    return value_like(
         x,
-        "transpose",
-        [value_of(x)],
+        [x.shape[axis] for axis in order],
+        "permute",
+        [x],
         lambda operands, _: operands[0].permute(order),
         lambda axis: [order[axis]],
         order=order,
@@ -262,31 +318,33 @@ def sizes_of(sizes: Sequence[Any]) -> tuple[int, ...]:
     return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else tuple(sizes)
 
 
-def reshape(func: Any, x: Tensor, *sizes: Any) -> Value | None:
+def reshape(func: Any, input: Tensor, *shape: Any) -> Value | None:
     """The same numbers in another shape."""
-    wanted = sizes_of(sizes)
-    if not all(type(size) is int for size in wanted):
+    x, sizes = value_of(input), sizes_of(shape)
+    if not all(type(size) is int for size in sizes):
         return None
-    known = prod(size for size in wanted if size != -1)
-    return reshaped(value_of(x), tuple(prod(x.shape) // known if size == -1 else size for size in wanted))
+    known = prod(size for size in sizes if size != -1)
+    return reshaped(x, tuple(prod(x.shape) // known if size == -1 else size for size in sizes))
 
 
-def flatten(func: Any, x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Value:
+def flatten(func: Any, input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Value:
     """Neighbouring axes made one."""
-    start, end = start_dim % x.dim(), end_dim % x.dim() + 1
-    return reshaped(value_of(x), (*x.shape[:start], prod(x.shape[start:end]), *x.shape[end:]))
+    x = value_of(input)
+    start, end = start_dim % len(x.shape), end_dim % len(x.shape) + 1
+    return reshaped(x, (*x.shape[:start], prod(x.shape[start:end]), *x.shape[end:]))
 
 
-def unsqueeze(func: Any, x: Tensor, dim: int) -> Value:
+def unsqueeze(func: Any, input: Tensor, dim: int) -> Value:
     """A new axis of length 1."""
-    at = dim % (x.dim() + 1)
-    return reshaped(value_of(x), (*x.shape[:at], 1, *x.shape[at:]))
+    x = value_of(input)
+    at = dim % (len(x.shape) + 1)
+    return reshaped(x, (*x.shape[:at], 1, *x.shape[at:]))
 
 
 def reshaped(x: Value, shape: tuple[int, ...]) -> Value:
     """A value in another shape: an axis stays if its length, and the number of values before it, stay."""
-    if x.name == "reshape" and x.operands:
-        x = x.operands[0]
+    if x.name == "reshape" and x.operands and x.operands[0].shape == shape:
+        return x.operands[0]
     if x.shape == shape:
         return x
 
@@ -296,58 +354,58 @@ def reshaped(x: Value, shape: tuple[int, ...]) -> Value:
                 return [own]
         return None
 
-    return Value(shape, x.like, "reshape", [x], lambda operands, part: operands[0].reshape(tuple(part)), axes)
+    return value_like(x, shape, "reshape", [x], lambda operands, part: operands[0].reshape(tuple(part)), axes)
 
 
-def expand(func: Any, x: Tensor, *sizes: Any) -> Value:
+def expand(func: Any, input: Tensor, *sizes: Any) -> Value:
     """Axes of length 1 repeated."""
-    wanted = sizes_of(sizes)
-    new = len(wanted) - x.dim()
+    x, wanted = value_of(input), sizes_of(sizes)
+    new = len(wanted) - len(x.shape)
     shape = tuple(x.shape[axis - new] if size == -1 else size for axis, size in enumerate(wanted))
-    own = tuple(x.shape)
-    return Value(
-        shape,
+    return value_like(
         x,
+        shape,
         "expand",
-        [value_of(x)],
+        [x],
         lambda operands, part: operands[0].expand(tuple(part)),
-        lambda axis: [aligned(own, shape, axis)],
+        lambda axis: [aligned(x.shape, shape, axis)],
     )
 
 
 def concatenate(func: Any, tensors: Sequence[Tensor], dim: int = 0) -> Value | None:
     """Tensors joined along one axis."""
-    first = tensors[0]
-    if not all(x.dim() == first.dim() and is_plain_number(x, first) for x in tensors):
+    values = [value_of(x) for x in tensors]
+    first = values[0].shape
+    joined = dim % len(first) if first else 0
+    if not of_one_kind(values) or any(len(value.shape) != len(first) for value in values):
         return None
-    joined = dim % first.dim()
-    length = sum(x.shape[joined] for x in tensors)
-    return Value(
-        (*first.shape[:joined], length, *first.shape[joined + 1 :]),
-        first,
+    return value_like(
+        values[0],
+        (*first[:joined], sum(value.shape[joined] for value in values), *first[joined + 1 :]),
         "cat",
-        [value_of(x) for x in tensors],
+        values,
         lambda operands, _: torch.cat(list(operands), joined),
-        lambda axis: None if axis == joined else [axis] * len(tensors),
+        lambda axis: None if axis == joined else [axis] * len(values),
     )
 
 
-def split(func: Any, x: Tensor, split_size_or_sections: Any, dim: int = 0) -> list[Value] | None:
+def split(func: Any, tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> list[Value] | None:
     """Parts along one axis, of one size or of several."""
-    axis, sizes = dim % x.dim(), split_size_or_sections
+    x = value_of(tensor)
+    axis, sizes = dim % len(x.shape), split_size_or_sections
     if isinstance(sizes, int):
         if x.shape[axis] % sizes:
             return None
         sizes = [sizes] * (x.shape[axis] // sizes)
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return [narrowed(value_of(x), axis, start, size) for start, size in zip(starts, sizes, strict=True)]
+    return [narrowed(x, axis, start, size) for start, size in zip(starts, sizes, strict=True)]
 
 
 def narrowed(x: Value, axis: int, start: int, length: int) -> Value:
     """A range along one axis."""
-    return Value(
+    return value_like(
+        x,
         (*x.shape[:axis], length, *x.shape[axis + 1 :]),
-        x.like,
         "narrow",
         [x],
         lambda operands, _: operands[0].narrow(axis, start, length),
@@ -355,64 +413,89 @@ def narrowed(x: Value, axis: int, start: int, length: int) -> Value:
     )
 
 
-def select(func: Any, x: Tensor, dim: int, index: int) -> Value | None:
+def select(func: Any, input: Tensor, dim: int, index: int) -> Value | None:
     """One position along an axis, which is removed."""
-    return item(func, x, (*(slice(None),) * (dim % x.dim()), index))
+    x = value_of(input)
+    axis = dim % len(x.shape)
+    return at_positions(x, axis, index) if axis else None
 
 
-def item(func: Any, x: Tensor, key: Any) -> Value | None:
-    """Positions along one axis, not the first: ``x[:, 0]``, ``x[:, [0, 2]]``, ``x[..., :3]``."""
-    key = key if isinstance(key, tuple) else (key,)
-    if any(item is None or isinstance(item, bool) for item in key) or not isinstance(x, DeferredTensor):
+def item(func: Any, input: Tensor, key: Any) -> Value | None:
+    """Positions along one axis, not the first, such as ``x[:, 0]``, ``x[:, [0, 2]]`` and ``x[..., :3]``; new axes."""
+    if not isinstance(input, DeferredTensor):
         return None
-    if Ellipsis in [item for item in key if not isinstance(item, Tensor)]:
+    x, key = input.value, key if isinstance(key, tuple) else (key,)
+    if any(item is Ellipsis for item in key):
         at = next(i for i, item in enumerate(key) if item is Ellipsis)
-        key = (*key[:at], *(slice(None),) * (x.dim() - len(key) + 1), *key[at + 1 :])
-    chosen = [
-        axis for axis, item in enumerate(key) if not (isinstance(item, slice) and is_whole(item, x.shape[axis]))
-    ]
-    if not chosen:
-        return x.value
-    axis = chosen[0]
-    if len(chosen) > 1 or axis == 0:
+        given = sum(item is not None for item in key) - 1
+        key = (*key[:at], *(slice(None),) * (len(x.shape) - given), *key[at + 1 :])
+    if any(item is None for item in key):
+        return with_new_axes(x, key)
+    if len(key) == 2 and all(isinstance(item, Tensor) for item in key):
+        return one_position_a_row(x, *key)
+    chosen = [axis for axis, item in enumerate(key) if not is_whole(item, x.shape, axis)]
+    if len(chosen) != 1 or chosen == [0]:
+        return None if chosen else x
+    axis, positions = chosen[0], key[chosen[0]]
+    if isinstance(positions, slice):
+        start, stop, step = positions.indices(x.shape[axis])
+        return narrowed(x, axis, start, max(0, stop - start)) if step == 1 else None
+    return at_positions(x, axis, positions)
+
+
+def with_new_axes(x: Value, key: Sequence[Any]) -> Value | None:
+    """New axes of length 1 and nothing else, as in ``x[:, :, None]``."""
+    sizes = iter(x.shape)
+    if not all(item is None or (isinstance(item, slice) and item == slice(None)) for item in key):
         return None
-    if isinstance(key[axis], slice):
-        start, stop, step = key[axis].indices(x.shape[axis])
-        return narrowed(x.value, axis, start, max(0, stop - start)) if step == 1 else None
-    return at_positions(x.value, axis, key[axis])
+    return reshaped(x, (*(1 if item is None else next(sizes) for item in key), *sizes))
 
 
-def is_whole(item: slice, length: int) -> bool:
-    """Whether a slice is the whole axis."""
-    return item.indices(length) == (0, length, 1)
+def one_position_a_row(x: Value, rows: Tensor, index: Tensor) -> Value | None:
+    """One position along axis 1 of each row, as a decoder is read at the last token: ``x[arange(rows), last]``."""
+    if not rows.shape == index.shape == (x.shape[0],) or not rows.dtype == index.dtype == torch.int64:
+        return None
+    if not torch.equal(rows, torch.arange(len(rows), device=rows.device)):
+        return None
+    read, place = (index % x.shape[1]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    return value_like(
+        x,
+        (x.shape[0], *x.shape[2:]),
+        "select",
+        [x],
+        lambda operands, _: operands[0][rows, place],
+        lambda axis: None,
+        reads=Positions(1, tuple(read.tolist())),
+    )
+
+
+def is_whole(item: Any, shape: Sequence[int], axis: int) -> bool:
+    """Whether an entry of a key is a slice of the whole axis."""
+    return isinstance(item, slice) and axis < len(shape) and item.indices(shape[axis]) == (0, shape[axis], 1)
 
 
 def at_positions(x: Value, axis: int, index: Any) -> Value | None:
     """Positions along one axis; one position alone removes the axis."""
-    if isinstance(index, Tensor):
-        if index.dim() > 1 or index.dtype != torch.int64:
-            return None
+    if isinstance(index, Tensor) and index.dtype == torch.int64 and not isinstance(index, DeferredTensor):
         index = index.tolist()
-    one = isinstance(index, int)
-    positions = tuple(i % x.shape[axis] for i in ([index] if one else index))
-    shape = (*x.shape[:axis], *(() if one else (len(positions),)), *x.shape[axis + 1 :])
-
-    def axes(other: int) -> list[int | None] | None:
-        return [other] if other < axis else None  # axis 0 alone is asked for: what else is read is read in full
-
-    return Value(
-        shape,
-        x.like,
+    one = type(index) is int
+    numbers = [index] if one else index
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+        return None
+    positions = tuple(number % x.shape[axis] for number in numbers)
+    return value_like(
+        x,
+        (*x.shape[:axis], *(() if one else (len(positions),)), *x.shape[axis + 1 :]),
         "select",
         [x],
         lambda operands, part: operands[0].reshape(tuple(part)),
-        axes,
+        lambda other: [other] if other < axis else None,
         reads=Positions(axis, positions),
     )
 
 
 FUNCTIONS = (
-    "relu gelu silu tanh sigmoid erf exp log sqrt rsqrt square abs neg add sub mul div pow rsub rdiv softplus mish "
+    "silu tanh sigmoid erf exp log sqrt rsqrt square abs neg add sub mul div pow rsub rdiv softplus mish "
     "hardswish leaky_relu elu maximum minimum"
 )
 
@@ -420,6 +503,8 @@ OPERATIONS: dict[str, Recorder] = {
     **dict.fromkeys(FUNCTIONS.split(), element_by_element),
     **dict.fromkeys(("to", "type", "float", "double", "detach"), unchanged),
     "contiguous": unchanged,
+    "gelu": activation,
+    "relu": activation,
     "dropout": dropout,
     "linear": linear,
     "addmm": addmm,
@@ -430,7 +515,7 @@ OPERATIONS: dict[str, Recorder] = {
     "bmm": matmul,
     "scaled_dot_product_attention": attention,
     "transpose": transposed,
-    "permute": permuted,
+    "permute": permute,
     "view": reshape,
     "reshape": reshape,
     "flatten": flatten,
