@@ -45,6 +45,10 @@ Compute: TypeAlias = Callable[[Sequence[Tensor], Sequence[int]], Tensor]
 _numbers = count()
 
 
+def mixed(axis: int) -> None:
+    """The axes of a value whose positions are not those of any operand, or that is computed."""
+
+
 @dataclass(frozen=True)
 class Positions:
     """Some positions along an axis of a tensor."""
@@ -86,7 +90,7 @@ class Value:
     name: str = ""
     operands: Sequence[Value] = ()
     compute: Compute | None = None
-    axes: Axes = lambda axis: None
+    axes: Axes = mixed
     reads: Positions | None = None
     tensor: Tensor | None = None
     shared: bool = False
@@ -124,12 +128,15 @@ def constant(tensor: Tensor) -> Value:
 
 
 def version(tensor: Tensor) -> int:
-    """How often a tensor was written to; tensors of inference mode do not count."""
+    """How often a tensor was written to; tensors made in inference mode do not count it."""
     return 0 if tensor.is_inference() else tensor._version
 
 
-class MustRunPlainly(Exception):
-    """The model does what a recording cannot follow: it writes to its tensors, or computes gradients."""
+class MustRunPlainly(BaseException):
+    """The model does what a recording cannot follow, such as writing to its tensors.
+
+    No `Exception`, because a model that catches all of them must not go on.
+    """
 
 
 class DeferredTensor(Tensor):
@@ -189,13 +196,15 @@ METADATA: dict[str, Callable[..., Any]] = {
 
 
 def require_plain_context() -> None:
-    """Refuse operations that would be computed differently later.
+    """Refuse to record where operations would be computed differently later, or writes to tensors are not counted.
 
     Raises:
-        MustRunPlainly: the model enables gradients or autocast in its forward pass.
+        MustRunPlainly: the model enables gradients in its forward pass, or runs under autocast or in inference mode.
     """
     if torch.is_grad_enabled():
         raise MustRunPlainly("enables gradients in its forward pass")
+    if torch.is_inference_mode_enabled():
+        raise MustRunPlainly("runs in inference mode")
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise MustRunPlainly("runs under autocast")
 
@@ -219,7 +228,7 @@ def compute_now(name: str, func: Callable[..., Any], args: Sequence[Any], kwargs
         operands.append(whole.contiguous() if tensor.value.shared else whole)  # writable, as in a plain run
         return operands[-1]
 
-    if isinstance(args[0], DeferredTensor) and (name in ("set", "setitem") or name.endswith("_")):
+    if args and isinstance(args[0], DeferredTensor) and (name in ("set", "setitem") or name.endswith("_")):
         raise MustRunPlainly(f"writes to its own tensors ({name})")
     args, kwargs = tree_map_only(DeferredTensor, ordinary, (tuple(args), dict(kwargs)))
     versions = [version(operand) for operand in operands]
@@ -250,7 +259,8 @@ def compute_value(result: Value) -> None:
         tensor = compute_at(value, read_of, parts)
         if read_of[value.number] is None:
             value.tensor, value.version = tensor, version(tensor)
-            value.operands, value.compute, value.reads = (), None, None  # frees what only this value needed
+            # Frees what only this value needed.
+            value.operands, value.compute, value.axes, value.reads = (), None, mixed, None
         else:
             parts[value.number] = tensor
 
@@ -329,11 +339,12 @@ def run_deferred(model: nn.Module, case: Case) -> Tensor | None:
     """The outputs of a model on a case ``(rows, outputs)``, up to round-off; under `torch.no_grad`.
 
     Returns:
-        None if the model must be run plainly, as it writes to its own tensors or computes gradients. A log message says
-        so, once for each reason.
+        None if the model must be run plainly: it writes to its own tensors, enables gradients in its forward pass, or
+        runs under autocast or in inference mode. A log message says so, once for each reason.
     """
     try:
-        output = replace(case, inputs=DeferredTensor(computed(case.inputs))).run(model)
+        # A copy, because a model may write to its inputs, and is then run again.
+        output = replace(case, inputs=DeferredTensor(computed(case.inputs.clone()))).run(model)
         return output.value.full() if isinstance(output, DeferredTensor) else output
     except MustRunPlainly as error:
         report_plain(type(model).__name__, str(error))

@@ -236,7 +236,7 @@ def fused_attention(weights: Value, values: Value) -> Value | None:
         logits, mask = logits.operands
         if mask.tensor is None or not mask.tensor.isfinite().all():
             return None  # a row that may attend to nothing: NaN if written out, 0 if fused
-    if logits.name in ("mul", "div") and len(logits.operands) == 1 and logits.number_operand is not None:
+    if logits.name in ("mul", "div") and len(logits.operands) == 1 and logits.number_operand:
         scale = logits.number_operand if logits.name == "mul" else 1 / logits.number_operand
         logits = logits.operands[0]
     if logits.name != "matmul" or not len(logits.shape) == len(values.shape) == 4 or not logits.operands:

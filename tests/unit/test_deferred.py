@@ -223,8 +223,24 @@ def autocasts(model, x):
         return functional.linear(x, model.weight)[:, 0].double()
 
 
+def writes_to_its_inputs(model, x):
+    x += 1
+    return x[:, 0]
+
+
+def writes_and_catches_all(model, x):
+    h = functional.linear(x, model.weight)
+    first = h[:, 0]
+    try:
+        h += 1
+    except Exception:
+        return first * 0
+    return first
+
+
 PLAIN = [
     adds_in_place,
+    writes_and_catches_all,
     writes_items,
     relu_in_place,
     writes_to_a_constant,
@@ -265,6 +281,14 @@ def test_a_row_that_attends_to_nothing_stays_what_it_is(lowest):
         outputs = run_deferred(model, case)
         torch.testing.assert_close(outputs, case.run(model), equal_nan=True, **ROUND_OFF)
     assert outputs.isnan().all() == (lowest == float("-inf"))
+
+
+def test_a_model_that_writes_to_its_inputs_is_run_again_on_the_same_inputs():
+    model, case = Function(writes_to_its_inputs), tokens(batch=3)
+    before = case.inputs.clone()
+    with torch.no_grad():
+        assert run_deferred(model, case) is None
+    assert torch.equal(case.inputs, before)
 
 
 def test_inference_mode_works():
