@@ -147,9 +147,7 @@ class DeferredTensor(Tensor):
     @staticmethod
     def __new__(cls, value: Value) -> DeferredTensor:
         """The tensor with this value."""
-        self: DeferredTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, value.shape, dtype=value.dtype, device=value.device
-        )
+        self: DeferredTensor = Tensor._make_wrapper_subclass(cls, value.shape, dtype=value.dtype, device=value.device)
         self.value = value
         return self
 
@@ -172,7 +170,7 @@ class DeferredTensor(Tensor):
         return DeferredTensor(recorded) if isinstance(recorded, Value) else tuple(map(DeferredTensor, recorded))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # torch declares it as a function that is disabled
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Compute an operation that torch functions do not show, such as one in TorchScript."""
@@ -212,7 +210,9 @@ def require_plain_context() -> None:
 @cache
 def operations() -> Mapping[str, Callable[..., Any]]:
     """The operations that can be recorded, by name."""
-    return import_module("faithcheck.explainers.loo.deferred_operations").OPERATIONS  # it imports this module
+    module = import_module("faithcheck.explainers.loo.deferred_operations")  # it imports this module
+    table: Mapping[str, Callable[..., Any]] = module.OPERATIONS
+    return table
 
 
 def compute_now(name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

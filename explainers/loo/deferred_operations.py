@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -139,7 +139,7 @@ def linear_map(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activat
     return ACTIVATIONS[activation](result)
 
 
-FAST_LINEAR_MAP = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+FAST_LINEAR_MAP = hasattr(torch.ops.mkldnn, "_linear_pointwise")
 """Whether this torch has oneDNN's linear map with an activation."""
 
 ACTIVATIONS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
@@ -160,17 +160,18 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Value | None:
     """A norm over the last axes."""
-    if not all(type(each) in (Tensor, nn.Parameter) for each in (weight, bias)):
+    given = [each for each in (weight, bias) if each is not None]
+    if not all(type(each) in (Tensor, nn.Parameter) for each in given) or (weight is None and bias is not None):
         return None
-    x = value_of(input)
+    x, norm = value_of(input), cast("Callable[..., Tensor]", functional.layer_norm)
     first = len(x.shape) - len(normalized_shape)
     return value_like(
         x,
         x.shape,
         "layer_norm",
-        [x, constant(weight), constant(bias)],
-        lambda operands, _: functional.layer_norm(operands[0], normalized_shape, *operands[1:], eps=eps),
-        lambda axis: [axis, None, None] if axis < first else None,
+        [x, *map(constant, given)],
+        lambda operands, _: norm(operands[0], normalized_shape, *operands[1:], eps=eps),
+        lambda axis: [axis, *(None for _ in given)] if axis < first else None,
     )
 
 
@@ -265,7 +266,8 @@ def attention(
     mask = None if attn_mask is None else value_of(attn_mask)
     if dropout_p > 0 or not of_one_kind(operands) or any(len(x.shape) != 4 for x in operands):
         return None
-    return attention_value(*operands, mask, is_causal=is_causal, **options)
+    queries, keys, values = operands
+    return attention_value(queries, keys, values, mask, is_causal=is_causal, **options)
 
 
 def attention_value(query: Value, key: Value, values: Value, mask: Value | None, **options: Any) -> Value:
@@ -281,7 +283,8 @@ def attention_value(query: Value, key: Value, values: Value, mask: Value | None,
         return lies if mask is None else [*lies, aligned(mask.shape, (*shape[:3], key.shape[2]), axis)]
 
     def compute(tensors: Sequence[Tensor], _: Sequence[int]) -> Tensor:
-        return functional.scaled_dot_product_attention(*tensors, **options)
+        attend = cast("Callable[..., Tensor]", functional.scaled_dot_product_attention)
+        return attend(*tensors, **options)
 
     return value_like(query, shape, "scaled_dot_product_attention", operands, compute, axes)
 

@@ -154,6 +154,9 @@ UNKNOWN = {
     "a negative position": lambda m, x: functional.linear(x, m.weight)[:, -1],
     "transposed batch": lambda m, x: functional.linear(x, m.weight).transpose(0, 1)[2],
     "a row of the transposed": lambda m, x: functional.linear(x, m.weight).transpose(0, 1)[:, 2],
+    "norms without weights": lambda m, x: functional.layer_norm(functional.layer_norm(x, (6,)), (6,), m.weight[0])[
+        :, 1
+    ],
     "rows mixed": lambda m, x: functional.linear(x, m.weight)[:, 0] - x.mean(0)[0],
     "rows flattened": lambda m, x: functional.linear(x.reshape(-1, 6), m.weight).reshape(x.shape)[:, 1],
     "read in full and in part": lambda m, x: (h := functional.linear(x, m.weight))[:, 0] + h.sum(1),
