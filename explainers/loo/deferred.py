@@ -1,146 +1,72 @@
 """Run a model on rows that share values, and compute no value twice and none that the output does not read.
 
-A model runs on a `DeferredTensor`, which records operations in place of computing them. When the output is known:
+A model runs on a `DeferredTensor`, which records operations in place of computing them. When the output is known,
+`faithcheck.explainers.loo.deferred_values` computes what it needs, and a softmax written out between two matrix
+products runs as one fused operation. `faithcheck.explainers.loo.deferred_operations` says how the axes of a result lie
+in the operands. An operation that is not there is computed at once, in full, on ordinary tensors.
 
-1. From the output back to the inputs, it is found which positions of each value are read. A classifier that reads the
-   first token needs only this position of its last layer, except the keys and values.
-2. From the inputs to the output, values are computed. A value that is the same in every row, such as the queries of
-   the first layer if rows differ in their attention mask alone, is computed for one row.
-3. A softmax written out between two matrix products runs as one fused operation.
+What the model computes is the same up to round-off. A model that a recording cannot follow is run as it is, on the same
+random numbers, and a log message says why. Three things are not noticed: a write to a weight through ``.data`` or NumPy
+after an operation read it, a C extension that writes to its inputs without saying so, and that a model which counts its
+own calls is called once more if it is run as it is.
 
-This holds for any model. `faithcheck.explainers.loo.deferred_operations` says how the axes of a result lie in the
-operands. An operation that is not there is computed at once, in full, on ordinary tensors. What the model computes is
-the same up to round-off.
-
-What belongs here: recording and computing. Not here: what an operation does to axes.
+What belongs here: recording, and when not to. Not here: how values are computed, what an operation does to axes.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
-from itertools import count
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.nn.modules import module as torch_module
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from faithcheck.explainers.forward_passes import only_observes
+from faithcheck.explainers.loo.deferred_values import MustRunPlainly, Value, computed, computed_by_token, version
 from faithcheck.explainers.lrp.operations import operation_name
 from faithcheck.models.case import Case
 
 log = logging.getLogger(__name__)
 
-Axes: TypeAlias = Callable[[int], "Sequence[int | None] | None"]
-"""Where an axis of a result lies in each operand: the axis, or None if the operand is the same all along it; None for
-all operands if positions along the axis are mixed."""
 
-Compute: TypeAlias = Callable[[Sequence[Tensor], Sequence[int]], Tensor]
-"""Computes a result from the values of the operands and from its own shape, which may be shorter along some axes."""
-
-_numbers = count()
-
-
-def mixed(axis: int) -> None:
-    """The axes of a value whose positions are not those of any operand, or that is computed."""
-
-
-@dataclass(frozen=True)
-class Positions:
-    """Some positions along an axis of a tensor."""
-
-    axis: int
-    index: tuple[int, ...]
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """The tensor at these positions."""
-        if len(self.index) == 1:
-            return tensor.narrow(self.axis, self.index[0], 1)
-        return tensor.index_select(self.axis, torch.tensor(self.index, device=tensor.device))
-
-
-@dataclass(eq=False)
-class Value:
-    """A tensor of a model's forward pass: computed, or recorded as the operation that computes it.
+@dataclass
+class Recording:
+    """One run of a model on deferred tensors.
 
     Attributes:
-        shape: its shape.
-        dtype: its kind of floating-point number.
-        device: where it is.
-        name: the operation.
-        operands: what it is computed from; empty if it is computed.
-        compute: see `Compute`.
-        axes: see `Axes`.
-        reads: the positions of the only operand that this result is; or None.
-        tensor: its value, of length 1 along axis 0 if it is shared.
-        shared: whether it is the same in every row.
-        number_operand: the number that an operation on elements has besides its operands.
-        order: of the axes of a transposed operand.
-        version: how often the tensor was written to when it became known.
-        number: values are numbered in the order in which they are recorded.
+        tensors: the deferred tensors that it made, as long as something refers to them.
+        constants: ordinary tensors that operations read, as values, by their ids; kept alive, so that ids are unique.
     """
 
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    name: str = ""
-    operands: Sequence[Value] = ()
-    compute: Compute | None = None
-    axes: Axes = mixed
-    reads: Positions | None = None
-    tensor: Tensor | None = None
-    shared: bool = False
-    number_operand: float | None = None
-    order: tuple[int, ...] = ()
-    version: int = 0
-    number: int = field(default_factory=lambda: next(_numbers))
+    tensors: list[weakref.ref[DeferredTensor]] = field(default_factory=list)
+    constants: dict[int, tuple[Tensor, Value]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if self.compute is not None:
-            rows = self.axes(0) if self.shape else None
-            self.shared = rows is not None and all(
-                axis is None or (axis == 0 and operand.shared)
-                for axis, operand in zip(rows, self.operands, strict=True)
-            )
-
-    def full(self) -> Tensor:
-        """The whole tensor, computed now if it was not; rows that are the same share memory."""
-        if self.tensor is None:
-            compute_value(self)
-        assert self.tensor is not None
-        return self.tensor.expand(self.shape) if self.shared else self.tensor
+    def constant(self, tensor: Tensor) -> Value:
+        """An ordinary tensor as a value, the same one as long as the tensor is not written to."""
+        _, value = self.constants.get(id(tensor), (None, None))
+        if value is None or value.version != version(tensor):
+            value = computed(tensor)
+            self.constants[id(tensor)] = tensor, value
+        return value
 
 
-def computed(tensor: Tensor) -> Value:
-    """An ordinary tensor as a value; it is shared if its rows are equal."""
-    shared = tensor.dim() > 1 and len(tensor) > 1 and (tensor.stride(0) == 0 or bool((tensor == tensor[:1]).all()))
-    known = tensor[:1] if shared else tensor
-    return Value(tuple(tensor.shape), tensor.dtype, tensor.device, tensor=known, shared=shared, version=version(tensor))
-
-
-def constant(tensor: Tensor) -> Value:
-    """A weight as a value: its axis 0 does not count rows."""
-    return Value(tuple(tensor.shape), tensor.dtype, tensor.device, tensor=tensor, version=version(tensor))
-
-
-def version(tensor: Tensor) -> int:
-    """How often a tensor was written to; tensors made in inference mode do not count it."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
-class MustRunPlainly(BaseException):
-    """The model does what a recording cannot follow, such as writing to its tensors.
-
-    No `Exception`, because a model that catches all of them must not go on.
-    """
+_recording: ContextVar[Recording | None] = ContextVar("recording", default=None)
 
 
 class DeferredTensor(Tensor):
-    """A tensor whose value is computed when it is needed."""
+    """A tensor whose value is computed when it is needed; once its recording ended, an ordinary one when it is used."""
 
     value: Value
 
@@ -149,6 +75,9 @@ class DeferredTensor(Tensor):
         """The tensor with this value."""
         self: DeferredTensor = Tensor._make_wrapper_subclass(cls, value.shape, dtype=value.dtype, device=value.device)
         self.value = value
+        recording = _recording.get()
+        if recording is not None:
+            recording.tensors.append(weakref.ref(self))
         return self
 
     @classmethod
@@ -161,10 +90,7 @@ class DeferredTensor(Tensor):
         if name in METADATA and args and isinstance(args[0], DeferredTensor):
             return METADATA[name](args[0].value, *args[1:], **kwargs)
         require_plain_context()
-        try:
-            recorded = operations()[name](func, *args, **kwargs)
-        except (KeyError, TypeError):  # not in the table, or called with arguments that the table does not know
-            recorded = None
+        recorded = record(name, func, args, kwargs) if _recording.get() is not None else None
         if recorded is None:
             return compute_now(name, func, args, kwargs)
         return DeferredTensor(recorded) if isinstance(recorded, Value) else tuple(map(DeferredTensor, recorded))
@@ -173,7 +99,7 @@ class DeferredTensor(Tensor):
     def __torch_dispatch__(  # type: ignore[override]  # torch declares it as a function that is disabled
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Compute an operation that torch functions do not show, such as one in TorchScript."""
+        """Compute an operation that torch functions do not show, such as one under `torch.func.vmap`."""
         require_plain_context()
         return compute_now(func.__name__.partition(".")[0], func, args, kwargs or {})
 
@@ -192,19 +118,21 @@ METADATA: dict[str, Callable[..., Any]] = {
 }
 """What a tensor says of itself without being computed. The shape is asked for more often than anything is computed."""
 
+EXPOSES_MEMORY = frozenset(
+    "numpy array data_ptr storage untyped_storage dlpack dlpack_device share_memory_ cuda_array_interface".split()
+)
+"""Operations whose results can be written to unseen."""
 
-def require_plain_context() -> None:
-    """Refuse to record where operations would be computed differently later, or writes to tensors are not counted.
 
-    Raises:
-        MustRunPlainly: the model enables gradients in its forward pass, or runs under autocast or in inference mode.
-    """
-    if torch.is_grad_enabled():
-        raise MustRunPlainly("enables gradients in its forward pass")
-    if torch.is_inference_mode_enabled():
-        raise MustRunPlainly("runs in inference mode")
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-        raise MustRunPlainly("runs under autocast")
+def record(
+    name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Value | Sequence[Value] | None:
+    """The result of an operation as a value to compute later, or several; None if it must be computed now."""
+    operation = operations().get(name)
+    try:
+        return None if operation is None else operation(func, *args, **kwargs)
+    except (TypeError, IndexError):  # arguments that the table does not know, or that are wrong, which torch then says
+        return None
 
 
 @cache
@@ -215,11 +143,19 @@ def operations() -> Mapping[str, Callable[..., Any]]:
     return table
 
 
+def value_of(tensor: Tensor) -> Value:
+    """The value of a tensor, deferred or ordinary."""
+    if isinstance(tensor, DeferredTensor):
+        return tensor.value
+    recording = _recording.get()
+    return computed(tensor) if recording is None else recording.constant(tensor)
+
+
 def compute_now(name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Compute an operation on ordinary tensors.
 
     Raises:
-        MustRunPlainly: it writes to a tensor that the model computed.
+        MustRunPlainly: it writes to a tensor that the model computed, or could do so unseen.
     """
     operands: list[Tensor] = []
 
@@ -228,14 +164,30 @@ def compute_now(name: str, func: Callable[..., Any], args: Sequence[Any], kwargs
         operands.append(whole.contiguous() if tensor.value.shared else whole)  # writable, as in a plain run
         return operands[-1]
 
+    is_recording = _recording.get() is not None
+    if is_recording and name in EXPOSES_MEMORY:
+        raise MustRunPlainly(f"exposes the memory of its tensors ({name})")
     if args and isinstance(args[0], DeferredTensor) and (name in ("set", "setitem") or name.endswith("_")):
         raise MustRunPlainly(f"writes to its own tensors ({name})")
     args, kwargs = tree_map_only(DeferredTensor, ordinary, (tuple(args), dict(kwargs)))
     versions = [version(operand) for operand in operands]
     result = func(*args, **kwargs)
+    if not is_recording:
+        return result
     if versions != [version(operand) for operand in operands]:
         raise MustRunPlainly(f"writes to its own tensors ({name})")
+    for integers in tree_leaves(result):
+        if is_integer_view(integers, operands):
+            raise MustRunPlainly(f"exposes the memory of its tensors ({name})")
     return tree_map_only(Tensor, deferred, result)
+
+
+def is_integer_view(result: Any, operands: Sequence[Tensor]) -> bool:
+    """Whether a result is a tensor that is not recorded, in the memory of an operand."""
+    if not isinstance(result, Tensor) or result.is_floating_point() or result.layout != torch.strided:
+        return False
+    memory = result.untyped_storage().data_ptr()
+    return result.numel() > 0 and any(memory == operand.untyped_storage().data_ptr() for operand in operands)
 
 
 def deferred(tensor: Tensor) -> Tensor:
@@ -244,111 +196,115 @@ def deferred(tensor: Tensor) -> Tensor:
     return tensor if is_recorded else DeferredTensor(computed(tensor))
 
 
-# --- computing -------------------------------------------------------------------------------------------------------
-
-
-def compute_value(result: Value) -> None:
-    """Compute a value, and those that it needs, each as far as it is read."""
-    read = positions_read(result)
-    waiting = sorted(read.values(), key=lambda item: item[0].number, reverse=True)
-    read_of = {number: positions for number, (_, positions) in read.items()}
-    del read
-    parts: dict[int, Tensor] = {}
-    while waiting:
-        value = waiting.pop()[0]
-        tensor = compute_at(value, read_of, parts)
-        if read_of[value.number] is None:
-            value.tensor, value.version = tensor, version(tensor)
-            # Frees what only this value needed.
-            value.operands, value.compute, value.axes, value.reads = (), None, mixed, None
-        else:
-            parts[value.number] = tensor
-
-
-def positions_read(result: Value) -> dict[int, tuple[Value, Positions | None]]:
-    """The values that a result needs and the positions read of each, None for all; by their numbers."""
-    read: dict[int, tuple[Value, Positions | None]] = {result.number: (result, None)}
-    for value in reversed(recorded_before(result)):
-        positions = read[value.number][1]
-        lies = lies_in_operands(value, positions)
-        if lies is None:
-            read[value.number] = (value, None)
-        for i, operand in enumerate(value.operands):
-            if operand.tensor is not None:
-                continue
-            needed = value.reads
-            if lies is not None and lies[i] is not None:
-                needed = lies[i]
-            known = read.get(operand.number)
-            read[operand.number] = (operand, needed if known is None or known[1] == needed else None)
-    return read
-
-
-def lies_in_operands(value: Value, positions: Positions | None) -> list[Positions | None] | None:
-    """Where positions of a value lie in its operands, None for all of an operand; None if all operands are needed."""
-    axes = None if positions is None or value.reads else value.axes(positions.axis)
-    if axes is None or positions is None or 0 in axes:  # along axis 0, values may be shared
-        return None
-    return [None if axis is None else Positions(axis, positions.index) for axis in axes]
-
-
-def recorded_before(result: Value) -> list[Value]:
-    """The values that are not computed yet and that a result depends on, itself included, in their order."""
-    found, waiting = {result.number: result}, [result]
-    while waiting:
-        for operand in waiting.pop().operands:
-            if operand.tensor is None and operand.number not in found:
-                found[operand.number] = operand
-                waiting.append(operand)
-    return [found[number] for number in sorted(found)]
-
-
-def compute_at(value: Value, read_of: Mapping[int, Positions | None], parts: Mapping[int, Tensor]) -> Tensor:
-    """The tensor of a value at the positions that are read of it; of one row if it is shared."""
-    positions = read_of[value.number]
-    rows = value.axes(0) if value.shared else None
-    lies = lies_in_operands(value, positions) or [value.reads] * len(value.operands)
-    operands = []
-    for i, operand in enumerate(value.operands):
-        tensor = operand_at(operand, lies[i], parts)
-        if operand.shared and not (rows is not None and rows[i] == 0):
-            tensor = tensor.expand(operand.shape[0], *tensor.shape[1:])
-        operands.append(tensor)
-    shape = list(value.shape)
-    if positions:
-        shape[positions.axis] = len(positions.index)
-    if value.shared:
-        shape[0] = 1
-    assert value.compute is not None
-    return value.compute(operands, shape)
-
-
-def operand_at(operand: Value, needed: Positions | None, parts: Mapping[int, Tensor]) -> Tensor:
-    """The tensor of an operand at the positions that are needed; of one row if it is shared."""
-    if operand.tensor is None:
-        return parts[operand.number]
-    if operand.version != version(operand.tensor):
-        raise MustRunPlainly("writes to its own tensors")
-    return operand.tensor if needed is None else needed.of(operand.tensor)
-
-
 # --- running a model -------------------------------------------------------------------------------------------------
 
 
-def run_deferred(model: nn.Module, case: Case) -> Tensor | None:
-    """The outputs of a model on a case ``(rows, outputs)``, up to round-off; under `torch.no_grad`.
+def require_plain_context() -> None:
+    """Refuse to record where operations would be computed differently later, or writes to tensors are not counted.
 
-    Returns:
-        None if the model must be run plainly: it writes to its own tensors, enables gradients in its forward pass, or
-        runs under autocast or in inference mode. A log message says so, once for each reason.
+    Raises:
+        MustRunPlainly: the model enables gradients in its forward pass, or runs under autocast or in inference mode.
     """
+    if _recording.get() is None:
+        return
+    if torch.is_grad_enabled():
+        raise MustRunPlainly("enables gradients in its forward pass")
+    if torch.is_inference_mode_enabled():
+        raise MustRunPlainly("runs in inference mode")
+    if torch._C._is_any_autocast_enabled():
+        raise MustRunPlainly("runs under autocast")
+
+
+ASK_FOR_ORDINARY_TENSORS = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+"""Modules that compute something else on tensors that are not ordinary: the encoder puts 0 at padding, or does not."""
+
+
+def reason_to_run_plainly(model: nn.Module) -> str:
+    """Why a model must be run as it is, as far as can be seen before it runs; empty if nothing is seen."""
+    if torch_module._has_any_global_hook():
+        return "runs under a hook on all modules"
+    if any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack()):
+        return "runs under a torch function mode"
+    for module in model.modules():
+        kind = type(module).__name__
+        is_compiled = "_orig_mod" in module._modules or module._compiled_call_impl is not None
+        if is_compiled or isinstance(module, torch.jit.ScriptModule):
+            return f"has a compiled {kind}"
+        if isinstance(module, ASK_FOR_ORDINARY_TENSORS):
+            return f"has a {kind}, which computes something else on tensors that are not ordinary"
+        if not all(map(only_observes, (*module._forward_hooks.values(), *module._forward_pre_hooks.values()))):
+            return f"has a hook on its {kind}"
+    return ""
+
+
+class RowRunner:
+    """Runs a model on rows: on deferred tensors as long as that works, else as it is.
+
+    Attributes:
+        plain: why the model is run as it is; empty if it is not.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.plain = model, reason_to_run_plainly(model)
+
+    def outputs(self, case: Case) -> Tensor:
+        """The outputs of the model on a case ``(rows, outputs)``, up to round-off; under `torch.no_grad`.
+
+        Raises:
+            Exception: what the model raises.
+        """
+        if not self.plain:
+            restore_random_numbers = random_numbers(case.inputs.device)
+            try:
+                return run_deferred(self.model, case)
+            except MustRunPlainly as error:
+                self.plain = str(error)
+            except Exception as error:  # if it is the model's own, it comes again below
+                self.plain = f"fails on tensors that are not ordinary ({type(error).__name__}: {error})"
+            restore_random_numbers()
+        output = case.run(self.model)
+        report_plain(type(self.model).__name__, self.plain)
+        return output
+
+
+def run_deferred(model: nn.Module, case: Case) -> Tensor:
+    """The outputs of a model on a case ``(rows, outputs)``, up to round-off, on deferred tensors.
+
+    Raises:
+        MustRunPlainly: a recording cannot follow the model.
+    """
+    recording = Recording()
+    token = _recording.set(recording)
     try:
-        # A copy, because a model may write to its inputs, and is then run again.
-        output = replace(case, inputs=DeferredTensor(computed(case.inputs.clone()))).run(model)
-        return output.value.full() if isinstance(output, DeferredTensor) else output
-    except MustRunPlainly as error:
-        report_plain(type(model).__name__, str(error))
-        return None
+        output = replace(case, inputs=DeferredTensor(computed_by_token(case.inputs))).run(model)
+        if isinstance(output, DeferredTensor):
+            output = output.value.full()
+    finally:
+        _recording.reset(token)
+    if has_survivors(recording):
+        raise MustRunPlainly("keeps tensors of its forward pass")
+    return output
+
+
+def has_survivors(recording: Recording) -> bool:
+    """Whether something still refers to a deferred tensor, garbage aside."""
+    if all(tensor() is None for tensor in recording.tensors):
+        return False
+    gc.collect()
+    return any(tensor() is not None for tensor in recording.tensors)
+
+
+def random_numbers(device: torch.device) -> Callable[[], None]:
+    """A function that puts the generators of random numbers back to where they are now."""
+    state = torch.get_rng_state()
+    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def restore() -> None:
+        torch.set_rng_state(state)
+        if on_device is not None:
+            torch.cuda.set_rng_state(on_device, device)
+
+    return restore
 
 
 @cache

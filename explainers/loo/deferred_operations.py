@@ -1,7 +1,8 @@
 """The operations that a `DeferredTensor` records, and how the axes of their results lie in their operands.
 
 Each function takes a call of an operation and returns its result as a value to be computed later, or None if this call
-must be computed at once: with an operand of another kind of number, with an option that is not known here, and so on.
+must be computed at once: with an operand of another kind of number, with an option that is not known here, or with
+shapes or positions that do not fit, so that torch says so where the model's own code expects it.
 """
 
 from __future__ import annotations
@@ -15,15 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from faithcheck.explainers.loo.deferred import DeferredTensor, Positions, Value, computed, constant
+from faithcheck.explainers.loo.deferred import DeferredTensor, value_of
+from faithcheck.explainers.loo.deferred_values import WORTHWHILE, Compute, Positions, Value, constant, written_once
 from faithcheck.explainers.lrp.operations import operation_name
 
 Recorder = Callable[..., "Value | Sequence[Value] | None"]
-
-
-def value_of(tensor: Tensor) -> Value:
-    """The value of a tensor, deferred or ordinary."""
-    return tensor.value if isinstance(tensor, DeferredTensor) else computed(tensor)
 
 
 def aligned(shape: Sequence[int], result: Sequence[int], axis: int) -> int | None:
@@ -55,6 +52,8 @@ def element_by_element(func: Callable[..., Any], *args: Any, **options: Any) -> 
         return None
     shapes = [operand.shape for operand in operands]
     shape = broadcast_shape(*shapes)
+    if shape is None:
+        return None
 
     def compute(tensors: Sequence[Tensor], _: Sequence[int]) -> Any:
         remaining = iter(tensors)
@@ -71,18 +70,36 @@ def element_by_element(func: Callable[..., Any], *args: Any, **options: Any) -> 
     )
 
 
-def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape that these shapes are broadcast to; `torch.broadcast_shapes` takes longer than a small operation."""
+def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...] | None:
+    """The shape that these shapes are broadcast to, None if they do not fit.
+
+    `torch.broadcast_shapes` takes longer than a small operation.
+    """
     longest = max(map(len, shapes))
     padded = [(*(1,) * (longest - len(shape)), *shape) for shape in shapes]
-    return tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True))
+    shape = tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True))
+    fits = all(size in (1, wanted) for each in padded for size, wanted in zip(each, shape, strict=True))
+    return shape if fits else None
+
+
+def position_in(index: int, length: int) -> int:
+    """An axis, or a position along one, counted from the start.
+
+    Raises:
+        IndexError: there is no such axis or position.
+    """
+    if not -length <= index < length:
+        raise IndexError(f"{index} is not among {length}")
+    return index % length
 
 
 def unchanged(func: Any, input: Tensor, *args: Any, **options: Any) -> Value | None:
     """A conversion to the kind of number or to the device that a tensor has already."""
     x = value_of(input)
     named = {"float": [torch.float32], "double": [torch.float64]}.get(operation_name(func), [])
-    return x if {*named, *args, *options.values()} <= {x.dtype, x.device} else None
+    wanted = [*named, *args, *options.values()]
+    is_known = bool(wanted) or operation_name(func) in ("contiguous", "detach")
+    return x if is_known and all(each in (x.dtype, x.device) for each in wanted) else None
 
 
 def activation(func: Any, input: Tensor, *args: Any, **options: Any) -> Value | None:
@@ -104,13 +121,17 @@ def linear(func: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None)
     weights = [weight] if bias is None else [weight, bias]
     if not all(type(each) in (Tensor, nn.Parameter) for each in weights) or weight.dim() != 2:
         return None
-    return linear_value(value_of(input), [constant(each) for each in weights])
+    x, constants = value_of(input), [constant(each) for each in weights]
+    fits = len(x.shape) > 1 and x.shape[-1] == weight.shape[1] and (bias is None or bias.shape == weight.shape[:1])
+    return linear_value(x, constants) if fits and of_one_kind([x, *constants]) else None
 
 
 def addmm(func: Any, input: Tensor, mat1: Tensor, mat2: Tensor) -> Value | None:
     """A linear map of rows that were flattened, as in GPT-2: the map of the tensor before, flattened afterwards."""
     rows = value_of(mat1)
-    if rows.name != "reshape" or not rows.operands or rows.operands[0].shape[-1] != rows.shape[-1] or input.dim() != 1:
+    if rows.name != "reshape" or not rows.operands or rows.operands[0].shape[-1] != rows.shape[-1]:
+        return None
+    if input.dim() != 1 or len(rows.shape) != 2:
         return None
     result = linear(func, DeferredTensor(rows.operands[0]), mat2.t(), input)
     return None if result is None else reshaped(result, (rows.shape[0], mat2.shape[1]))
@@ -144,11 +165,10 @@ FAST_LINEAR_MAP = hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 ACTIVATIONS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
     ("none", ""): lambda x: x,
-    ("relu", ""): functional.relu,
     ("gelu", "none"): functional.gelu,
     ("gelu", "tanh"): partial(functional.gelu, approximate="tanh"),
 }
-"""The activations that run in one operation with a linear map, by their names in oneDNN."""
+"""The activations that run in one operation with a linear map, by their names in oneDNN, whose ReLU of NaN is 0."""
 
 
 def layer_norm(
@@ -163,14 +183,18 @@ def layer_norm(
     given = [each for each in (weight, bias) if each is not None]
     if not all(type(each) in (Tensor, nn.Parameter) for each in given) or (weight is None and bias is not None):
         return None
-    x, norm = value_of(input), cast("Callable[..., Tensor]", functional.layer_norm)
-    first = len(x.shape) - len(normalized_shape)
+    x, norm, axes = value_of(input), cast("Callable[..., Tensor]", functional.layer_norm), tuple(normalized_shape)
+    constants, first = [constant(each) for each in given], len(x.shape) - len(axes)
+    if first < 0 or x.shape[first:] != axes or any(each.shape != axes for each in given):
+        return None
+    if not of_one_kind([x, *constants]):
+        return None
     return value_like(
         x,
         x.shape,
         "layer_norm",
-        [x, *map(constant, given)],
-        lambda operands, _: norm(operands[0], normalized_shape, *operands[1:], eps=eps),
+        [x, *constants],
+        lambda operands, _: norm(operands[0], axes, *operands[1:], eps=eps),
         lambda axis: [axis, *(None for _ in given)] if axis < first else None,
     )
 
@@ -180,7 +204,7 @@ def softmax(func: Any, input: Tensor, dim: int, dtype: Any = None, **options: An
     x = value_of(input)
     if not isinstance(dim, int) or dtype not in (None, x.dtype) or set(options) - {"_stacklevel"}:
         return None
-    normalised = dim % len(x.shape)
+    normalised = position_in(dim, len(x.shape))
     return value_like(
         x,
         x.shape,
@@ -196,7 +220,7 @@ def mean(func: Any, input: Tensor, dim: int, keepdim: bool = False) -> Value | N
     if not isinstance(dim, int) or not keepdim:
         return None
     x = value_of(input)
-    pooled = dim % len(x.shape)
+    pooled = position_in(dim, len(x.shape))
     return value_like(
         x,
         (*x.shape[:pooled], 1, *x.shape[pooled + 1 :]),
@@ -210,14 +234,19 @@ def mean(func: Any, input: Tensor, dim: int, keepdim: bool = False) -> Value | N
 def matmul(func: Any, input: Tensor, other: Tensor) -> Value | None:
     """A product of matrices; of attention weights and values, if a softmax wrote the weights out, fused attention."""
     a, b = value_of(input), value_of(other)
-    if min(len(a.shape), len(b.shape)) < 2 or not of_one_kind([a, b]):
+    if min(len(a.shape), len(b.shape)) < 2 or not of_one_kind([a, b]) or a.shape[-1] != b.shape[-2]:
+        return None
+    if operation_name(func) == "bmm" and not len(a.shape) == len(b.shape) == 3:
         return None
     return fused_attention(a, b) or matrix_product(a, b)
 
 
-def matrix_product(a: Value, b: Value) -> Value:
+def matrix_product(a: Value, b: Value) -> Value | None:
     """A batched product of matrices."""
-    shape = (*broadcast_shape(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
+    if batch is None:
+        return None
+    shape = (*batch, a.shape[-2], b.shape[-1])
     last = len(shape) - 1
 
     def axes(axis: int) -> list[int | None]:
@@ -235,8 +264,6 @@ def fused_attention(weights: Value, values: Value) -> Value | None:
     logits, mask, scale = weights.operands[0], None, 1.0
     if logits.name == "add" and len(logits.operands) == 2 and logits.operands[1].tensor is not None:
         logits, mask = logits.operands
-        if mask.tensor is None or not mask.tensor.isfinite().all():
-            return None  # a row that may attend to nothing: NaN if written out, 0 if fused
     if logits.name in ("mul", "div") and len(logits.operands) == 1 and logits.number_operand:
         scale = logits.number_operand if logits.name == "mul" else 1 / logits.number_operand
         logits = logits.operands[0]
@@ -248,7 +275,17 @@ def fused_attention(weights: Value, values: Value) -> Value | None:
     key = keys.operands[0]
     if not query.shape[:2] == key.shape[:2] == values.shape[:2] or (mask is not None and len(mask.shape) != 4):
         return None
-    return attention_value(query, key, values, mask, scale=scale)
+    if mask is not None and (mask.operands or not mask.is_finite):
+        return None  # a row that may attend to nothing: NaN if written out, 0 if fused
+
+    def attend(operands: Sequence[Tensor], _: Sequence[int]) -> Tensor:
+        q, k, v = operands[:3]
+        if are_logits_finite(q, k, scale):
+            return scaled_dot_product_attention(*operands, scale=scale)
+        product = q @ k.transpose(2, 3) * scale  # as the model writes it, where both ways may differ in NaN
+        return torch.softmax(product if mask is None else product + operands[3], -1) @ v
+
+    return attention_value(query, key, values, mask, attend, scale=scale)
 
 
 def attention(
@@ -259,34 +296,112 @@ def attention(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    **options: Any,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Value | None:
     """Fused attention."""
-    operands = [value_of(x) for x in (query, key, value)]
+    queries, keys, values = operands = [value_of(x) for x in (query, key, value)]
     mask = None if attn_mask is None else value_of(attn_mask)
     if dropout_p > 0 or not of_one_kind(operands) or any(len(x.shape) != 4 for x in operands):
         return None
-    queries, keys, values = operands
-    return attention_value(queries, keys, values, mask, is_causal=is_causal, **options)
+    if keys.shape[:2] != values.shape[:2] or keys.shape[0] != queries.shape[0]:
+        return None
+    if queries.shape[1] != keys.shape[1] and not enable_gqa:
+        return None
+    if queries.shape[3] != keys.shape[3] or keys.shape[2] != values.shape[2]:
+        return None
+
+    def attend(tensors: Sequence[Tensor], _: Sequence[int]) -> Tensor:
+        return scaled_dot_product_attention(*tensors, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+
+    return attention_value(queries, keys, values, mask, attend, is_causal, scale)
 
 
-def attention_value(query: Value, key: Value, values: Value, mask: Value | None, **options: Any) -> Value:
-    """Fused attention of queries ``(batch, heads, queries, width)``."""
+scaled_dot_product_attention = cast("Callable[..., Tensor]", functional.scaled_dot_product_attention)
+
+
+def attention_value(
+    query: Value,
+    key: Value,
+    values: Value,
+    mask: Value | None,
+    attend: Compute,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Value | None:
+    """Fused attention of queries ``(batch, heads, queries, width)``, which ``attend`` computes."""
     shape = (*query.shape[:-1], values.shape[-1])
     operands = [query, key, values] if mask is None else [query, key, values, mask]
+    of_logits = (*shape[:3], key.shape[2])
+    if mask is not None and broadcast_shape(mask.shape, of_logits) != of_logits:
+        return None
 
     def axes(axis: int) -> list[int | None] | None:
-        if axis == 3 or (axis == 2 and options.get("is_causal")) or (axis == 1 and options.get("enable_gqa")):
+        if axis == 3 or (axis == 2 and is_causal) or (axis == 1 and query.shape[1] != key.shape[1]):
             return None
         of_keys = None if axis == 2 else axis
         lies = [axis, of_keys, of_keys]
-        return lies if mask is None else [*lies, aligned(mask.shape, (*shape[:3], key.shape[2]), axis)]
+        return lies if mask is None else [*lies, aligned(mask.shape, of_logits, axis)]
 
-    def compute(tensors: Sequence[Tensor], _: Sequence[int]) -> Tensor:
-        attend = cast("Callable[..., Tensor]", functional.scaled_dot_product_attention)
-        return attend(*tensors, **options)
+    differing = partial(differing_tokens, query, key, values, mask, is_causal, scale)
+    return value_like(query, shape, "attention", operands, attend, axes, differing=differing)
 
-    return value_like(query, shape, "scaled_dot_product_attention", operands, compute, axes)
+
+def differing_tokens(
+    query: Value, key: Value, values: Value, mask: Value | None, is_causal: bool, scale: float | None
+) -> Tensor | None:
+    """Which tokens of attention differ from the first row's, ``(rows, queries)`` bool; None if any may.
+
+    A token is the first row's if its query is, if its keys are hidden by the same mask, and if the keys and values that
+    it sees are the first row's. Hidden ones do not matter, if all are finite: their weights are exactly 0.
+    """
+    known = [differs_of(operand) for operand in (query, key, values)]
+    if any(differs is None for differs in known) or query.shape[2] != key.shape[2]:
+        return None
+    queries, keys, of_values = known
+    seen, changed = seen_keys(query, mask, is_causal)
+    differs = queries | changed.any(2) | (seen & (keys | of_values).unsqueeze(1)).any(2) | ~seen.any(2)
+    if float(differs[1:].float().mean()) > WORTHWHILE:
+        return None
+    q, k, v = (written_once(operand) for operand in (query, key, values))
+    are_finite = are_logits_finite(q, k, 1.0 if scale is None else scale) and largest(v) <= torch.finfo(v.dtype).max
+    return differs if are_finite else None
+
+
+def differs_of(operand: Value) -> Tensor | None:
+    """Which tokens, along axis 2, differ from the first row's, ``(rows, tokens)`` bool; None if any may."""
+    if operand.shared:
+        return torch.zeros(operand.shape[0], operand.shape[2], dtype=torch.bool, device=operand.device)
+    return operand.tokens.differs if operand.tokens is not None and operand.token_axis == 2 else None
+
+
+def seen_keys(query: Value, mask: Value | None, is_causal: bool) -> tuple[Tensor, Tensor]:
+    """Which keys each query sees, and which the mask hides otherwise than in the first row: ``(1 or rows, n, n)``.
+
+    A key is seen if a head sees it, and changed if the mask of a head is another number, unless both hide it.
+    """
+    n = query.shape[2]
+    everything = torch.ones(1, 1, n, n, dtype=torch.bool, device=query.device)
+    if mask is None:
+        seen = everything.tril() if is_causal else everything
+        return seen[0], torch.zeros_like(seen[0])
+    numbers = mask.full()
+    hidden = ~numbers if numbers.dtype == torch.bool else numbers <= torch.finfo(numbers.dtype).min / 2
+    changed = (numbers != numbers[:1]) & ~(hidden & hidden[:1])
+    seen, changed = (each.expand(-1, -1, n, n).any(1) for each in (~hidden, changed))
+    return seen & everything[0].tril() if is_causal else seen, changed
+
+
+def are_logits_finite(query: Tensor, key: Tensor, scale: float) -> bool:
+    """Whether all logits are far below the number that hides a key, whatever their order of summation."""
+    bound = largest(query) * largest(key) * query.shape[-1] * max(1.0, abs(scale))
+    return bound < torch.finfo(query.dtype).max / 8
+
+
+def largest(x: Tensor) -> float:
+    """The largest absolute value of ``(batch, heads, tokens, width)``; NaN if a value is."""
+    low, high = torch.aminmax(x.transpose(1, 2))  # as it lies in memory
+    return float(torch.maximum(-low, high))
 
 
 def transposed(func: Any, input: Tensor, dim0: int, dim1: int) -> Value:
@@ -297,10 +412,11 @@ def transposed(func: Any, input: Tensor, dim0: int, dim1: int) -> Value:
     return permuted(x, tuple(order))
 
 
-def permute(func: Any, input: Tensor, *dims: Any) -> Value:
+def permute(func: Any, input: Tensor, *dims: Any) -> Value | None:
     """Axes in another order."""
     x = value_of(input)
-    return permuted(x, tuple(axis % len(x.shape) for axis in sizes_of(dims)))
+    order = tuple(position_in(axis, len(x.shape)) for axis in sizes_of(dims))
+    return permuted(x, order) if sorted(order) == list(range(len(x.shape))) else None
 
 
 def permuted(x: Value, order: tuple[int, ...]) -> Value:
@@ -324,23 +440,24 @@ def sizes_of(sizes: Sequence[Any]) -> tuple[int, ...]:
 def reshape(func: Any, input: Tensor, *shape: Any) -> Value | None:
     """The same numbers in another shape."""
     x, sizes = value_of(input), sizes_of(shape)
-    if not all(type(size) is int for size in sizes):
-        return None
     known = prod(size for size in sizes if size != -1)
-    return reshaped(x, tuple(prod(x.shape) // known if size == -1 else size for size in sizes))
+    if not all(type(size) is int for size in sizes) or known < 1:
+        return None
+    wanted = tuple(prod(x.shape) // known if size == -1 else size for size in sizes)
+    return reshaped(x, wanted) if prod(wanted) == prod(x.shape) and sizes.count(-1) < 2 else None
 
 
-def flatten(func: Any, input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Value:
+def flatten(func: Any, input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Value | None:
     """Neighbouring axes made one."""
     x = value_of(input)
-    start, end = start_dim % len(x.shape), end_dim % len(x.shape) + 1
-    return reshaped(x, (*x.shape[:start], prod(x.shape[start:end]), *x.shape[end:]))
+    start, end = position_in(start_dim, len(x.shape)), position_in(end_dim, len(x.shape)) + 1
+    return reshaped(x, (*x.shape[:start], prod(x.shape[start:end]), *x.shape[end:])) if start < end else None
 
 
 def unsqueeze(func: Any, input: Tensor, dim: int) -> Value:
     """A new axis of length 1."""
     x = value_of(input)
-    at = dim % (len(x.shape) + 1)
+    at = position_in(dim, len(x.shape) + 1)
     return reshaped(x, (*x.shape[:at], 1, *x.shape[at:]))
 
 
@@ -360,11 +477,15 @@ def reshaped(x: Value, shape: tuple[int, ...]) -> Value:
     return value_like(x, shape, "reshape", [x], lambda operands, part: operands[0].reshape(tuple(part)), axes)
 
 
-def expand(func: Any, input: Tensor, *sizes: Any) -> Value:
+def expand(func: Any, input: Tensor, *sizes: Any) -> Value | None:
     """Axes of length 1 repeated."""
     x, wanted = value_of(input), sizes_of(sizes)
     new = len(wanted) - len(x.shape)
-    shape = tuple(x.shape[axis - new] if size == -1 else size for axis, size in enumerate(wanted))
+    if new < 0 or not all(type(size) is int for size in wanted):
+        return None
+    shape = tuple(x.shape[axis - new] if size == -1 and axis >= new else size for axis, size in enumerate(wanted))
+    if broadcast_shape(x.shape, shape) != shape:
+        return None
     return value_like(
         x,
         shape,
@@ -379,8 +500,11 @@ def concatenate(func: Any, tensors: Sequence[Tensor], dim: int = 0) -> Value | N
     """Tensors joined along one axis."""
     values = [value_of(x) for x in tensors]
     first = values[0].shape
-    joined = dim % len(first) if first else 0
-    if not of_one_kind(values) or any(len(value.shape) != len(first) for value in values):
+    joined = position_in(dim, len(first))
+    others = [(*value.shape[:joined], *value.shape[joined + 1 :]) for value in values]
+    if not of_one_kind(values) or any(
+        len(x.shape) != len(first) or each != others[0] for x, each in zip(values, others, strict=True)
+    ):
         return None
     return value_like(
         values[0],
@@ -395,11 +519,13 @@ def concatenate(func: Any, tensors: Sequence[Tensor], dim: int = 0) -> Value | N
 def split(func: Any, tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> list[Value] | None:
     """Parts along one axis, of one size or of several."""
     x = value_of(tensor)
-    axis, sizes = dim % len(x.shape), split_size_or_sections
+    axis, sizes = position_in(dim, len(x.shape)), split_size_or_sections
     if isinstance(sizes, int):
         if x.shape[axis] % sizes:
             return None
         sizes = [sizes] * (x.shape[axis] // sizes)
+    if sum(sizes) != x.shape[axis] or min(sizes) < 0:
+        return None
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     return [narrowed(x, axis, start, size) for start, size in zip(starts, sizes, strict=True)]
 
@@ -419,7 +545,7 @@ def narrowed(x: Value, axis: int, start: int, length: int) -> Value:
 def select(func: Any, input: Tensor, dim: int, index: int) -> Value | None:
     """One position along an axis, which is removed."""
     x = value_of(input)
-    axis = dim % len(x.shape)
+    axis = position_in(dim, len(x.shape))
     return at_positions(x, axis, index) if axis else None
 
 
@@ -460,13 +586,16 @@ def one_position_a_row(x: Value, rows: Tensor, index: Tensor) -> Value | None:
         return None
     if not torch.equal(rows, torch.arange(len(rows), device=rows.device)):
         return None
+    if bool(((index < -x.shape[1]) | (index >= x.shape[1])).any()):
+        return None
     read, place = (index % x.shape[1]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    each_row = torch.arange(len(place), device=place.device)
     return value_like(
         x,
         (x.shape[0], *x.shape[2:]),
         "select",
         [x],
-        lambda operands, _: operands[0][rows, place],
+        lambda operands, _: operands[0][each_row, place],
         lambda axis: None,
         reads=Positions(1, tuple(read.tolist())),
     )
@@ -485,7 +614,7 @@ def at_positions(x: Value, axis: int, index: Any) -> Value | None:
     numbers = [index] if one else index
     if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
         return None
-    positions = tuple(number % x.shape[axis] for number in numbers)
+    positions = tuple(position_in(number, x.shape[axis]) for number in numbers)
     return value_like(
         x,
         (*x.shape[:axis], *(() if one else (len(positions),)), *x.shape[axis + 1 :]),
@@ -498,7 +627,7 @@ def at_positions(x: Value, axis: int, index: Any) -> Value | None:
 
 
 FUNCTIONS = (
-    "silu tanh sigmoid erf exp log sqrt rsqrt square abs neg add sub mul div pow rsub rdiv softplus mish "
+    "relu silu tanh sigmoid erf exp log sqrt rsqrt square abs neg add sub mul div pow rsub rdiv softplus mish "
     "hardswish leaky_relu elu maximum minimum"
 )
 
@@ -507,7 +636,6 @@ OPERATIONS: dict[str, Recorder] = {
     **dict.fromkeys(("to", "type", "float", "double", "detach"), unchanged),
     "contiguous": unchanged,
     "gelu": activation,
-    "relu": activation,
     "dropout": dropout,
     "linear": linear,
     "addmm": addmm,

@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.loo.deferred import run_deferred
+from faithcheck.explainers.loo.deferred import RowRunner
 from faithcheck.explainers.loo.removal_names import REPLACEMENTS
 from faithcheck.explainers.protocol import Unsupported, replacement_value
 from faithcheck.models.case import Case, select_target
@@ -289,19 +290,14 @@ def outputs_without(
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-    rows = max(1, max_tokens // case.shape[1])
-    outputs = []
+    runner, outputs = RowRunner(model), []
+    passes = ceil(len(example) / max(1, max_tokens // case.shape[1]))
+    rows = ceil(len(example) / max(1, passes))  # passes of one size: a small last one would share less
     for examples, features in zip(torch.split(example, rows), torch.split(removed, rows), strict=True):
         part = case.select(examples) if len(case.inputs) > 1 else case.repeat(len(examples))
-        draws = [outputs_of_rows(model, removal.remove(part, features, draw)) for draw in range(removal.draws)]
+        draws = [runner.outputs(removal.remove(part, features, draw)) for draw in range(removal.draws)]
         outputs.append(torch.stack([select_target(output, part.target) for output in draws]).mean(0))
     return torch.cat(outputs)
-
-
-def outputs_of_rows(model: nn.Module, case: Case) -> Tensor:
-    """The model's outputs ``(rows, outputs)``, without what no output reads, if the model can be run so."""
-    outputs = run_deferred(model, case)
-    return case.run(model) if outputs is None else outputs
 
 
 def generators(case: Case, seed: int, draw: int) -> Iterator[tuple[int, Tensor, np.random.Generator]]:

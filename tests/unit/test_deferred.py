@@ -2,15 +2,19 @@
 
 import copy
 import logging
+import warnings
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.overrides import BaseTorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from faithcheck.explainers.forward_passes import observed_forward_passes
 from faithcheck.explainers.loo import deferred
-from faithcheck.explainers.loo.deferred import DeferredTensor, run_deferred
+from faithcheck.explainers.loo.deferred import DeferredTensor, RowRunner, run_deferred
+from faithcheck.explainers.loo.deferred_values import MustRunPlainly
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask, Deletion, Replacement
 from faithcheck.models import Case
@@ -147,7 +151,7 @@ class Opaque(torch.autograd.Function):
 UNKNOWN = {
     "cumsum": lambda m, x: x.cumsum(1)[:, -1],
     "autograd.Function": lambda m, x: Opaque.apply(x).sum(1),
-    "numpy": lambda m, x: x[:, 0] * float(x.numpy().max()),
+    "item": lambda m, x: x[:, 0] * x.max().item() + x[:, 1] * float(x.tolist()[0][1][2]),
     "control flow": lambda m, x: x[:, 0] if x.sum() > 0 else x[:, 1],
     "topk": lambda m, x: x.topk(2, dim=1).values.sum(1),
     "two positions": lambda m, x: x[:, 1:3].flatten(1),
@@ -242,33 +246,222 @@ def writes_and_catches_all(model, x):
     return first
 
 
+def reads_numpy(model, x):
+    return functional.linear(x, model.weight)[:, 0] * float(x.numpy().max())
+
+
+def writes_by_numpy(model, x):
+    h = functional.linear(x, model.weight)
+    first = h * 1
+    h.numpy()[:, 0] = 0
+    return first[:, 0] + h[:, 0]
+
+
+def writes_bits(model, x):
+    h = functional.linear(x, model.weight)
+    h.view(torch.int64).zero_()
+    return h[:, 0]
+
+
+def draws_then_writes(model, x):
+    h = functional.dropout(functional.linear(x, model.weight), 0.5, True)
+    h += 1
+    return h[:, 0]
+
+
+def keeps_a_tensor(model, x):
+    model.kept = functional.linear(x, model.weight)
+    return model.kept[:, 0]
+
+
+def fails_on_other_tensors(model, x):
+    assert type(x) is torch.Tensor
+    return functional.linear(x, model.weight)[:, 0]
+
+
 PLAIN = [
     adds_in_place,
     writes_and_catches_all,
     writes_items,
+    writes_by_numpy,
+    writes_bits,
+    reads_numpy,
     relu_in_place,
     writes_to_a_constant,
     writes_to_a_weight,
     differentiates,
     autocasts,
+    draws_then_writes,
+    keeps_a_tensor,
+    fails_on_other_tensors,
 ]
 
 
 @pytest.mark.parametrize("function", PLAIN, ids=lambda function: function.__name__)
 def test_what_a_recording_cannot_follow_is_run_plainly_and_said(function, caplog):
-    model, removal = Function(function), Replacement()
+    """From equal random numbers, the plain path gives these very bits."""
+    model, case = Function(function), tokens(batch=3)
     deferred.report_plain.cache_clear()
-    case = tokens(batch=1)
+    runner = RowRunner(model)
     with caplog.at_level(logging.WARNING), torch.no_grad():
-        assert run_deferred(model, tokens(batch=3)) is None
-        attribution = LeaveOneOut(removal).attribute(model, case)
-        expected = [
-            model(case.inputs)[0, 0]
-            - model(removal.remove(case, torch.eye(case.shape[1]).bool()[i : i + 1]).inputs)[0, 0]
-            for i in range(case.shape[1])
-        ]
-    torch.testing.assert_close(attribution[0], torch.stack(expected).detach(), **ROUND_OFF)
+        torch.manual_seed(0)
+        outputs = runner.outputs(case.copy())
+        torch.manual_seed(0)
+        expected = case.copy().run(model)
+    assert runner.plain
+    assert torch.equal(outputs, expected)
     assert "Leave-One-Out runs it as it is, which takes longer" in caplog.text
+
+
+def hooked(model):
+    """A hook that doubles the query of the first layer."""
+    model.get_submodule("model.bert.encoder.layer.0.attention.self.query").register_forward_hook(
+        lambda m, a, out: 2 * out
+    )
+    return model
+
+
+def encoder(model):
+    """torch.nn's encoder, which puts 0 at padding if it runs on ordinary tensors."""
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(16, 2, 8, batch_first=True, dtype=torch.float64)
+            self.encoder = nn.TransformerEncoder(layer, 1)
+
+        def forward(self, inputs, attention_mask):
+            return self.encoder(inputs, src_key_padding_mask=attention_mask == 0).mean(1)
+
+    return Encoder().eval()
+
+
+def scripted(model):
+    """A module in TorchScript."""
+
+    class Scripted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.inner = torch.jit.trace(nn.Linear(16, 3).double(), torch.zeros(1, 16, dtype=torch.float64))
+
+        def forward(self, inputs, attention_mask):
+            return self.inner(inputs[:, 0])
+
+    return Scripted()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")  # the encoder's, of its own making
+@pytest.mark.parametrize("make", [hooked, encoder, scripted])
+def test_modules_that_must_see_ordinary_tensors_do(make, monkeypatch):
+    model, case = make(SmallEmbeddingModel(copy.deepcopy(embedding_model("bert").model))), case_of("bert")
+    monkeypatch.setattr(deferred, "run_deferred", None)  # must not be called
+    with torch.no_grad():
+        assert torch.equal(RowRunner(model).outputs(case), case.run(model))
+
+
+def test_a_hook_on_all_modules_and_a_function_mode_see_ordinary_tensors(monkeypatch):
+    model = Function(lambda m, x: x[:, 0])
+    assert not RowRunner(model).plain
+    with BaseTorchFunctionMode():
+        assert "function mode" in RowRunner(model).plain
+    with torch.device("cpu"):
+        assert not RowRunner(model).plain
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert "all modules" in RowRunner(model).plain
+    finally:
+        handle.remove()
+
+
+def test_passes_that_are_counted_are_deferred():
+    passes = []
+    model = embedding_model("bert")
+    with observed_forward_passes(model, lambda: passes.append(0), lambda: None):
+        assert not RowRunner(model).plain
+        LeaveOneOut().attribute(model, case_of("bert"))
+    assert passes
+
+
+def test_a_model_that_fails_raises_its_own_error():
+    model, case = Function(lambda m, x: functional.linear(x, m.weight)[:, 9]), tokens(batch=3)
+    with torch.no_grad(), pytest.raises(IndexError, match="index 9 is out of bounds for dimension 1 with size 5"):
+        RowRunner(model).outputs(case)
+
+
+WRONG = {
+    "position": lambda h: h[:, 9],
+    "positions": lambda h: h[:, [0, 9]],
+    "row's position": lambda h: h[torch.arange(3), torch.tensor([0, 1, 9])],
+    "axis": lambda h: h.transpose(0, 7),
+    "softmax": lambda h: torch.softmax(h, 5),
+    "permutation": lambda h: h.permute(0, 1, 1),
+    "size": lambda h: h.reshape(3, 4, -1),
+    "view": lambda h: h.view(3, 31),
+    "expansion": lambda h: h.expand(3, 7, 6),
+    "matrices": lambda h: h @ torch.ones(5, 2, dtype=h.dtype),
+    "broadcast": lambda h: h + torch.ones(4, dtype=h.dtype),
+    "weight": lambda h: functional.linear(h, torch.ones(2, 5, dtype=h.dtype)),
+    "norm": lambda h: functional.layer_norm(h, (5,)),
+    "parts": lambda h: h.split([1, 2], 1)[0],
+    "joined": lambda h: torch.cat([h, h[:, :, :2]], 1),
+    "unsqueeze": lambda h: h.unsqueeze(9),
+    "float32": lambda h: functional.linear(h, torch.ones(2, 6)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_call_that_torch_refuses_is_refused_at_once(wrong):
+    """Also where its result is not read: a model may catch the error."""
+
+    def recovers(model, x):
+        h = functional.linear(x, model.weight)
+        try:
+            wrong(h)
+        except (RuntimeError, IndexError):
+            return h[:, 0]
+        return h[:, 1]
+
+    model, case = Function(recovers), tokens(batch=3)
+    with torch.no_grad():
+        torch.testing.assert_close(run_deferred(model, case), case.run(model), **ROUND_OFF)
+        with pytest.raises((RuntimeError, IndexError)):
+            wrong(functional.linear(case.inputs, model.weight))
+
+
+NOT_A_NUMBER = {
+    "relu": lambda m, x: functional.relu(functional.linear(x, m.weight.to(x.dtype)))[:, 1],
+    "gelu": lambda m, x: functional.gelu(functional.linear(x, m.weight.to(x.dtype)))[:, 1],
+    "attention": lambda m, x: (torch.softmax(x.unsqueeze(1) @ x.unsqueeze(1).transpose(2, 3), -1) @ x.unsqueeze(1))[
+        :, 0, 0
+    ],
+}
+
+
+@pytest.mark.parametrize("function", NOT_A_NUMBER.values(), ids=NOT_A_NUMBER)
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1e30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_that_are_not_finite_stay_what_they_are(function, number, dtype):
+    case = tokens(batch=3)
+    inputs = case.inputs.to(dtype)
+    inputs[1, 1, 2] = number
+    case, model = Case(inputs, case.target, torch.zeros_like(inputs)), Function(function)
+    with torch.no_grad():
+        outputs, expected = run_deferred(model, case), case.run(model)
+    torch.testing.assert_close(outputs, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+def test_the_sign_of_zero_tells_rows_apart():
+    zeros = torch.zeros(2, 3, dtype=torch.float64)
+    zeros[1, 1] = -0.0
+    case = Case(zeros, torch.zeros(2, dtype=torch.int64), zeros)
+    with torch.no_grad():
+        assert run_deferred(Function(lambda m, x: 1 / x), case)[1].tolist() == [
+            float("inf"),
+            float("-inf"),
+            float("inf"),
+        ]
 
 
 @pytest.mark.parametrize("lowest", [float("-inf"), torch.finfo(torch.float64).min])
@@ -291,7 +484,9 @@ def test_a_model_that_writes_to_its_inputs_is_run_again_on_the_same_inputs():
     model, case = Function(writes_to_its_inputs), tokens(batch=3)
     before = case.inputs.clone()
     with torch.no_grad():
-        assert run_deferred(model, case) is None
+        RowRunner(model).outputs(case.copy())
+        with pytest.raises(MustRunPlainly):
+            run_deferred(model, case)
     assert torch.equal(case.inputs, before)
 
 
