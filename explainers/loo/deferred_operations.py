@@ -350,10 +350,10 @@ def attention_value(
 def differing_tokens(
     query: Value, key: Value, values: Value, mask: Value | None, is_causal: bool, scale: float | None
 ) -> Tensor | None:
-    """Which tokens of attention differ from the first row's, ``(rows, queries)`` bool; None if any may.
+    """Which tokens of attention differ from the last row's, ``(rows, queries)`` bool; None if any may.
 
-    A token is the first row's if its query is, if its keys are hidden by the same mask, and if the keys and values that
-    it sees are the first row's. Hidden ones do not matter, if all are finite: their weights are exactly 0.
+    A token is the last row's if its query is, if its keys are hidden by the same mask, and if the keys and values that
+    it sees are the last row's. Hidden ones do not matter, if all are finite: their weights are exactly 0.
     """
     known = [differs_of(operand) for operand in (query, key, values)]
     if any(differs is None for differs in known) or query.shape[2] != key.shape[2]:
@@ -361,7 +361,7 @@ def differing_tokens(
     queries, keys, of_values = known
     seen, changed = seen_keys(query, mask, is_causal)
     differs = queries | changed.any(2) | (seen & (keys | of_values).unsqueeze(1)).any(2) | ~seen.any(2)
-    if float(differs[1:].float().mean()) > WORTHWHILE:
+    if float(differs[:-1].float().mean()) > WORTHWHILE:
         return None
     q, k, v = (written_once(operand) for operand in (query, key, values))
     are_finite = are_logits_finite(q, k, 1.0 if scale is None else scale) and largest(v) <= torch.finfo(v.dtype).max
@@ -369,14 +369,14 @@ def differing_tokens(
 
 
 def differs_of(operand: Value) -> Tensor | None:
-    """Which tokens, along axis 2, differ from the first row's, ``(rows, tokens)`` bool; None if any may."""
+    """Which tokens, along axis 2, differ from the last row's, ``(rows, tokens)`` bool; None if any may."""
     if operand.shared:
         return torch.zeros(operand.shape[0], operand.shape[2], dtype=torch.bool, device=operand.device)
     return operand.tokens.differs if operand.tokens is not None and operand.token_axis == 2 else None
 
 
 def seen_keys(query: Value, mask: Value | None, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """Which keys each query sees, and which the mask hides otherwise than in the first row: ``(1 or rows, n, n)``.
+    """Which keys each query sees, and which the mask hides otherwise than in the last row: ``(1 or rows, n, n)``.
 
     A key is seen if a head sees it, and changed if the mask of a head is another number, unless both hide it.
     """
@@ -387,7 +387,7 @@ def seen_keys(query: Value, mask: Value | None, is_causal: bool) -> tuple[Tensor
         return seen[0], torch.zeros_like(seen[0])
     numbers = mask.full()
     hidden = ~numbers if numbers.dtype == torch.bool else numbers <= torch.finfo(numbers.dtype).min / 2
-    changed = (numbers != numbers[:1]) & ~(hidden & hidden[:1])
+    changed = (numbers != numbers[-1:]) & ~(hidden & hidden[-1:])
     seen, changed = (each.expand(-1, -1, n, n).any(1) for each in (~hidden, changed))
     return seen & everything[0].tril() if is_causal else seen, changed
 
@@ -497,18 +497,21 @@ def expand(func: Any, input: Tensor, *sizes: Any) -> Value | None:
 
 
 def concatenate(func: Any, tensors: Sequence[Tensor], dim: int = 0) -> Value | None:
-    """Tensors joined along one axis."""
+    """Tensors joined along one axis; torch skips empty ones of one axis, such as a new cache of keys."""
     values = [value_of(x) for x in tensors]
+    if not of_one_kind(values):
+        return None
+    values = [value for value in values if value.shape != (0,)] or values
     first = values[0].shape
     joined = position_in(dim, len(first))
-    others = [(*value.shape[:joined], *value.shape[joined + 1 :]) for value in values]
-    if not of_one_kind(values) or any(
-        len(x.shape) != len(first) or each != others[0] for x, each in zip(values, others, strict=True)
-    ):
+    before, after = first[:joined], first[joined + 1 :]
+    if any((*before, *value.shape[joined : joined + 1], *after) != value.shape for value in values):
         return None
+    if len(values) == 1:
+        return values[0]
     return value_like(
         values[0],
-        (*first[:joined], sum(value.shape[joined] for value in values), *first[joined + 1 :]),
+        (*before, sum(value.shape[joined] for value in values), *after),
         "cat",
         values,
         lambda operands, _: torch.cat(list(operands), joined),

@@ -4,7 +4,7 @@
    first token needs only this position of its last layer, except the keys and values.
 2. From the inputs to the result, values are computed. A value that is the same in every row, such as the queries of
    the first layer if rows differ in their attention mask alone, is computed for one row. Where only some tokens of a
-   row differ from the first row's, such as with a causal mask those from the removed token on, only these are computed.
+   row differ from the last row's, such as with a causal mask those from the removed token on, only these are computed.
 
 What belongs here: values and computing. Not here: what an operation does to axes.
 """
@@ -60,12 +60,15 @@ class Positions:
 
 @dataclass(frozen=True, eq=False)
 class DistinctTokens:
-    """The tokens of the first row, and those of other rows that differ from the first row's at the same position.
+    """The tokens of the last row, and those of other rows that differ from the last row's at the same position.
+
+    The last row, because Leave-One-Out removes tokens in their order: with a causal mask a row has the tokens before
+    its own removed one in common with every row in which a later one is removed.
 
     A tensor of them has one token a row: ``(tokens, …)`` with length 1 along the axis of the tokens.
 
     Attributes:
-        differs: ``(rows, positions)`` bool, whether the token differs; true for the first row.
+        differs: ``(rows, positions)`` bool, whether the token differs; true for the last row.
         row: ``(tokens,)`` int64, the row of each.
         position: ``(tokens,)`` int64, its position.
         index: ``(rows, positions)`` int64, which of these tokens stands at each position of each row.
@@ -80,12 +83,12 @@ class DistinctTokens:
     def where(differs: Tensor) -> DistinctTokens | None:
         """The tokens that differ, ``(rows, positions)`` bool; None if they are so many that it does not pay."""
         differs = differs.clone()
-        differs[0] = True
+        differs[-1] = True
         if float(differs.sum()) > WORTHWHILE * differs.numel():
             return None
         row, position = differs.nonzero(as_tuple=True)
         number = differs.flatten().cumsum(0).view(differs.shape) - 1
-        return DistinctTokens(differs, row, position, torch.where(differs, number, number[:1]))
+        return DistinctTokens(differs, row, position, torch.where(differs, number, number[-1:]))
 
     def of(self, tensor: Tensor, axis: int) -> Tensor:
         """These tokens of a tensor with rows along axis 0, or with one row for all, and tokens along another axis."""
@@ -118,7 +121,7 @@ class Value:
         compute: see `Compute`.
         axes: see `Axes`.
         reads: the positions of the only operand that this result is; or None.
-        differing: for an operation that mixes tokens along axis 2: which tokens of the result differ from the first
+        differing: for an operation that mixes tokens along axis 2: which tokens of the result differ from the last
             row's, ``(rows, positions)`` bool; or None if that is not known.
         tensor: its value, of length 1 along axis 0 if it is shared, of distinct tokens alone if ``tokens`` is given.
         shared: whether it is the same in every row.
@@ -177,14 +180,17 @@ def computed(tensor: Tensor) -> Value:
 
 
 def computed_by_token(tensor: Tensor) -> Value:
-    """A model's inputs ``(rows, tokens, …)`` as a value; equal tokens are told apart from those that differ."""
+    """A model's inputs ``(rows, tokens, …)`` as a value; equal tokens are told apart from those that differ.
+
+    The value's memory is its own, or nothing writes to it: a model may write to its inputs, and is then run again.
+    """
     value = computed(tensor)
-    if value.shared or len(tensor) < 2:
+    if value.shared:
         return value
-    differs = bits(tensor) != bits(tensor[:1])
+    differs = bits(tensor) != bits(tensor[-1:])
     tokens = DistinctTokens.where(differs.flatten(2).any(2) if tensor.dim() > 2 else differs)
     if tokens is None:
-        return value
+        return computed(tensor.clone())
     distinct = tokens.of(tensor, 1)
     return Value(
         value.shape, value.dtype, value.device, tensor=distinct, tokens=tokens, token_axis=1, version=version(distinct)
