@@ -221,9 +221,10 @@ ASK_FOR_ORDINARY_TENSORS = (nn.MultiheadAttention, nn.TransformerEncoder, nn.Tra
 
 def reason_to_run_plainly(model: nn.Module) -> str:
     """Why a model must be run as it is, as far as can be seen before it runs; empty if nothing is seen."""
-    if torch_module._has_any_global_hook():
+    if torch_module._has_any_global_hook():  # type: ignore[no-untyped-call]
         return "runs under a hook on all modules"
-    if any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack()):
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    if any(not isinstance(mode, DeviceContext) for mode in modes):
         return "runs under a torch function mode"
     for module in model.modules():
         kind = type(module).__name__

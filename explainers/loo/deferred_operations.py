@@ -355,10 +355,9 @@ def differing_tokens(
     A token is the last row's if its query is, if its keys are hidden by the same mask, and if the keys and values that
     it sees are the last row's. Hidden ones do not matter, if all are finite: their weights are exactly 0.
     """
-    known = [differs_of(operand) for operand in (query, key, values)]
-    if any(differs is None for differs in known) or query.shape[2] != key.shape[2]:
+    queries, keys, of_values = (differs_of(operand) for operand in (query, key, values))
+    if queries is None or keys is None or of_values is None or query.shape[2] != key.shape[2]:
         return None
-    queries, keys, of_values = known
     seen, changed = seen_keys(query, mask, is_causal)
     differs = queries | changed.any(2) | (seen & (keys | of_values).unsqueeze(1)).any(2) | ~seen.any(2)
     if float(differs[:-1].float().mean()) > WORTHWHILE:

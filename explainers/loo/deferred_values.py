@@ -99,7 +99,7 @@ class DistinctTokens:
     def spread(self, tensor: Tensor, axis: int) -> Tensor:
         """All rows, from a tensor of these tokens."""
         by_token = tensor.movedim(axis, 1).squeeze(1).index_select(0, self.index.flatten())
-        return by_token.unflatten(0, self.index.shape).movedim(1, axis)
+        return by_token.reshape(*self.index.shape, *by_token.shape[1:]).movedim(1, axis)
 
     def union(self, other: DistinctTokens) -> DistinctTokens | None:
         """The tokens that differ in either."""
