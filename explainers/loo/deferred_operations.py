@@ -359,7 +359,7 @@ def differing_tokens(
     if queries is None or keys is None or of_values is None or query.shape[2] != key.shape[2]:
         return None
     seen, changed = seen_keys(query, mask, is_causal)
-    differs = queries | changed.any(2) | (seen & (keys | of_values).unsqueeze(1)).any(2) | ~seen.any(2)
+    differs = queries | changed.any(2) | (seen & (keys | of_values).unsqueeze(1)).any(2)
     if float(differs[:-1].float().mean()) > WORTHWHILE:
         return None
     q, k, v = (written_once(operand) for operand in (query, key, values))
@@ -377,18 +377,19 @@ def differs_of(operand: Value) -> Tensor | None:
 def seen_keys(query: Value, mask: Value | None, is_causal: bool) -> tuple[Tensor, Tensor]:
     """Which keys each query sees, and which the mask hides otherwise than in the last row: ``(1 or rows, n, n)``.
 
-    A key is seen if a head sees it, and changed if the mask of a head is another number, unless both hide it.
+    A key is seen if a head sees it. It is changed if the mask of a head is another number, unless both hide it, or if a
+    head sees no key at all: such a head attends to hidden ones.
     """
     n = query.shape[2]
     everything = torch.ones(1, 1, n, n, dtype=torch.bool, device=query.device)
+    seen = everything.tril() if is_causal else everything
     if mask is None:
-        seen = everything.tril() if is_causal else everything
         return seen[0], torch.zeros_like(seen[0])
     numbers = mask.full()
     hidden = ~numbers if numbers.dtype == torch.bool else numbers <= torch.finfo(numbers.dtype).min / 2
-    changed = (numbers != numbers[-1:]) & ~(hidden & hidden[-1:])
-    seen, changed = (each.expand(-1, -1, n, n).any(1) for each in (~hidden, changed))
-    return seen & everything[0].tril() if is_causal else seen, changed
+    seen = seen & ~hidden
+    changed = (numbers != numbers[-1:]) & ~(hidden & hidden[-1:]) | ~seen.any(3, keepdim=True)
+    return seen.any(1), changed.any(1)
 
 
 def are_logits_finite(query: Tensor, key: Tensor, scale: float) -> bool:
