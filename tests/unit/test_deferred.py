@@ -480,6 +480,53 @@ def test_a_row_that_attends_to_nothing_stays_what_it_is(lowest):
     assert outputs.isnan().all() == (lowest == float("-inf"))
 
 
+def random_mask(seed, hidden_number):
+    """A mask ``(rows, heads, tokens, tokens)``: few keys hidden otherwise in few rows and heads, and blind queries."""
+    numbers = torch.Generator().manual_seed(seed)
+    rows, heads, n = 4, 2, 5
+    seen = torch.ones(n, n).bool().tril() if seed % 2 else torch.ones(n, n).bool()
+    seen = seen.expand(rows, heads, n, n).clone()
+    for _ in range(1 + seed % 3):
+        row, head, query, key = (int(torch.randint(size, (1,), generator=numbers)) for size in (rows, heads, n, n))
+        seen[row, head, query:, key] = False
+    if seed % 4 == 3:
+        seen[:, int(torch.randint(heads, (1,), generator=numbers)), 1] = False
+    return (
+        seen
+        if hidden_number is None
+        else torch.zeros(seen.shape, dtype=torch.float64).masked_fill(~seen, hidden_number)
+    )
+
+
+@pytest.mark.parametrize("hidden_number", [None, torch.finfo(torch.float64).min, float("-inf"), -3.0], ids=str)
+@pytest.mark.parametrize("seed", range(12))
+def test_attention_under_any_mask(seed, hidden_number):
+    """Two layers, written out or fused, on rows that are equal, or that differ in one token."""
+    mask = random_mask(seed, hidden_number)
+
+    def layer(x, weight, is_fused):
+        q = k = v = functional.linear(x, weight).view(4, 5, 2, 3).transpose(1, 2)
+        if is_fused or hidden_number is None:
+            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        else:
+            out = torch.softmax(q @ k.transpose(2, 3) * 0.5 + mask, -1) @ v
+        return x + out.transpose(1, 2).reshape(4, 5, 6)
+
+    weight = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    inputs = tokens(batch=1).inputs.expand(4, 5, 6)
+    other = inputs.clone()
+    other[1, 3] = 1
+    for is_fused in (True, False):
+        for rows in (inputs, other):
+            model = Function(
+                lambda m, x, is_fused=is_fused: layer(layer(x, weight, is_fused), weight, is_fused).flatten(1)
+            )
+            case = Case(rows, torch.zeros(4, dtype=torch.int64), torch.zeros_like(rows))
+            with torch.no_grad():
+                outputs, expected = run_deferred(model, case), case.run(model)
+            torch.testing.assert_close(outputs, expected, equal_nan=True, **ROUND_OFF)
+
+
 def test_a_model_that_writes_to_its_inputs_is_run_again_on_the_same_inputs():
     model, case = Function(writes_to_its_inputs), tokens(batch=3)
     before = case.inputs.clone()
