@@ -311,4 +311,4 @@ def random_numbers(device: torch.device) -> Callable[[], None]:
 @cache
 def report_plain(model: str, reason: str) -> None:
     """Say, once for each reason, that a model is run plainly."""
-    log.warning("%s %s: Leave-One-Out runs it as it is, which takes longer", model, reason)
+    log.warning("%s %s: its rows without features are run as they are, which takes longer", model, reason)

@@ -310,7 +310,7 @@ def test_what_a_recording_cannot_follow_is_run_plainly_and_said(function, caplog
         expected = case.copy().run(model)
     assert runner.plain
     assert torch.equal(outputs, expected)
-    assert "Leave-One-Out runs it as it is, which takes longer" in caplog.text
+    assert "rows without features are run as they are, which takes longer" in caplog.text
 
 
 def hooked(model):
