@@ -452,6 +452,37 @@ def test_numbers_that_are_not_finite_stay_what_they_are(function, number, dtype)
     torch.testing.assert_close(outputs, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
 
 
+def test_logits_that_overflow_stay_nan():
+    """A softmax over −∞ alone is NaN; fused attention makes 0 of it."""
+
+    def attention(model, x):
+        x = x.abs().unsqueeze(1) + 1
+        return (torch.softmax((x * -1e200) @ (x * 1e200).transpose(2, 3), -1) @ x)[:, 0, 0]
+
+    model, case = Function(attention), tokens(batch=3)
+    with torch.no_grad():
+        assert case.run(model).isnan().all()
+        assert run_deferred(model, case).isnan().all()
+
+
+def test_a_hidden_value_that_is_not_a_number_counts_as_in_the_plain_pass():
+    """0 × NaN is NaN: token 3 of row 1 reaches token 1 through a weight of 0, so token 1 is not the last row's."""
+
+    def attention(model, x):
+        mask = torch.full((5, 5), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)[None, None]
+        x = x.unsqueeze(1)
+        return (torch.softmax(x @ x.transpose(2, 3) + mask, -1) @ x).flatten(1)
+
+    inputs = tokens(batch=1).inputs.repeat(4, 1, 1)
+    inputs[1, 3] = float("nan")
+    model, case = Function(attention), Case(inputs, torch.zeros(4, dtype=torch.int64), torch.zeros_like(inputs))
+    with torch.no_grad():
+        expected = case.run(model)
+        torch.testing.assert_close(run_deferred(model, case), expected, equal_nan=True, **ROUND_OFF)
+    assert expected[1].isnan().all()
+    assert not expected[0].isnan().any()
+
+
 def test_the_sign_of_zero_tells_rows_apart():
     zeros = torch.zeros(2, 3, dtype=torch.float64)
     zeros[1, 1] = -0.0
