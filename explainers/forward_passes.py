@@ -38,6 +38,11 @@ def observed_forward_passes(
             handle.remove()
 
 
+def only_observes(hook: Callable[..., object]) -> bool:
+    """Whether a hook is one of `observed_forward_passes`, which looks at no tensor."""
+    return getattr(hook, "__module__", None) == __name__
+
+
 @contextmanager
 def _observed_method(
     kind: type[nn.Module], begin: Callable[[], object], succeed: Callable[[], object]

@@ -6,12 +6,14 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from faithcheck.explainers.loo.deferred import RowRunner
 from faithcheck.explainers.loo.removal_names import REPLACEMENTS
 from faithcheck.explainers.protocol import Unsupported, replacement_value
 from faithcheck.models.case import Case, select_target
@@ -288,11 +290,12 @@ def outputs_without(
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-    rows = max(1, max_tokens // case.shape[1])
-    outputs = []
+    runner, outputs = RowRunner(model), []
+    passes = ceil(len(example) / max(1, max_tokens // case.shape[1]))
+    rows = ceil(len(example) / max(1, passes))  # passes of one size: a small last one would share less
     for examples, features in zip(torch.split(example, rows), torch.split(removed, rows), strict=True):
         part = case.select(examples) if len(case.inputs) > 1 else case.repeat(len(examples))
-        draws = [removal.remove(part, features, draw).run(model) for draw in range(removal.draws)]
+        draws = [runner.outputs(removal.remove(part, features, draw)) for draw in range(removal.draws)]
         outputs.append(torch.stack([select_target(output, part.target) for output in draws]).mean(0))
     return torch.cat(outputs)
 

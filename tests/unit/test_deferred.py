@@ -1,0 +1,599 @@
+"""Rows run on deferred tensors against the plain pass of the same rows: outputs, what is computed, and refusals."""
+
+import copy
+import logging
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.overrides import BaseTorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from faithcheck.explainers.forward_passes import observed_forward_passes
+from faithcheck.explainers.loo import deferred
+from faithcheck.explainers.loo.deferred import DeferredTensor, RowRunner, run_deferred
+from faithcheck.explainers.loo.deferred_values import MustRunPlainly
+from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.loo.removal import AttentionMask, Deletion, Replacement
+from faithcheck.models import Case
+from faithcheck.tests.helpers.attention_models import (
+    DECODERS,
+    SmallEmbeddingModel,
+    case_of,
+    embedding_model,
+    single_example,
+    tokens,
+)
+from faithcheck.tests.helpers.model_state import assert_same_state, state_of
+
+MODELS = ("bert", "gpt2", "llama", "vit")
+REMOVALS = (AttentionMask(), Replacement(), Deletion())
+ROUND_OFF = {"rtol": 1e-12, "atol": 1e-13}  # float64: other orders of the same sums
+
+
+def cases(name):
+    """Rows of Leave-One-Out: of one example, which share their inputs, and of several."""
+    whole = case_of(name)
+    removed = torch.zeros(whole.shape, dtype=torch.bool)
+    removed[1:, 2] = True
+    alone = single_example(whole, 0) if name != "vit" else whole.select(torch.tensor([0]))
+    rows = alone.repeat(alone.shape[1] + 1)
+    each = torch.cat([torch.zeros(1, alone.shape[1]), torch.eye(alone.shape[1])]).bool()
+    for removal in REMOVALS if name != "vit" else REMOVALS[1:2]:
+        yield removal.remove(whole, removed)
+        yield removal.remove(rows, each)
+
+
+@pytest.fixture
+def computed_at_once(monkeypatch):
+    """The operations that are not recorded, by name."""
+    names, compute_now = [], deferred.compute_now
+    monkeypatch.setattr(deferred, "compute_now", lambda name, *rest: names.append(name) or compute_now(name, *rest))
+    return names
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_outputs_are_those_of_the_plain_pass(name, implementation, computed_at_once):
+    model = embedding_model(name, implementation)
+    for case in cases(name):
+        with torch.no_grad():
+            outputs = run_deferred(model, case)
+            torch.testing.assert_close(outputs, case.run(model), **ROUND_OFF)
+        assert type(outputs) is torch.Tensor
+    assert set(computed_at_once) <= ({"conv2d"} if name == "vit" else set()), "all other operations are recorded"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_float32_outputs_agree_to_1e_5(name):
+    """In float32 a linear map runs by another library than in the plain pass."""
+    model = embedding_model(name)
+    single = single_precision(model)
+    for case in cases(name):
+        low = Case(
+            case.inputs.float(), case.target, case.baseline.float(), forward_arguments=dict(case.forward_arguments)
+        )
+        with torch.no_grad():
+            torch.testing.assert_close(run_deferred(single, low), low.run(single), rtol=0, atol=1e-5)
+
+
+def single_precision(model):
+    """A copy of a small model in float32; a `SmallEmbeddingModel` would keep float64 inside."""
+    return copy.deepcopy(model).float()
+
+
+class CountedRows(TorchDispatchMode):
+    """Counts the rows that linear maps of each shape are applied to."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.__name__.startswith(("addmm", "mm.")):
+            a, b = args[-2:]
+            self.rows.setdefault(tuple(b.shape), []).append(a.shape[0])
+        return func(*args, **(kwargs or {}))
+
+
+def test_shared_rows_and_unread_positions_are_not_computed():
+    """BERT with 2 layers, 6 tokens, 7 rows by attention mask, read at token 0.
+
+    Queries, keys and values of layer 1 are computed for one row. Of layer 2, all but keys and values are computed for
+    token 0 alone.
+    """
+    model = embedding_model("bert")
+    case = single_example(case_of("bert"), 0)
+    each = torch.cat([torch.zeros(1, 6), torch.eye(6)]).bool()
+    rows = AttentionMask().remove(case.repeat(7), each)
+    with torch.no_grad(), CountedRows() as counted:
+        run_deferred(model, rows)
+    width, inner = 16, model.model.config.intermediate_size
+    all_rows = 7 * 6
+    first_layer, second_layer = [6, 6, 6, all_rows], [7, all_rows, all_rows, 7]
+    pooler = [7]
+    assert sorted(counted.rows[width, width]) == sorted(first_layer + second_layer + pooler)
+    assert counted.rows[width, inner] == counted.rows[inner, width] == [all_rows, 7]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_computes_logits_at_the_token_that_is_read(name):
+    model, case = embedding_model(name), case_of(name)
+    with torch.no_grad(), CountedRows() as counted:
+        run_deferred(model, case)
+    config, read = model.model.config, len(case.forward_arguments["last"].unique())
+    assert read < case.shape[1]
+    assert counted.rows[config.hidden_size, config.vocab_size][-1] == len(case.inputs) * read
+
+
+class Function(nn.Module):
+    """A function of the inputs, with a weight to write to."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.eye(6, dtype=torch.float64))
+
+    def forward(self, inputs, attention_mask=None):
+        return self.function(self, inputs)
+
+
+class Opaque(torch.autograd.Function):
+    """A function whose operations torch functions do not show."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return (x * 2).cumsum(1)
+
+
+UNKNOWN = {
+    "cumsum": lambda m, x: x.cumsum(1)[:, -1],
+    "autograd.Function": lambda m, x: Opaque.apply(x).sum(1),
+    "item": lambda m, x: x[:, 0] * x.max().item() + x[:, 1] * float(x.tolist()[0][1][2]),
+    "control flow": lambda m, x: x[:, 0] if x.sum() > 0 else x[:, 1],
+    "topk": lambda m, x: x.topk(2, dim=1).values.sum(1),
+    "two positions": lambda m, x: x[:, 1:3].flatten(1),
+    "a negative position": lambda m, x: functional.linear(x, m.weight)[:, -1],
+    "transposed batch": lambda m, x: functional.linear(x, m.weight).transpose(0, 1)[2],
+    "a row of the transposed": lambda m, x: functional.linear(x, m.weight).transpose(0, 1)[:, 2],
+    "norms without weights": lambda m, x: functional.layer_norm(functional.layer_norm(x, (6,)), (6,), m.weight[0])[
+        :, 1
+    ],
+    "rows mixed": lambda m, x: functional.linear(x, m.weight)[:, 0] - x.mean(0)[0],
+    "rows flattened": lambda m, x: functional.linear(x.reshape(-1, 6), m.weight).reshape(x.shape)[:, 1],
+    "read in full and in part": lambda m, x: (h := functional.linear(x, m.weight))[:, 0] + h.sum(1),
+    "two parts": lambda m, x: (h := functional.gelu(functional.linear(x, m.weight)))[:, 0] * h[:, 2],
+    "softmax over tokens": lambda m, x: torch.softmax(x @ m.weight, 1)[:, 0],
+    "train mode": lambda m, x: functional.dropout(x, 0.5, True)[:, 0],
+}
+
+
+@pytest.mark.parametrize("function", UNKNOWN.values(), ids=UNKNOWN)
+@pytest.mark.parametrize("shared", [True, False], ids=["equal rows", "other rows"])
+def test_operations_that_are_not_recorded_fall_out_right(function, shared):
+    model = Function(function)
+    case = tokens(batch=1).repeat(3) if shared else tokens(batch=3)
+    with torch.no_grad():
+        torch.manual_seed(0)
+        outputs = run_deferred(model, case)
+        torch.manual_seed(0)
+        torch.testing.assert_close(outputs, case.run(model), **ROUND_OFF)
+
+
+def adds_in_place(model, x):
+    h = functional.linear(x, model.weight)
+    first = h[:, 0]
+    h += 1
+    return first
+
+
+def writes_items(model, x):
+    h = functional.linear(x, model.weight)
+    total = h * 2
+    h[:, 0] = 0
+    return total[:, 0] + h[:, 0]
+
+
+def relu_in_place(model, x):
+    h = functional.linear(x, model.weight)
+    before = h * 1
+    functional.relu(h, inplace=True)
+    return before[:, 0] + h[:, 0]
+
+
+def writes_to_a_constant(model, x):
+    constant = torch.ones(6, dtype=x.dtype)
+    h = x * constant
+    constant.zero_()
+    return h[:, 0]
+
+
+def writes_to_a_weight(model, x):
+    h = functional.linear(x, model.weight)
+    with torch.no_grad():
+        model.weight.mul_(2)
+    result = h[:, 0] * 1
+    with torch.no_grad():
+        model.weight.div_(2)
+    return result
+
+
+def differentiates(model, x):
+    with torch.enable_grad():
+        point = x.detach().clone().requires_grad_()
+        return torch.autograd.grad(functional.linear(point, model.weight).square().sum(), point)[0][:, 0]
+
+
+def autocasts(model, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return functional.linear(x, model.weight)[:, 0].double()
+
+
+def writes_to_its_inputs(model, x):
+    x += 1
+    return x[:, 0]
+
+
+def writes_and_catches_all(model, x):
+    h = functional.linear(x, model.weight)
+    first = h[:, 0]
+    try:
+        h += 1
+    except Exception:
+        return first * 0
+    return first
+
+
+def reads_numpy(model, x):
+    return functional.linear(x, model.weight)[:, 0] * float(x.numpy().max())
+
+
+def writes_by_numpy(model, x):
+    h = functional.linear(x, model.weight)
+    first = h * 1
+    h.numpy()[:, 0] = 0
+    return first[:, 0] + h[:, 0]
+
+
+def writes_bits(model, x):
+    h = functional.linear(x, model.weight)
+    h.view(torch.int64).zero_()
+    return h[:, 0]
+
+
+def draws_then_writes(model, x):
+    h = functional.dropout(functional.linear(x, model.weight), 0.5, True)
+    h += 1
+    return h[:, 0]
+
+
+def keeps_a_tensor(model, x):
+    model.kept = functional.linear(x, model.weight)
+    return model.kept[:, 0]
+
+
+def fails_on_other_tensors(model, x):
+    assert type(x) is torch.Tensor
+    return functional.linear(x, model.weight)[:, 0]
+
+
+PLAIN = [
+    adds_in_place,
+    writes_and_catches_all,
+    writes_items,
+    writes_by_numpy,
+    writes_bits,
+    reads_numpy,
+    relu_in_place,
+    writes_to_a_constant,
+    writes_to_a_weight,
+    differentiates,
+    autocasts,
+    draws_then_writes,
+    keeps_a_tensor,
+    fails_on_other_tensors,
+]
+
+
+@pytest.mark.parametrize("function", PLAIN, ids=lambda function: function.__name__)
+def test_what_a_recording_cannot_follow_is_run_plainly_and_said(function, caplog):
+    """From equal random numbers, the plain path gives these very bits."""
+    model, case = Function(function), tokens(batch=3)
+    deferred.report_plain.cache_clear()
+    runner = RowRunner(model)
+    with caplog.at_level(logging.WARNING), torch.no_grad():
+        torch.manual_seed(0)
+        outputs = runner.outputs(case.copy())
+        torch.manual_seed(0)
+        expected = case.copy().run(model)
+    assert runner.plain
+    assert torch.equal(outputs, expected)
+    assert "rows without features are run as they are, which takes longer" in caplog.text
+
+
+def hooked(model):
+    """A hook that doubles the query of the first layer."""
+    model.get_submodule("model.bert.encoder.layer.0.attention.self.query").register_forward_hook(
+        lambda m, a, out: 2 * out
+    )
+    return model
+
+
+def encoder(model):
+    """torch.nn's encoder, which puts 0 at padding if it runs on ordinary tensors."""
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(16, 2, 8, batch_first=True, dtype=torch.float64)
+            self.encoder = nn.TransformerEncoder(layer, 1)
+
+        def forward(self, inputs, attention_mask):
+            return self.encoder(inputs, src_key_padding_mask=attention_mask == 0).mean(1)
+
+    return Encoder().eval()
+
+
+def scripted(model):
+    """A module in TorchScript."""
+
+    class Scripted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self.inner = torch.jit.trace(nn.Linear(16, 3).double(), torch.zeros(1, 16, dtype=torch.float64))
+
+        def forward(self, inputs, attention_mask):
+            return self.inner(inputs[:, 0])
+
+    return Scripted()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")  # the encoder's, of its own making
+@pytest.mark.parametrize("make", [hooked, encoder, scripted])
+def test_modules_that_must_see_ordinary_tensors_do(make, monkeypatch):
+    model, case = make(SmallEmbeddingModel(copy.deepcopy(embedding_model("bert").model))), case_of("bert")
+    monkeypatch.setattr(deferred, "run_deferred", None)  # must not be called
+    with torch.no_grad():
+        assert torch.equal(RowRunner(model).outputs(case), case.run(model))
+
+
+def test_a_hook_on_all_modules_and_a_function_mode_see_ordinary_tensors(monkeypatch):
+    model = Function(lambda m, x: x[:, 0])
+    assert not RowRunner(model).plain
+    with BaseTorchFunctionMode():
+        assert "function mode" in RowRunner(model).plain
+    with torch.device("cpu"):
+        assert not RowRunner(model).plain
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert "all modules" in RowRunner(model).plain
+    finally:
+        handle.remove()
+
+
+def test_passes_that_are_counted_are_deferred():
+    passes = []
+    model = embedding_model("bert")
+    with observed_forward_passes(model, lambda: passes.append(0), lambda: None):
+        assert not RowRunner(model).plain
+        LeaveOneOut().attribute(model, case_of("bert"))
+    assert passes
+
+
+def test_a_model_that_fails_raises_its_own_error():
+    model, case = Function(lambda m, x: functional.linear(x, m.weight)[:, 9]), tokens(batch=3)
+    with torch.no_grad(), pytest.raises(IndexError, match="index 9 is out of bounds for dimension 1 with size 5"):
+        RowRunner(model).outputs(case)
+
+
+WRONG = {
+    "position": lambda h: h[:, 9],
+    "positions": lambda h: h[:, [0, 9]],
+    "row's position": lambda h: h[torch.arange(3), torch.tensor([0, 1, 9])],
+    "axis": lambda h: h.transpose(0, 7),
+    "softmax": lambda h: torch.softmax(h, 5),
+    "permutation": lambda h: h.permute(0, 1, 1),
+    "size": lambda h: h.reshape(3, 4, -1),
+    "view": lambda h: h.view(3, 31),
+    "expansion": lambda h: h.expand(3, 7, 6),
+    "matrices": lambda h: h @ torch.ones(5, 2, dtype=h.dtype),
+    "broadcast": lambda h: h + torch.ones(4, dtype=h.dtype),
+    "weight": lambda h: functional.linear(h, torch.ones(2, 5, dtype=h.dtype)),
+    "norm": lambda h: functional.layer_norm(h, (5,)),
+    "parts": lambda h: h.split([1, 2], 1)[0],
+    "joined": lambda h: torch.cat([h, h[:, :, :2]], 1),
+    "unsqueeze": lambda h: h.unsqueeze(9),
+    "float32": lambda h: functional.linear(h, torch.ones(2, 6)),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_call_that_torch_refuses_is_refused_at_once(wrong):
+    """Also where its result is not read: a model may catch the error."""
+
+    def recovers(model, x):
+        h = functional.linear(x, model.weight)
+        try:
+            wrong(h)
+        except (RuntimeError, IndexError):
+            return h[:, 0]
+        return h[:, 1]
+
+    model, case = Function(recovers), tokens(batch=3)
+    with torch.no_grad():
+        torch.testing.assert_close(run_deferred(model, case), case.run(model), **ROUND_OFF)
+        with pytest.raises((RuntimeError, IndexError)):
+            wrong(functional.linear(case.inputs, model.weight))
+
+
+NOT_A_NUMBER = {
+    "relu": lambda m, x: functional.relu(functional.linear(x, m.weight.to(x.dtype)))[:, 1],
+    "gelu": lambda m, x: functional.gelu(functional.linear(x, m.weight.to(x.dtype)))[:, 1],
+    "attention": lambda m, x: (torch.softmax(x.unsqueeze(1) @ x.unsqueeze(1).transpose(2, 3), -1) @ x.unsqueeze(1))[
+        :, 0, 0
+    ],
+}
+
+
+@pytest.mark.parametrize("function", NOT_A_NUMBER.values(), ids=NOT_A_NUMBER)
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1e30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_that_are_not_finite_stay_what_they_are(function, number, dtype):
+    case = tokens(batch=3)
+    inputs = case.inputs.to(dtype)
+    inputs[1, 1, 2] = number
+    case, model = Case(inputs, case.target, torch.zeros_like(inputs)), Function(function)
+    with torch.no_grad():
+        outputs, expected = run_deferred(model, case), case.run(model)
+    torch.testing.assert_close(outputs, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+
+def test_logits_that_overflow_stay_nan():
+    """A softmax over −∞ alone is NaN; fused attention makes 0 of it."""
+
+    def attention(model, x):
+        x = x.abs().unsqueeze(1) + 1
+        return (torch.softmax((x * -1e200) @ (x * 1e200).transpose(2, 3), -1) @ x)[:, 0, 0]
+
+    model, case = Function(attention), tokens(batch=3)
+    with torch.no_grad():
+        assert case.run(model).isnan().all()
+        assert run_deferred(model, case).isnan().all()
+
+
+def test_a_hidden_value_that_is_not_a_number_counts_as_in_the_plain_pass():
+    """0 × NaN is NaN: token 3 of row 1 reaches token 1 through a weight of 0, so token 1 is not the last row's."""
+
+    def attention(model, x):
+        mask = torch.full((5, 5), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)[None, None]
+        x = x.unsqueeze(1)
+        return (torch.softmax(x @ x.transpose(2, 3) + mask, -1) @ x).flatten(1)
+
+    inputs = tokens(batch=1).inputs.repeat(4, 1, 1)
+    inputs[1, 3] = float("nan")
+    model, case = Function(attention), Case(inputs, torch.zeros(4, dtype=torch.int64), torch.zeros_like(inputs))
+    with torch.no_grad():
+        expected = case.run(model)
+        torch.testing.assert_close(run_deferred(model, case), expected, equal_nan=True, **ROUND_OFF)
+    assert expected[1].isnan().all()
+    assert not expected[0].isnan().any()
+
+
+def test_the_sign_of_zero_tells_rows_apart():
+    zeros = torch.zeros(2, 3, dtype=torch.float64)
+    zeros[1, 1] = -0.0
+    case = Case(zeros, torch.zeros(2, dtype=torch.int64), zeros)
+    with torch.no_grad():
+        assert run_deferred(Function(lambda m, x: 1 / x), case)[1].tolist() == [
+            float("inf"),
+            float("-inf"),
+            float("inf"),
+        ]
+
+
+@pytest.mark.parametrize("lowest", [float("-inf"), torch.finfo(torch.float64).min])
+def test_a_row_that_attends_to_nothing_stays_what_it_is(lowest):
+    """Written out, a softmax over −∞ alone is NaN, which an explainer must see; over equal numbers it is the mean."""
+
+    def attention(model, x):
+        mask = torch.zeros(1, 1, 5, 5, dtype=x.dtype).fill_(lowest)
+        x = x.unsqueeze(1)
+        return (torch.softmax(torch.matmul(x, x.transpose(2, 3)) * 0.5 + mask, -1) @ x)[:, 0, 0]
+
+    model, case = Function(attention), tokens(batch=3)
+    with torch.no_grad():
+        outputs = run_deferred(model, case)
+        torch.testing.assert_close(outputs, case.run(model), equal_nan=True, **ROUND_OFF)
+    assert outputs.isnan().all() == (lowest == float("-inf"))
+
+
+def random_mask(seed, hidden_number):
+    """A mask ``(rows, heads, tokens, tokens)``: few keys hidden otherwise in few rows and heads, and blind queries."""
+    numbers = torch.Generator().manual_seed(seed)
+    rows, heads, n = 4, 2, 5
+    seen = torch.ones(n, n).bool().tril() if seed % 2 else torch.ones(n, n).bool()
+    seen = seen.expand(rows, heads, n, n).clone()
+    for _ in range(1 + seed % 3):
+        row, head, query, key = (int(torch.randint(size, (1,), generator=numbers)) for size in (rows, heads, n, n))
+        seen[row, head, query:, key] = False
+    if seed % 4 == 3:
+        seen[:, int(torch.randint(heads, (1,), generator=numbers)), 1] = False
+    return (
+        seen
+        if hidden_number is None
+        else torch.zeros(seen.shape, dtype=torch.float64).masked_fill(~seen, hidden_number)
+    )
+
+
+@pytest.mark.parametrize("hidden_number", [None, torch.finfo(torch.float64).min, float("-inf"), -3.0], ids=str)
+@pytest.mark.parametrize("seed", range(12))
+def test_attention_under_any_mask(seed, hidden_number):
+    """Two layers, written out or fused, on rows that are equal, or that differ in one token."""
+    mask = random_mask(seed, hidden_number)
+
+    def layer(x, weight, is_fused):
+        q = k = v = functional.linear(x, weight).view(4, 5, 2, 3).transpose(1, 2)
+        if is_fused or hidden_number is None:
+            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        else:
+            out = torch.softmax(q @ k.transpose(2, 3) * 0.5 + mask, -1) @ v
+        return x + out.transpose(1, 2).reshape(4, 5, 6)
+
+    weight = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    inputs = tokens(batch=1).inputs.expand(4, 5, 6)
+    other = inputs.clone()
+    other[1, 3] = 1
+    for is_fused in (True, False):
+        for rows in (inputs, other):
+            model = Function(
+                lambda m, x, is_fused=is_fused: layer(layer(x, weight, is_fused), weight, is_fused).flatten(1)
+            )
+            case = Case(rows, torch.zeros(4, dtype=torch.int64), torch.zeros_like(rows))
+            with torch.no_grad():
+                outputs, expected = run_deferred(model, case), case.run(model)
+            torch.testing.assert_close(outputs, expected, equal_nan=True, **ROUND_OFF)
+
+
+def test_a_model_that_writes_to_its_inputs_is_run_again_on_the_same_inputs():
+    model, case = Function(writes_to_its_inputs), tokens(batch=3)
+    before = case.inputs.clone()
+    with torch.no_grad():
+        RowRunner(model).outputs(case.copy())
+        with pytest.raises(MustRunPlainly):
+            run_deferred(model, case)
+    assert torch.equal(case.inputs, before)
+
+
+def test_inference_mode_works():
+    model, case = embedding_model("bert"), case_of("bert")
+    expected = LeaveOneOut().attribute(model, case)
+    with torch.inference_mode():
+        torch.testing.assert_close(LeaveOneOut().attribute(model, case), expected, **ROUND_OFF)
+
+
+def test_the_model_sees_a_tensor_of_the_same_description():
+    case = tokens(batch=3)
+    seen = []
+
+    def describe(model, x):
+        seen.append((x.shape, x.size(1), x.dim(), x.ndim, len(x), x.dtype, x.device, x.numel(), x.is_floating_point()))
+        return x[:, 0]
+
+    model = Function(describe)
+    with torch.no_grad():
+        run_deferred(model, case)
+        case.run(model)
+    assert seen[0] == seen[1]
+
+
+def test_nothing_is_left_on_the_model():
+    model, case = SmallEmbeddingModel(embedding_model("bert").model), case_of("bert")
+    before, random = state_of(model), torch.get_rng_state()
+    attribution = LeaveOneOut().attribute(model, case)
+    assert not isinstance(attribution, DeferredTensor)
+    assert_same_state(state_of(model), before)
+    assert torch.equal(torch.get_rng_state(), random)
