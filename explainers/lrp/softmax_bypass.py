@@ -26,8 +26,9 @@ from faithcheck.models.case import Case
 Gradients: TypeAlias = dict[frozenset[int], Tensor]
 """The gradient at one place of the model, for each set of bypassed layers above it."""
 
-NUMBERS_AT_ONCE = 2**19
-"""How many numbers the gradients of one backward pass have at a layer's output: so many fit the processor's cache."""
+LARGE = 2**17
+"""Numbers in a gradient at a layer's input from which backward passes one by one are faster than a batched one: torch's
+vmap copies what the gradients share, such as attention weights, for each of them."""
 
 
 def attnlrp_with_bypassed_softmax(layers: Collection[int], epsilon: float = 0.0) -> LRP:
@@ -131,9 +132,8 @@ def attributions_with_bypassed_softmax(
     """The attributions of `attnlrp_with_bypassed_softmax` for each set of layers: ``(sets, batch, features)``.
 
     1. One forward pass, in which attention outputs are computed twice: with every softmax bypassed, and with none.
-    2. Batched backward passes through each layer, from the last to the first, for all sets together. Sets that agree
-       in all layers above share their gradients, and a layer that only one of them bypasses shares the gradient at its
-       attention output.
+    2. Backward passes through each layer, from the last to the first, for all sets together. Sets that agree in all
+       layers above share their gradients as far as the layer's attention output.
 
     Raises:
         Unsupported: as `LRP.attribute`; or not every layer has exactly one softmax and one attention output; or
@@ -165,16 +165,18 @@ def attributions_with_bypassed_softmax(
 
 
 def backward(end: Tensor, starts: Sequence[Tensor], gradients: Gradients) -> list[Gradients]:
-    """The gradients at each of ``starts`` from the gradients at ``end``, in batched backward passes."""
+    """The gradients at each of ``starts`` from the gradients at ``end``, in one backward pass; one by one if large."""
     if not gradients:
         return [{} for _ in starts]
 
     def at_starts(gradient: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(end, starts, gradient, retain_graph=True, materialize_grads=True)
 
-    at_once = max(1, NUMBERS_AT_ONCE // end.numel())
-    batched = torch.func.vmap(at_starts, chunk_size=at_once)(torch.stack(list(gradients.values())))
-    return [dict(zip(gradients, at_start, strict=True)) for at_start in batched]
+    if starts[0].numel() < LARGE:
+        of_each = torch.func.vmap(at_starts)(torch.stack(list(gradients.values())))
+    else:
+        of_each = zip(*map(at_starts, gradients.values()), strict=True)
+    return [dict(zip(gradients, at_start, strict=True)) for at_start in of_each]
 
 
 def layer_inputs(
@@ -206,7 +208,7 @@ def layer_inputs(
 
 
 def require_separate_layers(places: Sequence[Tensor], layers: int, propagation: BypassPropagation) -> None:
-    """Refuse a model whose layers can't be bypassed one by one in one graph.
+    """Refuse a model whose layers cannot be bypassed in one graph.
 
     Raises:
         Unsupported: see `attributions_with_bypassed_softmax`.
