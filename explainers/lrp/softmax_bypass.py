@@ -6,7 +6,7 @@ none. arXiv 2510.18810, §5 (Figure 2, Table A3).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -115,7 +115,7 @@ class BypassPropagation(Propagation):
         if call.name in operations_with(Trait.IN_PLACE):
             raise call.unsupported("it writes to its operand: bypass one set of layers at a time")
         args, kwargs = tree_map(self.without_weights, (call.args, call.kwargs))
-        plain = super().apply_rule(rule, call)
+        plain: Tensor = super().apply_rule(rule, call)
         bypassed = super().apply_rule(rule, replace(call, args=args, kwargs=kwargs))
         above = plain.detach().requires_grad_()
         self.attention_outputs.append(AttentionOutput(above, plain, bypassed))
@@ -146,6 +146,7 @@ def attributions_with_bypassed_softmax(
         raise IndexError(f"layers are counted from 0 to {depth - 1}")
     method = attnlrp_with_bypassed_softmax((), epsilon)
     propagation, places = layer_inputs(model, case, method, BypassPropagation)
+    assert isinstance(propagation, BypassPropagation)
     require_separate_layers(places, depth, propagation)
     gradients: Gradients = {frozenset(): torch.ones_like(places[-1])}
     for layer in reversed(range(depth)):
@@ -172,6 +173,7 @@ def backward(end: Tensor, starts: Sequence[Tensor], gradients: Gradients) -> lis
     def at_starts(gradient: Tensor) -> tuple[Tensor, ...]:
         return torch.autograd.grad(end, starts, gradient, retain_graph=True, materialize_grads=True)
 
+    of_each: Iterable[Any]
     if starts[0].numel() < LARGE:
         of_each = torch.func.vmap(at_starts)(torch.stack(list(gradients.values())))
     else:
