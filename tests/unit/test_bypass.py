@@ -9,6 +9,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 from faithcheck.explainers import CPLRP, AttnLRP, Unsupported
+from faithcheck.explainers.lrp import softmax_bypass
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.rule_ablation import PARTS, attnlrp_without, sets_of_parts
 from faithcheck.explainers.lrp.softmax_bypass import (
@@ -75,6 +76,14 @@ def test_all_sets_at_once_equal_each_set_alone(build, epsilon, case):
     assert (together[0] - together[1]).abs().max() > 1e-3, "bypassing a layer changes nothing: the test proves nothing"
 
 
+def test_large_gradients_one_by_one_equal_all_in_one_pass(case, monkeypatch):
+    model, sets = bert(), [*chain(*figure_2_sets(LAYERS).values())]
+    batched = attributions_with_bypassed_softmax(model, case, sets)
+    monkeypatch.setattr(softmax_bypass, "LARGE", 0)
+    monkeypatch.delattr(torch.func, "vmap")
+    torch.testing.assert_close(attributions_with_bypassed_softmax(model, case, sets), batched, rtol=1e-10, atol=1e-12)
+
+
 def test_no_layer_is_attnlrp_and_all_are_cplrp(case):
     model = bert()
     none, every = attributions_with_bypassed_softmax(model, case, [(), range(LAYERS)])
@@ -115,6 +124,23 @@ class AroundLayers(Stack):
         return self.layers[1](self.layers[0](x) * 1)[:, 0] + x[:, 1]
 
 
+class KeepsAttention(Layer):
+    def forward(self, x, *rest):
+        self.attention = torch.softmax(x @ x.transpose(1, 2), -1) @ x
+        return x + self.attention
+
+
+class AroundFromAttention(Stack):
+    """The attention output of the first layer is also added after the second."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([KeepsAttention(), Layer()])
+
+    def forward(self, x, **forward_arguments):
+        return (self.layers[1](self.layers[0](x)) + self.layers[0].attention)[:, 0]
+
+
 class SoftmaxOutside(Stack):
     def forward(self, x, **forward_arguments):
         return torch.softmax(super().forward(x), -1)
@@ -125,14 +151,43 @@ class TwoArguments(Stack):
         return self.layers[1](self.layers[0](x), x)[:, 0]
 
 
+class WeightsUsedTwice(Layer):
+    def forward(self, x, *rest):
+        weights = torch.softmax(x @ x.transpose(1, 2), -1)
+        return x + weights @ x + weights.sum(-1, keepdim=True)
+
+
+class InPlace(Layer):
+    def forward(self, x, *rest):
+        return (x * 1).add_(torch.softmax(x, -1))
+
+
+class WithoutResidual(Layer):
+    def forward(self, x, *rest):
+        return torch.softmax(x @ x.transpose(1, 2), -1) @ x
+
+
+class WritesToAttentionOutput(Layer):
+    def forward(self, x, *rest):
+        return (torch.softmax(x @ x.transpose(1, 2), -1) @ x).add_(x)
+
+
+def stack_of(layer):
+    model = Stack()
+    model.layers = nn.ModuleList([layer(), layer()])
+    return model
+
+
 class NoLayers(nn.Module):
     def forward(self, x, **forward_arguments):
         return x[:, 0]
 
 
-def test_a_plain_stack_of_layers_is_supported(case):
-    together = attributions_with_bypassed_softmax(Stack(), case, [{0}, {1}])
-    alone = torch.stack([attnlrp_with_bypassed_softmax({layer}).attribute(Stack(), case) for layer in (0, 1)])
+@pytest.mark.parametrize("layer", [Layer, WithoutResidual, WritesToAttentionOutput])
+def test_a_plain_stack_of_layers_is_supported(layer, case):
+    model = stack_of(layer)
+    together = attributions_with_bypassed_softmax(model, case, [{0}, {1}])
+    alone = torch.stack([attnlrp_with_bypassed_softmax({k}).attribute(model, case) for k in (0, 1)])
     torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)
 
 
@@ -140,11 +195,22 @@ def test_a_plain_stack_of_layers_is_supported(case):
     ("model", "message"),
     [
         (AroundLayers(), "goes around a layer"),
+        (AroundFromAttention(), "goes around a layer"),
         (SoftmaxOutside(), "3 softmaxes"),
         (TwoArguments(), "first argument and in no other"),
         (NoLayers(), "no nn.ModuleList"),
+        (stack_of(WeightsUsedTwice), "4 attention outputs"),
+        (stack_of(InPlace), "add_ in layers.0 .* writes to its operand"),
     ],
-    ids=["around", "a softmax outside", "two arguments", "no layers"],
+    ids=[
+        "around",
+        "around from attention",
+        "a softmax outside",
+        "two arguments",
+        "no layers",
+        "weights used twice",
+        "in place",
+    ],
 )
 def test_a_model_that_layers_do_not_separate_is_refused(model, message, case):
     with pytest.raises(Unsupported, match=message):

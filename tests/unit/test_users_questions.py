@@ -43,7 +43,7 @@ def test_lxt_27_layer_sums_do_not_match(model_of):
     layers = conservation_ledger(AttnLRP(), embedding_model, case).by_module()
     first, second = (layers[f"model.bert.encoder.layer.{k}"] for k in (0, 1))
 
-    points = layer_inputs(embedding_model, case, AttnLRP())
+    _, points = layer_inputs(embedding_model, case, AttnLRP())
     gradients = torch.autograd.grad(points[-1].sum(), points[1:-1])
     sums = [(point * gradient).sum((1, 2)).detach() for point, gradient in zip(points[1:-1], gradients, strict=True)]
     for layer, total in zip((first, second), sums, strict=True):
