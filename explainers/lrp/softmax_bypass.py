@@ -94,6 +94,7 @@ class BypassPropagation(Propagation):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self.calls_every_rule = True  # `apply_rule` must see every operation on attention weights
         self.weights: set[Any] = set()  # the autograd nodes of all attention weights
         self.attention_outputs: list[AttentionOutput] = []
 
