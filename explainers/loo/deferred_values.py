@@ -125,7 +125,7 @@ class Value:
             row's, ``(rows, positions)`` bool; or None if that is not known.
         tensor: its value, of length 1 along axis 0 if it is shared, of distinct tokens alone if ``tokens`` is given.
         shared: whether it is the same in every row.
-        tokens: the tokens that differ between rows; or None if they are not told apart.
+        tokens: the tokens that differ between rows; or None if they are not distinguished.
         token_axis: the axis of the tokens.
         number_operand: the number that an operation on elements has besides its operands.
         order: of the axes of a transposed operand.
@@ -180,7 +180,7 @@ def computed(tensor: Tensor) -> Value:
 
 
 def computed_by_token(tensor: Tensor) -> Value:
-    """A model's inputs ``(rows, tokens, …)`` as a value; equal tokens are told apart from those that differ.
+    """A model's inputs ``(rows, tokens, …)`` as a value; tokens that all rows share are kept apart from the others.
 
     The value's memory is its own, or nothing writes to it: a model may write to its inputs, and is then run again.
     """

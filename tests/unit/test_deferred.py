@@ -46,6 +46,12 @@ def cases(name):
         yield removal.remove(rows, each)
 
 
+@pytest.fixture(autouse=True)
+def small_models_are_recorded(monkeypatch):
+    """The models of these tests are smaller than those for which recording pays."""
+    monkeypatch.setattr(deferred, "WORTHWHILE", 0)
+
+
 @pytest.fixture
 def computed_at_once(monkeypatch):
     """The operations that are not recorded, by name."""
@@ -64,6 +70,19 @@ def test_the_outputs_are_those_of_the_plain_pass(name, implementation, computed_
             torch.testing.assert_close(outputs, case.run(model), **ROUND_OFF)
         assert type(outputs) is torch.Tensor
     assert set(computed_at_once) <= ({"conv2d"} if name == "vit" else set()), "all other operations are recorded"
+
+
+def test_small_rows_are_run_as_they_are(monkeypatch):
+    model, case = embedding_model("bert", "eager"), case_of("bert")
+    monkeypatch.setattr(deferred, "run_deferred", None)  # must not be called
+    monkeypatch.setattr(deferred, "WORTHWHILE", case.inputs.numel() + 1)
+    with torch.no_grad():
+        assert torch.equal(RowRunner(model).outputs(case), case.run(model))
+        monkeypatch.setattr(deferred, "WORTHWHILE", case.inputs.numel())
+        monkeypatch.setattr(deferred, "report_plain", lambda model, reason: failures.append(reason))
+        failures = []
+        RowRunner(model).outputs(case)
+    assert "fails on tensors that are not ordinary" in failures[0]
 
 
 @pytest.mark.parametrize("name", MODELS)
