@@ -31,7 +31,8 @@ export OMP_WAIT_POLICY := PASSIVE
 # shares torch's threads; NumPy's, and those of the programs that tests start, need the variable. Within the suite a
 # process takes neighbouring checks, which share the models of a pair; otherwise a process takes whole modules, which
 # share their fixtures.
-CHECKS := -n 2 --dist worksteal
+# Without pytest's plugin for logs, which takes 2 ms a check: torch has many loggers. Logs are in the captured stderr.
+CHECKS := -n 2 --dist worksteal -p no:logging
 MODULES := -n 2 --dist loadscope
 invariance test unit slow power kills contributing: export OMP_NUM_THREADS := 1
 

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import numpy as np
-import scipy  # its submodules are imported when they are used
+from statistics import median
 
 from faithcheck.reports.results import Json, ResultsError
 from faithcheck.reports.shape import NUMBER, Shape, mismatch
@@ -73,15 +72,17 @@ def check(document: Json, path: Path) -> Json:
     return document
 
 
-def interval(ratios: np.ndarray) -> Json:
-    """The median of ratios ``(turns,)`` and its 95 % interval between two order statistics, of any distribution.
+def interval(ratios: Sequence[float]) -> Json:
+    """The median of ratios and its 95 % interval between two order statistics, of any distribution.
 
     Conover 1999, §3.2, as SciPy's ``quantile_test`` computes it. With fewer than six turns there is no such interval:
     ``low`` and ``high`` are None.
     """
-    bounds = scipy.stats.quantile_test(ratios, p=0.5).confidence_interval(CONFIDENCE)
-    low, high = (float(bound) if np.isfinite(bound) else None for bound in (bounds.low, bounds.high))
-    return {"median": float(np.median(ratios)), "low": low, "high": high}
+    from scipy import stats  # not at the top: `faithcheck --help` and `compare` need none of it
+
+    bounds = stats.quantile_test(ratios, p=0.5).confidence_interval(CONFIDENCE)
+    low, high = (float(bound) if math.isfinite(bound) else None for bound in (bounds.low, bounds.high))
+    return {"median": float(median(ratios)), "low": low, "high": high}
 
 
 def known(cost: object) -> bool:
@@ -124,8 +125,10 @@ def exponent(sizes: list[int], costs: list[float]) -> tuple[float, float, float]
     """
     if len(sizes) < 3:
         return None
-    line = scipy.stats.linregress(np.log(sizes), np.log(costs))
-    margin = line.stderr * scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(sizes) - 2)
+    from scipy import stats
+
+    line = stats.linregress([math.log(size) for size in sizes], [math.log(cost) for cost in costs])
+    margin = line.stderr * stats.t.ppf((1 + CONFIDENCE) / 2, len(sizes) - 2)
     return float(line.slope), float(line.slope - margin), float(line.slope + margin)
 
 

@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
 from typing import Protocol
 
 import numpy as np
@@ -290,9 +289,8 @@ def outputs_without(
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+    rows = max(1, max_tokens // case.shape[1])
     runner, outputs = RowRunner(model), []
-    passes = ceil(len(example) / max(1, max_tokens // case.shape[1]))
-    rows = ceil(len(example) / max(1, passes))  # passes of one size: a small last one would share less
     for examples, features in zip(torch.split(example, rows), torch.split(removed, rows), strict=True):
         part = case.select(examples) if len(case.inputs) > 1 else case.repeat(len(examples))
         draws = [runner.outputs(removal.remove(part, features, draw)) for draw in range(removal.draws)]

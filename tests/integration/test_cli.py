@@ -260,7 +260,7 @@ def test_check_has_the_records_of_check_explainer_and_prints_the_report(theirs, 
 
     # As JSON values, in the order of the document, which has rules and times once for all records.
     expected = [results.plain(one.to_json()) for one in check_explainer(Mine(), subjects=SUBJECTS[1::2])]
-    assert all(one.pop("rules") == [] and one.pop("seconds") > 0 for one in expected)
+    assert all(one.pop("rules") == [] and one.pop("seconds") > 0 and not one.pop("reused") for one in expected)
     assert document["records"] == sorted(expected, key=lambda one: one["id"])
     assert {one["axiom"] for one in expected} >= {"invariance", "completeness", "trace"}
     assert said.out.startswith(terminal.render(document))

@@ -26,6 +26,7 @@ from faithcheck.tests.helpers.attention_models import (
     single_example,
     tokens,
 )
+from faithcheck.tests.helpers.fixtures import small_models_are_recorded as small_models_are_recorded  # for every test
 from faithcheck.tests.helpers.model_state import assert_same_state, state_of
 
 MODELS = ("bert", "gpt2", "llama", "vit")
@@ -44,12 +45,6 @@ def cases(name):
     for removal in REMOVALS if name != "vit" else REMOVALS[1:2]:
         yield removal.remove(whole, removed)
         yield removal.remove(rows, each)
-
-
-@pytest.fixture(autouse=True)
-def small_models_are_recorded(monkeypatch):
-    """The models of these tests are smaller than those for which recording pays."""
-    monkeypatch.setattr(deferred, "WORTHWHILE", 0)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from faithcheck.models import Case
 from faithcheck.models.architectures.architecture import spread
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.architectures.embedding_model import KeepFloat64
+from faithcheck.tests.helpers.fixtures import small_models_are_recorded as small_models_are_recorded  # for every test
 
 ROUND_OFF = {"rtol": 1e-12, "atol": 1e-12}  # float64: other orders of the same sums
 TOKENS, WIDTH = 6, 16

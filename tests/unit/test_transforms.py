@@ -133,6 +133,7 @@ def test_a_cycle_moves_every_element():
 
 
 def test_bases_are_well_conditioned():
+    torch.manual_seed(0)  # of few random numbers, one draw in forty has none below 0.9, or none above 1.1
     for draw in (basis.well_conditioned, basis.commuting_with_rotations):
         singular = torch.linalg.svdvals(draw(16))
         assert 0.5 <= singular.min() < 0.9 < 1.1 < singular.max() <= 2
