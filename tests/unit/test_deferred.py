@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.overrides import BaseTorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from faithcheck.explainers.forward_passes import observed_forward_passes
 from faithcheck.explainers.loo import deferred
@@ -26,6 +25,7 @@ from faithcheck.tests.helpers.attention_models import (
     single_example,
     tokens,
 )
+from faithcheck.tests.helpers.counted_rows import CountedRows
 from faithcheck.tests.helpers.fixtures import small_models_are_recorded as small_models_are_recorded  # for every test
 from faithcheck.tests.helpers.model_state import assert_same_state, state_of
 
@@ -96,20 +96,6 @@ def test_float32_outputs_agree_to_1e_5(name):
 def single_precision(model):
     """A copy of a small model in float32; a `SmallEmbeddingModel` would keep float64 inside."""
     return copy.deepcopy(model).float()
-
-
-class CountedRows(TorchDispatchMode):
-    """Counts the rows that linear maps of each shape are applied to."""
-
-    def __init__(self):
-        super().__init__()
-        self.rows = {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.__name__.startswith(("addmm", "mm.")):
-            a, b = args[-2:]
-            self.rows.setdefault(tuple(b.shape), []).append(a.shape[0])
-        return func(*args, **(kwargs or {}))
 
 
 def test_shared_rows_and_unread_positions_are_not_computed():

@@ -6,7 +6,6 @@ from functools import cache
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModel
 
 from faithcheck.explainers.loo.deferred import RowRunner, run_deferred
@@ -15,6 +14,7 @@ from faithcheck.models import Case
 from faithcheck.models.architectures.architecture import spread
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.architectures.embedding_model import KeepFloat64
+from faithcheck.tests.helpers.counted_rows import CountedRows
 from faithcheck.tests.helpers.fixtures import small_models_are_recorded as small_models_are_recorded  # for every test
 
 ROUND_OFF = {"rtol": 1e-12, "atol": 1e-12}  # float64: other orders of the same sums
@@ -148,20 +148,6 @@ def test_only_models_that_write_in_place_are_run_as_they_are(name):
     assert bool(runner.plain) == (name in WRITES_IN_PLACE), runner.plain
 
 
-class CountedTokens(TorchDispatchMode):
-    """Counts the tokens that linear maps with a certain number of inputs and outputs are applied to."""
-
-    def __init__(self):
-        super().__init__()
-        self.tokens = {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.__name__.startswith(("addmm", "mm.")):
-            a, b = args[-2:]
-            self.tokens.setdefault(tuple(b.shape), []).append(len(a))
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("removal", [AttentionMask(), Replacement()], ids=lambda removal: removal.name)
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize(("name", "inner"), [("gpt2", 4 * WIDTH), ("llama", 24)])
@@ -172,9 +158,9 @@ def test_with_a_causal_mask_only_tokens_from_the_removed_one_on_are_computed(nam
     has one, token 5: 6 + (6 + 5 + 4 + 3 + 2) + 1 = 27 of 42. The second layer is computed for the token that is read.
     """
     rows = rows_of(batch("none"), removal)
-    with torch.no_grad(), CountedTokens() as counted:
+    with torch.no_grad(), CountedRows() as counted:
         run_deferred(Read(model_of(name, implementation), "last"), rows)
-    feed_forward = counted.tokens[WIDTH, inner]
+    feed_forward = counted.rows[WIDTH, inner]
     read = [7, 7] if name == "llama" else [7]  # Llama's layer has two such maps, gate and up
     assert sorted(feed_forward, reverse=True) == [27] * len(read) + read
 
