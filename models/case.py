@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -25,6 +25,9 @@ class Case:
         forward_arguments: further keyword arguments of the model, tensors with a row per example. If they include an
             ``attention_mask`` ``(batch, features)``, features with a 0 in it are padding.
         replacements: baselines of one feature by name ("zero", "mask", …), each shaped like one feature.
+        feature_names: the names of each example's features in a report, such as the tokens of a text; a case of other
+            examples, see `select`, has none.
+        image_shape: rows and columns, where the features are the pixels or patches of an image.
 
     Raises:
         ValueError: the shapes, dtypes or devices do not fit together.
@@ -36,6 +39,8 @@ class Case:
     special_tokens_mask: Tensor | None = None
     forward_arguments: Mapping[str, Tensor] = field(default_factory=dict)
     replacements: Mapping[str, Tensor] = field(default_factory=dict)
+    feature_names: Sequence[Sequence[str]] = ()
+    image_shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.inputs.dim() < 2 or not self.inputs.is_floating_point():
@@ -89,7 +94,7 @@ class Case:
     def copy(self) -> Case:
         """An equal case that shares no memory with this one."""
         replacements = {name: value.clone() for name, value in self.replacements.items()}
-        return replace(self._with_rows(Tensor.clone), replacements=replacements)
+        return replace(self._with_rows(Tensor.clone), replacements=replacements, feature_names=self.feature_names)
 
     def select(self, index: Tensor) -> Case:
         """A copy of the case with the examples of these indices, in this order; an index may occur more than once."""
@@ -107,6 +112,7 @@ class Case:
             baseline=rows(self.baseline),
             special_tokens_mask=None if self.special_tokens_mask is None else rows(self.special_tokens_mask),
             forward_arguments={name: rows(value) for name, value in self.forward_arguments.items()},
+            feature_names=(),
         )
 
 

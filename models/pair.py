@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -62,6 +64,12 @@ class Pair:
     axioms: frozenset[str] = frozenset({"invariance", "completeness", "loo"})
     control: bool = False
 
+    @property
+    def module(self) -> str:
+        """The module whose function builds the pair, or whose transform does."""
+        build: object = self.build.rewrite if isinstance(self.build, BuildFromBase) else self.build
+        return str((build.func if isinstance(build, partial) else build).__module__)
+
 
 def random_points(rows: int, *features: int, classes: int = 1) -> MakeCase:
     """A pair's ``case``: standard normal inputs ``(rows, *features)``, baseline 0, targets 0 … classes − 1 in turn."""
@@ -75,6 +83,9 @@ def random_points(rows: int, *features: int, classes: int = 1) -> MakeCase:
 
 
 _registry: dict[str, Pair] = {}
+_registered_by: dict[str, str] = {}
+PACKAGE = "faithcheck.models.pairs"
+"""The package whose modules register the pairs of faithcheck itself."""
 
 
 def register(pair: Pair) -> Pair:
@@ -86,7 +97,21 @@ def register(pair: Pair) -> Pair:
     if pair.name in _registry:
         raise ValueError(f"a pair named {pair.name!r} is already registered: choose another name")
     _registry[pair.name] = pair
+    _registered_by[pair.name] = _module_being_imported()
     return pair
+
+
+def _module_being_imported() -> str:
+    """The name of the module whose own code, not that of a function in it, led to this call."""
+    frame = sys._getframe()
+    while frame.f_code.co_name != "<module>" and frame.f_back is not None:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def is_builtin(pair: Pair) -> bool:
+    """Whether the pair is one of faithcheck's own, which its tests prove to be pairs; False for every other."""
+    return _registry.get(pair.name) is pair and _registered_by[pair.name].startswith(f"{PACKAGE}.")
 
 
 def equivalent_pair(
@@ -110,7 +135,7 @@ def equivalent_pair(
 
 def registered_pairs() -> dict[str, Pair]:
     """All pairs by name; imports every module of `faithcheck.models.pairs` first."""
-    package = importlib.import_module("faithcheck.models.pairs")
+    package = importlib.import_module(PACKAGE)
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
     return dict(sorted(_registry.items()))

@@ -84,6 +84,7 @@ class Transform:
                 torch.manual_seed(seed)
                 return self.change(deepcopy(f)).eval()
 
+        rewrite.__module__ = self.change.__module__  # the pair is of the module that defines the transform
         build = BuildFromBase(base_model.model, rewrite)
         axioms = frozenset({"invariance"})
         return Pair(

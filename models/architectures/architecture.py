@@ -161,12 +161,13 @@ def trained(name: str, path: str, blueprint: BuildModel | None = None) -> BaseMo
     def case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
         loaded = _load(path)
         if isinstance(loaded, TextModel):
-            examples = loaded.case(_sentences(loaded, path))
+            encoded = _sentences(loaded, path)
+            examples, names = loaded.case(encoded), tuple(example.names for example in encoded)
         else:
-            examples = loaded.case(loaded.encode(load_images().images[:EXAMPLES]))
+            examples, names = loaded.case(loaded.encode(load_images().images[:EXAMPLES])), ()
         inputs = examples.inputs.to(device, dtype)
         special = None if examples.special_tokens_mask is None else examples.special_tokens_mask.to(device)
-        return Case(inputs, examples.target.to(device), torch.zeros_like(inputs), special)
+        return Case(inputs, examples.target.to(device), torch.zeros_like(inputs), special, feature_names=names)
 
     return BaseModel(name, model, case, blueprint=blueprint)
 

@@ -1,18 +1,25 @@
-"""Texts to explain: the project's own sentences, SST-2 or IMDB through the `datasets` library, or a local file."""
+"""Texts to explain: the project's own sentences, SST-2 or IMDB through the `datasets` library, or local files.
+
+A source is read once, row by row, and kept on the disk: memory does not grow with the texts.
+"""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
+import importlib.util
 import io
 import json
+import shlex
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from faithcheck.models.data.errors import DataError
+from faithcheck.models.data.stored_texts import StoredTexts
 from faithcheck.models.pretrained import SENTIMENT
 
 OWN = SENTIMENT / "sentences.tsv"
@@ -20,7 +27,13 @@ HUB = {  # name: data set on the Hugging Face hub, labelled split that is not fo
     "sst2": ("stanfordnlp/sst2", "validation", "sentence"),
     "imdb": ("stanfordnlp/imdb", "test", "text"),
 }
-DEV = ("dev.tsv", "dev.jsonl", "dev.jsonl.gz")  # a folder holds exactly one of these
+PARQUET = ".parquet"
+DEV = ("dev.tsv", "dev.csv", "dev.jsonl", "dev.jsonl.gz", "dev.parquet")
+"""A folder holds exactly one of these, or Parquet files alone."""
+TEXT_COLUMNS = ("sentence", "text")
+"""The names of the column of texts in a header; GLUE's is ``sentence``."""
+LOCAL = "or give a local file (.tsv, .csv, .jsonl, .jsonl.gz, .json, .parquet) or a folder with a dev file in it"
+ROWS = 1024  # of a Parquet file that are decoded at once
 Row = tuple[str, int | None]
 
 
@@ -30,14 +43,14 @@ class Texts:
 
     Attributes:
         name: the source: "own", "sst2", "imdb" or the file.
-        texts: one string per example.
+        texts: one string per example; those of a file are read when they are asked for.
         labels: the class of each text, from 0 up (1 = positive in all sources named here); None if the
             source has no labels.
         fingerprint: SHA-256 of texts and labels, the identity of the data in caches and reports.
     """
 
     name: str
-    texts: list[str]
+    texts: Sequence[str]
     labels: list[int] | None
     fingerprint: str
 
@@ -48,89 +61,168 @@ def load_texts(source: str = "own", limit: int | None = None) -> Texts:
     Args:
         source: "own" (sentences written for this project, balanced); "sst2" (validation split) or "imdb" (test split;
             its first half is negative) through the optional `datasets` library, which downloads and caches them;
-            or a path: a file ``.tsv`` (text TAB label), ``.jsonl`` or ``.jsonl.gz`` ({"text": …, "label": …}, the label
-            optional), or a folder that holds one such file named dev. A folder called sst2 is given as ``./sst2``.
+            or a path: a file ``.tsv`` (text TAB label, or GLUE's header ``sentence`` TAB ``label``), ``.csv`` with such
+            a header, ``.jsonl``, ``.jsonl.gz`` or ``.json`` (a line is {"text": …, "label": …}), ``.parquet`` with such
+            columns, the label optional in all with names; or a folder that holds one such file named dev, or Parquet
+            files alone, which are read in the order of their names. A folder called sst2 is given as ``./sst2``.
         limit: at least 1.
 
     Raises:
         ValueError: the limit is below 1.
-        DataError: `datasets` is not installed or cannot get the data; the file is missing; a line is damaged (the
-            message names file and line); the source holds no texts; some texts have a label and some do not.
+        DataError: `datasets`, or pyarrow for Parquet, is not installed, or cannot get the data; the file is missing; a
+            line is damaged (the message names file and line, or row); the source holds no texts; some texts have a
+            label and some do not.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
-    file = file_of(source)
-    if file is None:
+    if source in HUB:
         return _texts(source, _from_hub(source, limit))
-    return _texts("own" if source == "own" else str(file), list(islice(_rows(file), limit)))
+    files = [OWN] if source == "own" else _files(Path(source).expanduser())
+    name = "own" if source == "own" else str(files[0] if len(files) == 1 else files[0].parent)
+    return _texts(name, islice(chain.from_iterable(map(_rows, files)), limit))
 
 
-def file_of(source: str) -> Path | None:
-    """The file of a source of texts, see `load_texts`; None if it is on the hub.
+def refuse_wrong_source(source: str, limit: int | None, of_texts: bool) -> None:
+    """Refuse data that cannot be read, before a model is loaded.
+
+    Args:
+        source: of texts, see `load_texts`, or of images.
+        limit: the number of texts to read.
+        of_texts: whether it must hold texts; False: the model decides.
 
     Raises:
-        DataError: there is no such file, or the folder has none or several.
+        DataError: there is no such data, a library is missing, or a file of texts is damaged.
     """
     if source in HUB:
-        return None
-    return OWN if source == "own" else _file(Path(source).expanduser())
+        if importlib.util.find_spec("datasets") is None:
+            raise _missing_library(source)
+    elif source != "digits" or of_texts:
+        path = Path(source).expanduser()
+        if of_texts or path.name.endswith((*KINDS, PARQUET)):
+            load_texts(source, limit)
+        elif source != "own" and not path.exists():
+            raise DataError(f"no data at {path}: give one of {['own', *HUB, 'digits']}, a file or a folder")
 
 
-def _texts(name: str, rows: list[Row]) -> Texts:
-    if not rows:
+def _texts(name: str, rows: Iterable[Row]) -> Texts:
+    labels: list[int] = []
+    hashed = hashlib.sha256(b"[[")  # of the JSON of texts and labels
+
+    def texts_of_rows() -> Iterator[str]:
+        for number, (text, label) in enumerate(rows):
+            hashed.update(f"{', ' if number else ''}{json.dumps(text)}".encode())
+            labels.extend([label] if label is not None else [])
+            yield text
+
+    texts = StoredTexts(texts_of_rows())
+    if not texts:
         raise DataError(f"{name} holds no texts")
-    texts = [text for text, _ in rows]
-    labels = [label for _, label in rows if label is not None]
     if labels and len(labels) != len(texts):
         raise DataError(f"{name}: {len(labels)} of {len(texts)} texts have a label; give one to all or to none")
-    fingerprint = hashlib.sha256(json.dumps([texts, labels]).encode()).hexdigest()
-    return Texts(name, texts, labels or None, fingerprint)
+    hashed.update(f"], {json.dumps(labels)}]".encode())
+    return Texts(name, texts, labels or None, hashed.hexdigest())
 
 
-def _from_hub(name: str, limit: int | None) -> list[Row]:
-    """The rows of a data set on the hub, or in the cache of `datasets`."""
-    local = "or give a local file (.tsv, .jsonl, .jsonl.gz) or a folder with a dev file in it instead of the name"
+def _missing_library(name: str) -> DataError:
+    return DataError(f'{name} needs the datasets library: pip install "faithcheck[datasets]", {LOCAL}')
+
+
+def _from_hub(name: str, limit: int | None) -> Iterator[Row]:
+    """The rows of a data set on the hub, or in the cache of `datasets`, which maps them into memory."""
     try:
         import datasets
     except ImportError as error:
-        raise DataError(f'{name} needs the datasets library: pip install "faithcheck[datasets]", {local}') from error
+        raise _missing_library(name) from error
     path, split, column = HUB[name]
     try:
         table = datasets.load_dataset(path, split=split)
     except Exception as error:  # raised by datasets, its HTTP client or a file format: its message is kept
-        raise DataError(f"{name}: {path} cannot be loaded ({error}): connect to the network, {local}") from error
+        raise DataError(f"{name}: {path} cannot be loaded ({error}): connect to the network, {LOCAL}") from error
     if limit is not None:
         table = table.select(range(min(limit, len(table))))
-    return [(str(text), int(label)) for text, label in zip(table[column], table["label"], strict=True)]
+    yield from ((str(text), int(label)) for text, label in zip(table[column], table["label"], strict=True))
 
 
-def _file(path: Path) -> Path:
-    """The path itself if it is a file, the one dev file if it is a folder."""
+def _files(path: Path) -> list[Path]:
+    """The path itself if it is a file; of a folder the one dev file, or all its files if they are Parquet."""
     if not path.is_dir():
         if not path.is_file():
             raise DataError(f"no texts at {path}: give one of {['own', *HUB]}, a file, or a folder with one of {DEV}")
-        return path
+        return [path]
     files = [path / name for name in DEV if (path / name).is_file()]
+    if not files and (shards := sorted(path.glob(f"*{PARQUET}"))):
+        return shards
     if len(files) != 1:
         raise DataError(f"{path} holds {[f.name for f in files]}, expected exactly one of {DEV}: name the file itself")
-    return files[0]
+    return files
 
 
 def _rows(file: Path) -> Iterator[Row]:
     """Text and label of each line of a file."""
-    parse = {".tsv": _from_tsv, ".jsonl": _from_json, ".jsonl.gz": _from_json}
-    kind = next((suffix for suffix in parse if file.name.endswith(suffix)), None)
-    if kind is None:
-        raise DataError(f"{file}: expected a file of type {', '.join(parse)}")
+    if file.name.endswith(PARQUET):
+        yield from _from_parquet(file)
+        return
+    parse = next((parse for suffix, parse in KINDS.items() if file.name.endswith(suffix)), None)
+    if parse is None:
+        raise DataError(f"{file}: expected a file of type {', '.join((*KINDS, PARQUET))}")
     number = 0
-    try:
+
+    def lines() -> Iterator[str]:
+        nonlocal number
         with _open(file) as stream:
-            for number, line in enumerate(stream, start=1):  # noqa: B007 (named by the error below)
-                yield parse[kind](line.decode("utf-8").rstrip("\r\n"))
+            for number, line in enumerate(stream, start=1):
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+
+    try:
+        yield from parse(lines())
+    except UnicodeDecodeError as error:
+        converted = shlex.quote(str(file.with_name(f"utf8_{file.name}")))
+        raise DataError(
+            f"{file}, line {number} is not UTF-8: if it is Latin-1, convert it: "
+            f"iconv -f latin1 -t utf-8 {shlex.quote(str(file))} > {converted}"
+        ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{file} is damaged after line {number}: {error}") from error
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, csv.Error) as error:
         raise DataError(f"{file}, line {number}: {error}") from error
+
+
+def _from_parquet(file: Path) -> Iterator[Row]:
+    """Text and label of each row of a Parquet file, one group of rows after the other."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(f'{file} needs pyarrow: pip install "faithcheck[datasets]"') from error
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(file) as table:
+            columns = table.schema_arrow.names
+            text = next((name for name in TEXT_COLUMNS if name in columns), None)
+            if text is None:
+                raise DataError(f"{file}: expected a column {' or '.join(TEXT_COLUMNS)}, got {', '.join(columns)}")
+            groups = table.iter_batches(batch_size=ROWS, columns=[name for name in (text, "label") if name in columns])
+            for row in chain.from_iterable(group.to_pylist() for group in groups):
+                number += 1
+                yield _checked(row[text], row.get("label"))
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{file} is damaged after row {number}: {error}") from error
+    except DataError:
+        raise
+    except ValueError as error:
+        raise DataError(f"{file}, row {number}: {error}") from error
+
+
+def _checked(text: object, label: object) -> Row:
+    """Text and label of a row.
+
+    Raises:
+        ValueError: one of them is of another type, or the label is negative.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"expected a text, got {text!r:.60}")
+    if label is not None and (type(label) is not int or label < 0):
+        raise ValueError(f"expected a label that is a whole number from 0, or none, got {label!r:.60}")
+    return text, label
 
 
 def _open(file: Path) -> io.BufferedIOBase:
@@ -138,16 +230,76 @@ def _open(file: Path) -> io.BufferedIOBase:
     return gzip.open(file) if file.suffix == ".gz" else file.open("rb")
 
 
-def _from_tsv(line: str) -> Row:
-    text, tab, label = line.rpartition("\t")
-    if not tab or not label.isascii() or not label.isdigit():
-        raise ValueError(f"expected text TAB label, a whole number from 0, got {line[:60]!r}")
-    return text, int(label)
+def _from_tsv(lines: Iterable[str]) -> Iterator[Row]:
+    """With a header the columns that it names; without one each line is text TAB label."""
+    rows = (line.rstrip("\r\n") for line in lines)
+    first = next(rows, None)
+    if first is None:
+        return
+    if header := _header(first.split("\t")):
+        yield from _from_columns(header, (line.split("\t") for line in rows))
+        return
+    for line in chain([first], rows):
+        text, tab, label = line.rpartition("\t")
+        if not tab or not _is_label(label):
+            raise ValueError(f"expected text TAB label, a whole number from 0, got {line[:60]!r}")
+        yield text, int(label)
 
 
-def _from_json(line: str) -> Row:
-    row = json.loads(line)
-    text, label = (row.get("text"), row.get("label")) if isinstance(row, dict) else (None, None)
-    if not isinstance(text, str) or not (label is None or (type(label) is int and label >= 0)):
-        raise ValueError(f'expected {{"text": "…", "label": a whole number from 0}}, got {line[:60]!r}')
-    return text, label
+def _from_csv(lines: Iterable[str]) -> Iterator[Row]:
+    rows = csv.reader(lines, strict=True)
+    first = next(rows, [])
+    header = _header(first)
+    if header is None:
+        raise ValueError(f"expected a header such as sentence,label, got {','.join(first)[:60]!r}")
+    yield from _from_columns(header, rows)
+
+
+@dataclass(frozen=True)
+class _Header:
+    """The columns of a table: how many, which has the texts, and which the labels, if any."""
+
+    width: int
+    text: int
+    label: int | None
+
+
+def _header(cells: Sequence[str]) -> _Header | None:
+    """The header, if a first line is one: it names a column of texts, and has no number, as a line of data has."""
+    text = next((cells.index(name) for name in TEXT_COLUMNS if name in cells), None)
+    if text is None or any(map(_is_label, cells)):
+        return None
+    return _Header(len(cells), text, cells.index("label") if "label" in cells else None)
+
+
+def _from_columns(header: _Header, rows: Iterable[Sequence[str]]) -> Iterator[Row]:
+    for cells in rows:
+        if len(cells) != header.width:
+            raise ValueError(f"expected {header.width} columns as in the header, got {len(cells)}")
+        label = None if header.label is None else cells[header.label]
+        if label is not None and not _is_label(label):
+            raise ValueError(f"expected a label that is a whole number from 0, got {label[:60]!r}")
+        yield cells[header.text], None if label is None else int(label)
+
+
+def _is_label(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _from_json(lines: Iterable[str]) -> Iterator[Row]:
+    for line in lines:
+        row = json.loads(line)
+        text, label = (row.get("text"), row.get("label")) if isinstance(row, dict) else (None, None)
+        if not isinstance(text, str) or not (label is None or (type(label) is int and label >= 0)):
+            raise ValueError(f'expected {{"text": "…", "label": a whole number from 0}}, got {line.rstrip()[:60]!r}')
+        yield text, label
+
+
+KINDS: dict[str, Callable[[Iterable[str]], Iterator[Row]]] = {
+    ".tsv": _from_tsv,
+    ".csv": _from_csv,
+    ".jsonl": _from_json,
+    ".jsonl.gz": _from_json,
+    ".json": _from_json,  # as the datasets library writes it: an object a line
+}
+"""How each kind of file is read, by the end of its name."""

@@ -129,13 +129,18 @@ def gelu_new_name(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[
     return two_hidden_layers(seed, dtype, device, NewGELUActivation(), gelu_new)
 
 
+def slope_of_the_half(z: Tensor) -> Tensor:
+    """½ over z: the share of the constant ½ in σ(z) = ½ + ½tanh(z/2), per unit of z."""
+    return 0.5 / z
+
+
 @equivalent_pair(
     "activation.sigmoid_tanh",
     case=points,
     why="σ(z) = ½ + ½tanh(z/2)",
     expected={
         **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the constant ½ keeps ½ of the output", predict=missing_slope(lambda z: 0.5 / z), of=ALL_LRP),
+        **expect_lrp("the constant ½ keeps ½ of the output", predict=missing_slope(slope_of_the_half), of=ALL_LRP),
         **SLOPE_OF_A_CHAIN,
     },
     axioms=("invariance",),
@@ -143,6 +148,11 @@ def gelu_new_name(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[
 def sigmoid_tanh(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """The sigmoid against its form with tanh."""
     return two_hidden_layers(seed, dtype, device, torch.sigmoid, lambda z: 0.5 + 0.5 * torch.tanh(z / 2))
+
+
+def slope_of_the_one(z: Tensor) -> Tensor:
+    """softplus(z)·σ(−z) over z: the share of the constant 1 in log(1 + eᶻ), per unit of z."""
+    return functional.softplus(z) * torch.sigmoid(-z) / z
 
 
 @equivalent_pair(
@@ -153,7 +163,7 @@ def sigmoid_tanh(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[n
         **INVARIANT_BY_DEFINITION,
         **expect_lrp(
             "in 1 + eᶻ the constant 1 keeps its share σ(−z)",
-            predict=missing_slope(lambda z: functional.softplus(z) * torch.sigmoid(-z) / z),
+            predict=missing_slope(slope_of_the_one),
             of=ALL_LRP,
         ),
         **SLOPE_OF_A_CHAIN,

@@ -6,6 +6,7 @@ are in `faithcheck.models.networks.linear_attention_closed_forms`.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import torch
@@ -109,7 +110,8 @@ def digits_case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     with torch.no_grad():
         target = build_one("left", seed, torch.float64, torch.device("cpu"))(images).argmax(1)
     inputs = images.clone().to(device, dtype)  # not a view of the cached images
-    return Case(inputs, target.to(device), torch.zeros_like(inputs))
+    rows = math.isqrt(inputs.shape[1])
+    return Case(inputs, target.to(device), torch.zeros_like(inputs), image_shape=(rows, rows))
 
 
 @equivalent_pair(

@@ -1,10 +1,16 @@
-"""One text or one image as a model's features."""
+"""Texts and images as a model's features: one of them, and all of a data set."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
+import numpy as np
 from torch import Tensor
+
+from faithcheck.models.digest import digest
 
 
 @dataclass(frozen=True)
@@ -25,3 +31,43 @@ class Example:
 
     def __len__(self) -> int:
         return len(self.features)
+
+
+class Examples(Sequence[Example]):
+    """The examples of a data set. Each is made when it is asked for; memory holds their sizes alone.
+
+    Attributes:
+        features: the number of features of each, int32 ``(examples,)``.
+        non_special: the number of features of each that are not special, int32 ``(examples,)``.
+        truncated: whether each was cut, bool ``(examples,)``.
+        digest: SHA-256 of the features and the special tokens of all.
+
+    Args:
+        items: the texts or images.
+        make: makes the example of an item, always the same.
+    """
+
+    def __init__(self, items: Sequence[Any], make: Callable[[Any], Example]) -> None:
+        self._items, self._make = items, make
+        self.features, self.non_special = (np.zeros(len(items), dtype=np.int32) for _ in range(2))
+        self.truncated = np.zeros(len(items), dtype=bool)
+        hashed = hashlib.sha256()
+        for i, example in enumerate(self):
+            self.features[i], self.truncated[i] = len(example), example.truncated
+            self.non_special[i] = int((~example.special_tokens_mask).sum())
+            hashed.update(f"{digest(example.features)} {digest(example.special_tokens_mask)} ".encode())
+        self.digest = hashed.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, chosen: int) -> Example: ...
+
+    @overload
+    def __getitem__(self, chosen: slice) -> Examples: ...
+
+    def __getitem__(self, chosen: int | slice) -> Example | Examples:
+        if isinstance(chosen, slice):
+            return Examples([self._items[i] for i in range(*chosen.indices(len(self)))], self._make)
+        return self._make(self._items[chosen])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from transformers import PreTrainedModel
 
 from faithcheck.models.case import Case
 from faithcheck.models.pretrained.errors import ModelError
-from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.pretrained.image_preparation import Preparation, height_and_width
 
 
@@ -68,14 +69,20 @@ class ImageClassifier(nn.Module):
         grid = pixel_values.reshape(-1, self.channels, rows, height, columns, width)
         return grid.permute(0, 2, 4, 1, 3, 5).reshape(-1, rows * columns, self.channels * height * width)
 
-    def encode(self, images: Sequence[Tensor]) -> list[Example]:
+    def encode(self, images: Sequence[Tensor]) -> Examples:
         """Prepare images ``(channels, h, w)`` in [0, 1]; the patch in row 0 and column 3 has the name r0c3.
 
         Raises:
             ModelError: an image cannot be prepared, or does not have the model's size afterwards.
         """
         names = tuple(f"r{row}c{column}" for row in range(self.grid[0]) for column in range(self.grid[1]))
-        return [Example(self._patches_of(image), torch.zeros(len(names), dtype=torch.bool), names) for image in images]
+        special = torch.zeros(len(names), dtype=torch.bool)
+        return Examples(images, lambda image: Example(self._patches_of(image), special, names))
+
+    def pieces(self, example: Example) -> Iterator[dict[str, Any]]:
+        """Of each patch its ``text``, which is its name; no patch is ``glued`` to another."""
+        for name in example.names:
+            yield {"text": name, "glued": False}
 
     def _patches_of(self, image: Tensor) -> Tensor:
         prepared = self.preparation(image)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -23,6 +24,7 @@ from transformers.utils.hub import cached_file
 
 from faithcheck.models.pretrained import SENTIMENT
 from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.folder import HOLDS
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.image_preparation import read_preparation
 from faithcheck.models.pretrained.next_token_model import NextTokenModel
@@ -33,6 +35,8 @@ __all__ = ["SENTIMENT", "ModelError", "load"]
 
 ATTENTION = "eager"
 """Softmax attention written out, whose weights and gradients explainers read."""
+ALL_GPUS = "auto"
+"""The device of a model that is larger than a GPU."""
 PADDING_ERROR = 1e-4
 """The largest change of the output by padding, relative to the largest logit: float32 changes it by 1e-6."""
 
@@ -53,7 +57,7 @@ def load(
     Args:
         name: a hub name, or a folder with config.json, model.safetensors and a tokenizer, or preprocessor_config.json
             for images.
-        device: where to put the model.
+        device: where to put the model; `ALL_GPUS` shares its layers between all GPUs of this process, by accelerate.
         dtype: the weights are converted to it, whatever dtype they are stored in.
         max_length: the most tokens of a text, see `TextModel`.
         allow_pickle: also load ``pytorch_model.bin``, through torch's restricted unpickler.
@@ -63,8 +67,8 @@ def load(
             output changes with padding, or masking a token gives NaN.
     """
     source = str(name)
-    model, preparation = _read(source, dtype, allow_pickle)
-    model = model.to(device).eval()
+    model, preparation = _read(source, dtype, allow_pickle, device)
+    model.eval()
     if isinstance(preparation, Path):
         return _image_classifier(model, preparation, max_length).eval()
     decoder = _auto_class(source, model.config) is AutoModelForCausalLM
@@ -73,13 +77,18 @@ def load(
     return text_model.eval()
 
 
-def _read(source: str, dtype: torch.dtype, allow_pickle: bool) -> tuple[Any, PreTrainedTokenizerBase | Path]:
+def _read(
+    source: str, dtype: torch.dtype, allow_pickle: bool, device: torch.device | str
+) -> tuple[Any, PreTrainedTokenizerBase | Path]:
     """The model, and its tokenizer or, for images, the file of its preprocessor.
 
     Raises:
         ModelError: see `load`.
     """
     options: dict[str, Any] = {"trust_remote_code": False}
+    shared = device == ALL_GPUS
+    if shared and importlib.util.find_spec("accelerate") is None:
+        raise ModelError(f"{source}: a model on several GPUs needs accelerate: pip install accelerate")
     preparation: Any
     try:
         config = AutoConfig.from_pretrained(source, **options)
@@ -98,6 +107,7 @@ def _read(source: str, dtype: torch.dtype, allow_pickle: bool) -> tuple[Any, Pre
             use_safetensors=None if allow_pickle else True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below, by name
+            **({"device_map": "auto"} if shared else {}),
             **options,
         )
     except ModelError:
@@ -114,7 +124,27 @@ def _read(source: str, dtype: torch.dtype, allow_pickle: bool) -> tuple[Any, Pre
         raise ModelError(
             f"{source}: no weights, or none of the right shape, for {named}: not a trained {type(model).__name__}"
         )
-    return model, preparation
+    if shared:
+        _refuse_offloaded(source, model)
+        return model, preparation
+    return model.to(device), preparation
+
+
+def _refuse_offloaded(source: str, model: PreTrainedModel) -> None:
+    """Refuse a model of which accelerate keeps weights elsewhere, and loads them layer by layer at every pass.
+
+    Explainers would take hours, and the weights could not be compared.
+
+    Raises:
+        ModelError: says how much of it does not fit.
+    """
+    elsewhere = sum(weight.numel() for weight in model.parameters() if weight.is_meta)
+    if elsewhere:
+        share = elsewhere / sum(weight.numel() for weight in model.parameters())
+        raise ModelError(
+            f"{source}: {share:.0%} of its weights do not fit the GPUs: give it more, as by --gpus-per-worker, or a "
+            "smaller --dtype"
+        )
 
 
 def _refuse_foreign_attention(source: str, config: PreTrainedConfig) -> None:
@@ -182,8 +212,8 @@ def _loading_error(source: str, error: Exception) -> str:
     """The message: what failed, where, and what to give instead."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
     files = (
-        "config.json, model.safetensors and tokenizer.json (for images: preprocessor_config.json). If the weights are "
-        "stored as pickle, save them again by save_pretrained, or use `faithcheck align --allow-pickle`"
+        f"{HOLDS}. If the weights are stored as pickle, save them again by save_pretrained, or use `faithcheck align "
+        "--allow-pickle`"
     )
     if Path(source).is_dir():
         return f"{source}: cannot be loaded: {reason}. Expected {files}"

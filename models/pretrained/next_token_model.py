@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from inspect import signature
 
 import torch
@@ -19,12 +18,10 @@ class NextTokenModel(TextModel):
     curve: otherwise, in texts without other special tokens, an attention row would be left with no key.
     """
 
-    def encode(self, texts: Sequence[str]) -> list[Example]:
-        """See `TextModel.encode`; the last token of each text is special."""
-        examples = super().encode(texts)
-        for example in examples:
-            example.special_tokens_mask[-1:] = True
-        return examples
+    def _example(self, text: str) -> Example:
+        example = super()._example(text)
+        example.special_tokens_mask[-1:] = True
+        return example
 
     def forward(self, inputs: Tensor, attention_mask: Tensor, last: Tensor) -> Tensor:
         """The logits at position ``last`` ``(batch,)``, each text's last token, removed or not."""

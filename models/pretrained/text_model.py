@@ -7,7 +7,7 @@ type embeddings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from faithcheck.models.case import Case
 from faithcheck.models.pretrained.errors import ModelError
-from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.example import Example, Examples
+
+SPACES = ("Ġ", "▁")
+"""How byte-level and sentencepiece tokenizers write the space before a word."""
 
 
 class TextModel(nn.Module):
@@ -48,17 +51,18 @@ class TextModel(nn.Module):
             )
         self.max_length = max_length or limit
 
-    def encode(self, texts: Sequence[str]) -> list[Example]:
+    def encode(self, texts: Sequence[str]) -> Examples:
         """Tokenise texts, special tokens added, the longest cut to ``max_length``.
 
         Raises:
             ModelError: the tokenizer gives an id that the model does not embed.
         """
-        return [self._example(text) for text in texts]
+        return Examples(texts, self._example)
 
     def _example(self, text: str) -> Example:
-        whole = self.tokenizer(text, truncation=False, verbose=False)["input_ids"]
-        cut = self.tokenizer(text, truncation=True, max_length=self.max_length, return_special_tokens_mask=True)
+        cut = whole = self.tokenizer(text, truncation=False, verbose=False, return_special_tokens_mask=True)
+        if len(whole["input_ids"]) > self.max_length:
+            cut = self.tokenizer(text, truncation=True, max_length=self.max_length, return_special_tokens_mask=True)
         ids = cut["input_ids"]
         if max(ids, default=0) >= (known := vocabulary_size(self.model)):
             raise ModelError(
@@ -69,8 +73,22 @@ class TextModel(nn.Module):
             torch.tensor(ids, dtype=torch.int64),
             torch.tensor(cut["special_tokens_mask"], dtype=torch.bool),
             tuple(self.tokenizer.convert_ids_to_tokens(ids)),
-            len(whole) > len(ids),
+            len(whole["input_ids"]) > len(ids),
         )
+
+    def pieces(self, example: Example) -> Iterator[dict[str, Any]]:
+        """Of each token its ``text``, and whether it is ``glued`` to the token before it, with no space between."""
+        spaced = any(name.startswith(SPACES) for name in example.names)
+        special = set(self.tokenizer.all_special_tokens)
+        for i, name in enumerate(example.names):
+            if name in special:
+                yield {"text": name, "glued": False}
+            elif spaced:
+                # Byte-level tokens write other letters than those of the text.
+                text = str(self.tokenizer.convert_tokens_to_string([name])) if name.isprintable() else name
+                yield {"text": text.strip() or name, "glued": i > 0 and not name.startswith(SPACES)}
+            else:
+                yield {"text": name.removeprefix("##"), "glued": name.startswith("##")}
 
     @torch.no_grad()
     def case(self, examples: Sequence[Example]) -> Case:

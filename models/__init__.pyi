@@ -1,0 +1,13 @@
+from .case import Case as Case
+from .case import select_target as select_target
+from .expectation import ALL_LRP as ALL_LRP
+from .expectation import INVARIANT_BY_DEFINITION as INVARIANT_BY_DEFINITION
+from .expectation import Expectation as Expectation
+from .expectation import Expectations as Expectations
+from .expectation import Verdict as Verdict
+from .expectation import expect as expect
+from .expectation import expect_lrp as expect_lrp
+from .pair import Pair as Pair
+from .pair import equivalent_pair as equivalent_pair
+from .pair import register as register
+from .pair import registered_pairs as registered_pairs
