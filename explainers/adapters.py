@@ -16,6 +16,7 @@ at a time, and a model that passes the forward arguments of that example, repeat
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.protocol import Explainer, per_feature
+from faithcheck.explainers.protocol import Explainer, InvalidAttribution, per_feature
 from faithcheck.models.case import Case
 from faithcheck.models.unknown_name import unknown_name
 
@@ -41,6 +42,9 @@ OPTIONAL_ARGUMENTS = ("baselines", "feature_mask")
 OPTIONAL_ARGUMENTS_GUESS = "attribute is passed baselines and feature_mask if it has these parameters"
 CAPTUM_GUESS = f"attribute called as (inputs, target=target); {OPTIONAL_ARGUMENTS_GUESS}"
 JUDGED = "judged by its parameters"
+TARGET = re.compile(r"target|label|class|index|idx|output|logit", re.IGNORECASE)
+"""What a parameter that takes the target has in its name; a name of one letter says nothing, and is taken too."""
+CAST = "from_captum(…, cast=True) converts it, and the report says so"
 
 
 class NotAnExplainer(ValueError):
@@ -56,6 +60,7 @@ class AdaptedExplainer:
         call: computes the attribution of a case from a model of the inputs alone: shaped like the inputs, or
             ``(batch, features)``.
         guessed: how the object is called, if that was judged by its parameters; "" if the caller said it.
+        cast: whether what the object returns is converted to the dtype of the inputs; the report says so.
     """
 
     name: str
@@ -66,6 +71,7 @@ class AdaptedExplainer:
     summary: str = ""
     guessed: str = ""
     like: str = ""
+    cast: bool = False
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """Explain ``case.target``: floating point ``(batch, features)``, summed over the coordinates of a feature."""
@@ -152,6 +158,7 @@ def from_captum(
     make: Make,
     *,
     arguments: Collection[str] | None = None,
+    cast: bool = False,
     name: str | None = None,
     claims: Collection[str] = (),
     expected: Mapping[tuple[str, str], Any] | None = None,
@@ -169,6 +176,8 @@ def from_captum(
         make: a class, or a function of one model, that returns an object with the method ``attribute``.
         arguments: what is passed besides, by keyword: any of "baselines" (the baseline of the case, shaped like the
             inputs) and "feature_mask" (see `feature_mask`). By default those that are parameters of ``attribute``.
+        cast: convert an attribution of another floating-point type to that of the inputs, instead of refusing it. Some
+            classes of captum, such as ``Lime``, always compute in float32, whose round-off is above the tolerance.
         name: the explainer's name; by default the name of the class or function.
         claims: see `Explainer`; so for ``expected``, ``label`` and ``summary``.
         expected: the known violations.
@@ -187,17 +196,18 @@ def from_captum(
     name = name or _name(make)
     return AdaptedExplainer(
         name,
-        _captum_call(make, arguments),
+        _captum_call(make, arguments, cast),
         claims,
         expected or {},
         label or name,
         summary,
         guessed="" if arguments is not None else f"{OPTIONAL_ARGUMENTS_GUESS}, {JUDGED}",
+        cast=cast,
     )
 
 
-def _captum_call(make: Make, arguments: Collection[str] | None) -> AttributionFunction:
-    """Make the object for the model and call its ``attribute``."""
+def _captum_call(make: Make, arguments: Collection[str] | None, cast: bool = False) -> AttributionFunction:
+    """Make the object for the model, call its ``attribute``, and convert what it returns if ``cast``."""
 
     def call(model: nn.Module, case: Case) -> object:
         attribute = make(model).attribute
@@ -206,6 +216,10 @@ def _captum_call(make: Make, arguments: Collection[str] | None) -> AttributionFu
         passed = {key: value for key, value in available.items() if key in accepted}
         point = case.inputs.detach().clone().requires_grad_()  # captum warns if it has to change the inputs
         attribution = attribute(point, target=case.target, **passed)
+        if isinstance(attribution, Tensor) and attribution.is_floating_point() and attribution.dtype != point.dtype:
+            if not cast:
+                raise InvalidAttribution(f"expected the inputs' {point.dtype}, got {attribution.dtype}: {CAST}")
+            attribution = attribution.to(point.dtype)
         per_coordinate = isinstance(attribution, Tensor) and attribution.shape == case.inputs.shape
         return first_coordinate(attribution) if "feature_mask" in passed and per_coordinate else attribution
 
@@ -244,6 +258,7 @@ def as_explainer(candidate: Any, name: str | None = None) -> Explainer:
     Raises:
         NotAnExplainer: the message says what was expected, and what the object is.
     """
+    _refuse_without_target(candidate)
     if isinstance(candidate, type):
         if _is_made_for_a_model(candidate):
             guess = f"made as {candidate.__name__}(model); {CAPTUM_GUESS}"
@@ -257,6 +272,7 @@ def as_explainer(candidate: Any, name: str | None = None) -> Explainer:
         explainer: Explainer = candidate
         return explainer
     if shape == "(model, inputs, target)":
+        _refuse_no_target(candidate if method is None else method)
         return _adapted(candidate, name, *_function_call(candidate, method))
     if shape == "(inputs, target)" and method is not None:
         guess = f"copied, with each checked model as its forward_func; {CAPTUM_GUESS}"
@@ -265,6 +281,41 @@ def as_explainer(candidate: Any, name: str | None = None) -> Explainer:
         guess = f"called with each model to make it; {CAPTUM_GUESS}"
         return _adapted(candidate, name, _captum_call(candidate, None), guess)
     raise NotAnExplainer(f"{EXPECTED}; found {_described(candidate)}")
+
+
+def _refuse_without_target(candidate: Any) -> None:
+    """Refuse a class like captum's, or an object of it, whose ``attribute`` does not take the target.
+
+    Raises:
+        NotAnExplainer: names the method and its parameters, and says what is missing.
+    """
+    attribute = getattr(candidate, "attribute", None)
+    kind = candidate if isinstance(candidate, type) else type(candidate)
+    if attribute is None or len(_required_parameters(kind) or []) != 1:
+        return
+    skip = int(isinstance(candidate, type))  # the class's `attribute` is not bound: it has one more parameter, self
+    if _call_shape(attribute, skip) == "(model)":
+        parameters = ", ".join(list(inspect.signature(attribute).parameters)[skip:])
+        raise NotAnExplainer(
+            f"{kind.__name__}.attribute({parameters}) has no parameter `target`, the output to explain of each "
+            "example: add `target=None`, and explain that output"
+        )
+
+
+def _refuse_no_target(function: Any) -> None:
+    """Refuse a function of three parameters whose third, by its name, is not the target.
+
+    Raises:
+        NotAnExplainer: names the parameter.
+    """
+    names = _required_parameters(function) or []
+    third = names[2] if len(names) > 2 and "target" not in inspect.signature(function).parameters else "target"
+    if len(third.strip("_")) > 1 and not TARGET.search(third):
+        raise NotAnExplainer(
+            f"the third parameter of {_name(function)}({', '.join(names)}) is {third!r}, and it would get the target: "
+            "name it `target` if it is; else give from_function(lambda model, inputs, target: …), or an object with "
+            "`attribute(model, case)`, where case.forward_arguments has the attention mask"
+        )
 
 
 def _is_made_for_a_model(kind: type) -> bool:

@@ -24,7 +24,7 @@ class HeadMeans(AttentionObserver):
         return weights
 
 
-@builtin
+@builtin("attention")
 @dataclass(frozen=True)
 class AttentionRollout:
     """Ã⁽ˡ⁾ = A⁽ˡ⁾ Ã⁽ˡ⁻¹⁾, A averaged over heads; Abnar & Zuidema 2020, arXiv 2005.00928, Eq. 1.

@@ -9,20 +9,28 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeVar
 
+from faithcheck.explainers.names import PEERS, kinds
 from faithcheck.explainers.protocol import Explainer
 
 Make = TypeVar("Make", bound=Callable[[], Explainer])
 
 _factories: list[Callable[[], Explainer]] = []
-PEERS = "faithcheck.explainers.peers"
-"""Explainers of other libraries are not built in: entry points offer them, see `faithcheck.explainers.registry`."""
 
 
-def builtin(make: Make) -> Make:
-    """Register a built-in explainer: a decorator of a class, or of a function, that can be called without arguments."""
-    if make not in _factories:
-        _factories.append(make)
-    return make
+def builtin(kind: str) -> Callable[[Make], Make]:
+    """Register a built-in explainer: a decorator of a class, or of a function, that can be called without arguments.
+
+    Args:
+        kind: of explainers, one word. What all built-in ones of a kind claim can be claimed by its name:
+            ``--claim gradient``.
+    """
+
+    def register(make: Make) -> Make:
+        if make not in _factories:
+            _factories.append(make)
+        return make
+
+    return register
 
 
 def builtin_explainers() -> dict[str, Explainer]:
@@ -37,6 +45,12 @@ def builtin_explainers() -> dict[str, Explainer]:
     if twice:
         raise ValueError(f"two built-in explainers are named {twice[0]!r}: rename one of them")
     return {explainer.name: explainer for explainer in explainers}
+
+
+def claims_of_kind(kind: str) -> frozenset[str]:
+    """The axioms that every built-in explainer of the kind claims."""
+    explainers = builtin_explainers()
+    return frozenset.intersection(*(frozenset(getattr(explainers[name], "claims", ())) for name in kinds()[kind]))
 
 
 @cache

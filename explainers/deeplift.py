@@ -76,7 +76,7 @@ BaselineCalls: TypeAlias = dict[tuple[str, int], BaselineCall]
 """The calls at the baseline, by operation and number of the call."""
 
 
-@builtin
+@builtin("deeplift")
 @dataclass(frozen=True)
 class DeepLiftRescale:
     """DeepLIFT's rescale rule from ``case.baseline``; Shrikumar et al. 2017, arXiv 1704.02685.

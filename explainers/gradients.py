@@ -21,7 +21,7 @@ class CompletenessWarning(UserWarning):
     """The quadrature of Integrated Gradients is too coarse for this model: use more steps."""
 
 
-@builtin
+@builtin("gradient")
 @dataclass(frozen=True)
 class GradientTimesInput:
     """x ⊙ ∂f(x); Shrikumar et al. 2016, arXiv 1605.01713."""
@@ -52,7 +52,7 @@ class GradientTimesInput:
         return per_feature(case.inputs * input_gradient(model, case))
 
 
-@builtin
+@builtin("gradient")
 @dataclass(frozen=True)
 class IntegratedGradients:
     """(x − x′) ⊙ ∫₀¹ ∂f(x′ + α(x − x′)) dα; Sundararajan, Taly & Yan 2017, arXiv 1703.01365, Eq. 1.

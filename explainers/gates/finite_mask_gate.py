@@ -16,7 +16,7 @@ from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations
 
 
-@builtin
+@builtin("gate")
 @dataclass(frozen=True)
 class FiniteMaskGate(OnePassGate):
     """Σ over rows j of S_j · (O_j − O_j without i), S_j the gradient at O_j: one forward and one backward pass.

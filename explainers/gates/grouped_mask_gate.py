@@ -23,7 +23,7 @@ OWN_GROUP_WEIGHT = 0.6
 """The weight of φ(½), the finite effect in the pass of a feature's own group."""
 
 
-@builtin
+@builtin("gate")
 @dataclass(frozen=True)
 class GroupedMaskGate:
     """The finite gate with one group of features halfway at a time, and special features by themselves.

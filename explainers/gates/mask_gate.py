@@ -16,7 +16,7 @@ from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations
 
 
-@builtin
+@builtin("gate")
 @dataclass(frozen=True)
 class MaskGate(OnePassGate):
     """∂f/∂m_i at m = 1: one forward and one backward pass. Derived in `faithcheck.explainers.gates`."""

@@ -85,7 +85,7 @@ class RecordedPass:
         return torch.arange(self.effects[0].shape[2], device=self.readout.device) == self.readout.unsqueeze(-1)
 
 
-@builtin
+@builtin("gate")
 @dataclass(frozen=True)
 class ReadoutGate(OnePassGate):
     """The direct effect exactly, the indirect effect by gates: a forward and a backward pass, and some rows again."""

@@ -78,7 +78,7 @@ class BudgetReport:
     estimate: tuple[str, ...]
 
 
-@builtin
+@builtin("gate")
 @dataclass(frozen=True)
 class BudgetedLeaveOneOut:
     """Leave-One-Out for the features with the largest effects, mask gates for the others.

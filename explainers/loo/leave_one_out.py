@@ -13,7 +13,7 @@ from faithcheck.explainers.loo.removal import Removal, default_removal, outputs_
 from faithcheck.models.case import Case
 
 
-@builtin
+@builtin("removal")
 @dataclass(frozen=True)
 class LeaveOneOut:
     """LOO_i = f(x) − f(x without i). For a random removal, f(x without i) is the mean over its draws.

@@ -24,7 +24,7 @@ ATTNLRP: Mapping[str, Rule] = {
 """The table of AttnLRP's rules: arXiv 2510.18810, Eqs. 1–5."""
 
 
-@builtin
+@builtin("lrp")
 def AttnLRP(epsilon: float = 0.0) -> LRP:
     """AttnLRP (Achtibat et al. 2024, arXiv 2402.05602; arXiv 2510.18810, Eqs. 1–5)."""
     summary = "LRP with rules for products and softmax; Achtibat et al. 2024"

@@ -257,7 +257,7 @@ class Blockwise(LRP):
             block_rules.provenance.known.clear()  # it holds tensors, whose graphs hold the rules: a reference cycle
 
 
-@builtin
+@builtin("lrp")
 def BlockwiseLRP(epsilon: float = 0.0) -> LRP:
     """Block-wise LRP: Integrated Gradients from 0 in every block, by closed forms; one backward pass."""
     summary = "LRP whose products are shared by degree: every association of a product gets one map; ours"

@@ -23,7 +23,7 @@ A model without a softmax (linear attention): the first operand of a matrix prod
 weights. CP-LRP defines nothing for element-wise products of data: they keep AttnLRP's rule, half to each operand."""
 
 
-@builtin
+@builtin("lrp")
 def CPLRP(epsilon: float = 0.0) -> LRP:
     """CP-LRP (Ali et al. 2022, arXiv 2202.07304): attention weights are constants, values receive all relevance."""
     summary = "LRP in which attention weights are constants; Ali et al. 2022"

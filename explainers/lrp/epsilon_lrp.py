@@ -15,7 +15,7 @@ EPSILON_LRP: Mapping[str, Rule] = default_rules()
 It has no rule for a softmax, and its rules for products refuse two operands that both carry relevance."""
 
 
-@builtin
+@builtin("lrp")
 def EpsilonLRP(epsilon: float = 0.0) -> LRP:
     """ε-LRP (Bach et al. 2015): the ε-rule on linear maps and sums; element-wise activations leave relevance unchanged.
 
