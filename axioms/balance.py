@@ -29,6 +29,7 @@ than operations, and a ledger takes several times as long as an attribution."""
 @axiom(
     "balance",
     "no operation loses relevance without a named cause",
+    usual_cause="an LRP rule multiplies, cuts off or drops relevance and gives no reason for it",
     measured_on="pairs",
     mandatory=True,
     not_applicable=no_ledger,

@@ -12,13 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case, select_target
 
 
-@axiom("batching", "an example gets the same attribution alone as in a batch")
+@axiom(
+    "batching",
+    "an example gets the same attribution alone as in a batch",
+    usual_cause=(
+        "the map mixes the examples of a batch (a mean, a maximum or a norm over the wrong axis), or it reads padding"
+    ),
+)
 def batching(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far attributions in the batch are from those of each example alone, without its padding.
 
@@ -44,7 +51,8 @@ def batching(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     outputs_gap = relative_gap(outputs - outputs_alone, outputs, outputs_alone)
     gap, of_roundoff = gap_beyond_roundoff(values, scale, case, model)
     detail = {"padding features": padding, "gap, outputs": outputs_gap, **of_roundoff}
-    return Measurement(gap, tol, values, scale, detail)
+    compared = Compared(in_batch, alone, ("the map in the batch", "the map alone"), places={"padding": ~case.unpadded})
+    return Measurement(gap, tol, values, scale, detail, compared=compared)
 
 
 @torch.no_grad()

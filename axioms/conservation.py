@@ -24,7 +24,12 @@ def no_ledger(explainer: Explainer) -> str | None:
     return "it passes no relevance from operation to operation: only LRP keeps a ledger"
 
 
-@axiom("conservation", "every operation passes on the relevance that it received", not_applicable=no_ledger)
+@axiom(
+    "conservation",
+    "every operation passes on the relevance that it received",
+    usual_cause="an LRP rule loses relevance: at a bias, through ε, or at an operation with a wrong rule",
+    not_applicable=no_ledger,
+)
 def conservation(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how much relevance operations do not pass on.
 

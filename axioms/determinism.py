@@ -6,12 +6,21 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
 
-@axiom("determinism", "the same call gives the same bits")
+@axiom(
+    "determinism",
+    "the same call gives the same bits",
+    usual_cause=(
+        "the explainer draws random numbers without a seed of its own, leaves dropout on, or keeps "
+        "something from one call to the next"
+    ),
+    tolerance=0.0,
+)
 def determinism(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far two successive attributions of one case differ.
 
@@ -25,4 +34,5 @@ def determinism(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
     """
     first, second = (attribution_of(explainer, model, case).double() for _ in range(2))
     values, scale = second - first, torch.cat([first, second], 1)
-    return Measurement(relative_gap(values, scale), 0.0, values, scale)
+    compared = Compared(second, first, ("the second map", "the first map"))
+    return Measurement(relative_gap(values, scale), 0.0, values, scale, compared=compared)

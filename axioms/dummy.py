@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
@@ -18,7 +19,12 @@ from faithcheck.models.case import Case
 DRAWS = 16
 
 
-@axiom("dummy", "a feature on which the function does not depend gets zero")
+@axiom(
+    "dummy",
+    "a feature on which the function does not depend gets zero",
+    usual_cause="the map spreads over all features: it is centred, smoothed or normalised, or noise is added",
+    of_given_maps=True,
+)
 def dummy(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure the attribution of features on which the model does not depend.
 
@@ -34,7 +40,8 @@ def dummy(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     detail: dict[str, object] = {"features": str(irrelevant.nonzero().flatten().tolist())}
     if not irrelevant.any():
         return Measurement(None, tol, values, detail={"reason": "the model depends on every feature"})
-    return Measurement(relative_gap(values, attribution), tol, values, attribution, detail)
+    compared = Compared(attribution, attribution * ~irrelevant, ("the map", "the map without dummies"))
+    return Measurement(relative_gap(values, attribution), tol, values, attribution, detail, compared=compared)
 
 
 @torch.no_grad()

@@ -41,6 +41,7 @@ DENSE = 64
 @axiom(
     "equivalence",
     "the two models of a pair are one function",
+    usual_cause="the rewritten model is not the same function: the pair is wrong, and not the explainer",
     measured_on="pairs",
     needs_explainer=False,
     part_of="invariance",

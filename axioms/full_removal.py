@@ -11,6 +11,7 @@ from __future__ import annotations
 from torch import nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
@@ -27,7 +28,9 @@ def removes_otherwise(explainer: Explainer) -> str | None:
 @axiom(
     "full_removal",
     "where the output is linear in what a removal changes, attributions are Leave-One-Out",
+    usual_cause="a feature is removed in another way than the case says, or the map is a slope, not a difference",
     not_applicable=removes_otherwise,
+    of_given_maps=True,
     subjects=("probe.affine", "probe.attention", "probe.linear"),
 )
 def full_removal(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
@@ -42,4 +45,6 @@ def full_removal(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
     attribution = attribution_of(explainer, model, case).double()
     change = leave_one_out(model, case).double()
     values = attribution - change
-    return Measurement(relative_gap(values, attribution, change), tolerance(case.inputs), values, change)
+    compared = Compared(attribution, change, ("the map", "f(x) − f(x without i)"))
+    gap = relative_gap(values, attribution, change)
+    return Measurement(gap, tolerance(case.inputs), values, change, compared=compared)

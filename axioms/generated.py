@@ -15,15 +15,22 @@ from faithcheck.axioms.counterexamples.rewrite import Counterexample
 from faithcheck.axioms.counterexamples.saved import replay, save
 from faithcheck.axioms.counterexamples.search import EXAMPLES, CounterexampleSearch
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.verdicts import Measurement, tolerance
 from faithcheck.explainers.protocol import Explainer, Unsupported, expected_like
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models.case import Case
-from faithcheck.models.networks.expressions import Expression
+from faithcheck.models.networks.expressions import Expression, to_json
 
 
 @axiom(
-    "generated", "no drawn pair of equal expressions gets two attributions", measured_on="pairs", part_of="invariance"
+    "generated",
+    "no drawn pair of equal expressions gets two attributions",
+    usual_cause=(
+        "a rule depends on how the function is written: the smallest pair of expressions shows which operation it is"
+    ),
+    measured_on="pairs",
+    part_of="invariance",
 )
 def generated(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     """Replay the saved counterexamples; if none violates invariance, search; measure the smallest counterexample.
@@ -83,7 +90,9 @@ def measure_smallest(
         "attributions": f"{in_words(left[i])} and {in_words(right[i])} at {in_words(points.inputs[i])}",
         "separated by": "; ".join(counterexample.rewrite.identity for counterexample in counterexamples),
     }
-    return Measurement(smallest.gap, tol, left - right, torch.cat([left, right], 1), detail=detail)
+    terms = [to_json(term) for term in (smallest.rewrite.f, smallest.rewrite.g)]
+    compared = Compared(left, right, ("the map of f", "the map of g"), terms=terms)
+    return Measurement(smallest.gap, tol, left - right, torch.cat([left, right], 1), detail=detail, compared=compared)
 
 
 def in_words(values: Tensor) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.measured_once import once
 from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff
 from faithcheck.axioms.engine.verdicts import Measurement, tolerance
@@ -16,7 +17,16 @@ from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
 
-@axiom("invariance", "two implementations of one function get one attribution", measured_on="pairs")
+@axiom(
+    "invariance",
+    "two implementations of one function get one attribution",
+    usual_cause=(
+        "a rule depends on how the function is written, and not on its values: look at the operations in "
+        "which the two models differ"
+    ),
+    measured_on="pairs",
+    of_given_maps=True,
+)
 def invariance(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     """Measure how far the attributions of two equivalent models differ.
 
@@ -32,4 +42,5 @@ def invariance(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> 
     values = left.double() - right.double()
     scale = torch.cat([left, right], 1)
     gap, detail = gap_beyond_roundoff(values, scale, case, f, g)
-    return Measurement(gap, tolerance(case.inputs), values, scale, detail)
+    compared = Compared(left, right, ("the map of f", "the map of g"))
+    return Measurement(gap, tolerance(case.inputs), values, scale, detail, compared=compared)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff
 from faithcheck.axioms.engine.verdicts import Measurement, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
@@ -18,7 +19,14 @@ from faithcheck.models.case import Case
 from faithcheck.models.networks.derived import OUTPUT_WEIGHTS, WeightedOutputs
 
 
-@axiom("linearity", "αf₀ + βf₁ gets α times the attribution of f₀ plus β times that of f₁")
+@axiom(
+    "linearity",
+    "αf₀ + βf₁ gets α times the attribution of f₀ plus β times that of f₁",
+    usual_cause=(
+        "the map is not linear in the output: it takes absolute values, normalises, or explains the "
+        "predicted class in place of case.target"
+    ),
+)
 def linearity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far the attribution of a weighted sum of two outputs is from the weighted sum of their attributions.
 
@@ -44,4 +52,5 @@ def linearity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement
     weighted = attribution_of_output(WeightedOutputs(model), 0)
     values, scale = weighted - first - second, torch.cat([weighted, first, second], 1)
     gap, detail = gap_beyond_roundoff(values, scale, case, model)
-    return Measurement(gap, tolerance(case.inputs), values, scale, detail)
+    compared = Compared(weighted, first + second, ("the map of αf₀ + βf₁", "α × the map of f₀ + β × that of f₁"))
+    return Measurement(gap, tolerance(case.inputs), values, scale, detail, compared=compared)

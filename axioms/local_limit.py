@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.axioms.full_removal import removes_otherwise
 from faithcheck.axioms.precision import cast
@@ -38,16 +39,22 @@ NOT_CONVERGED = 1e-3
 """The least relative distance of the last two extrapolations at which there is no limit: of a limit it is 1e-9."""
 
 
+def chord_minus_tangent(model: nn.Module, case: Case) -> Tensor:
+    """Leave-One-Out minus gradient × input, ``(batch, features)``: how far LOO is from its limit."""
+    return leave_one_out(model, case) - tangent(model, case)
+
+
 @axiom(
     "local_limit",
     "attributions are the change under removal of a small part, per part",
+    usual_cause="the map is a difference to the baseline and not a slope, or it is scaled",
     not_applicable=removes_otherwise,
+    of_given_maps=True,
+    tolerance="that of the dtype, and the round-off of the limit",
     subjects=("control.mlp", "control.bert", "probe.linear", "probe.tokens"),
     expected=dict.fromkeys(
         (("loo", f"{subject}.f") for subject in ("control.mlp", "control.bert", "probe.tokens")),
-        Expectation(
-            "VIOLATES", "the chord to the baseline, not the tangent", lambda f, x: leave_one_out(f, x) - tangent(f, x)
-        ),
+        Expectation("VIOLATES", "the chord to the baseline, not the tangent", chord_minus_tangent),
     ),
 )
 def local_limit(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
@@ -69,7 +76,8 @@ def local_limit(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
     round_off = 2 * torch.finfo(torch.float64).eps / PARTS[-1] * AMPLIFICATION * size
     largest = scale.amax(1)
     tol = tolerance(case.inputs) + float(torch.where(largest > 0, round_off / largest, 0).max())
-    return Measurement(relative_gap(values, scale), tol, values, scale)
+    compared = Compared(attribution, limit, ("the map", "the change per removed part"))
+    return Measurement(relative_gap(values, scale), tol, values, scale, compared=compared)
 
 
 def change_per_part(model: nn.Module, case: Case) -> Tensor:

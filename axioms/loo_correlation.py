@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from faithcheck.axioms.alignment.statistics import undefined
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.verdicts import Measurement, tolerance
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Explainer, attribution_of
@@ -61,7 +62,15 @@ def agreement(attribution: Tensor, loo: Tensor, keep: Tensor | None = None) -> t
     return columns["pearson"], means | counts
 
 
-@axiom("loo", "attributions correlate with Leave-One-Out")
+@axiom(
+    "loo",
+    "attributions correlate with Leave-One-Out",
+    usual_cause=(
+        "the map ranks features otherwise than their removal does: look at the sign, at the order of the "
+        "features, and at saturated activations"
+    ),
+    of_given_maps=True,
+)
 def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure 1 − r; r is the mean over examples of Pearson's correlation with Leave-One-Out (raw, every position).
 
@@ -87,4 +96,5 @@ def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measure
     if gap is None:
         detail["reason"] = "the correlation is undefined on every example: the LOO map is constant"
     values = attribution.new_tensor([1 - r for r in pearson])
-    return Measurement(gap, tolerance(case.inputs), values, detail=detail, unit=1.0)
+    compared = Compared(attribution, loo, ("the map", "Leave-One-Out"))
+    return Measurement(gap, tolerance(case.inputs), values, detail=detail, unit=1.0, compared=compared)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.roundoff import additions
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, attribution_of
@@ -20,7 +21,12 @@ from faithcheck.models.case import Case
 UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
 
 
-@axiom("precision", "float32 gives the attribution of float64, to round-off")
+@axiom(
+    "precision",
+    "float32 gives the attribution of float64, to round-off",
+    usual_cause="something is computed in float16 or bfloat16, or as the difference of two large numbers",
+    tolerance="nu/(1 − nu) of n additions, u = 2⁻²⁴",
+)
 def precision(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far the attribution in float32 is from that in float64.
 
@@ -40,7 +46,8 @@ def precision(explainer: Explainer, model: nn.Module, case: Case) -> Measurement
     fine = attribution_of(explainer, deepcopy(single).to(torch.float64), cast(rounded, torch.float64)).double()
     values, scale = coarse - fine, torch.cat([coarse, fine], 1)
     roundoff = additions(model, case) * UNIT_ROUNDOFF
-    return Measurement(relative_gap(values, scale), roundoff / (1 - roundoff), values, scale)
+    compared = Compared(coarse, fine, ("the map in float32", "the map in float64"))
+    return Measurement(relative_gap(values, scale), roundoff / (1 - roundoff), values, scale, compared=compared)
 
 
 def cast(case: Case, dtype: torch.dtype) -> Case:

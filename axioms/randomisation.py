@@ -35,7 +35,12 @@ DRAWS = 8
 THRESHOLD = 0.5
 
 
-@axiom("randomisation", "a model of random weights gets another attribution")
+@axiom(
+    "randomisation",
+    "a model of random weights gets another attribution",
+    usual_cause="the map hardly depends on the weights: it follows the inputs alone",
+    tolerance=THRESHOLD,
+)
 def randomisation(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how much of an attribution's ranking survives random weights.
 

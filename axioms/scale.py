@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff
 from faithcheck.axioms.engine.verdicts import Measurement, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
@@ -17,7 +18,11 @@ from faithcheck.models.case import Case
 from faithcheck.models.networks.derived import GAIN, UNIT, Rescaled, affine_case
 
 
-@axiom("scale", "s·f(x/c) at c·x gets s times the attribution of f at x")
+@axiom(
+    "scale",
+    "s·f(x/c) at c·x gets s times the attribution of f at x",
+    usual_cause="a constant with a unit is in the computation: an ε, a threshold, a fixed step or fixed noise",
+)
 def scale(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far the attribution of s·f(x/c) at c·x is from s times that of f at x; c = 2, s = 3.
 
@@ -33,4 +38,5 @@ def scale(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     rescaled = attribution_of(explainer, Rescaled(model), affine_case(case, factor=UNIT)).double()
     values, size = rescaled - scaled, torch.cat([rescaled, scaled], 1)
     gap, detail = gap_beyond_roundoff(values, size, case, model)
-    return Measurement(gap, tolerance(case.inputs), values, size, detail)
+    compared = Compared(rescaled, scaled, ("the map of s·f(x/c) at c·x", "s × the map of f at x"))
+    return Measurement(gap, tolerance(case.inputs), values, size, detail, compared=compared)

@@ -19,7 +19,11 @@ NEAR = 0.1
 """How far the second question lies from the first: a share of the inputs' standard deviation."""
 
 
-@axiom("sensitivity", "a feature that changes the output alone is not given zero")
+@axiom(
+    "sensitivity",
+    "a feature that changes the output alone is not given zero",
+    usual_cause="relevance is cut off on its way: values below zero, a saturated activation, or a missing path",
+)
 def sensitivity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure which features are given zero although they change the output alone.
 

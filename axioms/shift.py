@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
@@ -19,7 +20,11 @@ from faithcheck.models.case import Case
 from faithcheck.models.networks.derived import SHIFT, Shifted, affine_case
 
 
-@axiom("shift", "f(x − c) at x + c gets the attribution of f at x")
+@axiom(
+    "shift",
+    "f(x − c) at x + c gets the attribution of f at x",
+    usual_cause="the map multiplies by the input in place of the input minus the baseline",
+)
 def shift(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far an attribution changes if the inputs are shifted by c = 1 and the model subtracts c again.
 
@@ -41,7 +46,10 @@ def shift(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
         return attribution - original, torch.cat([attribution, original], 1)
 
     values, scale = compared(shifted_case)
+    maps = Compared(values + original, original, ("the map of the shifted inputs", "the map"))
     baseline_fixed = replace(shifted_case, baseline=case.baseline, replacements=case.replacements)
     fixed = relative_gap(*compared(baseline_fixed))
     gap, detail = gap_beyond_roundoff(values, scale, case, model)
-    return Measurement(gap, tolerance(case.inputs), values, scale, {"gap, baseline fixed": fixed, **detail})
+    return Measurement(
+        gap, tolerance(case.inputs), values, scale, {"gap, baseline fixed": fixed, **detail}, compared=maps
+    )

@@ -226,8 +226,12 @@ def no_derivation(explainer: Explainer) -> str | None:
 @axiom(
     "symbolic",
     "the running explainer equals its symbolic derivation",
+    usual_cause=(
+        "a rule gives other shares than its derivation: another factor, or another split between two operands"
+    ),
     measured_on="pairs",
     not_applicable=no_derivation,
+    tolerance=TOLERANCE,
 )
 def symbolic(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     """Prove f = g, derive both maps, and measure how far the running explainer is from its derivation.

@@ -12,12 +12,19 @@ from torch import Tensor, nn
 
 from faithcheck.axioms.dummy import drawn, equal
 from faithcheck.axioms.engine.axiom import axiom
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
 
-@axiom("symmetry", "symmetric features of equal values get equal attributions")
+@axiom(
+    "symmetry",
+    "symmetric features of equal values get equal attributions",
+    usual_cause=(
+        "the map depends on the position of a feature: an order of computation, an index off by one, or noise"
+    ),
+)
 def symmetry(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far the attributions of symmetric features of equal values differ.
 
@@ -35,7 +42,8 @@ def symmetry(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     if torch.equal(first, torch.arange(len(first), device=first.device)):
         return Measurement(None, tol, values, detail={"reason": "no two features are symmetric"})
     symmetries: dict[str, object] = {"first symmetric feature": str(first.tolist())}
-    return Measurement(relative_gap(values, attribution), tol, values, attribution, symmetries)
+    compared = Compared(attribution, attribution[:, first], ("the map", "the map of symmetric features"))
+    return Measurement(relative_gap(values, attribution), tol, values, attribution, symmetries, compared=compared)
 
 
 @torch.no_grad()

@@ -22,7 +22,13 @@ from faithcheck.models.case import Case
 from faithcheck.models.random_numbers import seed_torch
 
 
-@axiom("trace", "an attribution leaves nothing behind", mandatory=True)
+@axiom(
+    "trace",
+    "an attribution leaves nothing behind",
+    usual_cause=("a hook, a mode or a setting is put back only where all goes well: put it back in a finally block"),
+    mandatory=True,
+    tolerance=0.0,
+)
 def trace(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Count what one attribution leaves behind, and another during which the model fails after its first forward pass.
 

@@ -11,10 +11,12 @@ import importlib.metadata
 import logging
 import random
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, Self, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -24,11 +26,12 @@ import faithcheck.explainers
 from faithcheck.axioms.alignment.alignment_memory import WAYS_OUT, AlignmentMemory, Prediction
 from faithcheck.axioms.alignment.defaults import MAX_TOKENS
 from faithcheck.axioms.alignment.perturbation_curves import curves
-from faithcheck.axioms.alignment.run_key import StoreError, digest, fingerprint, sources, state_of, structure
-from faithcheck.axioms.alignment.store import Store
+from faithcheck.axioms.alignment.run_key import StoreError, fingerprint, sources, state_of, structure
+from faithcheck.axioms.alignment.store import Store, StoredRecords
 from faithcheck.axioms.engine.error_text import error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.engine.interruption import interruptible
 from faithcheck.axioms.engine.left_behind import RANDOM, restored
+from faithcheck.axioms.engine.matrix_products import MatrixProducts
 from faithcheck.axioms.engine.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
 from faithcheck.axioms.engine.memory_units import in_words
 from faithcheck.axioms.engine.model_snapshot import ModelSnapshot
@@ -49,9 +52,13 @@ from faithcheck.explainers.protocol import (
     display_label,
 )
 from faithcheck.models.case import Case
+from faithcheck.models.digest import digest
+from faithcheck.models.pretrained.example import Example, Examples
 
 IG_STEPS = 20  # as in the figures that the project compares with; the error of completeness is reported
 
+COUNTED = 16
+"""The arithmetic of one batch in so many is counted: counting takes as long as the attribution of short examples."""
 SEED = 0x5EED_FA17  # of the first batch: not one that an explainer would seed with
 CHANGED = (
     "the model is no longer the one that was loaded: this explainer, or one before it, changed what cannot be put "
@@ -65,25 +72,6 @@ log = logging.getLogger(__name__)
 
 class AlignmentError(ValueError):
     """The data cannot be measured with these settings. The message says why and what to change."""
-
-
-class Example(Protocol):
-    """One example of the data set, as `faithcheck.models.pretrained.example.Example` is one."""
-
-    @property
-    def features(self) -> Tensor:
-        """The values that the model embeds, one row per feature: ``(features, …)``."""
-        ...
-
-    @property
-    def special_tokens_mask(self) -> Tensor:
-        """``(features,)`` bool, true at special tokens."""
-        ...
-
-    @property
-    def truncated(self) -> bool:
-        """Whether the example was cut to the maximum length."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -115,28 +103,36 @@ class ExplainerResult:
         name: the name of the explainer.
         label: its name in tables and figures.
         how: its settings, in words.
-        records: {example: {"target", "map", "morf", "lerf"}}, empty if the explainer could not be measured.
+        records: {example: {"target", "map", "morf", "lerf"}}, empty if the explainer could not be measured; those of a
+            store are read when they are asked for.
+        store: that has the records; None without one.
         refused: why the explainer could not be measured; else empty.
         failed: whether that is an error of the explainer, and not its refusal of this model.
         warned: its warnings, in the order of the batches.
         left_behind: what it left behind on the model or in the process, which was undone, a line for each kind.
         batches: the number of batches.
         smaller: which batches were measured in smaller parts, and why, in words; else empty.
+        left_out: which batches were not measured, because they ended several workers, in words; else empty.
         memory: ``predicted`` and ``measured``, the peak memory of the attribution that was predicted to take most, in
             bytes over what was in use before; None if it cannot be predicted.
+        cost: the arithmetic of an attribution, in plain forward passes of the same examples, over one batch in
+            `COUNTED`; None without any.
     """
 
     name: str
     label: str = ""
     how: str = ""
     records: Mapping[int, Json] = field(default_factory=dict)
+    store: Store | None = None
     refused: str = ""
     failed: bool = False
     warned: Sequence[str] = ()
     left_behind: Sequence[str] = ()
     batches: int = 0
     smaller: str = ""
+    left_out: str = ""
     memory: Mapping[str, int] | None = None
+    cost: float | None = None
 
 
 def table_2(settings: AlignmentSettings) -> list[Explainer]:
@@ -158,16 +154,12 @@ def table_2(settings: AlignmentSettings) -> list[Explainer]:
     ]
 
 
-def measurable(examples: Sequence[Example]) -> list[int]:
+def measurable(examples: Examples) -> np.ndarray:
     """The examples with a feature that is not special, and at least one other feature that remains if it is removed."""
-    return [
-        i
-        for i, example in enumerate(examples)
-        if len(example.special_tokens_mask) > 1 and not bool(example.special_tokens_mask.all())
-    ]
+    return np.flatnonzero((examples.features > 1) & (examples.non_special > 0))
 
 
-def batches(examples: Sequence[Example], max_tokens: int) -> list[list[int]]:
+def batches(examples: Examples, max_tokens: int) -> list[list[int]]:
     """Which examples run together: examples of similar length, as many as fit one forward pass of LOO, at least one.
 
     The batches depend on the lengths alone, so that a resumed run has the same batches.
@@ -175,12 +167,12 @@ def batches(examples: Sequence[Example], max_tokens: int) -> list[list[int]]:
     Raises:
         AlignmentError: no example can be measured, or one alone has more than ``max_tokens`` features.
     """
-    order = sorted(measurable(examples), key=lambda i: (len(examples[i].special_tokens_mask), i))
-    if not order:
+    chosen = measurable(examples)
+    if not len(chosen):
         raise AlignmentError(f"none of the {len(examples)} examples has a feature that is not special")
+    order = chosen[np.argsort(examples.features[chosen], kind="stable")]
     groups: list[list[int]] = []
-    for i in order:
-        n = len(examples[i].special_tokens_mask)
+    for i, n in zip(order.tolist(), examples.features[order].tolist(), strict=True):
         if n > max_tokens:
             raise AlignmentError(
                 f"example {i} has {n} features, more than the {max_tokens} of one forward pass: raise --max-tokens, "
@@ -196,12 +188,13 @@ def batches(examples: Sequence[Example], max_tokens: int) -> list[list[int]]:
 
 def align(
     model: Any,
-    examples: Sequence[Example],
+    examples: Examples,
     explainers: Iterable[Explainer],
     settings: AlignmentSettings,
     folder: Path,
     advance: Callable[[str, int], None] = lambda explainer, done: None,
     measure_batch: MeasureBatch | None = None,
+    engine: Engine | None = None,
 ) -> list[ExplainerResult]:
     """Explain the predicted output of every example by every explainer, and measure each map's perturbation curves.
 
@@ -211,12 +204,13 @@ def align(
 
     Args:
         model: an `nn.Module` with a method ``case(examples)``.
-        examples: from its ``encode``.
+        examples: from its method ``encode``.
         explainers: the explainers; Leave-One-Out must be among them for correlations with it.
         settings: removal, chunk, memory, time limit.
         folder: of the stores, one file per explainer.
         advance: called with the explainer's name and the number of examples done since the last call.
         measure_batch: measures a batch in place of `measure`, with its arguments and its results.
+        engine: measures what is missing in all passes, in place of this process, which takes one after the other.
 
     Raises:
         AlignmentError: no example can be measured, or one has too many features.
@@ -224,22 +218,70 @@ def align(
         OSError: the folder cannot be created.
         KeyboardInterrupt: Ctrl-C was pressed.
     """
+    device = None if engine is None else engine.device
+    passes = passes_of(model, examples, explainers, settings, folder, advance, device)
+    if engine is not None:
+        engine(passes)
+    else:
+        loaded = LoadedModel(model, longest(examples))
+        for one in passes:
+            _in_this_process(one, loaded, examples, settings, measure_batch or measure)
+    return [one.result() for one in passes]
+
+
+def passes_of(
+    model: Any,
+    examples: Examples,
+    explainers: Iterable[Explainer],
+    settings: AlignmentSettings,
+    folder: Path,
+    advance: Callable[[str, int], None] = lambda explainer, done: None,
+    device: str | None = None,
+) -> list[ExplainerPass]:
+    """What each explainer is to measure: see `align`, and `ExplainerPass`.
+
+    Args:
+        model: see `align`; so are the others.
+        examples: all of them.
+        explainers: one pass each.
+        settings: removal, chunk, memory, time limit.
+        folder: of the stores.
+        advance: see `ExplainerPass`.
+        device: the type of the device that measures, if it is not the model's.
+
+    Raises:
+        AlignmentError: no example can be measured, or one has too many features.
+    """
     plan = batches(examples, settings.max_tokens)
     key = common_key(model, examples, plan, settings)
-    loaded = LoadedModel(model, longest(examples))
-    return [
-        _result(loaded, examples, plan, explainer, settings, key, folder, advance, measure_batch or measure)
-        for explainer in explainers
-    ]
+    if device is not None:
+        key["device"] = device
+    return [ExplainerPass(explainer, plan, key, folder, advance) for explainer in explainers]
 
 
-def common_key(model: Any, examples: Sequence[Example], plan: list[list[int]], settings: AlignmentSettings) -> Json:
+def _in_this_process(
+    one: ExplainerPass,
+    loaded: LoadedModel,
+    examples: Examples,
+    settings: AlignmentSettings,
+    measure_batch: MeasureBatch,
+) -> None:
+    with one:
+        while missing := one.missing():
+            number = missing[0]
+            content = measure_batch(loaded, [examples[i] for i in one.plan[number]], one.explainer, settings, number)
+            if not loaded.unchanged():
+                content |= {"refused": CHANGED, "failed": True}
+            one.keep(number, content)
+
+
+def common_key(model: Any, examples: Examples, plan: list[list[int]], settings: AlignmentSettings) -> Json:
     """Everything but the explainer that determines the numbers: the part of the run key that all explainers share."""
     assert isinstance(model, nn.Module)
     first = model.case([examples[plan[0][0]]])  # type: ignore[operator]
     return {
         "model": fingerprint(model),
-        "examples": [[digest(example.features), digest(example.special_tokens_mask)] for example in examples],
+        "examples": examples.digest,
         "replacements": {name: digest(value) for name, value in first.replacements.items()},
         "removal": state_of(settings.removal),
         "chunk": settings.chunk,
@@ -275,48 +317,135 @@ class LoadedModel:
 MeasureBatch: TypeAlias = Callable[[LoadedModel, Sequence[Example], Explainer, AlignmentSettings, int], Json]
 
 
-def _result(
-    loaded: LoadedModel,
-    examples: Sequence[Example],
-    plan: list[list[int]],
-    explainer: Explainer,
-    settings: AlignmentSettings,
-    key: Json,
-    folder: Path,
-    advance: Callable[[str, int], None],
-    measure_batch: MeasureBatch,
-) -> ExplainerResult:
-    name = explainer.name
-    described = _attempt(name, lambda: _described(explainer))
-    result = ExplainerResult(name, described.get("label", name), described.get("how", ""))
-    if "refused" in described:
-        advance(name, sum(map(len, plan)))
-        return replace(result, refused=described["refused"], failed=described["failed"])
-    with Store(folder, name, {**key, "explainer": described["state"]}) as store:
-        for number, batch in enumerate(plan):
-            if number not in store.batches:
-                content = measure_batch(loaded, [examples[i] for i in batch], explainer, settings, number)
-                if not loaded.unchanged():
-                    content |= {"refused": CHANGED, "failed": True}
-                if "refused" in content:
-                    advance(name, sum(map(len, plan[number:])))
-                    left_behind = _left_behind([*(store.batches[earlier] for earlier in range(number)), content])
-                    return replace(
-                        result, refused=content["refused"], failed=content["failed"], left_behind=left_behind
-                    )
-                store.append(number, content)
-            advance(name, len(batch))
-        measured = [store.batches[number] for number in range(len(plan))]
-    contents = zip(plan, measured, strict=True)
-    return replace(
-        result,
-        records={i: r for batch, content in contents for i, r in zip(batch, content["records"], strict=True)},
-        warned=[warning for content in measured for warning in content["warnings"]],
-        left_behind=_left_behind(measured),
-        batches=len(plan),
-        smaller=_smaller(measured),
-        memory=max((content["memory"] for content in measured if content.get("memory")), key=_predicted, default=None),
-    )
+class ExplainerPass:
+    """What one explainer is to measure: all batches; what is stored of them, and what is missing.
+
+    Use it as a context manager: inside, its store is open.
+
+    Attributes:
+        explainer: the explainer.
+        state: its state, see `state_of`; None if it cannot be written down.
+        plan: the examples of each batch.
+
+    Args:
+        explainer: the explainer.
+        plan: from `batches`.
+        key: from `common_key`.
+        folder: of the store.
+        advance: called with the explainer's name and the number of examples done since the last call.
+    """
+
+    def __init__(
+        self,
+        explainer: Explainer,
+        plan: list[list[int]],
+        key: Json,
+        folder: Path,
+        advance: Callable[[str, int], None] = lambda explainer, done: None,
+    ) -> None:
+        self.explainer, self.plan, self._advance = explainer, plan, advance
+        described = _attempt(explainer.name, lambda: _described(explainer))
+        self.state = described.get("state")
+        label, how = described.get("label", explainer.name), described.get("how", "")
+        self._result = ExplainerResult(explainer.name, label, how, batches=len(plan))
+        self._store = None if self.state is None else Store(folder, explainer.name, {**key, "explainer": self.state})
+        self._refused: dict[int, Json] = {0: {"left_behind": [], **described}} if self._store is None else {}
+        self._left_out: dict[int, str] = {}
+        self._missing = dict.fromkeys(range(len(plan)))
+
+    def __enter__(self) -> Self:
+        if self._store is not None:
+            self._store.__enter__()
+        self._done([n for n in self._missing if self._refused or (self._store is not None and n in self._store)])
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._store is not None:
+            self._store.__exit__(*error)
+
+    def missing(self) -> list[int]:
+        """The batches that are still to be measured; none after one in which the explainer could not be measured."""
+        return [*self._missing]
+
+    def keep(self, number: int, content: Json) -> None:
+        """Store what `measure` returned of a batch; or keep in mind that the explainer could not be measured."""
+        if "refused" in content:
+            self._refused[number] = content
+            self._done([later for later in self._missing if later >= number])
+            return
+        assert self._store is not None
+        self._store.append(number, content)
+        self._done([number])
+
+    def leave_out(self, number: int, why: str) -> None:
+        """Measure everything but this batch."""
+        self._left_out[number] = why
+        self._done([number])
+
+    def _done(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if number in self._missing:
+                del self._missing[number]
+                self._advance(self.explainer.name, len(self.plan[number]))
+
+    def result(self) -> ExplainerResult:
+        """What was measured; no batch is missing."""
+        if self._refused:
+            first = min(self._refused)
+            refused = self._refused[first]
+            return replace(
+                self._result,
+                refused=refused["refused"],
+                failed=refused["failed"],
+                left_behind=_left_behind(chain(self._contents(range(first)), [refused])),
+                batches=0,
+            )
+        assert self._store is not None
+        measured = [
+            {key: value for key, value in content.items() if key != "records"}
+            for content in self._contents(range(len(self.plan)))
+        ]
+        batches = {number: batch for number, batch in enumerate(self.plan) if number not in self._left_out}
+        return replace(
+            self._result,
+            records=StoredRecords(self._store, batches),
+            store=self._store,
+            warned=[warning for content in measured for warning in content["warnings"]],
+            left_behind=_left_behind(measured),
+            smaller=_smaller(measured),
+            memory=max(
+                (content["memory"] for content in measured if content.get("memory")), key=_predicted, default=None
+            ),
+            cost=_cost(measured),
+            left_out=_of_batches([*self._left_out.values()], len(self.plan)),
+        )
+
+    def _contents(self, numbers: Iterable[int]) -> Iterator[Json]:
+        """What was measured of these batches, one after the other; nothing of those that were left out."""
+        if self._store is not None:
+            yield from (self._store[number] for number in numbers if number not in self._left_out)
+
+
+class Engine(Protocol):
+    """What measures in place of this process."""
+
+    @property
+    def device(self) -> str:
+        """The type of the device that it measures on."""
+        ...
+
+    def __call__(self, passes: Sequence[ExplainerPass]) -> None:
+        """Measure all that is missing in these passes."""
+        ...
+
+
+def _cost(contents: Sequence[Json]) -> float | None:
+    summed = _summed(contents)
+    return summed["attribution"] / summed["forward"] if summed["forward"] else None
+
+
+def _summed(contents: Sequence[Json]) -> dict[str, int]:
+    return {key: sum(content["cost"][key] for content in contents) for key in ("attribution", "forward")}
 
 
 def _predicted(memory: Mapping[str, int]) -> int:
@@ -324,14 +453,17 @@ def _predicted(memory: Mapping[str, int]) -> int:
 
 
 def _smaller(contents: Sequence[Json]) -> str:
-    reasons = [content["smaller"] for content in contents if content.get("smaller")]
-    return f"{len(reasons)} of {len(contents)} batches; the first: {reasons[0]}" if reasons else ""
+    return _of_batches([content["smaller"] for content in contents if content.get("smaller")], len(contents))
 
 
-def longest(examples: Sequence[Example]) -> tuple[int, int]:
-    """The index and the number of features of the longest example that can be measured."""
-    index = max(measurable(examples), key=lambda i: (len(examples[i].special_tokens_mask), i), default=0)
-    return index, len(examples[index].special_tokens_mask)
+def _of_batches(reasons: Sequence[str], batches: int) -> str:
+    return f"{len(reasons)} of {batches} batches; the first: {reasons[0]}" if reasons else ""
+
+
+def longest(examples: Examples) -> tuple[int, int]:
+    """The index and the number of features of the longest example that can be measured, the last if there are more."""
+    index = max(measurable(examples).tolist(), key=lambda i: (examples.features[i], i), default=0)
+    return index, int(examples.features[index])
 
 
 def _described(explainer: Explainer) -> Json:
@@ -364,9 +496,11 @@ def measure(
         number: of the batch; random numbers follow from it, so that a resumed run draws the same.
 
     Returns:
-        Plain values: ``warnings`` and ``left_behind``, lists of lines, and ``records``, what `records_of` returns;
-        perhaps ``memory`` and ``smaller``, see `ExplainerResult`. In place of ``records``, if the explainer could not
-        be measured, ``refused``, the reason, and whether it ``failed``.
+        Plain values: ``warnings`` and ``left_behind``, lists of lines; ``records``, what `records_of` returns;
+        ``cost``, the operations of the matrix products of the ``attribution`` and of one ``forward`` pass, 0 in a batch
+        where they are not counted; perhaps
+        ``memory`` and ``smaller``, see `ExplainerResult`. In place of ``records`` and ``cost``, if the explainer could
+        not be measured, ``refused``, the reason, and whether it ``failed``.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.
@@ -433,14 +567,26 @@ def _measured(
         ):
             warnings.simplefilter("always")
             _seed(number)
-            explained = attribution()
-        return {"records": records_of(loaded.model, case, explained, settings)}
+            with MatrixProducts() if number % COUNTED == 0 else nullcontext() as products:
+                explained = attribution()
+        cost = {"attribution": 0, "forward": 0}
+        if products is not None:
+            cost = {"attribution": products.operations, "forward": forward_operations(loaded.model, case)}
+        return {"records": records_of(loaded.model, case, explained, settings), "cost": cost}
 
     content = _attempt(explainer.name, records)
     # Each batch has its own random numbers, so that it is no trace to draw some.
     left_behind = [safe_text(line) for line in traces if not line.startswith(RANDOM)]
     texts = [error_text(cast(Warning, w.message)) for w in caught]
     return {**content, **memory, "warnings": texts, "left_behind": left_behind}
+
+
+def forward_operations(model: nn.Module, case: Case) -> int:
+    """The operations of the matrix products of a plain forward pass."""
+    products = MatrixProducts()
+    with products, torch.no_grad():
+        case.run(model)
+    return products.operations
 
 
 def halves(
@@ -468,6 +614,7 @@ def joined(contents: Sequence[Json], why: str) -> Json:
         "records": [record for content in contents for record in content["records"]],
         "warnings": [warning for content in contents for warning in content["warnings"]],
         "left_behind": _left_behind(contents),
+        "cost": _summed(contents),
         "smaller": why,
         **({"memory": max(measured, key=_predicted)} if measured else {}),
     }

@@ -11,7 +11,6 @@ from typing import Any
 
 from faithcheck.axioms.alignment.evaluate import (
     AlignmentSettings,
-    Example,
     ExplainerResult,
     batches,
     common_key,
@@ -20,11 +19,12 @@ from faithcheck.axioms.alignment.evaluate import (
 from faithcheck.axioms.alignment.store import Store
 from faithcheck.explainers.lrp.softmax_bypass import attributions_with_bypassed_softmax
 from faithcheck.models.case import Case
+from faithcheck.models.pretrained.example import Examples
 
 
 def ablate(
     model: Any,
-    examples: Sequence[Example],
+    examples: Examples,
     sets: Sequence[Collection[int]],
     settings: AlignmentSettings,
     folder: Path,
@@ -43,11 +43,11 @@ def ablate(
     measured: list[dict[int, Any]] = [{} for _ in sets]
     with Store(folder, "softmax_bypassed", key) as store:
         for number, batch in enumerate(plan):
-            if number not in store.batches:
+            if number not in store:
                 case: Case = model.case([examples[i] for i in batch])
                 maps = attributions_with_bypassed_softmax(model, case, sets)
                 store.append(number, [records_of(model, case, attribution, settings) for attribution in maps])
-            for of_set, records in zip(measured, store.batches[number], strict=True):
+            for of_set, records in zip(measured, store[number], strict=True):
                 of_set.update(zip(batch, records, strict=True))
     results = zip(sets, measured, strict=True)
     return [ExplainerResult(name_of(layers), how="softmax bypassed", records=records) for layers, records in results]

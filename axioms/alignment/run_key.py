@@ -15,8 +15,9 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+
+from faithcheck.models.digest import digest
 
 
 class StoreError(RuntimeError):
@@ -132,12 +133,9 @@ def _imported_names(file: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" if node.module else alias.name for alias in node.names)
 
 
-def digest(tensor: Tensor) -> str:
-    """SHA-256 of a tensor's dtype, shape and values."""
-    content = tensor.detach().cpu().contiguous()
-    hashed = hashlib.sha256(f"{content.dtype}{tuple(content.shape)}".encode())
-    hashed.update(content.flatten().view(torch.uint8).numpy().data)
-    return hashed.hexdigest()
+def digest_of(state: Any) -> str:
+    """SHA-256 of plain values."""
+    return hashlib.sha256(plain_json(state).encode()).hexdigest()
 
 
 def fingerprint(model: nn.Module) -> str:

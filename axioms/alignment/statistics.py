@@ -1,15 +1,19 @@
 """Statistics over examples: a mean with its bootstrap interval, a paired test, and why a figure is undefined.
 
-An undefined figure is None: it is left out and counted. NaN and infinity are refused, so that no mean can hide them.
+An undefined figure is None, or masked in an array: it is left out and counted. NaN and infinity are refused, so that no
+mean can hide them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import scipy  # its submodules are imported when they are used
+
+Values: TypeAlias = Sequence[float | None] | np.ndarray
+"""One value per example, None or masked if it is undefined."""
 
 RESAMPLES = 9999
 CONFIDENCE = 0.95
@@ -25,17 +29,25 @@ def undefined(attribution: np.ndarray, loo: np.ndarray, noise: float = 0.0) -> s
     """
     if len(loo) < 2:
         return "fewer than two features"
-    for name, values, least in (("LOO", loo, noise), ("attribution", attribution, 0.0)):
+    for reason, values, least in (("constant LOO", loo, noise), ("constant attribution", attribution, 0.0)):
         if np.ptp(values) <= max(least, 1e-12 * np.abs(values).max()):
-            return f"constant {name}"
+            return reason
     return None
 
 
-def interval(values: Sequence[float | None], seed: int = 0) -> dict[str, float | int | None]:
+def column(values: Values) -> np.ma.MaskedArray:
+    """Values as a float64 array ``(n,)``, masked where they are undefined."""
+    if isinstance(values, np.ndarray):
+        return np.ma.asarray(values, dtype=np.float64)
+    is_undefined = [value is None for value in values]
+    return np.ma.array([value or 0.0 for value in values], mask=is_undefined, dtype=np.float64)
+
+
+def interval(values: Values, seed: int = 0) -> dict[str, float | int | None]:
     """The mean over examples with its 95 % bootstrap interval.
 
     Args:
-        values: one per example, None if it is undefined.
+        values: see `Values`.
         seed: of the bootstrap.
 
     Returns:
@@ -45,7 +57,7 @@ def interval(values: Sequence[float | None], seed: int = 0) -> dict[str, float |
     Raises:
         ValueError: a value is NaN or infinite.
     """
-    defined = np.array([value for value in values if value is not None], dtype=np.float64)
+    defined = column(values).compressed()
     low, high = percentiles(defined, seed)
     return {
         "mean": float(defined.mean()) if len(defined) else None,
@@ -56,11 +68,11 @@ def interval(values: Sequence[float | None], seed: int = 0) -> dict[str, float |
     }
 
 
-def paired(a: Sequence[float | None], b: Sequence[float | None], seed: int = 0) -> dict[str, float | int | None]:
+def paired(a: Values, b: Values, seed: int = 0) -> dict[str, float | int | None]:
     """The mean of a − b over examples, its 95 % bootstrap interval, and a test of whether a and b differ.
 
     Args:
-        a: one value per example, None if it is undefined.
+        a: see `Values`.
         b: the other values of the same examples, in the same order.
         seed: of the bootstrap.
 
@@ -71,18 +83,30 @@ def paired(a: Sequence[float | None], b: Sequence[float | None], seed: int = 0) 
     Raises:
         ValueError: the numbers of values differ, or a value is NaN or infinite.
     """
-    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
-    differences = [x - y for x, y in pairs]
+    differences = np.subtract(*pairs(a, b).T)
     mean = interval(differences, seed)
-    tested = len(pairs) >= 2 and any(differences)
+    tested = len(differences) >= 2 and differences.any()
     return {
         "difference": mean["mean"],
         "low": mean["low"],
         "high": mean["high"],
         "p": float(scipy.stats.wilcoxon(differences).pvalue) if tested else None,
-        "n": len(pairs),
-        "undefined": len(a) - len(pairs),
+        "n": len(differences),
+        "undefined": len(a) - len(differences),
     }
+
+
+def pairs(a: Values, b: Values) -> np.ndarray:
+    """The values of the examples in which both are defined, ``(n, 2)``.
+
+    Raises:
+        ValueError: the numbers of values differ.
+    """
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} values cannot be paired with {len(b)}")
+    a, b = column(a), column(b)
+    both = ~(np.ma.getmaskarray(a) | np.ma.getmaskarray(b))
+    return np.stack([a.data[both], b.data[both]], axis=1)
 
 
 def percentiles(values: np.ndarray, seed: int = 0) -> tuple[float | None, float | None]:
@@ -94,7 +118,7 @@ def percentiles(values: np.ndarray, seed: int = 0) -> tuple[float | None, float 
     Raises:
         ValueError: a value is NaN or infinite.
     """
-    bad = sum(not math.isfinite(value) for value in values)
+    bad = int((~np.isfinite(values)).sum())
     if bad:
         raise ValueError(f"{bad} of {len(values)} values are NaN or infinite: pass None for a figure that is undefined")
     if len(values) < 2:

@@ -8,14 +8,18 @@ import logging
 import re
 import sqlite3
 import time
-from collections.abc import Mapping
-from itertools import count
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import numpy as np
 
 from faithcheck.axioms.alignment.run_key import StoreError, plain_json
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -27,7 +31,7 @@ SCHEMA = (
 )
 
 
-class _Damaged(Exception):
+class _Damaged(StoreError):
     """The file is no database, or holds the numbers of another run."""
 
 
@@ -35,16 +39,19 @@ class _Locked(Exception):
     """Another run has the file open."""
 
 
-class Store:
+class Store(Mapping[int, Any]):
     """The measurements of one run key: a database file with the key and one row per batch.
+
+    It maps the number of every batch that the file holds to its content, which is read when it is asked for.
 
     Use it as a context manager: inside, no other process can open the file; another one waits, and says so in the log.
     Each batch is on the disk when `append` returns. A file or row that is damaged is dropped with a warning in the log,
-    and is measured anew.
+    and is measured anew. Afterwards what it holds can still be read; no lock is held between two batches, so that runs
+    that read several stores never wait for each other.
 
     Attributes:
+        key: the canonical text of the key.
         file: the database file.
-        batches: the content of every batch that the file holds, by its number.
 
     Args:
         folder: created if it does not exist.
@@ -60,28 +67,40 @@ class Store:
         self.key = plain_json(key)
         start = re.sub(r"[^\w.+-]+", "_", name)  # a name with a slash stays in the folder
         self.file = folder / f"{start}-{hashlib.sha256(self.key.encode()).hexdigest()[:32]}.sqlite"
-        self.batches: dict[int, Any] = {}
+        self._numbers: set[int] = set()
         self._connection: sqlite3.Connection | None = None
 
     def __enter__(self) -> Self:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        for tried in count():
-            try:
-                self._open()
-                break
-            except _Damaged as damage:
-                log.warning("%s is damaged (%s): everything in it is measured anew", self.file, damage)
-                self.file.unlink()
-            except _Locked:
-                if not tried:
-                    log.warning("%s: another run is measuring the same: waiting for it to end", self.file)
-                time.sleep(PAUSE)
+        try:
+            self._when_free(self._open)
+        except _Damaged as damage:
+            log.warning("%s: everything in it is measured anew", damage)
+            self.file.unlink()
+            self._when_free(self._open)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._numbers))
+
+    def __getitem__(self, batch: int) -> Any:
+        """The content of a batch, inside the context or after it.
+
+        Raises:
+            KeyError: the file does not hold it.
+            StoreError: the file has changed since it was opened.
+        """
+        if batch not in self._numbers:
+            raise KeyError(batch)
+        return json.loads(self._when_free(lambda: self._content(batch)))
 
     def append(self, batch: int, content: Any) -> None:
         """Store a batch; it is on the disk when this returns.
@@ -95,7 +114,7 @@ class Store:
             self._connection.execute("INSERT INTO batches VALUES (?, ?, ?)", (batch, text, _sha256(text)))
         except sqlite3.Error as error:
             raise StoreError(f"{self.file} cannot be written: {error}") from error
-        self.batches[batch] = content
+        self._numbers.add(batch)
 
     def _open(self) -> None:
         """Lock the file for this connection, create the tables, and read the rows.
@@ -105,20 +124,14 @@ class Store:
             StoreError: see the class.
         """
         try:
-            self._connection = sqlite3.connect(self.file, timeout=0, isolation_level=None)
-            self._read(self._connection)
-        except BaseException as error:
+            with self._named_errors():
+                self._connection = sqlite3.connect(self.file, timeout=0, isolation_level=None)
+                self._check(self._connection)
+        except BaseException:
             self._close()
-            if not isinstance(error, sqlite3.DatabaseError):
-                raise
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
-            if code in LOCKED:
-                raise _Locked from error
-            if code in DAMAGED or not isinstance(error, sqlite3.OperationalError):
-                raise _Damaged(str(error)) from error
-            raise StoreError(f"{self.file} cannot be opened or written: {error}") from error
+            raise
 
-    def _read(self, connection: sqlite3.Connection) -> None:
+    def _check(self, connection: sqlite3.Connection) -> None:
         # Exclusive mode holds the lock of the first transaction until the connection is closed.
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA synchronous = FULL")
@@ -130,21 +143,97 @@ class Store:
             connection.execute("INSERT INTO run VALUES (?)", (self.key,))
         (intact,) = connection.execute("PRAGMA quick_check").fetchone()
         if intact != "ok":
-            raise _Damaged(intact)
+            raise self._damaged(intact)
         if keys not in ([], [self.key]):
-            raise _Damaged("it holds the numbers of another run")
-        rows = connection.execute("SELECT batch, content, sha256 FROM batches ORDER BY batch").fetchall()
-        damaged = [batch for batch, content, checksum in rows if _sha256(content) != checksum]
+            raise self._damaged("it holds the numbers of another run")
+        rows = connection.execute("SELECT batch, content, sha256 FROM batches ORDER BY batch")
+        is_intact = {batch: _sha256(content) == checksum for batch, content, checksum in rows}
+        damaged = [batch for batch, intact in is_intact.items() if not intact]
         connection.executemany("DELETE FROM batches WHERE batch = ?", [(batch,) for batch in damaged])
         connection.execute("COMMIT")
         if damaged:
             log.warning("%s: damaged batches %s are measured anew", self.file, ", ".join(map(str, damaged)))
-        self.batches = {batch: json.loads(content) for batch, content, _ in rows if batch not in damaged}
+        self._numbers = is_intact.keys() - set(damaged)
+
+    def _content(self, batch: int) -> str:
+        """The text of a batch.
+
+        Raises:
+            _Locked: see there.
+            StoreError: it is damaged, or no longer there.
+        """
+        with self._named_errors(), ExitStack() as opened:
+            connection = self._connection or opened.enter_context(closing(sqlite3.connect(self.file, timeout=0)))
+            rows = connection.execute("SELECT content, sha256 FROM batches WHERE batch = ?", (batch,)).fetchall()
+        for content, checksum in rows:
+            if _sha256(content) == checksum:
+                return str(content)
+        raise self._damaged(f"batch {batch} has changed")
+
+    def _when_free(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, once no other run has the file open."""
+        waiting = False
+        while True:
+            try:
+                return work()
+            except _Locked:
+                if not waiting:
+                    log.warning("%s: another run is measuring the same: waiting for it to end", self.file)
+                waiting = True
+                time.sleep(PAUSE)
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """An error of SQLite as `_Locked`, `_Damaged` or `StoreError`."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
+            if code in LOCKED:
+                raise _Locked from error
+            if code in DAMAGED or not isinstance(error, sqlite3.OperationalError):
+                raise self._damaged(str(error)) from error
+            raise StoreError(f"{self.file} cannot be opened or written: {error}") from error
+
+    def _damaged(self, why: str) -> _Damaged:
+        return _Damaged(f"{self.file} is damaged ({why})")
 
     def _close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+class StoredRecords(Mapping[int, Any]):
+    """The records in a store, by example. A batch is read when one of its examples is asked for.
+
+    In the order of iteration each batch is read once.
+
+    Args:
+        store: from which to read.
+        batches: the examples of each batch that was measured.
+    """
+
+    def __init__(self, store: Store, batches: Mapping[int, Sequence[int]]) -> None:
+        self._store, self._batches = store, batches
+        self._batch_of = np.full(1 + max(map(max, batches.values()), default=-1), -1, dtype=np.int32)
+        for number, batch in batches.items():
+            self._batch_of[batch] = number
+        self._read: tuple[int, dict[int, Any]] = -1, {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._batches.values()))
+
+    def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(self._batches.values())
+
+    def __getitem__(self, example: int) -> Any:
+        number = int(self._batch_of[example]) if 0 <= example < len(self._batch_of) else -1
+        if number < 0:
+            raise KeyError(example)
+        if self._read[0] != number:
+            self._read = number, dict(zip(self._batches[number], self._store[number]["records"], strict=True))
+        return self._read[1][example]
 
 
 def _sha256(content: object) -> str:

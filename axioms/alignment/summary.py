@@ -3,97 +3,73 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 
 from faithcheck.axioms.alignment import statistics
-from faithcheck.axioms.alignment.evaluate import Example, ExplainerResult, Json, measurable
-from faithcheck.axioms.alignment.perturbation_curves import aopc, delta, mean_output
-from faithcheck.axioms.loo_correlation import STATISTICS, correlations
+from faithcheck.axioms.alignment.evaluate import ExplainerResult, Json, measurable
+from faithcheck.axioms.alignment.figures import FIGURES, SCOPES, Figures
+from faithcheck.models.pretrained.example import Examples
 
-SCOPES = ("no_special", "all")
-CORRELATIONS = tuple(f"{name}_{scope}" for scope in SCOPES for name in STATISTICS)
-CURVES = ("lerf", "morf", "delta", "lerf_aopc", "morf_aopc")
-ROUND_OFF = 32  # units in the last place; the same output in different batches was measured to differ by 4 to 8
 REFERENCE = "attnlrp"  # every other explainer is compared with it
+EACH = 10_000
+"""With more examples, a summary holds no value of a single one: 10,000 by eight explainers make 25 MB of JSON."""
 COMPARED = ("pearson_no_special", "spearman_no_special", "pearson_all", "pearson_sum_to_one_no_special", "delta")
 
 
-def summary(examples: Sequence[Example], results: Sequence[ExplainerResult], seed: int, dtype: torch.dtype) -> Json:
+def summary(examples: Examples, results: Sequence[ExplainerResult], figures: Mapping[str, Figures], seed: int) -> Json:
     """Means over examples with 95 % intervals, and every explainer against AttnLRP, in plain values.
 
     A figure that is undefined for an example is None. It is left out of means and pairs, and counted by reason.
-    ``seed`` is that of the bootstrap. ``dtype`` is that of the model: a LOO map that varies by round-off is constant.
+
+    Args:
+        examples: all of them.
+        results: of `faithcheck.axioms.alignment.evaluate.align`.
+        figures: from `faithcheck.axioms.alignment.figures.figures_of`.
+        seed: of the bootstrap.
 
     Returns:
         ``counts`` of examples; ``examples``, the indices of the measured ones and their numbers of features that are
         not special; ``explainers``, each with ``figures`` {name: mean, low, high, n}, ``undefined``
-        {scope: {reason: count}} and ``examples`` {name: a value per measured example}; ``comparisons``.
+        {scope: {reason: count}}, ``examples`` {name: a value per measured example}, ``mean_curves`` and perhaps
+        ``cost``, see `ExplainerResult`; ``comparisons``. Of more than `EACH` measured examples, no ``examples``.
     """
     chosen = measurable(examples)
-    loo = next((result.records for result in results if result.name == "loo"), {})
-    rows = {
-        result.name: [_figures(examples[i], result.records[i], loo.get(i), dtype) for i in chosen]
-        for result in results
-        if not result.refused
-    }
-    features = [int((~examples[i].special_tokens_mask).sum()) for i in chosen]
+    each = len(chosen) <= EACH
     return {
         "counts": {
             "examples": len(examples),
             "measured": len(chosen),
-            "empty": sum(bool(example.special_tokens_mask.all()) for example in examples),
-            "alone": sum(example.special_tokens_mask.tolist() == [False] for example in examples),
-            "truncated": sum(example.truncated for example in examples),
-            "one_feature": features.count(1),
+            "empty": int((examples.non_special == 0).sum()),
+            "alone": int(((examples.features == 1) & (examples.non_special == 1)).sum()),
+            "truncated": int(examples.truncated.sum()),
+            "one_feature": int((examples.non_special[chosen] == 1).sum()),
         },
-        "examples": {"index": chosen, "features": features},
-        "explainers": [_summary(result, rows.get(result.name, []), seed) for result in results],
+        **({"examples": _of_examples(examples, chosen)} if each else {}),
+        "explainers": [_summary(result, figures.get(result.name), seed, each) for result in results],
         "comparisons": [
             {
                 "explainer": name,
                 "against": REFERENCE,
                 "figure": figure,
-                **_compare(rows[name], rows[REFERENCE], figure, seed),
+                **_compare(of.columns[figure], figures[REFERENCE].columns[figure], seed),
             }
-            for name in rows
+            for name, of in figures.items()
             for figure in COMPARED
-            if REFERENCE in rows and name != REFERENCE
+            if REFERENCE in figures and name != REFERENCE
         ],
     }
 
 
-def _figures(example: Example, record: Json, loo: Json | None, dtype: torch.dtype) -> Json:
-    """One example's correlations with LOO, with the reason if they are undefined, and its perturbation figures."""
-    scopes = {
-        "no_special": (~example.special_tokens_mask).numpy(),
-        "all": np.ones(len(example.special_tokens_mask), dtype=bool),
-    }
-    figures: Json = {"undefined": {}}
-    noise = ROUND_OFF * torch.finfo(dtype).eps * abs(record["morf"][0])  # the curves begin with f(x)
-    for scope, keep in scopes.items():
-        attribution, loo_map = (
-            np.asarray(map_)[keep] for map_ in (record["map"], loo["map"] if loo else record["map"])
-        )
-        defined = correlations(attribution, loo_map, noise) if loo else None
-        figures |= {f"{name}_{scope}": defined[name] if defined else None for name in STATISTICS}
-        if defined is None:
-            figures["undefined"][scope] = statistics.undefined(attribution, loo_map, noise) if loo else "no LOO map"
-    lerf, morf = record["lerf"], record["morf"]
-    return figures | {
-        "lerf": mean_output(lerf),
-        "morf": mean_output(morf),
-        "delta": delta(morf, lerf),
-        "lerf_aopc": aopc(lerf),
-        "morf_aopc": aopc(morf),
-    }
+def _of_examples(examples: Examples, chosen: np.ndarray) -> Json:
+    return {"index": chosen.tolist(), "features": examples.non_special[chosen].tolist()}
 
 
-def _summary(result: ExplainerResult, rows: Sequence[Json], seed: int) -> Json:
+def _summary(result: ExplainerResult, figures: Figures | None, seed: int, each: bool) -> Json:
     first = f"the first: {result.warned[0]}" if result.warned else ""
     warned = f"warnings: {len(result.warned)}, batches: {result.batches}; {first}" if first else ""
+    columns = figures.columns if figures else {}
     return {
         "name": result.name,
         "how": result.how,
@@ -102,22 +78,22 @@ def _summary(result: ExplainerResult, rows: Sequence[Json], seed: int) -> Json:
         "warned": warned,
         "left_behind": "; ".join(result.left_behind),
         "smaller": result.smaller,
+        **({"left_out": result.left_out} if result.left_out else {}),
         **({"memory": {key: result.memory[key] for key in ("predicted", "measured")}} if result.memory else {}),
-        "figures": {name: statistics.interval(_column(rows, name), seed) for name in (*CORRELATIONS, *CURVES)},
-        "undefined": {
-            scope: Counter(row["undefined"][scope] for row in rows if scope in row["undefined"]) for scope in SCOPES
-        },
-        "examples": {name: _column(rows, name) for name in (*CORRELATIONS, *CURVES)},
+        **({} if result.cost is None else {"cost": result.cost}),
+        **({"mean_curves": figures.mean_curves} if figures and figures.mean_curves else {}),
+        "figures": {name: statistics.interval(columns.get(name, []), seed) for name in FIGURES},
+        "undefined": {scope: _counted(figures.undefined[scope] if figures else []) for scope in SCOPES},
+        **({"examples": {name: columns[name].tolist() if figures else [] for name in FIGURES}} if each else {}),
     }
 
 
-def _compare(rows: Sequence[Json], reference: Sequence[Json], figure: str, seed: int) -> Json:
+def _counted(reasons: Sequence[str | None] | np.ndarray) -> dict[str, int]:
+    return Counter(reason for reason in reasons if reason is not None)
+
+
+def _compare(values: np.ma.MaskedArray, reference: np.ma.MaskedArray, seed: int) -> Json:
     """The paired comparison, and both means over the pairs with two defined values."""
-    a, b = _column(rows, figure), _column(reference, figure)
-    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
-    mean, against = np.mean(pairs, axis=0).tolist() if pairs else (None, None)
-    return {"mean": mean, "mean_against": against, **statistics.paired(a, b, seed)}
-
-
-def _column(rows: Sequence[Json], name: str) -> list[float | None]:
-    return [row[name] for row in rows]
+    pairs = statistics.pairs(values, reference)
+    mean, against = pairs.mean(axis=0).tolist() if len(pairs) else (None, None)
+    return {"mean": mean, "mean_against": against, **statistics.paired(values, reference, seed)}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Literal, TypeAlias, TypeVar
 
 from faithcheck.axioms.engine.verdicts import Measurement
 from faithcheck.explainers.protocol import Explainer
+from faithcheck.explainers.stored_maps import StoredMaps
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import Pair
 
@@ -40,6 +42,12 @@ class Axiom:
         excluded: pairs on which it is not measured although ``subjects`` has them, names or globs.
         expected: ``{(explainer, subject or glob): Expectation}``, what theory expects of named explainers there. What
             the pair or the explainer itself expects takes precedence.
+        tolerance: the largest gap at which it holds: a number, or how it is computed, in words. None: that of the
+            dtype, see `faithcheck.axioms.engine.verdicts.tolerance`.
+        of_given_maps: whether it asks an explainer for its map of the subject and the case alone, so that it can be
+            measured of maps that were made elsewhere (`StoredMaps`).
+        usual_cause: what usually makes it red, as the end of a sentence: a red card says it where its records name no
+            cause.
     """
 
     name: str
@@ -53,6 +61,9 @@ class Axiom:
     subjects: Sequence[str] = ()
     excluded: Sequence[str] = ()
     expected: Mapping[tuple[str, str], Expectation] = field(default_factory=dict)
+    tolerance: float | str | None = None
+    of_given_maps: bool = False
+    usual_cause: str = ""
 
     def is_measured_on(self, pair: Pair) -> bool:
         """Whether the axiom is measured on this pair or on its models."""
@@ -90,6 +101,9 @@ def axiom(
     subjects: Sequence[str] = (),
     excluded: Sequence[str] = (),
     expected: Mapping[tuple[str, str], Expectation] | None = None,
+    tolerance: float | str | None = None,
+    of_given_maps: bool = False,
+    usual_cause: str = "",
 ) -> Callable[[Measure], Measure]:
     """Register the decorated function as the measuring function of an axiom; see `Axiom` for the arguments.
 
@@ -110,14 +124,29 @@ def axiom(
             needs_explainer,
             part_of,
             mandatory,
-            not_applicable,
+            not_applicable if of_given_maps else _of_explainers_that_run(not_applicable),
             subjects,
             excluded,
             expected or {},
+            tolerance,
+            of_given_maps,
+            usual_cause,
         )
         return measure
 
     return decorate
+
+
+def _of_explainers_that_run(not_applicable: NotApplicable) -> NotApplicable:
+    """The function, which also says that the axiom cannot be measured of maps that were made elsewhere."""
+
+    @wraps(not_applicable)  # the catalogue names the function
+    def reason(explainer: Explainer) -> str | None:
+        if isinstance(explainer, StoredMaps):
+            return "it runs the explainer anew, and these maps were made elsewhere"
+        return not_applicable(explainer)
+
+    return reason
 
 
 def registered() -> dict[str, Axiom]:

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from faithcheck.axioms.engine.axiom import Axiom
 from faithcheck.axioms.engine.built_pairs import built, discard
-from faithcheck.axioms.engine.error_text import error_text, message_text, safe_text, traceback_text
+from faithcheck.axioms.engine.error_text import difference_text, error_text, message_text, safe_text, traceback_text
+from faithcheck.axioms.engine.evidence import Compared, evidence_of
 from faithcheck.axioms.engine.expectations import SuppliedExpectation, expectation_of, explicit_expectation
 from faithcheck.axioms.engine.interruption import interruptible
 from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
@@ -26,16 +28,17 @@ from faithcheck.axioms.engine.measured_once import reusing
 from faithcheck.axioms.engine.model_snapshot import ModelSnapshot
 from faithcheck.axioms.engine.record import Record
 from faithcheck.axioms.engine.registry import AXIOMS
-from faithcheck.axioms.engine.statuses import Status
+from faithcheck.axioms.engine.statuses import Group, Status
 from faithcheck.axioms.engine.time_limit import time_limit
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, settle
 from faithcheck.axioms.one_function.forward_and_gradient import NotAPair
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.lrp.rules_met import recording_rules
 from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.explainers.stored_maps import StoredMaps
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation
-from faithcheck.models.pair import Pair
+from faithcheck.models.pair import Pair, is_builtin
 from faithcheck.models.random_numbers import seed_torch
 
 NEEDS_CUDA = "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|no CUDA-capable device"
@@ -103,6 +106,10 @@ class Check:
     def _axiom(self) -> Axiom:
         return AXIOMS[self.axiom]
 
+    @property
+    def _compares_models(self) -> bool:
+        return self.explainer is not None and self._axiom.measured_on == "pairs"
+
     def run(self, settings: Settings) -> Record:
         """Build, measure and settle, in the explainer's own process if it is isolated.
 
@@ -118,10 +125,15 @@ class Check:
         else:
             with interruptible():
                 record = self._run(settings)
+        if self.axiom == "equivalence":
+            _differences[_key(self.pair, settings)] = self.pair, "" if record.passed else difference_text(record.detail)
         return replace(record, seconds=time.perf_counter() - started)
 
     def _run(self, settings: Settings) -> Record:
         try:
+            if self._compares_models and (found := refutation(self.pair, settings)):
+                reason = f"{self.pair.name} is not a pair: {found}"
+                return self._record(settings, Status.NOT_A_PAIR, detail={"reason": reason})
             # Every check has its own random numbers, and models that no check changed, so that none influences another.
             with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
                 seed_torch(settings.seed)
@@ -181,13 +193,14 @@ class Check:
         detail = dict(measurement.detail)
         if expectation.verdict == "VIOLATES" and self._axiom.measured_on == "pairs":
             # Every violation has a control: on a model and its deep copy the same explainer must hold.
-            control = self._measure((models[0], ModelSnapshot(deepcopy(models[0].model))), case, settings)
+            control = self._measure((models[0], ModelSnapshot(deepcopy(models[0].model))), case, settings, "ff")
             detail["control gap"] = control.gap
             if control.gap is None or control.gap > control.tol:
                 status = Status.INCONCLUSIVE
         return self._record(
             settings,
             status,
+            evidence=_evidence(measurement, predicted, status, models, case),
             gap=measurement.gap,
             tol=measurement.tol,
             predicted=None if predicted is None or scale is None else relative_gap(predicted, scale),
@@ -196,8 +209,8 @@ class Check:
             rules=tuple(sorted(rules)),
         )
 
-    def _measure(self, models: Sequence[ModelSnapshot], case: Case, settings: Settings) -> Measurement:
-        explainers = () if self.explainer is None else (self.explainer,)
+    def _measure(self, models: Sequence[ModelSnapshot], case: Case, settings: Settings, sides: str = "") -> Measurement:
+        explainers = () if self.explainer is None else (self._explainer_of(models, sides or self.side or "fg"),)
         with (
             restored(*models) as left_behind,
             time_limit(settings.timeout if explainers else None),
@@ -217,6 +230,14 @@ class Check:
         traces = [line for line in left_behind if not line.startswith(RANDOM)]  # each check seeds its own
         notes = {"warning": "; ".join(messages), "left behind": "; ".join(traces)}
         return replace(measurement, detail={**{key: note for key, note in notes.items() if note}, **measurement.detail})
+
+    def _explainer_of(self, models: Sequence[ModelSnapshot], sides: str) -> Explainer:
+        """The explainer; of maps that were made elsewhere, those of these models, each ``f``, ``g`` or a copy of it."""
+        assert self.explainer is not None
+        if not isinstance(self.explainer, StoredMaps):
+            return self.explainer
+        names = (f"{self.pair.name}.{side}" for side in sides)
+        return self.explainer.of_models((one.model, name) for one, name in zip(models, names, strict=True))
 
     def _record(self, settings: Settings, status: Status, **measured: Any) -> Record:
         expectation = self.expectation
@@ -238,3 +259,37 @@ class Check:
             detail=safe,
             **blank | measured,
         )
+
+
+def _evidence(
+    measurement: Measurement, predicted: Tensor | None, status: Status, models: Sequence[ModelSnapshot], case: Case
+) -> dict[str, Any] | None:
+    """The evidence of a red check; None of a check that is not red, or where the axiom compared nothing."""
+    compared, violation = measurement.compared, None
+    of_each_example = compared is None or len(measurement.values) == len(compared.first)
+    if status is Status.INCONCLUSIVE and predicted is not None and of_each_example:
+        violation = Compared(measurement.values, predicted, ("the violation", "the predicted violation"))
+    compared = compared or violation
+    if status.group is not Group.RED or compared is None:
+        return None
+    return evidence_of(compared, [snapshot.model for snapshot in models], case, violation)
+
+
+_differences: dict[tuple[int, int, torch.dtype, torch.device], tuple[Pair, str]] = {}
+"""How the models of each pair whose equivalence was measured differ. The pair is held, so that no other gets its id."""
+
+
+def refutation(pair: Pair, settings: Settings) -> str:
+    """How the two models of a pair differ, measured once a process; "" if they are one function.
+
+    faithcheck's own pairs are proved by its tests, and not measured again here.
+    """
+    if is_builtin(pair):
+        return ""
+    if (key := _key(pair, settings)) not in _differences:
+        Check("equivalence", None, pair).run(settings)
+    return _differences[key][1]
+
+
+def _key(pair: Pair, settings: Settings) -> tuple[int, int, torch.dtype, torch.device]:
+    return id(pair), settings.seed, settings.dtype, settings.device

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import fnmatch
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.check import Check, Settings
+from faithcheck.axioms.engine.claims import claiming, unmeasured_claims
 from faithcheck.axioms.engine.expectations import held_like, refuse_malformed, stated_axioms
 from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
-from faithcheck.axioms.engine.plan import plan
+from faithcheck.axioms.engine.plan import pairs_with_maps, plan_run
 from faithcheck.axioms.engine.record import Record
 from faithcheck.explainers.adapters import as_explainer
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.explainers.registry import load_explainer, unknown_name
+from faithcheck.explainers.registry import load_explainer
 from faithcheck.models.pair import Pair, registered_pairs
+from faithcheck.models.unknown_name import families, unknown_name
 
 FIRST_AXIOMS = ("invariance", "generated", "completeness", "loo", "trace")
 """Measured by default, whatever an explainer claims: what authors ask about first."""
@@ -29,62 +31,112 @@ def default_axioms(explainer: Explainer, pairs: Iterable[Pair]) -> list[str]:
     return list(dict.fromkeys((*FIRST_AXIOMS, *stated_axioms(explainer, list(pairs)))))
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """One explainer, and the axioms and pairs that it is checked on.
+
+    Attributes:
+        explainer: the explainer.
+        axioms: names in `AXIOMS`.
+        pairs: the pairs.
+    """
+
+    explainer: Explainer
+    axioms: Sequence[str]
+    pairs: Sequence[Pair]
+
+    def checks(self) -> list[Check]:
+        """The checks, in the order of `plan_run`.
+
+        Raises:
+            ValueError: an unknown axiom, or an expectation that matches no check.
+        """
+        return plan_run(self.axioms, [self.explainer], self.pairs)
+
+    def unmeasured_claims(self, checks: Sequence[Check], records: Sequence[Record], settings: Settings) -> list[Record]:
+        """A record for each claim that the checks were to measure, and that none of their records measured."""
+        plain = [record.to_json() for record in records]
+        return unmeasured_claims([self.explainer], self.axioms, checks, plain, settings.seed)
+
+
 def check_explainer(
     explainer: Any,
-    axioms: Iterable[str] | None = None,
-    subjects: Iterable[str | Pair] | None = None,
+    axioms: str | Iterable[str] | None = None,
+    pairs: str | Pair | Iterable[str | Pair] | None = None,
     settings: Settings | None = None,
     *,
     like: str | None = None,
+    claims: str | Iterable[str] = (),
     isolate: bool = False,
 ) -> list[Record]:
-    """Check one explainer without pytest.
+    """The records of the checks of one explainer, without pytest, pages and progress.
 
-    Args:
-        explainer: an object with ``name`` and ``attribute(model, case)``, or anything that `as_explainer` accepts.
-        axioms: names in `AXIOMS`; those of `default_axioms` by default.
-        subjects: pairs, their names, or globs; all registered pairs by default.
-        settings: seed 0, float64 on the CPU by default.
-        like: the built-in explainer that this one implements anew, such as ``"attnlrp"``: it is held to that one's
-            claims and expectations, closed forms included.
-        isolate: run the checks in a process of their own, which loads the explainer by its name: give a class or a
-            function at the top of a module that can be imported, or its name ``"module:Object"``. What ends that
-            process is an error of one check.
+    Args and errors are those of `faithcheck.check_explainer`, which makes a report of the records. There is no error if
+    nothing is to be checked: the list is then empty.
+    """
+    with isolated(explainer, settings or Settings(), isolate) as (loadable, settings):
+        chosen = choose(loadable, axioms, pairs, like, claims)
+        checks = chosen.checks()
+        records = [check.run(settings) for check in checks]
+        return records + chosen.unmeasured_claims(checks, records, settings)
 
-    Returns:
-        One record per check, red ones included: see ``record.passed``. An axiom that does not apply to the explainer
-        has none: see `faithcheck.axioms.engine.plan.not_applicable`.
+
+def choose(
+    explainer: Any,
+    axioms: str | Iterable[str] | None = None,
+    pairs: str | Pair | Iterable[str | Pair] | None = None,
+    like: str | None = None,
+    claims: str | Iterable[str] = (),
+) -> Chosen:
+    """What the arguments of `check_explainer` mean.
 
     Raises:
-        ValueError: no explainer, or one that is named like a built-in one; no built-in explainer of the name ``like``;
-            an unknown axiom or subject; an expectation that matches no check; or an explainer that a process of its own
-            cannot load by a name.
-        WorkerEnded: loading the explainer in a process of its own ended that process.
-        TaskFailed: it cannot be loaded there.
+        ValueError: see `faithcheck.check_explainer`.
     """
-    settings = settings or Settings()
-    if isolate:
-        isolation, spec = Isolation(), explainer if isinstance(explainer, str) else name_in_module(explainer)
-        isolation.add(spec)
-        settings = replace(settings, isolation=isolation)
-        try:
-            return check_explainer(load_explainer(spec), axioms, subjects, settings, like=like)
-        finally:
-            isolation.close()
-    checked, registered = as_explainer(explainer), registered_pairs()
+    checked = load_explainer(explainer) if isinstance(explainer, str) else as_explainer(explainer)
     if like is not None:
         checked = held_like(checked, like)
-    chosen: dict[str, Pair] = {}
-    for subject in registered if subjects is None else subjects:
-        names = [] if isinstance(subject, Pair) else fnmatch.filter(registered, subject)
-        matches = [subject] if isinstance(subject, Pair) else [registered[name] for name in names]
-        if not matches:
-            raise ValueError(unknown_name("subject", str(subject), registered))
-        chosen |= {pair.name: pair for pair in matches}
+    checked = claiming(checked, [claims] if isinstance(claims, str) else claims)
     refuse_malformed(checked)
-    measured = default_axioms(checked, chosen.values()) if axioms is None else axioms
-    checks = [check for axiom in measured for check in plan(axiom, [checked], chosen.values())]
-    return [check.run(settings) for check in checks]
+    chosen = pairs_with_maps([checked], _pairs(None)) if pairs is None else _pairs(pairs)
+    if axioms is None:
+        return Chosen(checked, default_axioms(checked, chosen), chosen)
+    return Chosen(checked, list(dict.fromkeys([axioms] if isinstance(axioms, str) else axioms)), chosen)
+
+
+def _pairs(asked: str | Pair | Iterable[str | Pair] | None) -> list[Pair]:
+    """The pairs that are given, named, or matched by a glob, each once."""
+    registered = registered_pairs()
+    if asked is None:
+        return list(registered.values())
+    chosen: dict[str, Pair] = {}
+    for one in [asked] if isinstance(asked, str | Pair) else asked:
+        names = [] if isinstance(one, Pair) else fnmatch.filter(registered, one)
+        matches = [one] if isinstance(one, Pair) else [registered[name] for name in names]
+        if not matches:
+            raise ValueError(unknown_name("pair", str(one), registered, families(registered)))
+        chosen |= {pair.name: pair for pair in matches}
+    return list(chosen.values())
+
+
+@contextmanager
+def isolated(explainer: Any, settings: Settings, isolate: bool = True) -> Iterator[tuple[Any, Settings]]:
+    """The name of the explainer and the settings with which its checks run in a process of their own, until the end.
+
+    Without ``isolate`` both are returned as they are.
+
+    Raises:
+        ValueError, WorkerEnded, TaskFailed: see `faithcheck.check_explainer`.
+    """
+    if not isolate:
+        yield explainer, settings
+        return
+    isolation, name = Isolation(), explainer if isinstance(explainer, str) else name_in_module(explainer)
+    try:
+        isolation.add(name)
+        yield name, replace(settings, isolation=isolation)
+    finally:
+        isolation.close()
 
 
 def name_in_module(explainer: object) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 LIMIT = 10_000
 """The most characters of a message or a traceback that are kept; a word on what was cut comes on top."""
+SHORT = 300
+"""The most characters of an input that are repeated in the records of the checks that depend on it."""
 
 
 def error_text(error: BaseException) -> str:
@@ -32,6 +34,16 @@ def safe_text(text: str) -> str:
         start, end = str.__getitem__(text, slice(LIMIT // 2)), str.__getitem__(text, slice(length - LIMIT // 2, None))
         text = f"{start} … ({length - LIMIT:,} characters cut) … {end}"
     return encodable(text)
+
+
+def difference_text(detail: Mapping[str, object]) -> str:
+    """How the two models of a pair differ, by the detail of a record of ``equivalence`` that does not hold."""
+    if "told apart by" not in detail:
+        return safe_text(str(detail.get("error", "their outputs or gradients differ")))
+    where, witness = detail.get("differ in", "their outputs"), str(detail["told apart by"])
+    if len(witness) > SHORT:
+        witness = f"{witness[:SHORT]} … ({len(witness) - SHORT:,} characters cut; equivalence has all)"
+    return safe_text(f"f and g differ in {where} at the input {witness}")
 
 
 def encodable(text: str) -> str:

@@ -19,9 +19,10 @@ from typing import TypeAlias
 from faithcheck.axioms.engine.axiom import Axiom
 from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.explainers.protocol import Explainer, expected_like
-from faithcheck.explainers.registry import builtin_explainers, unknown_name
+from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import Pair, registered_pairs
+from faithcheck.models.unknown_name import unknown_name
 
 SubjectsByAxiom: TypeAlias = Mapping[str, Sequence[str]]
 """The names of all subjects of each axiom."""
@@ -113,7 +114,10 @@ def expectation_of(
 
 
 def stated_axioms(explainer: Explainer, pairs: Sequence[Pair]) -> list[str]:
-    """The axioms of which something is stated about the explainer: a claim, or an expectation on one of the pairs."""
+    """The axioms of which something is stated about the explainer: a claim, or an expectation on one of the pairs.
+
+    A claim of an axiom that does not apply to the explainer is among them.
+    """
     claims = claims_of(explainer)
 
     def is_expected(axiom: Axiom) -> bool:
@@ -128,8 +132,10 @@ def stated_axioms(explainer: Explainer, pairs: Sequence[Pair]) -> list[str]:
         axiom.name
         for axiom in AXIOMS.values()
         if axiom.needs_explainer
-        and axiom.not_applicable(explainer) is None
-        and ({axiom.name, axiom.part_of} & claims or is_expected(axiom))
+        and (
+            axiom.name in claims
+            or (axiom.not_applicable(explainer) is None and (axiom.part_of in claims or is_expected(axiom)))
+        )
     ]
 
 
@@ -249,6 +255,8 @@ def refuse_malformed(explainer: Explainer) -> None:
     for axiom in claims:
         if axiom not in AXIOMS:
             raise ValueError(f"{name} claims an {unknown_name('axiom', str(axiom), AXIOMS)}")
+        if not AXIOMS[axiom].needs_explainer:
+            raise ValueError(f"{name} claims {axiom}, which is measured of pairs and not of explainers: remove it")
     has_keys = isinstance(expected, Mapping) and all(isinstance(key, tuple) and len(key) == 2 for key in expected)
     if not has_keys or not all(isinstance(value, Expectation) for value in expected.values()):
         raise ValueError(f"{name}.expected is a mapping {{(axiom, pair or glob): Expectation(…)}}, got {expected!r}")

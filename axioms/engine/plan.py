@@ -11,8 +11,9 @@ from faithcheck.axioms.engine.check import Check
 from faithcheck.axioms.engine.expectations import SuppliedExpectation, refuse_stale_expectations
 from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.explainers.registry import unknown_name
-from faithcheck.models.pair import BuildFromBase, Pair
+from faithcheck.explainers.stored_maps import StoredMaps
+from faithcheck.models.pair import BuildFromBase, Pair, is_builtin
+from faithcheck.models.unknown_name import unknown_name
 
 
 def plan(
@@ -48,15 +49,45 @@ def plan(
     ]
 
 
+def plan_run(
+    axioms: Iterable[str],
+    explainers: Sequence[Explainer],
+    pairs: Sequence[Pair],
+    supplied: Sequence[SuppliedExpectation] = (),
+) -> list[Check]:
+    """Every check of these axioms, after the equivalence of each pair that is not faithcheck's own.
+
+    faithcheck's tests prove its own pairs. Whether a user's two models are a pair is measured in the same run.
+
+    Raises:
+        ValueError: see `plan`.
+    """
+    axioms = list(dict.fromkeys(axioms))
+    unproved = [] if "equivalence" in axioms else [pair for pair in pairs if not is_builtin(pair)]
+    return [
+        *plan("equivalence", explainers, unproved),
+        *(check for axiom in axioms for check in plan(axiom, explainers, pairs, supplied)),
+    ]
+
+
+def pairs_with_maps(explainers: Sequence[Explainer], pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs to measure where the user names none: all, or of maps that were made elsewhere those they are of."""
+    if not all(isinstance(explainer, StoredMaps) for explainer in explainers):
+        return list(pairs)
+    have = {name for one in explainers if isinstance(one, StoredMaps) for name in one.maps}
+    return [pair for pair in pairs if have & {f"{pair.name}.f", f"{pair.name}.g"}]
+
+
 def _by_base(pairs: Sequence[Pair]) -> list[Pair]:
     """The pairs in their order, but after the first pair of an f all others of the same f."""
     first: dict[object, int] = {}
     for index, pair in enumerate(pairs):
-        first.setdefault(_base_of(pair), index)
-    return sorted(pairs, key=lambda pair: first[_base_of(pair)])
+        first.setdefault(base_of(pair), index)
+    return sorted(pairs, key=lambda pair: first[base_of(pair)])
 
 
-def _base_of(pair: Pair) -> object:
+def base_of(pair: Pair) -> object:
+    """What pairs of one f have in common: equal for two pairs if and only if their f is built once for both."""
     return pair.build.base if isinstance(pair.build, BuildFromBase) else pair.name
 
 

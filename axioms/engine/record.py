@@ -33,6 +33,7 @@ class Record:
         rules: the operations that LRP computed by its rules.
         reused: whether what was measured on f for another check was used again; equal records may differ in it.
         seconds: how long the check took, including what it built for later ones; equal records may differ in it.
+        evidence: what a red check compared, see `faithcheck.axioms.engine.evidence`; None where there is nothing.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Record:
     rules: tuple[str, ...] = ()
     reused: bool = field(default=False, compare=False)
     seconds: float | None = field(default=None, compare=False)
+    evidence: dict[str, Any] | None = None
 
     @property
     def passed(self) -> bool:
@@ -62,5 +64,6 @@ class Record:
         return self.status in PASSING
 
     def to_json(self) -> dict[str, Any]:
-        """The record as JSON's types."""
-        return asdict(self)
+        """The record as JSON's types; without the key ``evidence`` where there is none."""
+        content = asdict(self)
+        return content if self.evidence else {key: value for key, value in content.items() if key != "evidence"}

@@ -14,6 +14,3 @@ for _module in pkgutil.iter_modules(faithcheck.axioms.__path__, "faithcheck.axio
 
 AXIOMS: dict[str, Axiom] = registered()
 """The axioms by name, in alphabetical order."""
-
-SUMMARIES = {name: axiom.summary for name, axiom in AXIOMS.items()}
-"""What each axiom says, for the results document."""

@@ -39,6 +39,13 @@ class Status(Enum):
     INCONCLUSIVE = "inconclusive", "✗", Group.RED, "violated, but not by the amount that theory predicts"
     ERROR = "error", "!", Group.RED, "the check could not be measured"
     UNSUPPORTED = "unsupported", "–", Group.SKIP, "the explainer has no rule for something in the model"
+    NOT_MEASURED = "not measured", "?", Group.RED, "the axiom is claimed, and no check of the run measured it"
+    NOT_A_PAIR = (
+        "not a pair",
+        "?",
+        Group.UNMEASURED,
+        "the two models are not one function, so that the check says nothing of the explainer",
+    )
     NOT_RUN = "not run", "?", Group.UNMEASURED, "the check was planned and did not run"
 
     def __init__(self, label: str, symbol: str, group: Group, meaning: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.statuses import Status
 from faithcheck.models.expectation import Expectation
 
@@ -26,6 +27,7 @@ class Measurement:
         detail: further figures for the report: strings, numbers, None.
         unit: the error of a prediction is relative to the values and to their scale, but at least to this: 1 for 1 − r
             of a correlation r, whose round-off is relative to 1.
+        compared: what was compared, for the evidence of a red record.
     """
 
     gap: float | None
@@ -34,6 +36,11 @@ class Measurement:
     scale: Tensor | None = None
     detail: Mapping[str, object] = field(default_factory=dict)
     unit: float = 0.0
+    compared: Compared | None = None
+
+
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
+"""The largest relative gap that round-off explains, by dtype."""
 
 
 def tolerance(inputs: Tensor) -> float:
@@ -45,10 +52,9 @@ def tolerance(inputs: Tensor) -> float:
     Raises:
         ValueError: a coarser dtype, in which round-off is as large as a violation.
     """
-    tolerances = {torch.float64: 1e-9, torch.float32: 1e-4}
-    if inputs.dtype not in tolerances:
+    if inputs.dtype not in TOLERANCES:
         raise ValueError(f"axioms are measured in float64 or float32, not in {inputs.dtype}")
-    return tolerances[inputs.dtype]
+    return TOLERANCES[inputs.dtype]
 
 
 def relative_gap(difference: Tensor, *scales: Tensor) -> float:

@@ -1,0 +1,97 @@
+"""The figures of every example: correlations with LOO and perturbation figures, in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from faithcheck.axioms.alignment import statistics
+from faithcheck.axioms.alignment.evaluate import ExplainerResult, Json, measurable
+from faithcheck.axioms.alignment.perturbation_curves import aopc, delta, mean_output
+from faithcheck.axioms.loo_correlation import STATISTICS, correlations
+from faithcheck.models.pretrained.example import Example, Examples
+
+SCOPES = ("no_special", "all")
+CORRELATIONS = tuple(f"{name}_{scope}" for scope in SCOPES for name in STATISTICS)
+CURVES = ("lerf", "morf", "delta", "lerf_aopc", "morf_aopc")
+FIGURES = (*CORRELATIONS, *CURVES)
+ROUND_OFF = 32  # units in the last place; the same output in different batches was measured to differ by 4 to 8
+POINTS = 21  # of a mean curve
+LEFT_OUT = "its batch was left out"
+NO_LOO = "no LOO map"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The figures of one explainer, with a value for each example that can be measured, in the order of the data.
+
+    Attributes:
+        examples: the index of each in the data, increasing, ``(examples,)``.
+        columns: {figure: float64 ``(examples,)``}, masked where the figure is undefined.
+        undefined: {scope: str or None ``(examples,)``}: why the correlations of an example are undefined.
+        mean_curves: ``lerf`` and ``morf``, the means of the curves at the shares ``removed`` of the features; between
+            steps a curve is straight. Empty if no example was measured.
+    """
+
+    examples: np.ndarray
+    columns: Mapping[str, np.ma.MaskedArray]
+    undefined: Mapping[str, np.ndarray]
+    mean_curves: Json
+
+
+def figures_of(examples: Examples, results: Sequence[ExplainerResult], dtype: torch.dtype) -> dict[str, Figures]:
+    """The figures of each explainer that was measured, by its name.
+
+    The records are read once, one batch after the other, those of LOO beside them.
+
+    Args:
+        examples: all of them.
+        results: of `faithcheck.axioms.alignment.evaluate.align`.
+        dtype: of the model: a LOO map that varies by round-off is constant.
+    """
+    loo = next((result.records for result in results if result.name == "loo"), {})
+    return {result.name: _columns(examples, result.records, loo, dtype) for result in results if not result.refused}
+
+
+def _columns(examples: Examples, records: Mapping[int, Json], loo: Mapping[int, Json], dtype: torch.dtype) -> Figures:
+    chosen = measurable(examples)
+    values, is_defined = np.zeros((len(FIGURES), len(chosen))), np.zeros((len(FIGURES), len(chosen)), dtype=bool)
+    undefined = {scope: np.full(len(chosen), LEFT_OUT, dtype=object) for scope in SCOPES}
+    shares, sums = np.linspace(0, 1, POINTS), {name: np.zeros(POINTS) for name in ("lerf", "morf")}
+    for i, record in records.items():
+        place = int(np.searchsorted(chosen, i))
+        figures, reasons = _figures(examples[i], record, loo.get(i), dtype)
+        is_defined[:, place] = [figures[name] is not None for name in FIGURES]
+        values[:, place] = [figures[name] or 0.0 for name in FIGURES]
+        for scope in SCOPES:
+            undefined[scope][place] = reasons[scope]
+        for name, total in sums.items():
+            total += np.interp(shares, np.linspace(0, 1, len(record[name])), record[name])
+    columns = {name: np.ma.array(values[row], mask=~is_defined[row]) for row, name in enumerate(FIGURES)}
+    means = {name: (total / len(records)).tolist() for name, total in sums.items() if len(records)}
+    return Figures(chosen, columns, undefined, {"removed": shares.round(9).tolist(), **means} if means else {})
+
+
+def _figures(
+    example: Example, record: Json, loo: Json | None, dtype: torch.dtype
+) -> tuple[dict[str, float | None], dict[str, str | None]]:
+    """One example's figures, and of each scope the reason why its correlations with LOO are undefined."""
+    keep = {
+        "no_special": (~example.special_tokens_mask).numpy(),
+        "all": np.ones(len(example.special_tokens_mask), dtype=bool),
+    }
+    noise = ROUND_OFF * torch.finfo(dtype).eps * abs(record["morf"][0])  # the curves begin with f(x)
+    figures: dict[str, float | None] = dict.fromkeys(CORRELATIONS)
+    reasons: dict[str, str | None] = dict.fromkeys(SCOPES, NO_LOO)
+    if loo is not None:
+        for scope in SCOPES:
+            attribution, loo_map = (np.asarray(of["map"])[keep[scope]] for of in (record, loo))
+            defined = correlations(attribution, loo_map, noise) or dict.fromkeys(STATISTICS)
+            figures |= {f"{name}_{scope}": defined[name] for name in STATISTICS}
+            reasons[scope] = statistics.undefined(attribution, loo_map, noise)
+    lerf, morf = record["lerf"], record["morf"]
+    figures |= {"lerf": mean_output(lerf), "morf": mean_output(morf), "delta": delta(morf, lerf)}
+    return figures | {"lerf_aopc": aopc(lerf), "morf_aopc": aopc(morf)}, reasons
