@@ -5,20 +5,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from faithcheck.axioms.alignment import evaluate
 from faithcheck.axioms.alignment.defaults import CHUNK, LONG, MAX_TOKENS, TABLE_2
+from faithcheck.axioms.alignment.figures import Figures, figures_of
 from faithcheck.axioms.alignment.run_key import StoreError, fingerprint
 from faithcheck.axioms.alignment.summary import summary
+from faithcheck.axioms.engine import catalogue
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content
 from faithcheck.explainers.loo.removal_names import RANDOM
 from faithcheck.explainers.protocol import Explainer, Unsupported
@@ -28,18 +34,25 @@ from faithcheck.models.data.images import Images, load_images
 from faithcheck.models.data.texts import Texts, load_texts
 from faithcheck.models.pretrained import SENTIMENT
 from faithcheck.models.pretrained.errors import ModelError
-from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.example import Examples
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
-from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.loading import ALL_GPUS, load
 from faithcheck.models.pretrained.next_token_model import NextTokenModel
 from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.reports import results
+from faithcheck.reports.alignment_parquet import write_parquet
+from faithcheck.reports.distribution.cluster import Workers, with_threads, workers_of
+from faithcheck.reports.distribution.dispatch import Advance, Watch
 from faithcheck.reports.options import OptionError, explainers
 from faithcheck.reports.options.device import choose_device
 from faithcheck.reports.options.explainer_timeout import choose_timeout
 from faithcheck.reports.options.isolate import refuse_what_ends_a_process
 from faithcheck.reports.pages import alignment
 from faithcheck.reports.results import Json
+from faithcheck.reports.shown_examples import shown_examples
+
+if TYPE_CHECKING:
+    from faithcheck.reports.distribution.alignment import RayEngine
 
 EXPECTED = (ModelError, DataError, OptionError, evaluate.AlignmentError, StoreError, Unsupported, OSError)
 """The errors of `prepare` and `measure` whose message is all that the user needs."""
@@ -64,9 +77,14 @@ class AlignRequest:
     device: str = "cpu"
     seed: int = 0
     cache: Path | None = None
+    parquet: Path | None = None
     allow_pickle: bool = False
     isolate: bool = False
     explainer_timeout: float | None = None
+    ray: str | None = None
+    workers: int | None = None
+    cpus_per_worker: int = 1
+    gpus_per_worker: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +102,7 @@ class Prepared:
 
     model: TextModel | ImageClassifier
     data: Texts | Images
-    examples: list[Example]
+    examples: Examples
     setup: evaluate.AlignmentSettings
     chunk_reason: str
     folder: Path
@@ -96,9 +114,7 @@ def prepare(request: AlignRequest) -> Prepared:
     Raises:
         ModelError, DataError, OptionError: a file or a name is missing, or an option does not fit the model.
     """
-    device = choose_device(request.device)
-    dtype = getattr(torch, request.dtype)
-    model = load(request.model or SENTIMENT, device, dtype, request.max_length, request.allow_pickle)
+    model = load_model(request)
     data: Texts | Images
     if isinstance(model, ImageClassifier):
         data = load_images(request.data or "digits", request.limit)
@@ -106,7 +122,7 @@ def prepare(request: AlignRequest) -> Prepared:
     else:
         data = load_texts(request.data or "own", request.limit)
         examples = model.encode(data.texts)
-    chunk, reason = choose_chunk(request, [len(example) for example in examples])
+    chunk, reason = choose_chunk(request, examples)
     setup = evaluate.AlignmentSettings(
         choose_removal(request, model, examples),
         chunk,
@@ -118,11 +134,22 @@ def prepare(request: AlignRequest) -> Prepared:
     return Prepared(model, data, examples, setup, reason, request.cache or cache_folder() / "alignment")
 
 
-def choose_chunk(request: AlignRequest, lengths: Sequence[int]) -> tuple[int, str]:
+def load_model(request: AlignRequest) -> TextModel | ImageClassifier:
+    """The model of the request, on its device; `ALL_GPUS` is one, too.
+
+    Raises:
+        ModelError, OptionError: it cannot be loaded, or there is no such device.
+    """
+    device = request.device if request.device == ALL_GPUS else choose_device(request.device)
+    dtype = getattr(torch, request.dtype)
+    return load(request.model or SENTIMENT, device, dtype, request.max_length, request.allow_pickle)
+
+
+def choose_chunk(request: AlignRequest, examples: Examples) -> tuple[int, str]:
     """How many neighbouring features the curves remove at a step, and the reason in words."""
     if request.chunk is not None:
         return request.chunk, f"{request.chunk} at a step, as asked for"
-    middle = median(lengths)
+    middle = float(np.median(examples.features))
     if middle > LONG:
         return (
             CHUNK,
@@ -131,7 +158,7 @@ def choose_chunk(request: AlignRequest, lengths: Sequence[int]) -> tuple[int, st
     return 1, f"one at a step, as half of the examples have no more than {middle:g}"
 
 
-def choose_removal(request: AlignRequest, model: TextModel | ImageClassifier, examples: Sequence[Example]) -> Removal:
+def choose_removal(request: AlignRequest, model: TextModel | ImageClassifier, examples: Examples) -> Removal:
     """The removal of the request: a random one gets the draws and the seed, resampling also a pool.
 
     Raises:
@@ -147,7 +174,7 @@ def choose_removal(request: AlignRequest, model: TextModel | ImageClassifier, ex
     return REMOVALS[name](**pool, **random)
 
 
-def pool_of(model: TextModel | ImageClassifier, examples: Sequence[Example], seed: int) -> Json:
+def pool_of(model: TextModel | ImageClassifier, examples: Examples, seed: int) -> Json:
     """The pool of resampling: at most `POOL` features that are not special, drawn from all examples, and their owners.
 
     Returns:
@@ -156,18 +183,18 @@ def pool_of(model: TextModel | ImageClassifier, examples: Sequence[Example], see
     Raises:
         OptionError: fewer than two examples have features.
     """
-    places = [
-        (i, j) for i, example in enumerate(examples) for j in torch.nonzero(~example.special_tokens_mask)[:, 0].tolist()
-    ]
-    if len({i for i, _ in places}) < 2:
+    if (examples.non_special > 0).sum() < 2:
         raise OptionError("--removal resample draws from other examples: give at least two with features")
-    order = torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))[:POOL]
-    wanted: dict[int, list[int]] = {}
-    for i, j in sorted(places[k] for k in order.tolist()):
-        wanted.setdefault(i, []).append(j)
-    inputs = {i: model.case([examples[i]]).inputs[0] for i in wanted}
-    pool = torch.cat([inputs[i][chosen] for i, chosen in wanted.items()])
-    return {"pool": pool, "owners": tuple(content(inputs[i]) for i, chosen in wanted.items() for _ in chosen)}
+    ends = np.cumsum(examples.non_special, dtype=np.int64)  # features are counted through, from example to example
+    drawn = torch.randperm(int(ends[-1]), generator=torch.Generator().manual_seed(seed))[:POOL].sort().values.numpy()
+    owners = np.searchsorted(ends, drawn, side="right")
+    pool, contents = [], []
+    for i in np.unique(owners).tolist():
+        example, chosen = examples[i], drawn[owners == i] - (ends[i] - examples.non_special[i])
+        inputs = model.case([example]).inputs[0]
+        pool.append(inputs[torch.nonzero(~example.special_tokens_mask)[chosen, 0]])
+        contents += [content(inputs)] * len(chosen)
+    return {"pool": torch.cat(pool), "owners": tuple(contents)}
 
 
 def choose_explainers(names: Sequence[str], setup: evaluate.AlignmentSettings) -> list[Explainer]:
@@ -228,33 +255,54 @@ def heading(request: AlignRequest, prepared: Prepared) -> Json:
             "max_length": getattr(model, "max_length", None),
             "max_tokens": setup.max_tokens,
             "dtype": request.dtype,
-            "device": request.device,
+            "device": "cuda" if request.gpus_per_worker else request.device,
             "threads": torch.get_num_threads(),
             "seed": setup.seed,
         },
     }
 
 
-Advance = Callable[[str, int, int], None]
-
-
-def measure(request: AlignRequest, advance: Advance = lambda explainer, done, of: None) -> Json:
+def measure(
+    request: AlignRequest,
+    advance: Advance = lambda explainer, done, of: None,
+    watch: Watch = lambda state: None,
+) -> Json:
     """Measure the alignment of the explainers and return the alignment document.
 
     Args:
         request: the options.
-        advance: called with an explainer's name, the examples done since the last call, and the number of all examples.
+        advance: called with an explainer's name, the examples done since the last call, and the number of all examples
+            of one explainer.
+        watch: with a cluster, see `faithcheck.reports.distribution.dispatch.distribute`.
 
     Raises:
         ModelError, DataError, OptionError, AlignmentError, StoreError: a file or a name is missing, an option does not
             fit the model, or nothing can be measured.
     """
-    prepared = prepare(request)
+    wanted = workers_of(request)
+    with with_threads(wanted):
+        return _measure(request, wanted, advance, watch)
+
+
+def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, watch: Watch) -> Json:
+    # Where the workers have GPUs, this process may have none.
+    prepared = prepare(replace(request, device="cpu") if request.gpus_per_worker else request)
     examples, setup = prepared.examples, prepared.setup
     refuse_what_ends_a_process(request.isolate, [name for name in request.explainer if name not in TABLE_2])
     chosen = choose_explainers(request.explainer, setup)
-    total = len(chosen) * len(evaluate.measurable(examples))
+    total = len(evaluate.measurable(examples))
+    from faithcheck.reports.alignment_plan import planned  # not at the top: it prepares requests itself
+
+    engine = _engine(request, wanted, prepared, chosen, watch)
+    tasks, begun = count(), time.monotonic()
     with _passes(request, chosen) as measure_batch:
+
+        def counted(*batch: Any) -> Json:
+            content = measure_batch(*batch)
+            if "refused" not in content:  # a plan does not count them either
+                next(tasks)
+            return content
+
         outcomes = evaluate.align(
             prepared.model,
             examples,
@@ -262,22 +310,83 @@ def measure(request: AlignRequest, advance: Advance = lambda explainer, done, of
             setup,
             prepared.folder,
             lambda name, done: advance(name, done, total),
-            measure_batch,
+            counted,
+            engine,
         )
+    run = engine.record if engine else _alone(next(tasks), time.monotonic() - begun)
+    estimated = planned(prepared.folder, identity(request, prepared, chosen), run["tasks"])
     if all(outcome.refused for outcome in outcomes):
         raise evaluate.AlignmentError(f"nothing can be measured: {outcomes[0].refused}")
+    figures = figures_of(examples, outcomes, prepared.model.model.dtype)
+    summarised = summary(examples, outcomes, figures, setup.seed)
+    records = {one.name: one.records for one in outcomes if not one.refused}
+    if "examples" in summarised:
+        summarised["examples"]["digests"] = [digest_of(prepared.data, i) for i in summarised["examples"]["index"]]
     document: Json = results.plain(
         {
             "schema_version": alignment.SCHEMA_VERSION,
             "kind": results.ALIGNMENT,
             **heading(request, prepared),
-            **summary(examples, outcomes, setup.seed, prepared.model.model.dtype),
+            **summarised,
+            **_parquet(request, prepared, outcomes, figures),
+            "shown": shown_examples(figures, examples, records, prepared.model.pieces),
+            **({} if estimated is None and engine is None else {"run": {**run, "estimated": estimated}}),
         }
     )
     labels = _labels(outcomes)
     for row in document["explainers"]:
         row["label"] = labels[row["name"]]
     return document
+
+
+def _parquet(
+    request: AlignRequest,
+    prepared: Prepared,
+    outcomes: Sequence[evaluate.ExplainerResult],
+    figures: Mapping[str, Figures],
+) -> Json:
+    """Write what --parquet asks for. Returns the folder and the names of the files, for the document."""
+    if request.parquet is None:
+        return {}
+    catalogued = {key: catalogue.saved()[key] for key in ("version", "hash")}
+    about = results.plain({**heading(request, prepared), "catalogue": catalogued})
+    digest = partial(digest_of, prepared.data)
+    files = {
+        one.name: write_parquet(request.parquet, one, figures[one.name], digest, about)
+        for one in outcomes
+        if not one.refused
+    }
+    return {"parquet": {"folder": str(request.parquet), "files": files}}
+
+
+def digest_of(data: Texts | Images, i: int) -> str:
+    """A digest of one text or image, by which `faithcheck compare` finds it in another document."""
+    content = data.images[i].numpy().tobytes() if isinstance(data, Images) else data.texts[i].encode()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _alone(tasks: int, seconds: float) -> Json:
+    """The record of a run without a cluster."""
+    none = dict.fromkeys(("retried", "run_twice", "left_out"), 0)
+    return {"engine": "one process", "workers": 1, "tasks": tasks, **none, "seconds": seconds, "started": 0.0}
+
+
+def identity(request: AlignRequest, prepared: Prepared, chosen: Sequence[Explainer]) -> Json:
+    """What says that two alignments are the same."""
+    about = heading(request, prepared)
+    return {key: about[key] for key in ("model", "data", "settings")} | {"explainers": [one.name for one in chosen]}
+
+
+def _engine(
+    request: AlignRequest, wanted: Workers | None, prepared: Prepared, chosen: Sequence[Explainer], watch: Watch
+) -> RayEngine | None:
+    """The cluster of --ray."""
+    if wanted is None:
+        return None
+    from faithcheck.reports.distribution.alignment import RayEngine  # not at the top: it loads requests itself
+
+    specs = specs_of(request.explainer, chosen)
+    return RayEngine(request, specs, prepared.model, prepared.examples, prepared.setup, wanted, watch)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from faithcheck.reports.results import Json, ResultsError
+from faithcheck.reports.results import ENVIRONMENT, Json, ResultsError
 from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
 SCHEMA_VERSION = 1
@@ -30,7 +30,7 @@ _SIZE: Shape = dict.fromkeys(SIZES, int)
 _SHAPE: Shape = {
     "faithcheck": str,
     "key": str,
-    "environment": {"commit?": (str, None)},
+    "environment": ENVIRONMENT,
     "settings": {
         **dict.fromkeys(("dtype", "device"), str),
         **dict.fromkeys(("seed", "threads", "turns"), int),

@@ -14,6 +14,11 @@ above its tolerance; or if a correlation changed by more than the threshold. A c
 In two alignment documents every explainer counts as one record: measured, or skipped if it refused. Its correlations
 count as above; its other figures count as gaps do.
 
+Where both documents hold their examples, the differences of the examples that both measured are given with intervals:
+see `faithcheck.reports.paired_differences`.
+
+Two results documents of different catalogues are refused, or compared in what both catalogues have.
+
 In two benchmark documents every ratio that both measured is compared: it is slower or faster if it changed beyond both
 intervals. Neither is a regression: benchmarks inform.
 """
@@ -25,7 +30,10 @@ from dataclasses import dataclass
 
 from faithcheck.axioms.engine.statuses import Group, Status
 from faithcheck.reports import benchmark, results
+from faithcheck.reports.common_catalogue import in_common
+from faithcheck.reports.kinds_of_change import Row, kinds
 from faithcheck.reports.pages import wording
+from faithcheck.reports.paired_differences import paired_differences
 from faithcheck.reports.results import Json, ResultsError
 
 THRESHOLD = 0.01
@@ -41,7 +49,6 @@ LISTS = {
     "vanished": "missing now, and skipped before",
     "skips": "reasons for which more is skipped",
 }
-Row = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -71,30 +78,43 @@ class ComparedRecord:
         return results.group_of(self.status) is Group.SKIP
 
 
-def compare(old: Json, new: Json, threshold: float = THRESHOLD) -> Json:
+def compare(old: Json, new: Json, threshold: float = THRESHOLD, across_catalogues: bool = False) -> Json:
     """What changed. The docstring of the module defines a regression and a changed magnitude.
 
     Args:
         old: a document of the suite, of an alignment or of a benchmark.
         new: another document of the same kind.
         threshold: of magnitudes, above 0.
+        across_catalogues: whether to compare what two catalogues have in common, if the documents are of two.
 
     Returns:
-        For each name in `LISTS` the rows ``(change, id, before, now)``; ``differences`` between the runs themselves,
-        ``(setting, before, now)``, which may explain other changes; ``before`` and ``now``, each run in words;
-        ``still_red`` and ``unchanged``, how many records; ``threshold``.
+        For each name in `LISTS` the rows ``(change, id, before, now)``, and under ``kinds`` the same rows by kind;
+        ``differences`` between the runs themselves, ``(setting, before, now)``, which may explain other changes;
+        ``catalogues``, how these differ, in lines; ``paired`` and ``pairing`` of two alignments; ``before`` and
+        ``now``, each run in words; ``still_red`` and ``unchanged``, how many records; ``threshold``; ``kind``.
 
     Raises:
-        ResultsError: the documents are of two kinds.
+        ResultsError: the documents are of two kinds, of single texts, or of two catalogues.
     """
     if old.get("kind") != new.get("kind"):
-        kinds = [results.KINDS[document.get("kind")] for document in (old, new)]
-        raise ResultsError(f"one document is of {kinds[0]}, the other of {kinds[1]}: compare two of a kind")
+        before, now = (results.KINDS[document.get("kind")] for document in (old, new))
+        raise ResultsError(f"one document is of {before}, the other of {now}: compare two of a kind")
+    if old.get("kind") == results.EXPLANATION:
+        raise ResultsError("documents of faithcheck explain are of one text: faithcheck align compares explainers")
+    catalogues: list[str] = []
+    if old.get("kind") is None:
+        old, new, catalogues = in_common(old, new, across_catalogues)
     compared = _ratios(old, new) if old.get("kind") == results.BENCHMARK else _all_records(old, new, threshold)
+    paired, pairing = paired_differences(old, new) if old.get("kind") == results.ALIGNMENT else ([], "")
     return {
         **{name: [] for name in LISTS},
         "still_red": 0,
         **compared,
+        "kind": old.get("kind"),
+        "kinds": {name: kinds(name, compared.get(name, []), old, new) for name in LISTS},
+        "catalogues": catalogues,
+        "paired": paired,
+        "pairing": pairing,
         "differences": list(_differences(old, new)),
         "before": _run(old),
         "now": _run(new),
@@ -257,8 +277,9 @@ def _skip_counts(document: Json) -> dict[str, int]:
 
 # --- the two runs ----------------------------------------------------------------------------------------------------
 
-_NOT_COMPARED = {"arguments", "not_applicable", "commit"}
-"""Arguments name files, axioms that do not apply follow from the explainers, and the commit is the very change."""
+_NOT_COMPARED = {"arguments", "not_applicable", *results.COMMITS}
+"""Arguments name files, axioms that do not apply follow from the explainers, and the user's commit is the very change;
+that of faithcheck is named with its version."""
 
 
 def _differences(old: Json, new: Json) -> Iterator[tuple[str, str, str]]:
@@ -271,12 +292,17 @@ def _differences(old: Json, new: Json) -> Iterator[tuple[str, str, str]]:
 
 
 def _beside(value: object, other: object) -> str:
-    """A setting as text beside that of the other run: of lists and mappings the items that the other has not."""
+    """A setting as text beside that of the other run: of a list the items that the other has not.
+
+    Of a mapping, what differs under the keys that both have: a key, such as an explainer's name, that only one has is
+    named elsewhere.
+    """
     if isinstance(value, list) and isinstance(other, list):
         more = [str(item) for item in value if item not in other]
         return f"also {', '.join(more)}" if more else "–"
     if isinstance(value, Mapping) and isinstance(other, Mapping):
-        return ", ".join(f"{key}: {item}" for key, item in value.items() if other.get(key) != item) or "–"
+        differ = {key: _beside(item, other[key]) for key, item in value.items() if other.get(key, item) != item}
+        return ", ".join(f"{key}: {item}" for key, item in differ.items()) or "–"
     return "–" if value is None else str(value)
 
 
@@ -294,15 +320,28 @@ def _conditions(document: Json) -> Json:
     )
     return {
         **names,
+        "catalogue": None if document.get("kind") else wording.catalogue(document),
         **settings,
-        "faithcheck": document["faithcheck"],
+        "faithcheck": _version(document),
         **versions,
         "tests not run": 0 if document.get("kind") else results.not_run(document),
     }
 
 
 def _run(document: Json) -> str:
-    """A run in words: its date, version and commit."""
-    commit = document["environment"].get("commit")
+    """A run in words: its date, the user's commit, and the version of faithcheck with its own."""
+    commit = results.user_commit(document)
     created = [document["created"]] if "created" in document else []
-    return ", ".join([*created, f"faithcheck {document['faithcheck']}", *([f"commit {commit[:12]}"] if commit else [])])
+    return ", ".join([*created, *([f"commit {_short(commit)}"] if commit else []), f"faithcheck {_version(document)}"])
+
+
+def _version(document: Json) -> str:
+    """The version of faithcheck, with its commit if that is not the user's own."""
+    commit, of_user = results.faithcheck_commit(document), results.user_commit(document)
+    at = f" at {_short(commit)}" if commit and of_user and commit.partition("-")[0] != of_user.partition("-")[0] else ""
+    return f"{document['faithcheck']}{at}"
+
+
+def _short(commit: str) -> str:
+    name, _, changed = commit.partition("-")
+    return f"{name[:12]}{'-' if changed else ''}{changed}"

@@ -1,4 +1,4 @@
-"""One explainer's map of one text: measured by `explain`, as plain values that `pages.explanation` shows."""
+"""Maps of one text, beside that of LOO: measured by `explain`, as a document that `pages.explanation` shows."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from faithcheck.axioms.alignment.evaluate import AlignmentSettings, table_2
+from faithcheck.axioms.alignment.figures import ROUND_OFF
 from faithcheck.axioms.engine.error_text import message_text, safe_text, traceback_text
 from faithcheck.axioms.engine.interruption import interruptible
 from faithcheck.axioms.engine.left_behind import RANDOM, restored
 from faithcheck.axioms.engine.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
 from faithcheck.axioms.engine.memory_units import in_words
 from faithcheck.axioms.engine.predicted_memory import PeakPredictor
+from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.models.case import Case, output_difference
@@ -26,53 +29,64 @@ from faithcheck.models.pretrained.next_token_model import NextTokenModel
 from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.models.unknown_name import unknown_name
 from faithcheck.reports import results
+from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.explainers import load_explainers
+from faithcheck.reports.pages.explanation import SCHEMA_VERSION
 from faithcheck.reports.results import Json
 
 ROUGH_LENGTH, ROUGHLY = 61, 4
 """A short run of so many tokens costs little. Explainers that treat short texts in another way take at most so many
 times what it predicts: only if that does not fit, a longer run predicts the peak to a few percent."""
 SMALLER = "{name} ran with fewer rows in a forward pass, to fit the memory."
-CLASSES = 5  # of a vocabulary, the most likely ones
-SPACES = ("Ġ", "▁")  # how byte-level and sentencepiece tokenizers write the space before a word
+CLASSES = 5  # outputs that are listed, the most likely ones
 
 
 class ExplainError(ValueError):
     """The text cannot be explained as asked. The message says why and what to change."""
 
 
-def choose_explainer(spec: str) -> Explainer:
-    """An explainer of ``faithcheck align`` by its name (LOO by the attention mask), or one of ``--explainer``.
+def choose_explainers(specs: Sequence[str]) -> list[Explainer]:
+    """LOO by the attention mask, then explainers of ``faithcheck align`` by name, or those of ``--explainer``.
 
     Call it when the model is loaded, see `load_explainers`.
 
     Raises:
-        OptionError: an unknown name, or a module that cannot be imported.
+        OptionError: an unknown name, a module that cannot be imported, or two explainers of one name.
     """
-    of_align = {explainer.name: explainer for explainer in table_2(AlignmentSettings(AttentionMask()))}
-    return of_align.get(spec) or load_explainers([spec])[0]
+    known = {explainer.name: explainer for explainer in table_2(AlignmentSettings(AttentionMask()))}
+    chosen = [known.get(spec) or load_explainers([spec])[0] for spec in dict.fromkeys(["loo", *specs])]
+    names = [explainer.name for explainer in chosen]
+    if len(set(names)) < len(names):
+        raise OptionError(f"two explainers have one name among {', '.join(names)}: give each its own")
+    return chosen
 
 
 def explain(
-    model: TextModel, text: str, explainer: Explainer, target: str | None = None, max_memory: int | None = None
+    model: TextModel,
+    text: str,
+    explainers: Sequence[Explainer],
+    target: str | None = None,
+    max_memory: int | None = None,
 ) -> Json:
-    """An explainer's map of one text.
+    """The maps of one text by several explainers, beside that of LOO.
 
     Args:
         model: a classifier, or a decoder, whose next token is explained.
         text: cut if it is longer than the model takes; a note says so.
-        explainer: the explainer.
+        explainers: the explainers; LOO first, see `choose_explainers`, if the others are to be compared with it.
         target: the number or the name of the output to explain; the most likely output by default.
-        max_memory: the bytes that the attribution may take over what is in use; by default what is available.
+        max_memory: the bytes that an attribution may take over what is in use; by default what is available.
 
     Returns:
-        Plain values: ``tokens``, each with ``text``, ``glued`` (no space before it), ``special``, ``value`` and
-        ``strength`` in −1 … 1, its value as a share of ``largest``; ``classes`` with ``number``, ``name``, ``logit``
-        and whether ``explained``; ``sum`` of the map and ``change``, f(x) − f(baseline); ``left_behind``, what the
-        explainer left behind, which was undone; ``notes``, sentences such as warnings.
+        The explanation document: ``features``, each with ``text``, ``glued`` (no space before it) and ``special``;
+        ``maps``, each with ``explainer``, ``how``, ``origin``, ``values``, their ``sum``, ``r`` with LOO over the
+        features that are not special (None if it is undefined), ``left_behind``, what the explainer left behind, which
+        was undone, and ``notes``, sentences such as warnings; ``classes``, the explained and the most likely outputs,
+        each with ``number``, ``name``, ``logit``, ``probability`` (None without one) and whether ``explained``;
+        ``outputs``, their number in all; ``change``, f(x) − f(baseline); and ``notes``.
 
     Raises:
-        ExplainError: no such output; no token that is not special; the explainer refused, failed or returned no map.
+        ExplainError: no such output; no token that is not special; an explainer refused, failed or returned no map.
         ModelError: the tokenizer is another model's.
         KeyboardInterrupt: Ctrl-C was pressed.
     """
@@ -82,36 +96,43 @@ def explain(
         logits = case.run(model)[0]
     output = int(case.target[0]) if target is None else _target(model, target, len(logits))
     case = replace(case, target=torch.full_like(case.target, output))
-    described = _explained(explainer, model, case, max_memory)
-    values = described["values"]
+    maps = [_explained(explainer, model, case, max_memory) for explainer in explainers]
     special = example.special_tokens_mask.tolist()
-    largest = max(abs(value) for value, is_special in zip(values, special, strict=True) if not is_special)
-    tokens = [
+    loo = next((one["values"] for one in maps if one["explainer"] == "loo"), None)
+    noise = ROUND_OFF * torch.finfo(logits.dtype).eps * abs(float(logits[output]))
+    for one in maps:
+        one |= {"sum": math.fsum(one["values"]), "r": _r(one["values"], loo, special, noise)}
+    document: Json = results.plain(
         {
-            **piece,
-            "special": is_special,
-            "value": value,
-            "strength": max(-1.0, min(1.0, value / largest)) if largest else 0.0,
-        }
-        for piece, is_special, value in zip(_pieces(model, example.names), special, values, strict=True)
-    ]
-    view: Json = results.plain(
-        {
+            "schema_version": SCHEMA_VERSION,
+            "kind": results.EXPLANATION,
             "faithcheck": results.version(),
             "architecture": type(model.model).__name__,
+            "device": str(case.inputs.device),
             "text": text,
-            **{key: described[key] for key in ("explainer", "how", "origin", "left_behind")},
             "explained": _name(model, output),
             "decoder": isinstance(model, NextTokenModel),
             "classes": _classes(model, logits, output),
-            "tokens": tokens,
-            "largest": largest,
-            "sum": math.fsum(values),
+            "outputs": len(logits),
+            "features": [
+                {**piece, "special": is_special}
+                for piece, is_special in zip(model.pieces(example), special, strict=True)
+            ],
+            "maps": maps,
             "change": float(output_difference(model, case)),
-            "notes": [*_notes(model, example), *described["notes"]],
+            "notes": list(_notes(model, example)),
         }
     )
-    return view
+    return document
+
+
+def _r(values: Sequence[float], loo: Sequence[float] | None, special: Sequence[bool], noise: float) -> float | None:
+    """Pearson's correlation of a map with LOO's, special features left out; None if it is undefined."""
+    if loo is None:
+        return None
+    keep = ~np.asarray(special)
+    defined = correlations(np.asarray(values)[keep], np.asarray(loo)[keep], noise)
+    return defined["pearson"] if defined else None
 
 
 def _encoded(model: TextModel, text: str) -> Example:
@@ -254,32 +275,24 @@ def _name(model: TextModel, output: int) -> str:
 
 
 def _classes(model: TextModel, logits: torch.Tensor, explained: int) -> list[Json]:
-    """All classes in order; for a decoder the most likely tokens and the explained one."""
-    listed = list(range(len(logits)))
-    if isinstance(model, NextTokenModel):
-        listed = logits.topk(min(CLASSES, len(logits))).indices.tolist()
-        listed += [explained] if explained not in listed else []
+    """The most likely outputs, the first one first, and the explained one."""
+    listed = logits.topk(min(CLASSES, len(logits))).indices.tolist()
+    listed += [explained] if explained not in listed else []
+    probabilities = _probabilities(model, logits)
     return [
         {
             "number": i,
             "name": _name(model, i),
             "logit": float(logits[i]),
+            "probability": None if probabilities is None else float(probabilities[i]),
             "explained": i == explained,
         }
         for i in listed
     ]
 
 
-def _pieces(model: TextModel, names: Sequence[str]) -> Iterator[Json]:
-    """The text of each token, and whether it is glued to the token before it."""
-    spaced = any(name.startswith(SPACES) for name in names)
-    special = set(model.tokenizer.all_special_tokens)
-    for i, name in enumerate(names):
-        if name in special:
-            yield {"text": name, "glued": False}
-        elif spaced:
-            # Byte-level tokens write other letters than those of the text.
-            text = str(model.tokenizer.convert_tokens_to_string([name])) if name.isprintable() else name
-            yield {"text": text.strip() or name, "glued": i > 0 and not name.startswith(SPACES)}
-        else:
-            yield {"text": name.removeprefix("##"), "glued": name.startswith("##")}
+def _probabilities(model: TextModel, logits: torch.Tensor) -> torch.Tensor | None:
+    """Of each output; None for a model with one output, which is a score. Several classes may hold at once."""
+    if getattr(model.model.config, "problem_type", None) == "multi_label_classification":
+        return logits.double().sigmoid()
+    return logits.double().softmax(0) if len(logits) > 1 else None

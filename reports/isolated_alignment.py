@@ -12,6 +12,7 @@ from faithcheck.axioms.engine.isolation.isolated_checks import killed_after
 from faithcheck.axioms.engine.isolation.worker import Limits, TaskFailed, Worker, WorkerEnded
 from faithcheck.axioms.engine.memory_limit import SHARE, resident_memory
 from faithcheck.explainers.protocol import Explainer
+from faithcheck.models.pretrained.example import Example
 from faithcheck.reports.alignment_request import AlignRequest, Prepared, choose_explainers, prepare
 from faithcheck.reports.results import Json
 
@@ -25,7 +26,7 @@ class IsolatedPasses:
     """
 
     def __init__(self, request: AlignRequest, specs: Mapping[str, str]) -> None:
-        self._options = {**asdict(request), "cache": str(request.cache) if request.cache else None}
+        self._options = {**asdict(request), "cache": str(request.cache) if request.cache else None, "parquet": None}
         self._specs = specs
         self._current = ""
         self._worker: Worker | None = None
@@ -33,7 +34,7 @@ class IsolatedPasses:
     def measure(
         self,
         loaded: evaluate.LoadedModel,
-        examples: Sequence[evaluate.Example],
+        examples: Sequence[Example],
         explainer: Explainer,
         settings: evaluate.AlignmentSettings,
         number: int,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from faithcheck.axioms.engine import catalogue
 from faithcheck.axioms.engine.error_text import safe_text
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.engine.statuses import Group, Status
 from faithcheck.reports import results
 from faithcheck.reports.results import Json, group_of
 from faithcheck.reports.rules_met import rules_met
+
+if TYPE_CHECKING:
+    from faithcheck.axioms.engine.axiom import Axiom
 
 RECORD = "faithcheck.record"
 TABLE = "faithcheck.table"
@@ -21,7 +25,7 @@ SLOWEST = 10
 
 def document(
     settings: Json,
-    axioms: dict[str, str],
+    axioms: Mapping[str, Axiom],
     *,
     counts: dict[str, int],
     skips: list[Json],
@@ -35,12 +39,15 @@ def document(
         "schema_version": results.SCHEMA_VERSION,
         "faithcheck": results.version(),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "catalogue": catalogue.of_run(),
         "environment": results.environment(),
         "settings": settings,
-        "axioms": axioms,
+        "axioms": {name: axiom.summary for name, axiom in axioms.items()},
+        "usual_causes": {name: axiom.usual_cause for name, axiom in axioms.items() if axiom.usual_cause},
         "counts": counts,
         "rules": rules_met(settings.get("rules", {}), records),
         "slowest": slowest(records),
+        "seconds": round(sum(record.get("seconds") or 0 for record in records), 3),
         "reused": sum(bool(record.get("reused")) for record in records),
         "skips": skips,
         "failures": failures,
@@ -64,23 +71,24 @@ def _without_summarised(record: Json) -> Json:
     return {key: value for key, value in record.items() if key not in ("rules", "reused", "seconds")}
 
 
-def of_records(records: Sequence[Json], planned: int, settings: Json, axioms: dict[str, str]) -> Json:
+def of_records(records: Sequence[Json], planned: int, settings: Json, axioms: Mapping[str, Axiom]) -> Json:
     """The results document of checks that ran without pytest. Each counts as a test with the outcome of its record.
 
     Args:
-        records: the records of the checks that ran, as plain values.
+        records: the records of the checks that ran, and of claims that none of them measured, as plain values.
         planned: the number of checks to run.
         settings: the settings of the run.
-        axioms: the summary of each axiom.
+        axioms: the axioms of the run, by name.
     """
-    groups = [group_of(record["status"]) for record in records]
+    checks = [record for record in records if record["status"] != Status.NOT_MEASURED.label]
+    groups = [group_of(record["status"]) for record in checks]
     red, not_run = groups.count(Group.RED), groups.count(Group.UNMEASURED)
     skipped = [
         (str(record["id"]), f"{record['explainer']}: {record['detail'].get('reason', 'unsupported')}")
-        for record in records
+        for record in checks
         if group_of(record["status"]) is Group.SKIP
     ]
-    ran = len(records) - len(skipped) - not_run
+    ran = len(checks) - len(skipped) - not_run
     counts = {"planned": planned, "ran": ran, "passed": ran - red, "failed": red, "skipped": len(skipped)}
     return document(
         settings,
@@ -133,12 +141,12 @@ class Outcomes:
         """The axioms that left a record."""
         return {record["axiom"] for records in self.records.values() for record in records}
 
-    def results(self, settings: Json, axioms: dict[str, str]) -> Json:
+    def results(self, settings: Json, axioms: Mapping[str, Axiom]) -> Json:
         """The results document of the run.
 
         Args:
             settings: the settings of the run.
-            axioms: the summary of each axiom.
+            axioms: the axioms of the run, by name.
         """
         not_run = {node for node, records in self.records.items() if any(map(_is_unmeasured, records))}
         outcomes = [outcome for node, outcome in self.outcomes.items() if node not in not_run]

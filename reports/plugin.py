@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import compress
 from pathlib import Path
@@ -19,22 +19,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.check import Check, Settings
+from faithcheck.axioms.engine.claims import stated, unmeasured_claims
 from faithcheck.axioms.engine.plan import not_applicable, plan
 from faithcheck.axioms.engine.record import Record
-from faithcheck.axioms.engine.registry import AXIOMS, SUMMARIES
+from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.axioms.engine.statuses import Group
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.data.errors import DataError
-from faithcheck.models.pair import Pair
+from faithcheck.models.pair import Pair, is_builtin
 from faithcheck.reports import results
-from faithcheck.reports.options import OptionError
+from faithcheck.reports.options import OptionError, names
 from faithcheck.reports.options.checkpoint import choose_checkpoint, describe_checkpoint
+from faithcheck.reports.options.claims import CLAIM, choose_claims
 from faithcheck.reports.options.device import choose_device
 from faithcheck.reports.options.expectations import choose_expectations, refuse_stale
 from faithcheck.reports.options.explainer_timeout import choose_timeout
-from faithcheck.reports.options.explainers import choose_explainers, refuse_unknown
+from faithcheck.reports.options.explainers import choose_explainers
 from faithcheck.reports.options.isolate import choose_isolation
 from faithcheck.reports.options.like import hold_like
 from faithcheck.reports.options.loading import import_from_current_folder
@@ -42,7 +44,8 @@ from faithcheck.reports.options.markers import check_markers, marker_names
 from faithcheck.reports.options.output_path import check_writable
 from faithcheck.reports.options.pairs import choose_pairs
 from faithcheck.reports.outcomes import FIGURE, RECORD, TABLE, Outcomes
-from faithcheck.reports.pages import figures, terminal, wording
+from faithcheck.reports.pages import figures, screen, wording
+from faithcheck.reports.pages.visible import visible
 from faithcheck.reports.results import Json, group_of
 from faithcheck.reports.run_settings import run_settings
 
@@ -50,20 +53,21 @@ if TYPE_CHECKING:
     from faithcheck.reports.alignment_request import Prepared
 
 MARKERS = {
-    **SUMMARIES,
+    **{name: axiom.summary for name, axiom in AXIOMS.items()},
     "paper": "reproduces a figure of the paper; runs only if -m or the path names it",
     "bench": "measures cost; runs only if -m or the path names it",
     "remedies": "measures the remedies against Leave-One-Out; runs only if -m or the path names it",
     "peers": "measures other libraries' explainers; runs only if -m or the path names it",
     "power": "the proof of the suite's power, run by make power; runs only if -m or the path names it",
     "kills": "kills 200 runs of align and resumes each; runs only if -m or the path names it",
+    "ray": "kills runs on Ray clusters and measures how workers share; runs only if -m or the path names it",
     "slow": "takes minutes; runs only if -m or the path names it",
     "meta": "tests of the project itself: unit and integration tests",
     "unit": "tests of single functions and classes",
     "integration": "tests that install, run subprocesses or follow the documentation",
     "axiom(name, ...)": "the test runs the checks of these axioms; each check gets the marker of its axiom",
 }
-ON_DEMAND = frozenset({"paper", "bench", "remedies", "peers", "power", "kills", "slow"})
+ON_DEMAND = frozenset({"paper", "bench", "remedies", "peers", "power", "kills", "ray", "slow"})
 
 pytest.register_assert_rewrite("faithcheck.tests")
 # Located without an import: pytest cannot rewrite the assertions of a module that is already imported.
@@ -103,7 +107,10 @@ class Run:
         handwritten_digits.use_folder(option.data_dir)
         if option.explainer or option.pairs:
             import_from_current_folder()
-        refuse_unknown(option.explainer)  # before models are loaded, which takes seconds
+        # Names are checked before models are loaded, which takes seconds.
+        names.refuse_unknown_explainers(option.explainer)
+        names.refuse_unknown_likes(option.like)
+        names.refuse_unknown_device(option.device)
         self.settings = Settings(
             seed=option.seed,
             device=choose_device(option.device),
@@ -113,6 +120,8 @@ class Run:
         )
         self.checkpoint = choose_checkpoint(option.checkpoint)
         self.explainers: list[Explainer] = hold_like(option.like, option.explainer, choose_explainers(option.explainer))
+        self.named: list[Explainer] = choose_claims(option.claim, self.explainers if option.explainer else [])
+        self.explainers = self.named or self.explainers
         self.pairs: list[Pair] = choose_pairs(option.pairs)
         if self.checkpoint and not any(pair.name in self.checkpoint for pair in self.pairs):
             raise OptionError("--pairs leaves out all pairs of the checkpoint: add --pairs='*_checkpoint'")
@@ -150,12 +159,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="hold your own explainer (of several: the one of this SPEC) to the claims and closed forms of a built-in "
         "one, such as --like attnlrp",
     )
+    add("--claim", action="append", default=[], metavar="NAME", help=f"{CLAIM}; of each --explainer; repeatable")
     add(
         "--pairs",
         action="append",
         default=[],
         metavar="SPEC",
-        help="check only on these pairs: a name, a glob, an entry point, or a module that registers pairs",
+        help="check only on these pairs: a name, a glob, an entry point, a module that registers pairs, or module:pair",
     )
     add(
         "--expectations",
@@ -293,9 +303,18 @@ def _checks_of(axiom: str, run: Run) -> list[Any]:
     if not checks:
         skip = pytest.mark.skip(reason=_no_check(axiom, run))
         return [pytest.param(None, marks=[marker, skip], id=f"{axiom}-none")]
-    # With the marker of the axiom that it is part of: -m invariance also runs the equivalence of the pairs.
-    markers = [getattr(pytest.mark, name) for name in (axiom, AXIOMS[axiom].part_of) if name]
-    return [pytest.param(check, marks=markers, id=f"{axiom}-{check.id}") for check in checks]
+    return [pytest.param(check, marks=_markers_of(check), id=f"{axiom}-{check.id}") for check in checks]
+
+
+def _markers_of(check: Check) -> list[Any]:
+    """The marker of the check's axiom and of the axiom that it is part of: -m invariance also runs the equivalence.
+
+    The equivalence of a pair that is not faithcheck's own has those of all axioms that are measured on the pair.
+    """
+    names = {check.axiom, AXIOMS[check.axiom].part_of} - {""}
+    if check.axiom == "equivalence" and not is_builtin(check.pair):
+        names |= {axiom.name for axiom in AXIOMS.values() if axiom.is_measured_on(check.pair)}
+    return [getattr(pytest.mark, name) for name in sorted(names)]
 
 
 def _no_check(axiom: str, run: Run) -> str:
@@ -424,10 +443,22 @@ class Reporter:
 
     def __init__(self, config: pytest.Config, run: Run) -> None:
         self.config, self.run, self.outcomes = config, run, Outcomes()
+        self.failed = False
         self.document: Json | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.outcomes.add(report)
+        if report.failed and not self.failed:
+            self.failed = True
+            self._print_first(report.nodeid)
+
+    def _print_first(self, node: str) -> None:
+        """Say what the first red test found, before the others have run."""
+        if writer := self.config.pluginmanager.get_plugin("terminalreporter"):
+            records = self.outcomes.records[node]
+            found = wording.sentence(records[0]) if records else f"{node}: {self.outcomes.reasons[node]}"
+            writer.ensure_newline()
+            writer.write_line(f"the first red check: {visible(' '.join(found.split()))}", red=True)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self.outcomes.add_collected(report)
@@ -455,32 +486,49 @@ class Reporter:
             return
         if self.run.settings.isolation:
             self.run.settings.isolation.close()
-        self._add_missing_records()
-        self.document = self.outcomes.results(self._settings(), SUMMARIES)
+        planned = self._planned()
+        self._add_missing_records(planned)
+        claimed = self._claims(planned)
+        self.document = self.outcomes.results({**self._settings(), "claimed": claimed}, AXIOMS)
         if self.run.path:
             results.save(self.document, self.run.path)
         # A run is no success if a planned test did not run, whatever exit code it was stopped with.
-        stopped = results.not_run(self.document) > 0 and not self.config.option.collectonly
-        if (stopped or results.too_many_skips(self.document)) and session.exitstatus == pytest.ExitCode.OK:
+        success = results.verdict(self.document) is Group.PASS or self.config.option.collectonly
+        if not success and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _add_missing_records(self) -> None:
-        """Give each planned check that left no record one: an error if its test failed, otherwise "not run"."""
-        missing = self.outcomes.without_record()
-        if not missing:
-            return
+    def _planned(self) -> dict[str, Check]:
+        """The collected tests that are checks, by node id; none where no test needs to be looked up."""
         run = self.run
+        if not run.named and not self.outcomes.without_record():
+            return {}
         checks = {
             _ascii(f"{axiom}-{check.id}"): check
             for axiom in AXIOMS
             for check in plan(axiom, run.explainers, run.pairs, run.expectations)
         }
-        for node, failure in missing.items():
-            if check := checks.get(node.partition("[")[2].removesuffix("]")):
+        return {node: checks[name] for node in self.outcomes.collected if (name := _parameter(node)) in checks}
+
+    def _claims(self, planned: Mapping[str, Check]) -> dict[str, list[str]]:
+        """What is claimed of each explainer that the user named; a claim that no check measured leaves a record."""
+        if self.config.option.collectonly:
+            return {}
+        axioms = {_parameter(node).removesuffix("-none") for node in self.outcomes.collected} & AXIOMS.keys()
+        axioms |= {check.axiom for check in planned.values()}
+        checks, seed = [*planned.values()], self.run.settings.seed
+        records = [record for records in self.outcomes.records.values() for record in records]
+        for record in unmeasured_claims(self.run.named, axioms, checks, records, seed):
+            self.outcomes.records[record.id] = [results.plain(record.to_json())]
+        return {explainer.name: stated(explainer, checks) for explainer in self.run.named} if checks else {}
+
+    def _add_missing_records(self, planned: Mapping[str, Check]) -> None:
+        """Give each planned check that left no record one: an error if its test failed, otherwise "not run"."""
+        for node, failure in self.outcomes.without_record().items():
+            if check := planned.get(node):
                 if failure is None:
-                    record = check.not_run(run.settings, CUT_SHORT)
+                    record = check.not_run(self.run.settings, CUT_SHORT)
                 else:
-                    record = check.failed(run.settings, failure)
+                    record = check.failed(self.run.settings, failure)
                 self.outcomes.records[node] = [results.plain(record.to_json())]
 
     def _settings(self) -> Json:
@@ -492,10 +540,15 @@ class Reporter:
         writer = terminalreporter._tw
         if self.document and (self.document["records"] or self.document["tables"]):
             terminalreporter.section("faithcheck")
-            writer.write(terminal.render(self.document, width=writer.fullwidth, color=writer.hasmarkup))
+            writer.write(screen.render(self.document, width=writer.fullwidth, color=writer.hasmarkup))
         if self.run.path:
             terminalreporter.write_line(f"results written to {self.run.path}")
-            terminalreporter.write_line(f"to make pages: faithcheck report {self.run.path} --md --html")
+            terminalreporter.write_line(f"every check: faithcheck report {self.run.path}; pages of it: add --md --html")
+
+
+def _parameter(node: str) -> str:
+    """The parameter in the id of a test, such as ``dummy-loo-control.mlp.f``."""
+    return node.partition("[")[2].removesuffix("]")
 
 
 def _ascii(name: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from faithcheck.axioms.engine.error_text import encodable
-from faithcheck.axioms.engine.statuses import BY_LABEL, Group
+from faithcheck.axioms.engine.statuses import BY_LABEL, Group, Status
 from faithcheck.models.atomic_write import write_atomically
 from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
@@ -21,11 +21,28 @@ ALIGNMENT = "alignment"
 """The ``kind`` of a document of ``faithcheck align``; the document of a run of the suite has no ``kind``."""
 BENCHMARK = "benchmark"
 """The ``kind`` of a document of ``make bench``."""
-KINDS: dict[str | None, str] = {None: "the suite", ALIGNMENT: "faithcheck align", BENCHMARK: "make bench"}
+EXPLANATION = "explanation"
+"""The ``kind`` of a document of ``faithcheck explain``."""
+KINDS: dict[str | None, str] = {
+    None: "the suite",
+    ALIGNMENT: "faithcheck align",
+    BENCHMARK: "make bench",
+    EXPLANATION: "faithcheck explain",
+}
 """What writes each kind of document."""
 
 Json: TypeAlias = dict[str, Any]
 
+_EVIDENCE: Shape = {
+    **dict.fromkeys(("example", "examples", "features"), int),
+    "maps": [{"of": str, "values": [NUMBER]}],
+    "figures?": {...: NUMBER},
+    "terms?": [object],
+    "names?": [str],
+    "image?": [int],
+    "predicted?": [NUMBER],
+    "relation?": {**dict.fromkeys(("kind", "first", "second"), str), "value?": NUMBER, "of?": str},
+}
 _RECORD: Shape = {
     **dict.fromkeys(("id", "axiom", "subject", "expected", "status", "why", "cite"), str),
     **dict.fromkeys(("gap", "tol", "predicted", "prediction_error", "floor"), NUMBER),
@@ -33,29 +50,51 @@ _RECORD: Shape = {
     "seed": int,
     "ceiling?": (int, float, None),
     "detail": {"symbolic gap?": str},
+    "evidence?": _EVIDENCE,
 }
+COMMITS = ("user_commit", "faithcheck_commit", "commit")
+"""The keys of an environment that name a commit; ``commit`` is that of faithcheck, in documents of older versions."""
+ENVIRONMENT: Shape = {f"{key}?": (str, None) for key in COMMITS}
+RUN: Shape = {
+    "engine": str,
+    **dict.fromkeys(("workers", "tasks", "retried", "run_twice", "left_out"), int),
+    "seconds": NUMBER,
+    **dict.fromkeys(("started?", "ended?", "busy?", "estimated?"), NUMBER),
+}
+"""The record of a run: how its work was shared between workers."""
 _LINE: Shape = {"label": str, "x": [NUMBER], "y": [NUMBER]}
-_PANEL: Shape = {"title": str, "x": str, "y": str, "lines": [_LINE], "log?": str}
+_ESTIMATE: Shape = {"label": str, **dict.fromkeys(("value", "low", "high"), NUMBER)}
+_PANEL: Shape = {"title": str, "x": str, "y": str, "lines?": [_LINE], "estimates?": [_ESTIMATE], "log?": str}
 _SHAPE: Shape = {
     "faithcheck": str,
     "created": str,
-    "environment": {"commit?": (str, None)},
+    "environment": ENVIRONMENT,
     "settings": {
         "seed": int,
         "threads": int,
         **dict.fromkeys(("dtype", "device", "data"), str),
         "max_skips?": (int, None),
         "explainers?": [str],
+        "specs?": {...: str},
         "origins?": {...: str},
         "pair_origins?": {...: str},
         "not_applicable?": [dict.fromkeys(("axiom", "reason", "explainer"), str)],
-        "claims?": [str],
-        "part?": bool,
+        "arguments?": [str],
+        "claimed?": {...: [str]},
     },
     "axioms": {...: str},
+    "usual_causes?": {...: str},
+    "catalogue?": {
+        **dict.fromkeys(("version", "hash"), str),
+        "tolerances": {...: NUMBER},
+        "axioms": {...: str},
+        "pairs": {...: str},
+    },
     "counts": dict.fromkeys(("planned", "ran", "passed", "failed", "skipped", "deselected"), int),
     "rules?": {...: {"met": int, "of": int, "unmet": [str]}},
     "slowest?": [{"id": str, "seconds": NUMBER}],
+    "seconds?": NUMBER,
+    "run?": RUN,
     "reused?": int,
     "skips": [{"reason": str, "count": int, "ids": [str]}],
     "failures": [{"id": str, "message": str}],
@@ -107,7 +146,7 @@ def read(path: Path) -> Json:
     except ValueError as error:
         raise ResultsError(f"{path}: not JSON: {error}") from error
     if not isinstance(document, dict) or "schema_version" not in document:
-        raise ResultsError(f"{path}: not a results document of faithcheck: write one with pytest --axioms-json=PATH")
+        raise ResultsError(f"{path}: not a results document of faithcheck: write one with faithcheck check --json")
     if document.get("kind") not in [*KINDS]:
         raise ResultsError(
             f"{path}: a document of kind {document['kind']!r}, which this faithcheck does not read; it reads those of "
@@ -180,13 +219,30 @@ def plain(value: object) -> Any:
 
 
 def environment(further: Iterable[str] = ()) -> Json:
-    """The versions that can change a measured number, and the commit if faithcheck runs from a git clone.
+    """The versions that can change a measured number, and two commits, each None if there is no git clone.
+
+    ``user_commit`` is that of the clone that holds the working folder: the user's code. ``faithcheck_commit`` is that
+    of the clone that faithcheck runs from. ``-dirty`` follows a commit if files in it have changed since.
 
     Args:
         further: packages besides those that faithcheck needs.
     """
     versions = {name: _version(name) for name in (*_PACKAGES, *further)}
-    return {"python": platform.python_version(), "platform": platform.platform(), **versions, "commit": _commit()}
+    commits = {"user_commit": _commit(Path(), "--untracked-files=no"), "faithcheck_commit": _own_commit()}
+    return {"python": platform.python_version(), "platform": platform.platform(), **versions, **commits}
+
+
+def user_commit(document: Json) -> str | None:
+    """The commit of the user's code; None if it is in no git clone, or the document is of an older version."""
+    commit: str | None = document["environment"].get("user_commit")
+    return commit
+
+
+def faithcheck_commit(document: Json) -> str | None:
+    """The commit of faithcheck, which documents of older versions call ``commit``; None for an installed wheel."""
+    environment = document["environment"]
+    commit: str | None = environment.get("faithcheck_commit", environment.get("commit"))
+    return commit
 
 
 def version() -> str:
@@ -209,18 +265,39 @@ def group_of(status: str) -> Group:
 
 
 def is_red(results: Json) -> bool:
-    """Whether a check or a test failed or did not run, too many were skipped, or a claim was not measured.
+    """Whether a check or a test failed or did not run, a claim was not measured, or too many were skipped.
 
-    --max-skips says how many may be skipped. If the user asked for a part of the checks, a claim may be outside it.
+    --max-skips says how many may be skipped.
     """
-    unmeasured = not results["settings"].get("part") and unmeasured_claims(results)
     failed = red_records(results) or results["failures"] or results["counts"]["failed"]
-    return bool(failed or not_run(results) or too_many_skips(results) or unmeasured)
+    return bool(failed or not_run(results) or too_many_skips(results))
+
+
+def verdict(results: Json) -> Group:
+    """The verdict of a run, as the group of statuses that it is shown as.
+
+    ``RED``; ``PASS``; or ``RECORDED``: no verdict, since of an explainer nothing is claimed that was measured.
+    """
+    if is_red(results):
+        return Group.RED
+    return Group.RECORDED if without_verdict(results) else Group.PASS
+
+
+NO_VERDICT = 3
+"""The exit code of a run without a verdict: neither green nor red."""
+
+
+def exit_code(results: Json) -> int:
+    """What a command is to end with by the verdict: 0, 1 if something is red, `NO_VERDICT` without a verdict."""
+    return {Group.RED: 1, Group.RECORDED: NO_VERDICT}.get(verdict(results), 0)
 
 
 def is_failed(explainer: Json) -> bool:
-    """Whether an explainer of an alignment failed or left something behind; documents of older versions do not say."""
-    return bool(explainer.get("failed") or explainer.get("left_behind"))
+    """Whether an explainer of an alignment failed, ended its workers or left something behind.
+
+    Documents of older versions do not say.
+    """
+    return any(explainer.get(key) for key in ("failed", "left_out", "left_behind"))
 
 
 def too_many_skips(results: Json) -> bool:
@@ -230,10 +307,32 @@ def too_many_skips(results: Json) -> bool:
 
 
 def unmeasured_claims(results: Json) -> list[str]:
-    """The axioms that the explainer of ``faithcheck check`` claims and that no check measured."""
-    nothing = (Group.SKIP, Group.UNMEASURED)
-    measured = {record["axiom"] for record in results["records"] if group_of(record["status"]) not in nothing}
-    return [axiom for axiom in results["settings"].get("claims", []) if axiom not in measured]
+    """The axioms that are claimed, that the run was to measure, and that no check measured; each once."""
+    unmeasured = (record for record in results["records"] if record["status"] == Status.NOT_MEASURED.label)
+    return sorted({str(record["axiom"]) for record in unmeasured})
+
+
+def claims_outside(results: Json) -> list[str]:
+    """The axioms that an explainer of the run claims, and of which the run has no check of it; each once."""
+    checked = {(record["axiom"], record["explainer"]) for record in results["records"]}
+    claimed = results["settings"].get("claimed", {})
+    return sorted({axiom for name, axioms in claimed.items() for axiom in axioms if (axiom, name) not in checked})
+
+
+def without_verdict(results: Json) -> dict[str, str]:
+    """The explainers that the run says nothing of, each with the reason.
+
+    ``settings.claimed`` has the axioms of which something is claimed or expected of each explainer that the user named.
+    An explainer of which no such axiom was measured, and none is red, has no verdict.
+    """
+    reasons = {}
+    for name, axioms in results["settings"].get("claimed", {}).items():
+        own = [record for record in results["records"] if record["explainer"] == name]
+        judged = {group_of(r["status"]) for r in own if r["axiom"] in axioms and r["expected"] != "UNCLAIMED"}
+        failed = any(group_of(record["status"]) is Group.RED for record in own)
+        if not failed and not judged & {Group.PASS, Group.PREDICTED}:
+            reasons[name] = "nothing that is claimed was measured" if axioms else "nothing is claimed"
+    return reasons
 
 
 def red_records(results: Json) -> list[Json]:
@@ -254,14 +353,17 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
+def _own_commit() -> str | None:
     """The commit of the clone that holds this file; None for an installed wheel, even inside another clone."""
     this_file = Path(__file__).resolve()
-    if _git(this_file.parent, "ls-files", "--error-unmatch", this_file.name) is None:
-        return None
-    commit = _git(this_file.parent, "rev-parse", "HEAD")
-    changes = _git(this_file.parent, "status", "--porcelain")
-    return commit and commit + ("-dirty" if changes else "")
+    tracked = _git(this_file.parent, "ls-files", "--error-unmatch", this_file.name) is not None
+    return _commit(this_file.parent) if tracked else None
+
+
+def _commit(folder: Path, *options: str) -> str | None:
+    """The commit of the clone that holds a folder, with ``-dirty`` if ``git status`` with the options lists a file."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    return commit and commit + ("-dirty" if _git(folder, "status", "--porcelain", *options) else "")
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

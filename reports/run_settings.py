@@ -41,6 +41,7 @@ def run_settings(
         "device": str(settings.device),
         "data": handwritten_digits.source(),
         "explainers": [explainer.name for explainer in explainers],
+        "specs": {explainer.name: spec for spec, explainer in zip(specs, explainers, strict=False)},
         "origins": origins(specs, explainers),
         "pairs": len(pairs),
         "pair_origins": pair_origins(pairs),

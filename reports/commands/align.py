@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from faithcheck.axioms.alignment.defaults import TABLE_2
 from faithcheck.axioms.engine.error_text import error_text
 from faithcheck.models.data import texts
+from faithcheck.models.pretrained.folder import refuse_wrong_folder
 from faithcheck.reports import results
 from faithcheck.reports.commands import output
-from faithcheck.reports.options import OptionError
+from faithcheck.reports.distribution.cluster import workers_of
+from faithcheck.reports.options import OptionError, names
 from faithcheck.reports.options.loading import import_from_current_folder
+from faithcheck.reports.options.output_path import check_folder
 from faithcheck.reports.pages import alignment
-from faithcheck.reports.results import Json
 
 if TYPE_CHECKING:
     from faithcheck.reports.alignment_request import AlignRequest
@@ -32,27 +35,54 @@ def main(arguments: argparse.Namespace) -> int:
         OptionError, DataError, OSError: a file or a name is wrong, as far as that shows before the model is loaded.
     """
     files = output.files(arguments, {"md": alignment.to_markdown, "html": alignment.to_html})
-    if arguments.model is None and arguments.data is not None:  # the project's own model takes texts
-        texts.file_of(arguments.data)
+    _refuse_files_of_a_plan(arguments)
+    workers_of(arguments)
+    if arguments.cache is not None:
+        check_folder(arguments.cache, "--cache")
+    if arguments.parquet is not None:
+        check_folder(arguments.parquet, "--parquet")
+        if importlib.util.find_spec("pyarrow") is None:
+            raise OptionError('--parquet needs pyarrow: pip install "faithcheck[datasets]"')
     import_from_current_folder()
+    names.refuse_unknown_explainers(name for name in arguments.explainer if name not in TABLE_2)
+    names.refuse_unknown_device(arguments.device)
+    if arguments.data is not None:
+        texts.refuse_wrong_source(arguments.data, arguments.limit, of_texts=arguments.model is None)
+    if arguments.model is not None:
+        refuse_wrong_folder(arguments.model)
     from faithcheck.reports.options.device import choose_device  # not at the top: torch takes seconds to import
-    from faithcheck.reports.options.explainers import refuse_unknown
 
-    refuse_unknown([name for name in arguments.explainer if name not in TABLE_2])
     choose_device(arguments.device)
     return _run(arguments, files)
+
+
+def _refuse_files_of_a_plan(arguments: argparse.Namespace) -> None:
+    """Refuse files that nothing is written to.
+
+    Raises:
+        OptionError: names the option, and what to leave out.
+    """
+    of_files = {f"--{name}": getattr(arguments, name) for name in ("json", "md", "html", "parquet")}
+    if arguments.plan:
+        for option in (name for name, value in of_files.items() if value is not None):
+            raise OptionError(f"{option}: --plan prints an estimate and writes no file: leave one of the two out")
 
 
 def _run(arguments: argparse.Namespace, files: output.Files) -> int:
     """Measure, write the document and its pages, and print the tables. An expected error is one line on stderr."""
     from transformers.utils import logging as hugging_face  # not at the top: it takes seconds to import
 
-    from faithcheck.reports.alignment_request import EXPECTED, AlignRequest
+    from faithcheck.reports.alignment_request import EXPECTED, AlignRequest, measure
+    from faithcheck.reports.progress_by_explainer import ProgressByExplainer
 
     try:
         hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
-        names = {field.name for field in fields(AlignRequest)} & vars(arguments).keys()
-        document = _with_progress(AlignRequest(**{name: getattr(arguments, name) for name in names}))
+        options = {field.name for field in fields(AlignRequest)} & vars(arguments).keys()
+        request = AlignRequest(**{name: getattr(arguments, name) for name in options})
+        if arguments.plan:
+            return _plan(request)
+        with ProgressByExplainer("examples") as progress:
+            document = measure(request, progress.advance, progress.watch)
         files.write(document)
     except EXPECTED as error:
         return output.refuse(error)
@@ -65,14 +95,10 @@ def _run(arguments: argparse.Namespace, files: output.Files) -> int:
     return FAILED if any(map(results.is_failed, document["explainers"])) else 0
 
 
-def _with_progress(request: AlignRequest) -> Json:
-    """Measure with a progress bar that counts the examples of all explainers together."""
-    from faithcheck.reports.alignment_request import measure
+def _plan(request: AlignRequest) -> int:
+    """Print what the alignment will take."""
+    from faithcheck.reports.alignment_plan import plan
+    from faithcheck.reports.pages import alignment_plan
 
-    with output.progress_bar() as progress:
-        task = progress.add_task("loading", total=None)
-
-        def advance(explainer: str, done: int, total: int) -> None:
-            progress.update(task, description=explainer, advance=done, total=total)
-
-        return measure(request, advance)
+    output.print_for_terminal(alignment_plan.to_terminal, plan(request))
+    return 0

@@ -8,10 +8,19 @@ from typing import Any
 
 from faithcheck.axioms.alignment import defaults
 from faithcheck.explainers.loo import removal_names
-from faithcheck.reports.commands.arguments import FITS, MAX_MEMORY, PAGE, positive_integer, positive_number, seed
+from faithcheck.reports.commands.arguments import (
+    FITS,
+    MAX_MEMORY,
+    PAGE,
+    add_cluster,
+    positive_integer,
+    positive_number,
+    seed,
+)
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 """Names of dtypes of torch."""
+HELP = "measure how well explainers agree with Leave-One-Out on a model of text or images"
 DESCRIPTION = """Measure how well explainers agree with Leave-One-Out on a model (Table 2 of arXiv 2510.18810):
 correlation with LOO, MoRF, LeRF and Δ, with 95 % intervals and paired comparisons.
 Every measurement is saved at once: after an interruption, the same command continues. The exit code is 1 if an
@@ -35,8 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--data",
             {},
             "texts: own (default: sentences written for this project); sst2 or imdb, through the datasets library; a "
-            "file .tsv, .jsonl or .jsonl.gz; a folder with such a file named dev. Images: digits (default), a file "
-            ".npz, or a folder",
+            "file .tsv or .csv (GLUE's header: sentence, label), .jsonl, .jsonl.gz or .parquet; a folder with such a "
+            "file named dev, or of Parquet files. Images: digits (default), a file .npz, or a folder",
         ),
         ("--limit", {"type": positive_integer, "metavar": "N"}, "only the first N examples"),
         (
@@ -81,6 +90,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         ("--md", PAGE, "write a Markdown page to PATH (default: beside the JSON)"),
         ("--html", PAGE, "write an HTML page to PATH (default: beside the JSON)"),
         (
+            "--parquet",
+            {"type": Path, "metavar": "DIR"},
+            "write the map, the curves and the figures of every example into this folder, as Parquet files of 10,000",
+        ),
+        (
             "--cache",
             {"type": Path, "metavar": "DIR"},
             "the folder that keeps measurements as they are made (default: alignment in $XDG_CACHE_HOME/faithcheck or "
@@ -106,3 +120,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ):
         options: dict[str, Any] = settings
         parser.add_argument(flag, help=meaning, **options)
+    meaning = "measure batches for a minute, print what the alignment will take, and end; what was measured is kept"
+    parser.add_argument("--plan", action="store_true", help=meaning)
+    add_cluster(parser)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import shtab
 
 from faithcheck.axioms.engine import memory_units
+
+Number = TypeVar("Number", int, float)
 
 BESIDE = Path()
 """The value of ``--md`` and ``--html`` without a path: the page goes beside the JSON."""
@@ -19,23 +22,23 @@ def seed(text: str) -> int:
     """A seed as torch takes it.
 
     Raises:
-        ArgumentTypeError: out of range.
+        ArgumentTypeError: no whole number, or out of range.
     """
-    number = int(text)
-    if not 0 <= number < 2**63:
-        raise argparse.ArgumentTypeError(f"must lie in 0 … 2^63 − 1, got {number}")
+    number = _number(int, text)
+    if number is None or not 0 <= number < 2**63:
+        raise argparse.ArgumentTypeError(f"must be a whole number in 0 … 2^63 − 1, got {text!r}")
     return number
 
 
 def positive_integer(text: str) -> int:
-    """An integer of at least 1.
+    """A whole number of at least 1.
 
     Raises:
-        ArgumentTypeError: it is smaller.
+        ArgumentTypeError: it is none.
     """
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    number = _number(int, text)
+    if number is None or number < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
     return number
 
 
@@ -43,12 +46,20 @@ def positive_number(text: str) -> float:
     """A finite number above 0.
 
     Raises:
-        ArgumentTypeError: it is not.
+        ArgumentTypeError: it is none.
     """
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be above 0 and finite, got {text}")
+    number = _number(float, text)
+    if number is None or not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a finite number above 0, got {text!r}")
     return number
+
+
+def _number(kind: Callable[[str], Number], text: str) -> Number | None:
+    """The number that a text says; None if it says none."""
+    try:
+        return kind(text)
+    except ValueError:
+        return None
 
 
 def size_of_memory(text: str) -> int:
@@ -68,15 +79,27 @@ def add_file(parser: argparse.ArgumentParser, *flags: str, **options: Any) -> No
     parser.add_argument(*flags, **options).complete = shtab.FILE  # type: ignore[attr-defined]
 
 
-def add_pages(parser: argparse.ArgumentParser) -> None:
-    """Add ``--md`` and ``--html``."""
+def add_pages(parser: argparse.ArgumentParser, default: str = "beside the JSON") -> None:
+    """Add ``--md`` and ``--html``; ``default`` says where a page without a path goes."""
     for flag, page in (("--md", "Markdown"), ("--html", "HTML")):
-        add_file(parser, flag, help=f"write a {page} page to PATH (default: beside the JSON)", **PAGE)
+        add_file(parser, flag, help=f"write a {page} page to PATH (default: {default})", **PAGE)
 
 
 def add_repeatable(parser: argparse.ArgumentParser, flag: str, metavar: str, meaning: str) -> None:
     """Add an option that can be given several times."""
     parser.add_argument(flag, action="append", default=[], metavar=metavar, help=f"{meaning}; repeatable")
+
+
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a Ray cluster."""
+    meaning = "share the work on a Ray cluster: docs/ray.md; without an address, on one of this machine alone"
+    parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help=meaning)
+    meaning = "with --ray, the number of workers (default: as many as there is room for)"
+    parser.add_argument("--workers", type=positive_integer, metavar="N", help=meaning)
+    meaning = "with --ray, the processors of a worker, and its threads (default: %(default)s)"
+    parser.add_argument("--cpus-per-worker", type=positive_integer, default=1, metavar="N", help=meaning)
+    meaning = "with --ray, the GPUs of a worker, such as 1, or 0.5 for two workers on each (default: 0)"
+    parser.add_argument("--gpus-per-worker", type=positive_number, default=0.0, metavar="X", help=meaning)
 
 
 MAX_MEMORY: dict[str, Any] = {"type": size_of_memory, "metavar": "SIZE"}

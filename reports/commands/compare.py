@@ -1,4 +1,4 @@
-"""``faithcheck compare``: reads two documents, compares them, prints the comparison and writes it as Markdown."""
+"""``faithcheck compare``: reads two documents, compares them, prints the comparison and writes it as pages."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 
 from faithcheck.reports import benchmark, comparison, results
 from faithcheck.reports.commands import output
-from faithcheck.reports.pages import alignment, figures
+from faithcheck.reports.pages import alignment, explanation, figures
 from faithcheck.reports.pages import comparison as page
 from faithcheck.reports.results import Json, ResultsError
+
+PAGES = {"md": page.to_markdown, "html": page.to_html}
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -19,18 +21,18 @@ def main(arguments: argparse.Namespace) -> int:
         ResultsError, OptionError, OSError: a document cannot be read or compared, or the page cannot be written.
     """
     old, new = load(arguments.old), load(arguments.new)
-    beside = arguments.new.with_suffix(".compare.md")
-    path = output.page_path("--md", arguments.md, beside, [arguments.old, arguments.new])
-    compared = comparison.compare(old, new, arguments.threshold)
+    files = output.Files(
+        None, output.pages(arguments, PAGES, arguments.new, [arguments.old, arguments.new], ".compare")
+    )
+    compared = comparison.compare(old, new, arguments.threshold, arguments.across_catalogues)
     output.print_for_terminal(page.to_terminal, compared)
-    if path is not None:
-        path.write_text(page.to_markdown(compared), encoding="utf-8")
-        print(f"written: {path}")
+    files.write(compared)
+    files.print_paths()
     return int(comparison.is_regression(compared))
 
 
 def load(path: Path) -> Json:
-    """Read the document of a run of the suite, of an alignment or of a benchmark.
+    """Read a document of any kind.
 
     Raises:
         ResultsError: no such document, or one that this version cannot read. The message names what is wrong in it.
@@ -40,6 +42,8 @@ def load(path: Path) -> Json:
         return alignment.check(document, path)
     if document.get("kind") == results.BENCHMARK:
         return benchmark.check(document, path)
+    if document.get("kind") == results.EXPLANATION:
+        return explanation.check(document, path)
     for figure in results.check(document, path)["figures"]:
         try:
             figures.check(figure)

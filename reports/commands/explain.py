@@ -1,64 +1,79 @@
-"""``faithcheck explain``: one explainer's map of one text, as coloured tokens."""
+"""``faithcheck explain``: explainers' maps of one text beside that of LOO, as coloured words."""
 
 from __future__ import annotations
 
 import argparse
-
-from rich.console import Console
+import sys
 
 from faithcheck.axioms.alignment.defaults import TABLE_2
 from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.pretrained.folder import refuse_wrong_folder
 from faithcheck.reports.commands import output
+from faithcheck.reports.options import OptionError, names
 from faithcheck.reports.options.loading import import_from_current_folder
-from faithcheck.reports.options.output_path import check_writable
 from faithcheck.reports.pages import explanation
+
+DEFAULT, STDIN = "attnlrp", "-"
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code.
 
-    It is 0; 1 if the explainer left something behind; 2 if the text cannot be explained as asked; 130 after Ctrl-C.
+    It is 0; 1 if an explainer left something behind; 2 if the text cannot be explained as asked; 130 after Ctrl-C.
 
     Raises:
-        OptionError: the page cannot be written, or no explainer has this name.
+        OptionError: the text cannot be read, a file cannot be written, there is no such device, or no explainer has
+            this name.
     """
-    if arguments.html is not None:
-        check_writable(arguments.html, "--html")
+    files = output.files(arguments, {"html": explanation.to_html})
+    text = _standard_input() if arguments.text == STDIN else arguments.text
     import_from_current_folder()
-    if arguments.explainer not in TABLE_2:
-        # Not at the top: it imports torch, which takes seconds.
-        from faithcheck.reports.options.explainers import refuse_unknown
+    names.refuse_unknown_explainers(spec for spec in arguments.explainer if spec not in TABLE_2)
+    names.refuse_unknown_device(arguments.device)
+    if arguments.model is not None:
+        refuse_wrong_folder(arguments.model)
+    from faithcheck.reports.options.device import choose_device  # not at the top: torch takes seconds to import
 
-        refuse_unknown([arguments.explainer])
-    return _run(arguments)
+    choose_device(arguments.device)
+    return _run(arguments, text, files)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    """Explain the text, write the page and print the map. An expected error is one line on stderr."""
+def _standard_input() -> str:
+    """The text on standard input.
+
+    Raises:
+        OptionError: it is not UTF-8.
+    """
+    try:
+        return sys.stdin.buffer.read().decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise OptionError(
+            "the text on standard input is not UTF-8: if it is Latin-1, pipe it through iconv -f latin1 -t utf-8"
+        ) from error
+
+
+def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
+    """Explain the text, write the files and print the maps. An expected error is one line on stderr."""
     from transformers.utils import logging as hugging_face  # not at the top: it takes seconds to import
 
     from faithcheck.models.pretrained.errors import ModelError
     from faithcheck.models.pretrained.loading import load
     from faithcheck.models.pretrained.text_model import TextModel
-    from faithcheck.reports.explanation import ExplainError, choose_explainer, explain
-    from faithcheck.reports.options import OptionError
+    from faithcheck.reports.explanation import ExplainError, choose_explainers, explain
 
     try:
         hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
-        model = load(arguments.model or SENTIMENT)
+        model = load(arguments.model or SENTIMENT, arguments.device)
         if not isinstance(model, TextModel):
             raise ExplainError(f"{arguments.model} takes images: faithcheck explain takes a model of text")
-        view = explain(
-            model, arguments.text, choose_explainer(arguments.explainer), arguments.target, arguments.max_memory
-        )
-        view["model"] = arguments.model or "the project's own"
-        if arguments.html is not None:
-            arguments.html.write_text(explanation.to_html(view), encoding="utf-8")
+        chosen = choose_explainers(arguments.explainer or [DEFAULT])
+        document = explain(model, text, chosen, arguments.target, arguments.max_memory)
+        document["model"] = arguments.model or "the project's own"
+        files.write(document)
     except (ExplainError, ModelError, OptionError, OSError) as error:
         return output.refuse(error)
     except KeyboardInterrupt:
         return output.interrupted("nothing was written")
-    explanation.print_to(Console(highlight=False, emoji=False), view)
-    if arguments.html is not None:
-        print(f"written: {arguments.html}")
-    return 1 if view["left_behind"] else 0
+    output.print_for_terminal(explanation.to_terminal, document)
+    files.print_paths()
+    return int(any(row["left_behind"] for row in document["maps"]))

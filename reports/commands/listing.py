@@ -1,4 +1,4 @@
-"""``faithcheck pairs``, ``explainers`` and ``axioms``: a line for each, names first.
+"""``faithcheck pairs``, ``explainers``, ``axioms`` and ``catalogue``: a line for each, names first.
 
 A terminal gets a table, a pipe gets columns separated by tabs, for ``cut -f1`` and ``grep``.
 """
@@ -15,7 +15,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from faithcheck.reports.options import OptionError
+from faithcheck.axioms.engine import catalogue as content
+from faithcheck.explainers.names import GROUP, installed, provider
+from faithcheck.reports.commands import output
+from faithcheck.reports.options import OptionError, names
 from faithcheck.reports.pages import rendering
 from faithcheck.reports.pages.visible import visible
 
@@ -29,11 +32,9 @@ def pairs() -> list[Row]:
     Raises:
         ValueError: two packages offer entry points of one name.
     """
-    from faithcheck.explainers.registry import installed, provider  # not at the top: torch takes seconds to import
-    from faithcheck.models.pair import registered_pairs
-    from faithcheck.reports.options.pairs import PAIRS
+    from faithcheck.models.pair import registered_pairs  # not at the top: torch takes seconds to import
 
-    offered = installed(PAIRS).items()
+    offered = installed(names.PAIRS).items()
     return [
         *((pair.name, " ".join(pair.why.split())) for pair in registered_pairs().values()),
         *((name, f"offered by {provider(point)}; --pairs={name} takes them") for name, point in offered),
@@ -46,7 +47,7 @@ def explainers() -> list[Row]:
     Raises:
         ValueError: two packages offer entry points of one name.
     """
-    from faithcheck.explainers.registry import GROUP, builtin_explainers, installed, provider
+    from faithcheck.explainers.registry import builtin_explainers
 
     return [
         *((name, BUILT_IN, getattr(explainer, "summary", "")) for name, explainer in builtin_explainers().items()),
@@ -61,10 +62,27 @@ def axioms() -> list[Row]:
     return [(name, axiom.measured_on, axiom.summary) for name, axiom in AXIOMS.items()]
 
 
+def catalogue() -> list[Row]:
+    """The catalogue of this version and its hash; then each tolerance, axiom and pair, with its digest and content."""
+    saved = content.saved()
+    digests = content.summary(saved)
+    size = f"{len(saved['axioms'])} axioms, {len(saved['pairs'])} pairs"
+    return [
+        (f"faithcheck {saved['version']}", "catalogue", saved["hash"][: content.DIGITS], size),
+        *((dtype, "tolerance", "", f"{tolerance:g}") for dtype, tolerance in saved["tolerances"].items()),
+        *(
+            (name, part.removesuffix("s"), digests[part][name], content.in_words(entry))
+            for part in ("axioms", "pairs")
+            for name, entry in saved[part].items()
+        ),
+    ]
+
+
 COMMANDS = {
     "pairs": (pairs, ("pair", "why its two models are one function")),
     "explainers": (explainers, ("explainer", "from", "summary")),
     "axioms": (axioms, ("axiom", "of", "summary")),
+    "catalogue": (catalogue, ("name", "part", "digest", "what is measured and expected")),
 }
 
 
@@ -75,17 +93,17 @@ def main(arguments: argparse.Namespace) -> int:
         OptionError: no name matches the glob, or two packages offer entry points of one name.
     """
     list_rows, columns = COMMANDS[arguments.command]
+    glob = arguments.glob
     try:
-        rows = list_rows()
+        if glob is not None and arguments.command in names.KNOWN:  # before torch is imported, for the rows
+            names.refuse_unmatched(arguments.command, glob)
+        with output.doing("importing torch and transformers"):
+            rows = list_rows()
     except ValueError as error:
         raise OptionError(str(error)) from error
-    glob = arguments.glob
     chosen = [row for row in rows if glob is None or fnmatchcase(row[0], glob)]
     if not chosen:
-        families = dict.fromkeys(row[0].split(".")[0] + (".*" if "." in row[0] else "") for row in rows)
-        raise OptionError(
-            f"{glob!r} matches none of the {len(rows)} {arguments.command}; there are: {', '.join(families)}"
-        )
+        raise OptionError(names.unmatched(arguments.command, str(glob), [row[0] for row in rows]))
     print(as_text(columns, chosen, shutil.get_terminal_size().columns, sys.stdout.isatty()), end="")
     return 0
 

@@ -12,12 +12,13 @@ import sys
 from collections.abc import Sequence
 
 from faithcheck.models.data.errors import DataError
+from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.reports.commands import output
-from faithcheck.reports.commands.parsers import parser
+from faithcheck.reports.commands.parsers import COMMANDS, LISTS, parser
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.results import ResultsError
 
-EXPECTED = (ResultsError, OptionError, DataError, OSError)
+EXPECTED = (ResultsError, OptionError, DataError, ModelError, OSError)
 """The errors of any command whose message is all that the user needs."""
 
 
@@ -42,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str]) -> int:
     arguments = parser().parse_args(argv, argparse.Namespace(argv=list(argv)))
+    if arguments.command is None:
+        raise OptionError(f"a command is missing: give one of {', '.join((*COMMANDS, *LISTS))}")
     try:
         command = importlib.import_module(f"faithcheck.reports.commands.{arguments.module}")
         code: int = command.main(arguments)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,13 +69,35 @@ def files(arguments: argparse.Namespace, views: Mapping[str, View]) -> Files:
     """
     if arguments.json is not None:
         check_writable(arguments.json, "--json")
-    pages: dict[Path, View] = {}
+    return Files(arguments.json, pages(arguments, views, arguments.json, [*filter(None, [arguments.json])]))
+
+
+def pages(
+    arguments: argparse.Namespace,
+    views: Mapping[str, View],
+    beside: Path | None,
+    taken: Iterable[Path],
+    suffix: str = "",
+) -> dict[Path, View]:
+    """The pages of ``--md`` and ``--html``: for each path the function that makes the page.
+
+    Args:
+        arguments: with a path or None for each name in ``views``.
+        views: for ``md`` and ``html`` the function that makes the page.
+        beside: the file that a page without a path is written beside; None if there is none.
+        taken: the other files of the command.
+        suffix: what such a page is called besides, such as ``.compare``.
+
+    Raises:
+        OptionError: see `page_path`.
+    """
+    found: dict[Path, View] = {}
     for name, view in views.items():
-        beside = arguments.json and arguments.json.with_suffix(f".{name}")
-        path = page_path(f"--{name}", getattr(arguments, name), beside, [*filter(None, [arguments.json]), *pages])
+        default = beside and beside.with_suffix(f"{suffix}.{name}")
+        path = page_path(f"--{name}", getattr(arguments, name), default, [*taken, *found])
         if path is not None:
-            pages[path] = view
-    return Files(arguments.json, pages)
+            found[path] = view
+    return found
 
 
 def page_path(option: str, path: Path | None, beside: Path | None, taken: Iterable[Path]) -> Path | None:
@@ -106,8 +129,13 @@ def print_for_terminal(view: Callable[[Json, int, bool], str], content: Json) ->
     print(view(content, shutil.get_terminal_size().columns, sys.stdout.isatty()), end="")
 
 
-def progress_bar() -> Progress:
-    """A progress bar on stderr, which shows nothing if stderr is not a terminal."""
+def progress_bar(shown: bool = True, unit: str = "") -> Progress:
+    """A progress bar on stderr, which shows nothing if it should not or stderr is not a terminal.
+
+    Args:
+        shown: whether it should.
+        unit: what is counted, to show how many a second; empty: do not.
+    """
     from rich.console import Console  # not at the top: help is printed without Rich
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
     from rich.text import Text
@@ -118,9 +146,29 @@ def progress_bar() -> Progress:
         def render(self, task: Task) -> Text:
             return Text(f"{visible(task.description):<18}")
 
+    class Rate(ProgressColumn):
+        """How many a second."""
+
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:.3g} {unit}/s")
+
     console = Console(stderr=True)
-    columns = (Description(), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+    rate = (Rate(),) if unit else ()
+    columns = (Description(), BarColumn(), MofNCompleteColumn(), *rate, TimeRemainingColumn())
+    return Progress(*columns, console=console, disable=not (shown and console.is_terminal), transient=True)
+
+
+@contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Say on a terminal what takes long, as long as it takes; say nothing where stderr is none."""
+    from rich.console import Console  # not at the top: help is printed without Rich
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(f"{what} …"):
+        yield
 
 
 def refuse(error: Exception) -> int:

@@ -8,44 +8,48 @@ from collections.abc import Callable
 from faithcheck.reports import results
 from faithcheck.reports.commands import output
 from faithcheck.reports.commands.compare import load
-from faithcheck.reports.pages import alignment, benchmark, report, terminal
+from faithcheck.reports.options.output_path import check_folder
+from faithcheck.reports.pages import alignment, benchmark, explanation, export, report, terminal
+from faithcheck.reports.pages.exported import exported
 from faithcheck.reports.results import Json
 
 PAGES: dict[str | None, tuple[output.View, output.View, Callable[[Json, int, bool], str]]] = {
     None: (report.to_markdown, report.to_html, terminal.render),
     results.ALIGNMENT: (alignment.to_markdown, alignment.to_html, alignment.to_terminal),
     results.BENCHMARK: (benchmark.to_markdown, benchmark.to_html, benchmark.to_terminal),
+    results.EXPLANATION: (explanation.to_markdown, explanation.to_html, explanation.to_terminal),
 }
 """The Markdown page, the HTML page and the text for a terminal of each kind of document."""
-NOT_RUN = 3
-"""The exit code where a planned check did not run: neither green nor red."""
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns its exit code: 0; with --exit-code 1 if the document is red, 3 if a check did not run.
+    """Run the command. Returns its exit code: 0; with --exit-code that of the function `exit_code`.
 
     Raises:
         ResultsError, OptionError, OSError: the document cannot be read, or a page cannot be written.
     """
     document = load(arguments.results)
     to_markdown, to_html, to_terminal = PAGES[document.get("kind")]
-    written = [arguments.results]
-    for name, view in (("md", to_markdown), ("html", to_html)):
-        beside = arguments.results.with_suffix(f".{name}")
-        path = output.page_path(f"--{name}", getattr(arguments, name), beside, written)
-        if path is not None:
-            path.write_text(view(document), encoding="utf-8")
+    views = {"md": to_markdown, "html": to_html}
+    files = output.Files(None, output.pages(arguments, views, arguments.results, [arguments.results]))
+    if arguments.figures is not None:
+        check_folder(arguments.figures, "--figures")
+    files.write(document)
+    files.print_paths()
+    if arguments.figures is not None:
+        for path in export.write(arguments.figures, *exported(document)):
             print(f"written: {path}")
-            written.append(path)
-    if len(written) == 1:
+    elif not files.pages:
         output.print_for_terminal(to_terminal, document)
     return exit_code(document) if arguments.exit_code else 0
 
 
 def exit_code(document: Json) -> int:
-    """What a job is to end with: 0 if everything is as expected, 1 if something is red, 3 if a check did not run."""
+    """What a job is to end with: 0 if everything is as expected, 1 if something is red, 3 without a verdict."""
     if document.get("kind") == results.BENCHMARK:
         return 0
     if document.get("kind") == results.ALIGNMENT:
         return int(any(map(results.is_failed, document["explainers"])))
-    return NOT_RUN if results.not_run(document) else int(results.is_red(document))
+    if document.get("kind") == results.EXPLANATION:
+        return int(any(row["left_behind"] for row in document["maps"]))
+    return results.NO_VERDICT if results.not_run(document) else results.exit_code(document)

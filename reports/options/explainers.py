@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from faithcheck.axioms.engine.process_snapshot import current_namespaces
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.explainers.registry import builtin_explainers, load_explainer, location_of, origin
+from faithcheck.explainers.registry import builtin_explainers, load_explainer, origin
 from faithcheck.models.pair import registered_pairs
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.loading import loaded
@@ -26,16 +26,6 @@ def choose_explainers(specs: Sequence[str]) -> list[Explainer]:
         return list(builtin_explainers().values())
     registered_pairs()  # loads the code of the models
     return load_explainers(specs)
-
-
-def refuse_unknown(specs: Sequence[str]) -> None:
-    """Refuse a name that no explainer has, before anything is loaded for the run.
-
-    Raises:
-        OptionError: has the nearest names.
-    """
-    for spec in specs:
-        loaded(f"--explainer={spec}", lambda spec=spec: location_of(spec))  # type: ignore[misc]
 
 
 def load_explainers(specs: Sequence[str]) -> list[Explainer]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from faithcheck.axioms.engine.expectations import held_like
+from faithcheck.explainers.names import builtin_names
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.reports.options import OptionError
 
 
@@ -26,7 +26,7 @@ def hold_like(likes: Sequence[str], specs: Sequence[str], explainers: Sequence[E
         OptionError: no such built-in explainer (the message has the nearest names), or it is not clear which explainer
             of the run is meant.
     """
-    held, own = list(explainers), [spec for spec in specs if spec not in builtin_explainers()]
+    held, own = list(explainers), [spec for spec in specs if spec not in builtin_names()]
     for like in likes:
         spec, _, name = like.rpartition("=")
         if not own:

@@ -8,21 +8,20 @@ import importlib.util
 import re
 from collections.abc import Iterable, Sequence
 
-from faithcheck.explainers.registry import installed, provider
+from faithcheck.explainers.names import installed, provider
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.models.unknown_name import unknown_name
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.loading import loaded
-
-PAIRS = "faithcheck.pairs"
-"""The group of entry points under which a package offers pairs: ``their_name = "their.module"``."""
+from faithcheck.reports.options.names import PAIRS, unknown_pair
 
 
 def choose_pairs(specs: Sequence[str]) -> list[Pair]:
     """The pairs that the specs name; without specs all registered pairs.
 
     Args:
-        specs: each a registered name, a glob, an entry point, or a module that registers pairs.
+        specs: each a registered name, a glob, an entry point, or a module that registers pairs; of the last two,
+            ``their.module:name`` is one pair, and ``their.module:family.*`` some.
 
     Raises:
         OptionError: an unknown name, a glob that matches nothing, a module that cannot be imported or has no pairs.
@@ -34,7 +33,7 @@ def choose_pairs(specs: Sequence[str]) -> list[Pair]:
 def pair_origins(pairs: Iterable[Pair]) -> dict[str, str]:
     """The modules of the pairs that are not built in, with the package that offers them, by the pair's name."""
     offers = {point.module: f", entry point {name} of {provider(point)}" for name, point in installed(PAIRS).items()}
-    modules = {pair.name: pair.build.__module__ for pair in pairs}
+    modules = {pair.name: pair.module for pair in pairs}
     return {
         name: module + next((offer for package, offer in offers.items() if _is_within(module, package)), "")
         for name, module in modules.items()
@@ -47,22 +46,20 @@ def _names(spec: str) -> list[str]:
     matches = fnmatch.filter(known, spec)
     if matches:
         return matches
-    if re.search(r"[*?\[]", spec):
-        raise OptionError(f"--pairs={spec} matches no pair; known: {', '.join(known)}")
+    if ":" not in spec and re.search(r"[*?\[]", spec):
+        raise OptionError(unknown_pair(spec, known))
     offered = installed(PAIRS)
-    module = offered[spec].module if spec in offered else spec
+    place, _, wanted = spec.partition(":")
+    module = offered[place].module if place in offered else place
     if not _is_module(module):
-        unknown = unknown_name("pair", spec, {*known, *offered})
-        raise OptionError(f"--pairs={spec}: {unknown} (nor is there a module of that name)")
+        raise OptionError(unknown_pair(spec, {*known, *offered}))
     loaded(f"--pairs={spec}", lambda: importlib.import_module(module))
-    names = [
-        name
-        for name, pair in registered_pairs().items()
-        if name not in known or _is_within(pair.build.__module__, module)
-    ]
+    names = [name for name, pair in registered_pairs().items() if name not in known or _is_within(pair.module, module)]
     if not names:
         raise OptionError(f"--pairs={spec}: the module registers no pair: decorate a function with @equivalent_pair")
-    return names
+    if chosen := fnmatch.filter(names, wanted or "*"):
+        return chosen
+    raise OptionError(f"--pairs={spec}: {unknown_name(f'pair of {place}', wanted, names)}")
 
 
 def _is_within(module: str, package: str) -> bool:

@@ -8,10 +8,11 @@ from pathlib import Path
 from rich.console import RenderableType
 from rich.text import Text
 
-from faithcheck.reports.pages import columns, rendering
+from faithcheck.reports.pages import alignment_maps, columns, rendering, wording
+from faithcheck.reports.pages.alignment_figures import figures
 from faithcheck.reports.pages.alignment_tables import tables
 from faithcheck.reports.pages.alignment_wording import CURVES, FIGURES, SCOPES, counted, findings, headline, label
-from faithcheck.reports.results import Json, ResultsError
+from faithcheck.reports.results import ENVIRONMENT, RUN, Json, ResultsError
 from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
 SCHEMA_VERSION = 1
@@ -19,7 +20,7 @@ PEAKS = ("predicted", "measured")
 _FIGURE: Shape = {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "n": int}
 _SHAPE: Shape = {
     "faithcheck": str,
-    "environment": {"commit?": (str, None)},
+    "environment": ENVIRONMENT,
     "model": {
         **dict.fromkeys(("name", "class", "fingerprint", "explained"), str),
         "features": frozenset({"tokens", "patches"}),
@@ -32,6 +33,7 @@ _SHAPE: Shape = {
         **dict.fromkeys(("chunk", "max_tokens", "threads", "seed"), int),
         "max_length": (int, None),
     },
+    "examples?": {"index?": [int], "digests?": [str]},
     "counts": dict.fromkeys(("examples", "measured", "empty", "alone", "truncated", "one_feature"), int),
     "explainers": [
         {
@@ -40,11 +42,24 @@ _SHAPE: Shape = {
             "failed?": bool,
             "left_behind?": str,
             "smaller?": str,
+            "left_out?": str,
             "memory?": dict.fromkeys(PEAKS, int),
+            "cost?": NUMBER,
+            "mean_curves?": {key: [NUMBER] for key in ("removed", "lerf", "morf")},
+            "examples?": {...: [NUMBER]},
             "figures": dict.fromkeys((*FIGURES, *CURVES), _FIGURE),
             "undefined": {scope: {...: int} for scope in SCOPES},
         }
     ],
+    "parquet?": {"folder": str, "files": {...: [str]}},
+    "shown?": [
+        {
+            **{"index": int, "agreement": frozenset({"least", "median", "most"}), "mean": NUMBER},
+            "features": [{"text": str, "glued": bool, "special": bool}],
+            "maps": [{"explainer": str, "r": NUMBER, "values": [NUMBER]}],
+        }
+    ],
+    "run?": RUN,
     "comparisons": [
         {
             **dict.fromkeys(("explainer", "against"), str),
@@ -88,6 +103,7 @@ def facts(document: Json) -> list[tuple[str, str]]:
         ("arithmetic", f"{settings['dtype']} on {settings['device']}, {settings['threads']} threads"),
         ("seed", str(settings["seed"])),
         *_memory(document),
+        *_run(document),
         *((label(document, explainer["name"]), explainer["how"]) for explainer in document["explainers"]),
         *((key, str(value)) for key, value in document["environment"].items() if value is not None),
     ]
@@ -104,6 +120,19 @@ def _memory(document: Json) -> Iterator[tuple[str, str]]:
         yield "peak memory", f"of one batch, over the model, in MiB, {' and '.join(PEAKS)}: {'; '.join(peaks)}"
 
 
+def _run(document: Json) -> Iterator[tuple[str, str]]:
+    """How the work was shared, in a line."""
+    if (run := document.get("run")) is not None:
+        yield "run", f"{wording.sharing(run)}{_estimated(run)}"
+
+
+def _estimated(run: Json) -> str:
+    """What --plan had said, beside what it took without the start of the workers."""
+    if run.get("estimated") is None:
+        return ""
+    return f"; {run['estimated']:.1f} s were planned, {run['seconds'] - run.get('started', 0.0):.1f} s were taken"
+
+
 def to_markdown(document: Json) -> str:
     """The document as Markdown."""
     return rendering.to_page("alignment.md.j2", _view(document))
@@ -114,17 +143,28 @@ def to_html(document: Json) -> str:
     return rendering.to_page("alignment.html.j2", _view(document))
 
 
+def exported(document: Json) -> tuple[list[Json], list[Json]]:
+    """The tables and the figures of the page."""
+    view = _view(document)
+    return [*view["tables"], *(one["table"] for one in view["shown"])], view["figures"]
+
+
 def _view(document: Json) -> Json:
+    shown = alignment_maps.shown(document)
     return {
         "document": document,
         "headline": headline(document),
         "findings": findings(document),
         "counted": counted(document),
         "tables": [columns.plain_table(**table) for table in tables(document)],
+        "figures": figures(document),
+        "shown": shown,
+        "shown_note": alignment_maps.note(document) if shown else "",
         "refused": _labelled(document, "refused"),
         "warned": _labelled(document, "warned"),
         "left_behind": _labelled(document, "left_behind"),
         "smaller": _labelled(document, "smaller"),
+        "left_out": _labelled(document, "left_out"),
         "facts": facts(document),
     }
 
@@ -153,6 +193,8 @@ def _parts(document: Json) -> Iterator[RenderableType]:
         yield Text.assemble((f"\n{name} left something behind, which was undone: ", "bold"), traces)
     for name, batches in view["smaller"]:
         yield Text.assemble((f"\n{name} was measured in smaller batches, to fit the memory: ", "bold"), batches)
+    for name, batches in view["left_out"]:
+        yield Text.assemble((f"\n{name} has no figures of what ended its workers: ", "bold"), batches)
     if view["warned"]:
         yield Text("\nwarned", style="bold")
     for name, warning in view["warned"]:
@@ -168,9 +210,9 @@ def _parts(document: Json) -> Iterator[RenderableType]:
 
 
 def _table(content: Json) -> Iterator[RenderableType]:
-    """A table without its second interval, as a terminal has room for one; the pages have both."""
+    """A table without its second interval and the cost: a terminal has no room for them; the pages have both."""
     titles = content["columns"]
-    shown = [i for i, title in enumerate(titles) if title not in titles[:i]]
+    shown = [i for i, title in enumerate(titles) if title not in (*titles[:i], "cost")]
     rows = [[row[i] for i in shown] for row in content["rows"]]
     yield Text(f"\n{content['title']}", style="bold")
     yield rendering.terminal_table(columns.plain_table(content["title"], "", [titles[i] for i in shown], rows))

@@ -6,51 +6,93 @@ from collections.abc import Iterator
 
 from faithcheck.reports.pages.alignment_wording import (
     CORRELATIONS,
+    DECIDES,
     FIGURES,
     PAPER,
     SCOPES,
+    in_short,
     interval,
     label,
     number,
     paper_data,
+    probability,
     singular,
 )
 from faithcheck.reports.results import Json
 
+R = "pearson_no_special"
+"""The figure that explainers are sorted by."""
+COST = (
+    "Cost: the arithmetic of an attribution, in plain forward passes of the same inputs, counted in one batch of 16 "
+    "from the shortest inputs on."
+)
+_TABLE_2 = ("explainer", "r", "95 %", "sum to one", "LeRF", "MoRF", "Δ", "95 %", "cost", "n")
+_OF_CURVES = range(4, 8)
+
 
 def tables(document: Json) -> list[Json]:
     """The tables of a page: ``title``, ``note``, ``columns`` and ``rows``, whose cells are strings."""
-    measured = [explainer for explainer in document["explainers"] if not explainer["refused"]]
+    measured = by_agreement(document)
     return [
         _table_2(document, measured),
         *([_paper_table(data)] if (data := paper_data(document)) else []),
-        _comparisons(document),
+        *([compared] if (compared := _comparisons(document))["rows"] else []),
         *(_correlations(document, scope, measured) for scope in SCOPES),
-        _curves(document, measured),
+        *([_curves(measured_curves(document), document)] if measured_curves(document) else []),
         *_undefined(document, measured),
     ]
 
 
+def by_agreement(document: Json) -> list[Json]:
+    """The measured explainers: LOO, which is the reference, then the others from the largest r; undefined ones last."""
+
+    def place(explainer: Json) -> tuple[bool, bool, float]:
+        r = explainer["figures"][R]["mean"]
+        return explainer["name"] != "loo", r is None, -(r or 0.0)
+
+    return sorted((one for one in document["explainers"] if not one["refused"]), key=place)
+
+
+def measured_curves(document: Json) -> list[Json]:
+    """The explainers of `by_agreement` whose perturbation curves were measured."""
+    return [one for one in by_agreement(document) if one["figures"]["delta"]["n"]]
+
+
 def _table_2(document: Json, measured: list[Json]) -> Json:
-    settings, rows = document["settings"], []
-    for explainer in measured:
-        figures = explainer["figures"]
-        r, delta = figures["pearson_no_special"], figures["delta"]
-        rows.append(
-            [label(document, explainer["name"]), number(r["mean"]), interval(r)]
-            + [number(figures[key]["mean"]) for key in ("pearson_sum_to_one_no_special", "lerf", "morf")]
-            + [number(delta["mean"]), interval(delta), str(r["n"])]
-        )
+    curves = bool(measured_curves(document))
+    cells = [_row_of_table_2(document, explainer) for explainer in measured]
+    shown = [i for i in range(len(_TABLE_2)) if curves or i not in _OF_CURVES]
+    return {
+        "title": "Alignment with Leave-One-Out",
+        "note": _note_of_table_2(document, curves),
+        "columns": [_TABLE_2[i] for i in shown],
+        "rows": [[row[i] for i in shown] for row in cells],
+    }
+
+
+def _row_of_table_2(document: Json, explainer: Json) -> list[str]:
+    figures = explainer["figures"]
+    r, delta = figures[R], figures["delta"]
+    return [
+        *(label(document, explainer["name"]), number(r["mean"]), interval(r)),
+        *(number(figures[key]["mean"]) for key in ("pearson_sum_to_one_no_special", "lerf", "morf")),
+        *(number(delta["mean"]), interval(delta), number(explainer.get("cost"), 1), str(r["n"])),
+    ]
+
+
+def _note_of_table_2(document: Json, curves: bool) -> str:
+    settings = document["settings"]
     items, features = document["data"]["items"], document["model"]["features"]
     removed = f"one {singular(features)}" if settings["chunk"] == 1 else f"{settings['chunk']} neighbouring {features}"
-    note = (
-        f"r: mean over {items} of Pearson's correlation with LOO, special {features} left out; sum to one: each map "
-        "divided by its sum first, as in the paper. LeRF and MoRF: mean explained output along the curve, "
-        f"{removed} removed at each step, least or most relevant first; Δ = LeRF − MoRF. "
-        f"Brackets: bootstrap 95 % intervals over {items}. n: {items} whose r is defined."
+    of_curves = (
+        f"LeRF and MoRF: mean explained output along the curve, {removed} removed at each step, least or most relevant "
+        "first; Δ = LeRF − MoRF. "
     )
-    columns = ["explainer", "r", "95 %", "sum to one", "LeRF", "MoRF", "Δ", "95 %", "n"]
-    return {"title": "Alignment with Leave-One-Out", "note": note, "columns": columns, "rows": rows}
+    return (
+        f"r: mean over {items} of Pearson's correlation with LOO, special {features} left out; sum to one: each map "
+        f"divided by its sum first, as in the paper. {of_curves if curves else ''}"
+        f"Brackets: bootstrap 95 % intervals over {items}. {COST} n: {items} whose r is defined."
+    )
 
 
 def _paper_table(data: str) -> Json:
@@ -72,16 +114,17 @@ def _comparisons(document: Json) -> Json:
             label(document, row["explainer"]),
             number(row["difference"]),
             interval(row),
-            f"{row['p']:.0e}" if row["p"] is not None and row["p"] < 1e-3 else number(row["p"]),
+            probability(row["p"]),
+            in_short(row),
             str(row["n"]),
         ]
         for row in sorted(compared, key=lambda row: (order.index(row["figure"]), row["explainer"] != "cplrp"))
     ]
     note = (
         "Mean difference over the examples where both are defined, its bootstrap 95 % interval, and the p of "
-        "Wilcoxon's signed-rank test, not corrected for the number of comparisons."
+        f"Wilcoxon's signed-rank test, not corrected for the number of comparisons. {DECIDES}"
     )
-    columns = ["figure", "explainer", "difference", "95 %", "p", "n"]
+    columns = ["figure", "explainer", "difference", "95 %", "p", "than AttnLRP's", "n"]
     return {"title": "Every explainer less AttnLRP, paired", "note": note, "columns": columns, "rows": rows}
 
 
@@ -101,7 +144,7 @@ def _correlations(document: Json, scope: str, measured: list[Json]) -> Json:
     return {"title": title, "note": note, "columns": ["explainer", *columns, "n"], "rows": rows}
 
 
-def _curves(document: Json, measured: list[Json]) -> Json:
+def _curves(measured: list[Json], document: Json) -> Json:
     keys = ("lerf", "morf", "delta", "lerf_aopc", "morf_aopc")
     rows = [
         [label(document, explainer["name"])]

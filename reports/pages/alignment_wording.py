@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from faithcheck.reports.results import Json
 
@@ -64,14 +65,49 @@ def paper_data(document: Json) -> str | None:
 def verdict(comparison: Json) -> str:
     """Beats, does not beat, no difference, or cannot be told.
 
-    Two explainers differ if the 95 % interval excludes 0 and the signed-rank test has p < 0.05. Over few examples the
-    bootstrap's interval is too short; below `FEWEST` examples the test cannot reach p < 0.05.
+    Two explainers differ if the 95 % interval excludes 0 and the signed-rank test has p < 0.05; where they disagree,
+    the one that finds no difference decides, see `deciding`. Below `FEWEST` examples the test cannot reach p < 0.05.
     """
     if comparison["low"] is None or comparison["high"] is None or comparison["n"] < FEWEST:
         return "cannot be told"
-    if comparison["p"] is None or comparison["p"] >= 0.05:
+    if not _rejects(comparison) or not _excludes_0(comparison):
         return "no difference"
-    return "beats" if comparison["low"] > 0 else "does not beat" if comparison["high"] < 0 else "no difference"
+    return "beats" if comparison["low"] > 0 else "does not beat"
+
+
+def _rejects(comparison: Json) -> bool:
+    return comparison["p"] is not None and bool(comparison["p"] < 0.05)
+
+
+def _excludes_0(comparison: Json) -> bool:
+    return bool(comparison["low"] > 0 or comparison["high"] < 0)
+
+
+DECIDES = (
+    "A difference is claimed only where the interval excludes 0 and p < 0.05. Where they disagree, the one that finds "
+    "no difference decides. Over few or skewed examples a bootstrap interval is too short: there the test decides. The "
+    "test ranks the differences, and its p may be small where their mean, which is what is claimed, may be 0: there "
+    "the interval decides."
+)
+"""Which of interval and test decides, and why."""
+
+
+def deciding(comparison: Json) -> str:
+    """``interval`` or ``test``, the one that decides where the two disagree; else empty."""
+    if verdict(comparison) == "cannot be told" or _rejects(comparison) == _excludes_0(comparison):
+        return ""
+    return "interval" if _rejects(comparison) else "test"
+
+
+def in_short(comparison: Json) -> str:
+    """The verdict in a cell of a table: which of the two has the larger mean, and what decided if that is not both."""
+    larger = {"beats": "larger", "does not beat": "smaller"}.get(verdict(comparison), verdict(comparison))
+    return f"{larger}: the {decided} decides" if (decided := deciding(comparison)) else larger
+
+
+def probability(p: float | None) -> str:
+    """``0.012``, or one digit and the power of ten."""
+    return number(p) if p is None or p >= 1e-3 else f"{p:.0e}"
 
 
 def claim(document: Json, comparison: Json) -> str:
@@ -93,8 +129,17 @@ def finding(document: Json, comparison: Json) -> str:
     return (
         f"{clause}: mean r {number(comparison['mean'])} against {number(comparison['mean_against'])}, "
         f"difference {number(comparison['difference'])} {interval(comparison)} over {comparison['n']} "
-        f"{document['data']['items']}{_finding_of_the_paper(document, comparison)}."
+        f"{document['data']['items']}{_disagreement(comparison)}{_finding_of_the_paper(document, comparison)}."
     )
+
+
+def _disagreement(comparison: Json) -> str:
+    p = probability(comparison["p"])
+    return {
+        "interval": f"; the test has p = {p}, but the interval includes 0, and decides, as the claim is about the mean",
+        "test": f"; the interval excludes 0, but the test has p = {p}, and decides, as the interval may be too short",
+        "": "",
+    }[deciding(comparison)]
 
 
 def _finding_of_the_paper(document: Json, comparison: Json) -> str:
@@ -115,7 +160,8 @@ def headline(document: Json) -> str:
     """CP-LRP against AttnLRP if both were measured, else how many explainers were; and how many failed."""
     measured = [explainer for explainer in document["explainers"] if not explainer["refused"]]
     of_cplrp = [row for row in _correlations_compared(document) if row["explainer"] == "cplrp"]
-    said = claim(document, of_cplrp[0]) if of_cplrp else f"{len(measured)} explainers against Leave-One-Out"
+    explainers = "1 explainer" if len(measured) == 1 else f"{len(measured)} explainers"
+    said = claim(document, of_cplrp[0]) if of_cplrp else f"{explainers} against Leave-One-Out"
     # Documents of older versions have neither key.
     failed = sum(bool(explainer.get("failed")) for explainer in document["explainers"])
     left_behind = sum(bool(explainer.get("left_behind")) for explainer in document["explainers"])
@@ -149,7 +195,17 @@ def counted(document: Json) -> list[str]:
         else f"No {items[:-1]} is cut.",
         f"With a single {feature} that is not special, so that the correlation without special {features} is "
         f"undefined: {counts['one_feature']}.",
+        *_of_each(document),
     ]
+
+
+def _of_each(document: Json) -> Iterator[str]:
+    """Where the figures of each example are, unless they are in this document alone."""
+    item = document["data"]["items"][:-1]
+    if "examples" not in document:
+        yield f"This document does not hold the figures of each {item}; faithcheck align --parquet writes them."
+    if (parquet := document.get("parquet")) is not None:
+        yield f"The map, the curves and the figures of every {item} are in {parquet['folder']}, as Parquet files."
 
 
 def singular(features: str) -> str:

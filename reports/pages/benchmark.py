@@ -31,6 +31,12 @@ def to_terminal(document: Json, width: int = 80, color: bool = False) -> str:
     return rendering.to_terminal(_parts, document, width, color)
 
 
+def exported(document: Json) -> tuple[list[Json], list[Json]]:
+    """The tables and the figures of the page."""
+    view = _view(document)
+    return [*view["tables"], view["every"]], view["figures"]
+
+
 def _view(document: Json) -> Json:
     return {
         "document": document,

@@ -1,4 +1,7 @@
-"""The colours: of a verdict, by the group of its status, on a terminal and on a page; and of relevance in a map."""
+"""The colours: of a page, of a verdict by the group of its status, on a terminal too, and of relevance in a map.
+
+Every text on a page has a contrast of at least `CONTRAST` with what it stands on; a unit test computes it.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,45 @@ from dataclasses import dataclass
 
 from faithcheck.axioms.engine.statuses import Group
 
+CONTRAST = 4.5
+"""The least contrast of text that WCAG 2 AA asks for."""
+
 
 @dataclass(frozen=True)
-class PageColours:
-    """The colours of a group on an HTML page, as CSS writes them: on a light page and on a dark one.
-
-    Attributes:
-        light: the text on a light page.
-        dark: the text on a dark page.
-        light_cell: the background of a table's cell on a light page.
-        dark_cell: the background of a table's cell on a dark page.
-    """
+class Colour:
+    """A colour as CSS writes it, on a light page and on a dark one."""
 
     light: str
     dark: str
-    light_cell: str = "transparent"
-    dark_cell: str = "transparent"
+
+
+SURFACES = {
+    "page": Colour("#f8f9fa", "#121519"),
+    "card": Colour("#ffffff", "#1a1e23"),
+    "stripe": Colour("#f0f2f4", "#22272e"),
+}
+"""What text stands on: the page, cards and tables, headings of tables and code."""
+TEXTS = {
+    "ink": Colour("#1b1f24", "#e6e9ed"),
+    "soft": Colour("#57606a", "#a3adb8"),
+    "link": Colour("#0b57a4", "#86b6f6"),
+}
+"""The colours of text: plain, of less weight, and of links. The ring around what has the focus is a link's, too."""
+LINES = {"line": Colour("#dde1e6", "#323941")}
+"""Borders, which hold no text."""
+
+
+@dataclass(frozen=True)
+class PageColours:
+    """The colours of a group on an HTML page.
+
+    Attributes:
+        text: of its symbol and its name, on any of the `SURFACES`, and in a cell.
+        cell: the background of a table's cell; a line of a tile and of a card has the colour of the text.
+    """
+
+    text: Colour
+    cell: Colour
 
 
 TERMINAL: dict[Group, str] = {
@@ -34,15 +60,28 @@ TERMINAL: dict[Group, str] = {
 }
 """The style of each group for Rich."""
 
+_PLAIN_CELL = SURFACES["card"]
+_RED = PageColours(Colour("#b3202a", "#ff9a94"), Colour("#fde8e8", "#471a1d"))
+
 PAGE: dict[Group, PageColours] = {
-    Group.PASS: PageColours("#1a7f4b", "#62c894"),
-    Group.PREDICTED: PageColours("#2456b8", "#8ab4f8", "#e8effc", "#1a2942"),
-    Group.RECORDED: PageColours("currentColor", "currentColor"),
-    Group.RED: PageColours("#c0272d", "#ff8a84", "#fdeaea", "#43191b"),
-    Group.SKIP: PageColours("#8b929a", "#7b848d"),
-    Group.UNMEASURED: PageColours("#c0272d", "#ff8a84", "#fdeaea", "#43191b"),
+    Group.PASS: PageColours(Colour("#126b3d", "#6ccf9d"), Colour("#eaf6ef", "#142a20")),
+    Group.PREDICTED: PageColours(Colour("#2150ac", "#93baf9"), Colour("#e6eefc", "#1a2a45")),
+    Group.RECORDED: PageColours(TEXTS["ink"], _PLAIN_CELL),
+    Group.RED: _RED,
+    Group.SKIP: PageColours(TEXTS["soft"], _PLAIN_CELL),
+    Group.UNMEASURED: _RED,
 }
 """The colours of each group on an HTML page."""
 
 POSITIVE_RELEVANCE, NEGATIVE_RELEVANCE = (200, 30, 45), (30, 90, 200)
 """Red, green and blue, 0 to 255, of the largest relevance for and against the output; smaller ones are paler."""
+UNSIGNED_RELEVANCE = (105, 45, 170)
+"""The same in a map that has no negative value."""
+
+
+def variables(dark: bool) -> list[tuple[str, str]]:
+    """The colours as names and values of CSS variables, for a dark or for a light page."""
+    named = {**SURFACES, **TEXTS, **LINES}
+    for group, colours in PAGE.items():
+        named |= {group.label: colours.text, f"{group.label}-cell": colours.cell}
+    return [(name, colour.dark if dark else colour.light) for name, colour in named.items()]

@@ -1,8 +1,8 @@
 """The columns of the report's tables. The terminal, the Markdown page and the HTML page show the same columns.
 
-A new column is one more `Column` in `SUMMARY`, `CORRELATIONS`, `SLOWEST`, `SYMBOLIC_GAPS` or `EXPECTATIONS`. It reads
-the results document, most often one of its records; a figure that records do not hold yet goes into
-``Measurement.detail``, in the axiom that measures it.
+A new column is one more `Column` in `SUMMARY`, `CORRELATIONS`, `SLOWEST`, `SYMBOLIC_GAPS`, `EXPECTATIONS` or
+`MEASURED`. It reads the results document, most often one of its records; a figure that records do not hold yet goes
+into ``Measurement.detail``, in the axiom that measures it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from faithcheck.axioms.engine.statuses import Group
 from faithcheck.reports.pages import wording
+from faithcheck.reports.reproduce import command
 from faithcheck.reports.results import Json, group_of
 
 Records = Sequence[Json]
@@ -105,7 +106,7 @@ def summary(records: Records) -> Json:
         return record["axiom"], record["explainer"] or ""
 
     rows = [list(group) for _, group in groupby(sorted(records, key=key), key)]
-    return table("Summary", "   ".join(f"{group.symbol} {group.label}" for group in Group), SUMMARY, rows)
+    return table("Summary", ", ".join(f"{group.symbol} {group.label}" for group in Group), SUMMARY, rows)
 
 
 # --- correlations: a row for each measured explainer and subject, from its record ------------------------------------
@@ -191,18 +192,63 @@ EXPECTATIONS = (
     Column("expected", lambda row: str(row["expected"])),
     Column("why", lambda row: str(row["why"])),
     Column("source", lambda row: str(row["cite"])),
-    Column("subjects", lambda row: ", ".join(row["subjects"])),
 )
+_EXPECTATION = ("axiom", "explainer", "expected", "why", "cite")
+
+
+def expectation_of(record: Json) -> tuple[str, ...]:
+    """What records of one expectation share."""
+    return tuple(record[name] or "" for name in _EXPECTATION)
 
 
 def expectations(records: Records) -> Json:
     """Each expectation once, with its reason, its source and the subjects that it covers."""
     subjects_of: dict[tuple[str, ...], list[str]] = {}
-    names = ("axiom", "explainer", "expected", "why", "cite")
     for record in records:
-        subjects_of.setdefault(tuple(record[name] or "" for name in names), []).append(record["subject"])
+        subjects_of.setdefault(expectation_of(record), []).append(record["subject"])
     rows = [
-        {**dict(zip(names, key, strict=True)), "subjects": sorted(subjects, key=natural)}
+        {**dict(zip(_EXPECTATION, key, strict=True)), "subjects": sorted(subjects, key=natural)}
         for key, subjects in sorted(subjects_of.items())
     ]
-    return table("What was expected, and why", "", EXPECTATIONS, rows)
+    subjects = Column("subjects", lambda row: ", ".join(row["subjects"]))
+    return table("What was expected, and why", "", (*EXPECTATIONS, subjects), rows)
+
+
+# --- what was measured: a row for each record of an expectation ------------------------------------------------------
+
+
+def _number(key: str) -> Callable[[Json], str]:
+    return lambda record: "" if record.get(key) is None else wording.number(record[key], 6)
+
+
+def _detail(key: str) -> Callable[[Json], str]:
+    return lambda record: "" if record["detail"].get(key) is None else wording.number(record["detail"][key], 6)
+
+
+def _worst_example(record: Json) -> str:
+    evidence = record.get("evidence")
+    return f"{evidence['example'] + 1} of {evidence['examples']}" if evidence else ""
+
+
+MEASURED = (
+    Column("verdict", lambda record: f"{wording.symbol(record['status'])} {record['status']}"),
+    Column("finding", lambda record: wording.finding(record) if group_of(record["status"]) is Group.RED else ""),
+    Column("gap", _number("gap")),
+    Column("tolerance", _number("tol")),
+    Column("predicted", _number("predicted")),
+    Column("prediction error", _number("prediction_error")),
+    Column("floor", _number("floor")),
+    Column("ceiling", _number("ceiling")),
+    Column("worst example", _worst_example),
+)
+
+
+def measured(results: Json, records: Records) -> list[Column]:
+    """The columns of what was measured: `MEASURED`, the records' details, and how to measure a record again."""
+    details = dict.fromkeys(key for record in records for key in record["detail"])
+    return [
+        *MEASURED,
+        *(Column(key, _detail(key)) for key in details),
+        Column("traceback", lambda record: record["traceback"] or ""),
+        Column("reproduce", lambda record: command(results, record)),
+    ]

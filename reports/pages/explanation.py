@@ -1,120 +1,238 @@
-"""One explainer's map of one text as an HTML page and as coloured text for a terminal: pure functions of its values."""
+"""The explanation document as pages and as coloured text for a terminal: pure functions of the document."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from rich import box
 from rich.color import Color
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from faithcheck.reports.pages import wording
-from faithcheck.reports.pages.colours import NEGATIVE_RELEVANCE, POSITIVE_RELEVANCE
-from faithcheck.reports.pages.rendering import to_page
-from faithcheck.reports.pages.visible import visible
-from faithcheck.reports.results import Json
+from faithcheck.reports.joined_words import relevance_of, words
+from faithcheck.reports.pages import alignment_wording, columns, relevance, rendering, wording
+from faithcheck.reports.results import Json, ResultsError
+from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
+SCHEMA_VERSION = 1
+_SHAPE: Shape = {
+    **dict.fromkeys(("faithcheck", "model", "architecture", "device", "text", "explained"), str),
+    "decoder": bool,
+    "outputs": int,
+    "change": NUMBER,
+    "notes": [str],
+    "features": [{"text": str, "glued": bool, "special": bool}],
+    "maps": [
+        {
+            **dict.fromkeys(("explainer", "how", "origin", "left_behind"), str),
+            "values": [(int, float)],
+            "sum": (int, float),
+            "r": NUMBER,
+            "notes": [str],
+        }
+    ],
+    "classes": [{"number": int, "name": str, "logit": NUMBER, "probability": NUMBER, "explained": bool}],
+}
 ROWS = 40  # of the table on a terminal; the page has all rows
+COLOURS = (
+    "Each map is coloured by its own largest value that is not special: red for the explained output, blue against it; "
+    "violet in a map without a negative value. A special token may exceed it."
+)
 
 
-def facts(view: Json) -> list[tuple[str, str]]:
-    """How the map was measured, and its sum: labels and text."""
-    gap = view["sum"] - view["change"]
-    origin = f", {view['origin']}" if view["origin"] else ""
-    what = "next token" if view["decoder"] else "class"
+def check(document: Json, path: Path) -> Json:
+    """Return the document if this version can read it.
+
+    Raises:
+        ResultsError: the schema version is another one, or something is missing, of another type or of another length.
+    """
+    if document["schema_version"] != SCHEMA_VERSION:
+        raise ResultsError(
+            f"{path}: explanation schema version {document['schema_version']!r}, this faithcheck reads "
+            f"{SCHEMA_VERSION}: run faithcheck explain again"
+        )
+    if (damage := mismatch(document, _SHAPE) or _in_lengths(document)) is not None:
+        raise ResultsError(f"{path}: damaged explanation document: {damage}")
+    return document
+
+
+def _in_lengths(document: Json) -> str | None:
+    """What is wrong in the numbers of things, which a shape cannot say."""
+    for i, row in enumerate(document["maps"]):
+        if len(row["values"]) != len(document["features"]):
+            return f"maps[{i}].values has {len(row['values'])} numbers for {len(document['features'])} features"
+    explained = sum(row["explained"] for row in document["classes"])
+    return None if explained == 1 else f"classes has {explained} explained outputs, not 1"
+
+
+def headline(document: Json) -> str:
+    """The explained output with its probability, and the explainers."""
+    (explained,) = (row for row in document["classes"] if row["explained"])
+    share = "" if explained["probability"] is None else f" ({_percent(explained['probability'])})"
+    return f"{document['explained']}{share}: {', '.join(row['explainer'] for row in document['maps'])}"
+
+
+def facts(document: Json) -> list[tuple[str, str]]:
+    """How the maps were measured, and their sums: labels and text."""
+    what = "next token" if document["decoder"] else "class"
+    change = document["change"]
     return [
-        ("model", f"{view['model']}: {view['architecture']}"),
-        ("explainer", f"{view['explainer']}{origin}: {view['how']}"),
-        ("explained", f"the logit of the {what} {view['explained']}; relevance is read at the word embeddings"),
-        ("sum of the map", f"{wording.number(view['sum'], 4)}, special tokens included"),
-        ("f(x) − f(baseline)", f"{wording.number(view['change'], 4)}, the baseline being word embeddings of 0"),
-        ("difference", wording.number(gap, 4)),
-        ("colours", colours(view)),
+        ("model", f"{document['model']}: {document['architecture']}, on {document['device']}"),
+        *((row["explainer"], _described(row)) for row in document["maps"]),
+        ("explained", f"the logit of the {what} {document['explained']}; relevance is read at the word embeddings"),
+        ("f(x) − f(baseline)", f"{wording.number(change, 4)}, the baseline being word embeddings of 0"),
+        *((f"sum of {row['explainer']}", _sum(row["sum"], change)) for row in document["maps"]),
+        ("r", "Pearson's correlation of the tokens' values with those of LOO, special tokens left out"),
+        ("words", "the sum of the relevance of their tokens" if _is_joined(document) else "a token each"),
+        ("colours", COLOURS),
     ]
 
 
-def colours(view: Json) -> str:
-    """The meaning of the colours."""
-    if not view["largest"]:
-        return "none: every token that is not special has relevance 0"
-    return (
-        f"red for, blue against; full at ±{wording.number(view['largest'], 3)}, the largest of the tokens that are not "
-        "special; a special token may exceed it"
-    )
+def _described(row: Json) -> str:
+    return f"{row['origin']}: {row['how']}" if row["origin"] else str(row["how"])
 
 
-def to_html(view: Json) -> str:
-    """The map as one self-contained HTML page: no scripts, no network."""
-    return to_page(
-        "explanation.html.j2",
-        {"view": view, "facts": facts(view), "positive": POSITIVE_RELEVANCE, "negative": NEGATIVE_RELEVANCE},
-    )
+def _sum(total: float, change: float) -> str:
+    return f"{wording.number(total, 4)}, special tokens included; less the change: {wording.number(total - change, 4)}"
 
 
-def print_to(console: Console, view: Json) -> None:
-    """Print the map: the tokens in colour, the classes, the numbers and the settings."""
-    for part in _parts(visible(view)):
-        console.print(part)
+def rows(document: Json) -> list[Json]:
+    """Each map as its explainer's ``label``, its ``r`` and its coloured ``words``."""
+    found = words(document["features"])
+    return [
+        {
+            "label": row["explainer"],
+            "r": alignment_wording.number(row["r"]),
+            "signed": relevance.is_signed(values),
+            "words": relevance.coloured(found, values),
+        }
+        for row in document["maps"]
+        for values in [relevance_of(found, row["values"])]
+    ]
 
 
-def _parts(view: Json) -> Iterator[RenderableType]:
-    yield coloured(view["tokens"])
-    for note in view["notes"]:
-        yield Text(f"\n{note}", style="yellow")
-    yield _classes_table(view["classes"])
-    yield from _tokens_table(view["tokens"])
+def tables(document: Json) -> list[Json]:
+    """The outputs, the relevance of each word, and that of each token where words have several."""
+    found = words(document["features"])
+    alone = [{**feature, "features": [i]} for i, feature in enumerate(document["features"])]
+    further = [_relevance_table(document, "token", alone)] if _is_joined(document) else []
+    return [_outputs(document), _relevance_table(document, "word", found), *further]
+
+
+def notes(document: Json) -> list[str]:
+    """The sentences on the text, and those on each explainer."""
+    return [*document["notes"], *(note for row in document["maps"] for note in row["notes"])]
+
+
+def to_markdown(document: Json) -> str:
+    """The numbers of the maps as Markdown, which has no colours."""
+    return rendering.to_page("explanation.md.j2", _view(document))
+
+
+def to_html(document: Json) -> str:
+    """The maps as one self-contained HTML page."""
+    return rendering.to_page("explanation.html.j2", _view(document))
+
+
+def exported(document: Json) -> tuple[list[Json], list[Json]]:
+    """The tables of the page; it has no figures."""
+    return tables(document), []
+
+
+def _view(document: Json) -> Json:
+    outputs, *numbers = tables(document)
+    return {
+        "document": document,
+        "headline": headline(document),
+        "notes": notes(document),
+        "rows": rows(document),
+        "outputs": outputs,
+        "numbers": numbers,
+        "facts": facts(document),
+    }
+
+
+def to_terminal(document: Json, width: int = 80, color: bool = False) -> str:
+    """The maps: the words in colour, the outputs, the numbers and the settings."""
+    return rendering.to_terminal(_parts, document, width, color, "auto")
+
+
+def _parts(document: Json) -> Iterator[RenderableType]:
+    for row in rows(document):
+        yield Text.assemble((row["label"], "bold"), f"  r {row['r']}" if row["label"] != "loo" else "")
+        yield coloured(row["words"], row["signed"])
+        yield Text()
+    for note in notes(document):
+        yield Text(f"{note}\n", style="yellow")
+    outputs, by_word, *_ = tables(document)
+    yield rendering.terminal_table(outputs)
+    if outputs["note"]:
+        yield Text(f"{outputs['note']}\n", style="dim")
+    yield rendering.terminal_table({**by_word, "rows": _largest(document, by_word["rows"])})
+    if len(by_word["rows"]) > ROWS:
+        yield Text(f"the {ROWS} largest of {len(by_word['rows'])} words; --html has all\n", style="dim")
     grid = Table.grid(padding=(0, 2))
-    for label, text in facts(view):
+    for label, text in facts(document):
         grid.add_row(Text(label, style="dim"), Text(text))
     yield grid
 
 
-def coloured(tokens: Sequence[Json]) -> Text:
-    """The text, each token on its colour; special tokens are underlined."""
+def coloured(found: Sequence[Json], signed: bool) -> Text:
+    """The text, each word on its colour; special tokens are underlined, the strongest words bold."""
     line = Text()
-    for token in tokens:
-        if line and not token["glued"]:
+    for word in found:
+        if line and not word["glued"]:
             line.append(" ")
-        line.append(token["text"], _style(token))
+        line.append(word["text"], _style(word, signed))
     return line
 
 
-def _style(token: Json) -> Style:
-    red, green, blue = (
-        round(255 + abs(token["strength"]) * (full - 255))
-        for full in (POSITIVE_RELEVANCE if token["strength"] > 0 else NEGATIVE_RELEVANCE)
-    )
-    # Black or white ink, whichever contrasts more (relative luminance, roughly).
-    ink = 0 if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else 255
-    if not token["strength"]:
-        return Style(underline=token["special"])
-    back, front = Color.from_rgb(red, green, blue), Color.from_rgb(ink, ink, ink)
-    return Style(color=front, bgcolor=back, underline=token["special"])
+def _style(word: Json, signed: bool) -> Style:
+    colours = relevance.on_terminal(word["strength"], signed)
+    if colours is None:
+        return Style(underline=word["special"])
+    back, ink = (Color.from_rgb(*colour) for colour in colours)
+    return Style(color=ink, bgcolor=back, bold=word["bold"], underline=word["special"])
 
 
-def _classes_table(classes: Sequence[Json]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("", "output", "logit"):
-        table.add_column(column, justify="right" if column == "logit" else "left")
-    for row in classes:
-        cells = ("→" if row["explained"] else "", f"{row['number']} {row['name']}", wording.number(row["logit"], 4))
-        table.add_row(*map(Text, cells), style="bold" if row["explained"] else "")
-    return table
+def _outputs(document: Json) -> Json:
+    listed, of = len(document["classes"]), document["outputs"]
+    note = f"The {listed} most likely of {of} outputs, or those and the explained one." if of > listed else ""
+    cells = [
+        [
+            f"{row['number']} {row['name']}{' ← explained' if row['explained'] else ''}",
+            wording.number(row["logit"], 4),
+            "–" if row["probability"] is None else _percent(row["probability"]),
+        ]
+        for row in document["classes"]
+    ]
+    return columns.plain_table("What the model says", note, ["output", "logit", "probability"], cells)
 
 
-def _tokens_table(tokens: Sequence[Json]) -> Iterator[RenderableType]:
-    order = sorted(range(len(tokens)), key=lambda i: -abs(tokens[i]["value"]))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column, right in (("#", True), ("token", False), ("relevance", True), ("", False)):
-        table.add_column(column, justify="right" if right else "left")
-    for i in sorted(order[:ROWS]):
-        token = tokens[i]
-        value = wording.number(token["value"], 3)
-        cells = (Text(str(i)), Text(token["text"], _style(token)), Text(value))
-        table.add_row(*cells, Text("special" if token["special"] else "", style="dim"))
-    yield table
-    if len(tokens) > ROWS:
-        yield Text(f"the {ROWS} largest of {len(tokens)} tokens; --html has all\n", style="dim")
+def _relevance_table(document: Json, unit: str, found: Sequence[Json]) -> Json:
+    values = [relevance_of(found, row["values"]) for row in document["maps"]]
+    cells = [
+        [str(i), word["text"], *(of[i] for of in values), "special" if word["special"] else ""]
+        for i, word in enumerate(found)
+    ]
+    titles = ["#", unit, *(row["explainer"] for row in document["maps"]), "kind"]
+    return columns.plain_table(f"The relevance of each {unit}", "", titles, cells)
+
+
+def _largest(document: Json, cells: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """The rows of the words whose relevance is largest in a map, as a share of the largest there."""
+    found = words(document["features"])
+    special = [word["special"] for word in found]
+    shares = [relevance.strengths(relevance_of(found, row["values"]), special)[0] for row in document["maps"]]
+    order = sorted(range(len(found)), key=lambda i: -max(abs(of[i]) for of in shares))
+    return [cells[i] for i in sorted(order[:ROWS])]
+
+
+def _is_joined(document: Json) -> bool:
+    return len(words(document["features"])) < len(document["features"])
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

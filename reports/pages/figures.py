@@ -1,8 +1,11 @@
-"""Figures of the report: plain data, drawn as SVG or written as tables.
+"""Figures of the report: plain data, drawn as SVG or PDF, or written as tables.
 
 A figure is ``{"title", "note", "panels"}``. A panel is ``{"title", "x", "y", "lines"}``, where x and y are the labels
 of its axes; ``"log"`` names its logarithmic axes: ``"x"``, ``"y"`` or ``"xy"``. A line is ``{"label", "x", "y"}`` with
 as many numbers x as y; ``"dashed": True`` is optional. A y that is undefined (None, NaN) or infinite leaves a gap.
+
+A forest plot is a panel with ``"estimates"`` in place of ``"lines"``, drawn one below the other: an estimate is
+``{"label", "value", "low", "high"}``, where low and high, the ends of its interval, may be None.
 """
 
 from __future__ import annotations
@@ -11,19 +14,23 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from faithcheck.reports.results import Json
 
 _KEYS = {
     "figure": ({"title", "note", "panels"}, set[str]()),
-    "panel": ({"title", "x", "y", "lines"}, {"log"}),
+    "panel": ({"title", "x", "y"}, {"lines", "estimates", "log"}),
     "line": ({"label", "x", "y"}, {"dashed"}),
+    "estimate": ({"label", "value", "low", "high"}, set[str]()),
 }
 # Those of Okabe & Ito's colours, made for colour-blind readers too, that are visible on white and on black.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKED = 10  # points of a line, about: more markers would hide each other
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LONGEST = 64
+"""The most characters of a text in a figure: a label of an axis is as long as the axis."""
 # A placeholder: `to_svg` replaces it by ``currentColor``, the colour of the text around the figure.
 _INK = "#010203"
 _STYLE: dict[Any, Any] = {
@@ -48,8 +55,9 @@ def check(figure: Json) -> None:
     """Refuse a malformed figure.
 
     Raises:
-        ValueError: a key is missing or unknown, a figure has no panel, a panel has no line, the x of a line do not
-            increase or are not as many as its y, or a value on a logarithmic axis is ≤ 0. The message names the place.
+        ValueError: a key is missing or unknown, a figure has no panel, a panel has neither lines nor estimates, or
+            both, the x of a line do not increase or are not as many as its y, or a value on a logarithmic axis is ≤ 0.
+            The message names the place.
     """
     _check_keys("figure", figure, repr(figure.get("title")))
     if not figure["panels"]:
@@ -57,12 +65,14 @@ def check(figure: Json) -> None:
     for panel in figure["panels"]:
         where = f"{figure['title']!r}, panel {panel.get('title')!r}"
         _check_keys("panel", panel, where)
-        if not panel["lines"]:
-            raise ValueError(f"figure {where} has no line")
+        if bool(panel.get("lines")) == bool(panel.get("estimates")):
+            raise ValueError(f"figure {where} has {'both lines and estimates' if panel.get('lines') else 'no line'}")
         if panel.get("log", "") not in ("", "x", "y", "xy"):
             raise ValueError(f"figure {where}: log names the axes x, y or xy, got {panel['log']!r}")
-        for line in panel["lines"]:
+        for line in panel.get("lines", ()):
             _check_line(line, panel.get("log", ""), f"{where}, line {line.get('label')!r}")
+        for estimate in panel.get("estimates", ()):
+            _check_keys("estimate", estimate, f"{where}, estimate {estimate.get('label')!r}")
 
 
 def to_svg(figure: Json) -> str:
@@ -74,6 +84,24 @@ def to_svg(figure: Json) -> str:
     Raises:
         ValueError: see `check`.
     """
+    svg = _drawn(figure, "svg", {"svg.fonttype": "none"}).decode()
+    # The ids of the groups would clash with those of another figure on the page.
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg[svg.index("<svg") :])
+    return svg.replace(_INK, "currentColor")
+
+
+def to_file(figure: Json, kind: str) -> bytes:
+    """The figure as a file ``svg`` or ``pdf`` that holds its fonts; equal figures give equal bytes.
+
+    Raises:
+        ValueError: see `check`.
+    """
+    black = {key: "#000000" for key, value in _STYLE.items() if value == _INK}
+    return _drawn(figure, kind, {"svg.fonttype": "path", "pdf.fonttype": 42, **black})
+
+
+def _drawn(figure: Json, kind: str, style: dict[Any, Any]) -> bytes:
+    """The figure as matplotlib writes it, without a date."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -81,40 +109,49 @@ def to_svg(figure: Json) -> str:
     panels = figure["panels"]
     columns = min(len(panels), 3)
     rows = math.ceil(len(panels) / columns)
-    labels = dict.fromkeys(line["label"] for panel in panels for line in panel["lines"])
+    labels = dict.fromkeys(line["label"] for panel in panels for line in panel.get("lines", ()))
     appearances = zip(labels, itertools.cycle(_COLOURS), itertools.cycle(_MARKERS), strict=False)
     styles = {label: {"color": colour, "marker": marker} for label, colour, marker in appearances}
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # ignore the user's own style
-        matplotlib.rcParams.update({**_STYLE, "svg.hashsalt": figure["title"]})
+        matplotlib.rcParams.update({**_STYLE, **style, "svg.hashsalt": figure["title"]})
         width = max(4 * columns, 6.4)
-        legend_columns = _legend_columns(labels, width)
+        legend_columns = _legend_columns(labels, width) if labels else 1
         legend_rows = math.ceil(len(labels) / legend_columns)
-        canvas = Figure(figsize=(width, 3.3 * rows + 0.25 + 0.25 * legend_rows), layout="constrained")
+        height = max(3.3, *(0.8 + 0.3 * len(panel.get("estimates", ())) for panel in panels))
+        canvas = Figure(figsize=(width, height * rows + 0.25 + 0.25 * legend_rows), layout="constrained")
         handles: dict[str, Any] = {}
         for i, panel in enumerate(panels):
             for label, artist in _draw(panel, canvas.add_subplot(rows, columns, i + 1), styles):
                 handles.setdefault(label, artist)
-        entries = [_text(label) for label in handles]
-        canvas.legend(list(handles.values()), entries, loc="outside lower center", ncols=legend_columns)
-        buffer = io.StringIO()
+        if handles:
+            entries = [_text(label) for label in handles]
+            canvas.legend(list(handles.values()), entries, loc="outside lower center", ncols=legend_columns)
+        buffer = io.BytesIO()
         # No date and no addresses, which would change from run to run.
-        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        canvas.savefig(buffer, format="svg", transparent=True, metadata=metadata)
-    svg = buffer.getvalue()
-    # The ids of the groups would clash with those of another figure on the page.
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg[svg.index("<svg") :])
-    return svg.replace(_INK, "currentColor")
+        names = {"svg": ("Date", "Creator", "Format", "Type"), "pdf": ("CreationDate", "Creator", "Producer")}[kind]
+        canvas.savefig(buffer, format=kind, transparent=True, metadata=dict.fromkeys(names))
+    return buffer.getvalue()
 
 
 def to_tables(figure: Json) -> Iterator[Json]:
-    """The numbers of each panel as a table {"title", "columns", "rows"}: a row is an x, a column a line."""
+    """The numbers of each panel as a table {"title", "columns", "rows"}: a row is an x, a column a label.
+
+    Of estimates, a row is an estimate.
+    """
     for panel in figure["panels"]:
-        lines = [dict(zip(line["x"], line["y"], strict=True)) for line in panel["lines"]]
+        if estimates := panel.get("estimates"):
+            keys = ("label", "value", "low", "high")
+            cells = [[estimate[key] for key in keys] for estimate in estimates]
+            yield {"title": panel["title"], "columns": [panel["y"], panel["x"], "low", "high"], "rows": cells}
+            continue
+        lines: dict[str, dict[float, object]] = {}
+        for line in panel["lines"]:
+            lines.setdefault(_named(line), {}).update(zip(line["x"], line["y"], strict=True))
         yield {
             "title": ": ".join(filter(None, (panel["title"], panel["y"]))),
-            "columns": [panel["x"], *(_named(line) for line in panel["lines"])],
-            "rows": [[x, *(line.get(x) for line in lines)] for x in sorted({x for line in lines for x in line})],
+            "columns": [panel["x"], *lines],
+            "rows": [[x, *(line.get(x) for line in lines.values())] for x in sorted(set().union(*lines.values()))],
         }
 
 
@@ -122,15 +159,36 @@ def _draw(panel: Json, axes: Any, styles: dict[str, Json]) -> Iterator[tuple[str
     """Draw the panel, and yield the label and the artist of each line."""
     axes.set(title=_text(panel["title"]), xlabel=_text(panel["x"]), ylabel=_text(panel["y"]))
     axes.set(**{f"{axis}scale": "log" for axis in panel.get("log", "")})
-    for line in panel["lines"]:
-        dashes = "--" if line.get("dashed") else "-"
-        (artist,) = axes.plot(line["x"], [_number(y) for y in line["y"]], dashes, **styles[line["label"]])
+    _draw_estimates(panel.get("estimates", ()), axes)
+    for line in panel.get("lines", ()):
+        dashes, every = "--" if line.get("dashed") else "-", max(1, len(line["x"]) // _MARKED)
+        values = [_number(y) for y in line["y"]]
+        (artist,) = axes.plot(line["x"], values, dashes, markevery=every, **styles[line["label"]])
         yield line["label"], artist
+    for name in "xy":
+        if name not in panel.get("log", "") and _is_counted(panel, name):
+            getattr(axes, f"{name}axis").get_major_locator().set_params(integer=True, min_n_ticks=1)
+
+
+def _is_counted(panel: Json, name: str) -> bool:
+    """Whether an axis shows whole numbers, of runs or checks: it has no tick at 1.5."""
+    values = [_number(value) for line in panel.get("lines", ()) for value in line[name] if value is not None]
+    return bool(values) and all(value.is_integer() for value in values)
+
+
+def _draw_estimates(estimates: Sequence[Json], axes: Any) -> None:
+    """Draw the forest plot, the first estimate on top."""
+    for place, estimate in enumerate(estimates):
+        axes.plot([_number(estimate[end]) for end in ("low", "high")], [place, place], "-", color=_COLOURS[0])
+        axes.plot([_number(estimate["value"])], [place], "o", color=_COLOURS[0], markerfacecolor=_COLOURS[0])
+    if estimates:
+        axes.set_yticks(range(len(estimates)), [_text(estimate["label"]) for estimate in estimates])
+        axes.set_ylim(len(estimates) - 0.5, -0.5)
 
 
 def _legend_columns(labels: Collection[str], width: float) -> int:
     """How many columns of these labels fit a width in inches, at 14 characters an inch: at most seven."""
-    characters = max(map(len, labels)) + 9.5  # the line's marker, and the space between columns
+    characters = max(len(_text(label)) for label in labels) + 9.5  # the line's marker, and the space between columns
     return max(1, min(len(labels), 7, int(14 * width / characters)))
 
 
@@ -163,5 +221,9 @@ def _number(value: object) -> float:
 
 
 def _text(text: str) -> str:
-    """Text with escaped dollar signs, between which matplotlib would read a formula."""
-    return text.replace("$", r"\$")
+    """Text on one line with escaped dollar signs, between which matplotlib would read a formula.
+
+    A text that leaves no room for the figure ends in an ellipsis; the figure's table has it in full.
+    """
+    line = " ".join(text.split())
+    return (line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…").replace("$", r"\$")

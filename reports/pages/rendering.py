@@ -6,10 +6,10 @@ import io
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -17,19 +17,26 @@ from rich.text import Text
 
 from faithcheck.axioms.engine.statuses import Group
 from faithcheck.reports.pages import colours, columns, figures
+from faithcheck.reports.pages.anchors import anchor
 from faithcheck.reports.pages.visible import visible
 from faithcheck.reports.pages.wording import number
 from faithcheck.reports.results import Json
 
 
 def to_page(template: str, view: Json) -> str:
-    """Fill in a template. Its name ends in ``.html.j2`` or ``.md.j2``: every expression is escaped for that."""
-    html = template.endswith(".html.j2")
+    """Fill in a template. Its name ends in ``.html.j2``, ``.svg.j2`` or ``.md.j2``: all text is escaped for that."""
+    html = not template.endswith(".md.j2")
     text = _environment(html).get_template(template).render(visible(view))
     return text if html else re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def to_terminal(parts: Callable[[Any], Iterable[RenderableType]], content: Any, width: int, color: bool) -> str:
+def to_terminal(
+    parts: Callable[[Any], Iterable[RenderableType]],
+    content: Any,
+    width: int,
+    color: bool,
+    colors: Literal["standard", "auto"] = "standard",
+) -> str:
     """Print the parts of the content with Rich, one below the other, and return the text.
 
     Args:
@@ -37,13 +44,14 @@ def to_terminal(parts: Callable[[Any], Iterable[RenderableType]], content: Any, 
         content: a document, a comparison or rows, as JSON's types.
         width: of the terminal, in columns.
         color: whether to use its colours.
+        colors: the 16 standard ones, or as many as the terminal says that it has.
     """
     file = io.StringIO()
     console = Console(
         file=file,
         width=width,
         force_terminal=color,
-        color_system="standard" if color else None,
+        color_system=colors if color else None,
         highlight=False,
         emoji=False,
         markup=False,
@@ -71,6 +79,7 @@ def markdown(value: object) -> Markup:
         return value
     text = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\|*_`\[\]~$#])", r"\\\1", text)
+    text = re.sub(r"(?i):(?=//)|(?<=www)\.", lambda found: f"&#{ord(found[0])};", text)  # GitHub links bare addresses
     # A line that starts so would be a list, a heading or a rule.
     return Markup(re.sub(r"^(\d*)([-+=.)])(?=\s|$|[-=])", r"\1\\\2", text))
 
@@ -79,6 +88,17 @@ def fenced(text: str) -> Markup:
     """Text as a block of code in Markdown, in a fence that is longer than any run of backticks in the text."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return Markup(f"{fence}text\n{text.rstrip()}\n{fence}")
+
+
+def breakable(name: str) -> Markup:
+    """A name that may be broken after a dot, a slash or an underline, and so not between any two letters."""
+    return Markup(re.sub(r"(?<=[\w.])([._/])(?=\w)", r"\1<wbr>", str(escape(name))))
+
+
+def sections(page: str) -> list[tuple[Markup, Markup]]:
+    """The id and the heading of each section of a page that has both, in their order."""
+    found = re.findall(r'<section id="([^"]*)"[^>]*>\s*<h2>(.*?)\s*(?:<small|</h2>)', page, flags=re.DOTALL)
+    return [(Markup(name), Markup(heading)) for name, heading in found]
 
 
 def _environment(html: bool) -> Environment:
@@ -94,10 +114,14 @@ def _environment(html: bool) -> Environment:
     environment.filters.update(
         number=lambda value: number(value, 4),
         fenced=fenced,
+        breakable=breakable,
         svg=lambda figure: Markup(figures.to_svg(figure)),
         numbers=lambda figure: [columns.plain_table(note="", **table) for table in figures.to_tables(figure)],
+        anchor=lambda heading: anchor(heading.replace(" ", "-")),
+        in_html=lambda text: Markup(escape(" ".join(text.split()))),
+        sections=sections,
     )
     environment.globals.update(
-        verdict_colours=[(group.label, colours.PAGE[group]) for group in Group], red_symbol=Group.RED.symbol
+        colours=colours.variables, groups=[group.label for group in Group], red_symbol=Group.RED.symbol
     )
     return environment

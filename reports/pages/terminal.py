@@ -11,9 +11,10 @@ from rich.text import Text
 
 from faithcheck.axioms.engine.statuses import Group
 from faithcheck.reports.pages import colours, columns, rendering, wording
-from faithcheck.reports.results import Json, is_red, not_run, red_records
+from faithcheck.reports.results import Json, not_run, red_records, verdict
 
 _RED = colours.TERMINAL[Group.RED]
+VERDICT = {Group.RED: _RED, Group.RECORDED: "bold yellow", Group.PASS: "bold green"}
 
 
 def render(results: Json, width: int = 80, color: bool = False) -> str:
@@ -48,8 +49,8 @@ def _parts(results: Json) -> Iterator[RenderableType]:
     if foreign := [row for row in wording.origins(results) if not row[0].startswith("built in")]:
         yield Text("\nnot built in", style="bold")
         yield _hanging((names, origin) for origin, names in foreign)
-    yield Text(f"\n{wording.headline(results)}", style=_RED if is_red(results) else "bold green")
-    yield from _footer(results)
+    yield Text(f"\n{wording.headline(results)}", style=VERDICT[verdict(results)])
+    yield from footer(results)
 
 
 def _summary(table: Json) -> Iterator[RenderableType]:
@@ -90,7 +91,8 @@ def _hanging(lines: Iterable[tuple[str, str]], cut: bool = False) -> Table:
     return grid
 
 
-def _footer(results: Json) -> Iterator[Text]:
+def footer(results: Json) -> Iterator[Text]:
+    """The counts of the tests, and the settings that a run with the same figures needs."""
     counts, settings = results["counts"], results["settings"]
     seeds = sorted({record["seed"] for record in results["records"]} | {settings["seed"]})
     yield Text(
@@ -100,3 +102,5 @@ def _footer(results: Json) -> Iterator[Text]:
         f"seed {', '.join(map(str, seeds))}; {settings['dtype']} on {settings['device']}; "
         f"data: {settings['data']}; {settings['threads']} threads"
     )
+    if "run" in results:
+        yield Text(wording.sharing(results["run"]))

@@ -12,6 +12,7 @@ from typing import Any
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode's categories of controls, format characters, surrogates, and separators of lines and paragraphs."""
+_UNUSUAL = re.compile(r"[^ -~\n\t]")
 _JOINERS = "\u200c\u200d"
 """Format characters that belong to words of Persian and Indic scripts, and to emoji."""
 
@@ -26,7 +27,7 @@ def visible(content: Any) -> Any:
             other value stays as it is.
     """
     if isinstance(content, str):
-        return re.sub(r"[^ -~\n\t]", lambda found: _shown(found[0]), content)
+        return _UNUSUAL.sub(lambda found: _shown(found[0]), content)
     if isinstance(content, dict):
         return {visible(key): visible(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

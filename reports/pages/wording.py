@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
+from faithcheck.axioms.engine.catalogue import DIGITS
+from faithcheck.axioms.engine.error_text import difference_text
 from faithcheck.axioms.engine.statuses import BY_LABEL, Group, Status
 from faithcheck.reports.pages.visible import visible
 from faithcheck.reports.results import (
     Json,
+    claims_outside,
     group_of,
+    is_red,
     not_run,
     red_records,
     skips_by_reason,
     too_many_skips,
     unmeasured_claims,
+    without_verdict,
 )
 
 SKIP_LINES = 10  # of the summary at the end of a run; the pages list all skips
@@ -70,6 +75,12 @@ def tally_of(records: list[Json]) -> dict[str, int]:
     return {status: counts[status] for status in order}
 
 
+def groups_of(records: list[Json]) -> dict[Group, int]:
+    """How many records each group has, in the order of `Group`; groups without a record are left out."""
+    counts = Counter(group_of(record["status"]) for record in records)
+    return {group: counts[group] for group in Group if group in counts}
+
+
 # --- a record --------------------------------------------------------------------------------------------------------
 
 _SUFFIXES = {
@@ -88,15 +99,21 @@ def cell(record: Json) -> str:
 
 
 def subject_of(record: Json) -> str:
-    """``attnlrp on linear_attention.assoc``; the subject alone where no explainer takes part."""
+    """``attnlrp on linear_attention.assoc``; the subject alone where no explainer takes part, and vice versa."""
+    if record["status"] == Status.NOT_MEASURED.label:
+        return str(record["explainer"])
     return f"{record['explainer']} on {record['subject']}" if record["explainer"] else str(record["subject"])
 
 
 def sentence(record: Json) -> str:
     """One sentence: what was expected, what was measured, and how they differ."""
+    return f"{record['axiom']}: {subject_of(record)}: {finding(record)}"
+
+
+def finding(record: Json) -> str:
+    """What was expected, what was measured, and how they differ: the sentence without axiom, explainer and subject."""
     explain = _EXPLANATIONS.get(record["status"])
-    text = explain(record) if explain else f"{meaning(record['status'])}, gap {number(record['gap'], 4)}"
-    return f"{record['axiom']}: {subject_of(record)}: {text}"
+    return explain(record) if explain else f"{meaning(record['status'])}, gap {number(record['gap'], 4)}"
 
 
 def _error(record: Json) -> str:
@@ -105,6 +122,10 @@ def _error(record: Json) -> str:
 
 
 def _broken_claim(record: Json) -> str:
+    if record["axiom"] == "trace" and "left behind" in record["detail"]:
+        return f"expected to leave nothing behind, but it left {record['detail']['left behind']}"
+    if "told apart by" in record["detail"]:
+        return f"not a pair: {difference_text(record['detail'])}"
     gap, ceiling = number(record["gap"], 4), record.get("ceiling")
     if ceiling is not None and ceiling > record["tol"]:
         return f"expected to hold up to a gap of {number(ceiling, 4)}, but the gap is {gap}"
@@ -136,6 +157,8 @@ _EXPLANATIONS: dict[str, Callable[[Json], str]] = {
     Status.BROKEN_CLAIM.label: _broken_claim,
     Status.VIOLATION_VANISHED.label: _violation_vanished,
     Status.INCONCLUSIVE.label: _inconclusive,
+    Status.NOT_MEASURED.label: lambda record: f"claimed and not measured: {record['detail'].get('reason', '')}",
+    Status.NOT_A_PAIR.label: lambda record: str(record["detail"].get("reason", "")),
 }
 
 
@@ -169,18 +192,60 @@ def last_line(text: str | None) -> str:
 def headline(results: Json) -> str:
     """The outcome of a run in one line."""
     groups = Counter(group_of(record["status"]) for record in results["records"])
-    red = len(red_records(results)) + len(results["failures"])
-    expected = groups[Group.PASS] + groups[Group.PREDICTED]
-    parts = [f"{expected} {'check' if expected == 1 else 'checks'} as expected", f"{red} red"]
+    parts = [] if is_red(results) else _no_verdict(results)
+    if set(results["settings"].get("claimed", {})) - set(without_verdict(results)) or not parts:
+        red = len(red_records(results)) + len(results["failures"])
+        expected = groups[Group.PASS] + groups[Group.PREDICTED]
+        parts += [f"{expected} {'check' if expected == 1 else 'checks'} as expected", f"{red} red"]
     if groups[Group.RECORDED]:
         parts.append(f"{groups[Group.RECORDED]} recorded without a claim")
     allowed = f", where --max-skips allows {results['settings']['max_skips']}" if too_many_skips(results) else ""
     parts.append(f"{results['counts']['skipped']} skipped{allowed}")
-    if not_run(results) > 0:
-        parts.append(f"{not_run(results)} not run")
-    if unmeasured := unmeasured_claims(results):
-        parts.append(f"claimed and not measured: {', '.join(unmeasured)}")
-    return ", ".join(parts)
+    on_no_pair = [record["subject"] for record in results["records"] if record["status"] == Status.NOT_A_PAIR.label]
+    if (rest := not_run(results) - len(on_no_pair)) > 0:
+        parts.append(f"{rest} not run")
+    if on_no_pair:
+        parts.append(f"{len(on_no_pair)} not judged, on what is not a pair ({', '.join(sorted(set(on_no_pair)))})")
+    sentences = [", ".join(parts)]
+    for words, axioms in (
+        ("claimed and not measured", unmeasured_claims(results)),
+        ("claimed, outside this run", claims_outside(results)),
+    ):
+        sentences += [f"{words}: {', '.join(axioms)}"] if axioms else []
+    return "; ".join(sentences)
+
+
+def catalogue(results: Json) -> str | None:
+    """The catalogue of the run, such as ``faithcheck 2026.12 (1a2b3c4d)``, and what the user added to it.
+
+    None for documents of older versions, which do not name it.
+    """
+    if (named := results.get("catalogue")) is None:
+        return None
+    pairs = len(results["settings"].get("pair_origins", {}))
+    axioms = len({record["axiom"] for record in results["records"]} - named["axioms"].keys())
+    counts = {"axiom": axioms, "pair": pairs}
+    added = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count]
+    of_user = f", and {' and '.join(added)} of the user" if added else ""
+    return f"faithcheck {named['version']} ({named['hash'][:DIGITS]}){of_user}"
+
+
+def sharing(run: Json) -> str:
+    """How the work of a run was shared between workers, from its record of the run."""
+    return (
+        f"{run['engine']}: {run['tasks']} tasks on {run['workers']} workers in {run['seconds']:.1f} s; "
+        f"{run['retried']} started again as their worker ended, {run['run_twice']} run twice, "
+        f"{run['left_out']} left out"
+    )
+
+
+def _no_verdict(results: Json) -> list[str]:
+    """What a run says first where it says nothing of an explainer; [] if it has a verdict on each."""
+    names_of: dict[str, list[str]] = {}
+    for name, reason in without_verdict(results).items():
+        names_of.setdefault(reason, []).append(name)
+    several = len(results["settings"].get("claimed", {})) > 1
+    return [f"no verdict{' on ' + ', '.join(names) if several else ''}: {reason}" for reason, names in names_of.items()]
 
 
 def origins(results: Json) -> list[tuple[str, str]]:
@@ -211,10 +276,48 @@ def not_applicable(results: Json) -> list[str]:
     return [f"{axiom} does not apply to {', '.join(names)}: {reason}" for (axiom, reason), names in names_of.items()]
 
 
+def nothing_to_check(axioms: Sequence[str], pairs: int, missing: Iterable[Json]) -> str:
+    """Why a run has no check at all.
+
+    Args:
+        axioms: the axioms that were asked for.
+        pairs: the number of pairs of the run.
+        missing: the axioms that do not apply to an explainer, with the ``reason``.
+    """
+    reasons = "".join(f"; {row['axiom']} does not apply to {row['explainer']}: {row['reason']}" for row in missing)
+    return f"nothing to check: {', '.join(axioms)} on the {pairs} pairs of this run{reasons}"
+
+
 def not_run_by_reason(results: Json) -> list[Json]:
     """The checks that did not run: a row for each reason with ``reason``, ``count`` and the ``ids`` of the records."""
     records = [record for record in results["records"] if group_of(record["status"]) is Group.UNMEASURED]
     return skips_by_reason((str(record["id"]), str(record["detail"].get("reason", ""))) for record in records)
+
+
+def unmeasured_by_explainer(results: Json) -> list[tuple[str, str]]:
+    """What was skipped, and which axioms do not apply: a line for each explainer, those with the most skips first.
+
+    Skips of tests that name no explainer are put together under ``tests``.
+    """
+    explainers = results["settings"].get("explainers", [])
+    skips: dict[str, Counter[str]] = {}
+    for skip in results["skips"]:
+        name, _, reason = skip["reason"].partition(": ")
+        name, reason = (name, reason.rsplit(": ", 1)[-1]) if name in explainers else ("tests", skip["reason"])
+        skips.setdefault(name, Counter())[reason] += int(skip["count"])
+    axioms: dict[str, dict[str, list[str]]] = {}
+    for row in results["settings"].get("not_applicable", []):
+        axioms.setdefault(row["explainer"], {}).setdefault(row["reason"], []).append(row["axiom"])
+    names = sorted({*skips, *axioms}, key=lambda name: (-sum(skips.get(name, Counter()).values()), name))
+    return [(name, "; ".join(_unmeasured(skips.get(name, Counter()), axioms.get(name, {})))) for name in names]
+
+
+def _unmeasured(skips: Counter[str], axioms: dict[str, list[str]]) -> list[str]:
+    """``12 skipped: no rule for this operation, and 3 more reasons``, ``balance does not apply: it has no ledger``."""
+    more = f", and {len(skips) - 1} more {'reason' if len(skips) == 2 else 'reasons'}" if len(skips) > 1 else ""
+    skipped = [f"{sum(skips.values())} skipped: {skips.most_common(1)[0][0]}{more}"] if skips else []
+    verbs = {reason: "does" if len(names) == 1 else "do" for reason, names in axioms.items()}
+    return skipped + [f"{', '.join(names)} {verbs[reason]} not apply: {reason}" for reason, names in axioms.items()]
 
 
 def skip_lines(results: Json) -> list[tuple[str, str]]:

@@ -1,0 +1,132 @@
+"""What is red, by cause: one cause may make a hundred records red, and a person mends causes, not records."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from faithcheck.axioms.engine.statuses import Group
+from faithcheck.reports.likely_causes import (
+    changing_explainers,
+    error_of,
+    likely_cause,
+    likely_cause_of_failure,
+    rule_of,
+)
+from faithcheck.reports.pages import wording
+from faithcheck.reports.results import Json, group_of, red_records
+
+_Families: TypeAlias = dict[tuple[str, str | None], set[str]]
+FAMILIES = 3
+"""The most families of pairs that a likely cause names."""
+_DIFFERS = re.compile(r"[-+−]?\d[\d.]*(?:e[-+]?\d+)?|\([^()]*\)|'[^']*'")
+"""Parts of a message that differ from record to record: numbers, and what stands in brackets or quotes."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause of what is red in a document.
+
+    Attributes:
+        axiom: the axiom that it turned red; of one error in checks of several axioms all of them, separated by commas;
+            empty where a test failed and left no record.
+        explainer: the explainer of all its records; empty where they have several, or none.
+        message: what the records say, with ``…`` for what differs from record to record.
+        likely: the likely cause, in a sentence.
+        records: the red records, the worst first; none if tests failed that left no record.
+        failures: those tests, as the document has them.
+    """
+
+    axiom: str
+    explainer: str
+    message: str
+    likely: str
+    records: tuple[Json, ...] = ()
+    failures: tuple[Json, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The cause in a line: ``completeness: lime: expected to hold, but the gap … is above the tolerance 1e-9``."""
+        return ": ".join(filter(None, (self.axiom or "failed test", self.explainer, self.message)))
+
+    @property
+    def count(self) -> int:
+        """How many records and tests it turned red."""
+        return len(self.records) + len(self.failures)
+
+
+def causes(document: Json) -> list[Cause]:
+    """The causes of what is red in a results document, those with the most records first.
+
+    An error with one message is one cause, whatever check raised it. Other records have one cause if explainer, axiom,
+    message and likely cause are the same.
+    """
+    reds = red_records(document)
+    changing, measured = changing_explainers(reds), _families_measured(document)
+    of_records: dict[tuple[str, ...], list[Json]] = {}
+    for record in reds:
+        of_records.setdefault(_key(record, changing), []).append(record)
+    of_failures: dict[str, list[Json]] = {}
+    for failure in document["failures"]:
+        of_failures.setdefault(_DIFFERS.sub("…", failure["message"]), []).append(failure)
+    usual = document.get("usual_causes", {})
+    found = [_cause(records, usual, changing, measured) for records in of_records.values()]
+    found += [_cause_of_tests(failures) for failures in of_failures.values()]
+    return sorted(found, key=lambda cause: -cause.count)  # a stable sort: otherwise in the order of the document
+
+
+def _key(record: Json, changing: Collection[str]) -> tuple[str, ...]:
+    message, rule = _DIFFERS.sub("…", wording.finding(record)), rule_of(record, changing)
+    if error_of(record):
+        return "", message
+    return record["axiom"], record["explainer"] or "", message, rule.name if rule else ""
+
+
+def _cause(
+    records: Sequence[Json], usual_causes: Mapping[str, str], changing: Collection[str], measured: _Families
+) -> Cause:
+    worst_first = sorted(records, key=lambda record: -(math.inf if record["gap"] is None else record["gap"]))
+    axioms = ", ".join(sorted({record["axiom"] for record in records}))
+    message = _common([wording.finding(record) for record in records])
+    where = "" if rule_of(records[0], changing) else _where(records, measured)
+    likely = likely_cause(worst_first, usual_causes, changing) + where
+    explainers = {record["explainer"] or "" for record in records}
+    return Cause(axioms, explainers.pop() if len(explainers) == 1 else "", message, likely, tuple(worst_first))
+
+
+def _families_measured(document: Json) -> _Families:
+    """The families of pairs on which each axiom was measured for each explainer."""
+    families: _Families = {}
+    for record in document["records"]:
+        if group_of(record["status"]) not in (Group.SKIP, Group.UNMEASURED):
+            families.setdefault((record["axiom"], record["explainer"]), set()).add(_family(record))
+    return families
+
+
+def _where(records: Sequence[Json], measured: _Families) -> str:
+    """A sentence on the families of the records, where others were measured and are not red by this cause."""
+    red = sorted({_family(record) for record in records})
+    others = set().union(*(measured[record["axiom"], record["explainer"]] for record in records)) - set(red)
+    if not others or len(red) > FAMILIES:
+        return ""
+    other = "1 other family" if len(others) == 1 else f"{len(others)} other families"
+    return f" Red on {' and '.join(f'{name}.*' for name in red)} alone, not on {other}."
+
+
+def _family(record: Json) -> str:
+    return str(record["subject"]).partition(".")[0]
+
+
+def _cause_of_tests(failures: Sequence[Json]) -> Cause:
+    message = _common([failure["message"] for failure in failures])
+    return Cause("", "", message, likely_cause_of_failure(message), failures=tuple(failures))
+
+
+def _common(texts: Sequence[str]) -> str:
+    """Texts that are the same but for the parts that `_DIFFERS` names, as one: ``…`` for the parts that do differ."""
+    parts = zip(*map(_DIFFERS.findall, texts), strict=False)
+    shared = (values[0] if len(set(values)) == 1 else "…" for values in parts)
+    return _DIFFERS.sub(lambda _: next(shared, "…"), texts[0])

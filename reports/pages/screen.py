@@ -1,0 +1,117 @@
+"""The end of a run on one screen: the verdict, the worst checks, the causes, and what was skipped.
+
+`faithcheck.reports.pages.terminal` has all of it, for ``faithcheck report``.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Iterator
+
+from rich.columns import Columns
+from rich.console import RenderableType
+from rich.text import Text
+
+from faithcheck.axioms.engine.statuses import Group
+from faithcheck.reports import reproduce
+from faithcheck.reports.causes import causes
+from faithcheck.reports.pages import colours, columns, rendering, terminal, wording
+from faithcheck.reports.results import Json, red_records, verdict
+
+WORST, CAUSES, EXPLAINERS = 3, 3, 5
+"""The most checks, causes and explainers of which the screen says something; a line counts the others."""
+FOLDED = 2
+"""The most lines of one sentence; an ellipsis marks what is cut."""
+_RED = colours.TERMINAL[Group.RED]
+
+
+def render(results: Json, width: int = 80, color: bool = False) -> str:
+    """The end of a run, in at most 40 lines of 100 columns where it has records."""
+    return rendering.to_terminal(lambda content: _parts(content, width), results, width, color)
+
+
+def _parts(results: Json, width: int) -> Iterator[RenderableType]:
+    yield Text(f"\n{wording.headline(results)}", style=terminal.VERDICT[verdict(results)])
+    if results["records"]:
+        yield _by_axiom(results["records"])
+    for table in [] if results["records"] else results["tables"]:
+        yield Text(f"\n{table['title']}", style="bold")
+        yield rendering.terminal_table(columns.plain_table(**table))
+        yield Text(table["note"])
+    yield from _worst(results, width)
+    yield from _causes(results, width)
+    yield from _section("not run", _counted(wording.not_run_by_reason(results)), width)
+    by_explainer = [(f"{name}:", what) for name, what in wording.unmeasured_by_explainer(results)]
+    yield from _section("skipped, or not applicable", by_explainer, width, EXPLAINERS)
+    yield from _section("not built in", _foreign(results), width)
+    if sentence := wording.left_behind(results):
+        yield Text("\n" + _cut(sentence, width, FOLDED), style=_RED)
+    yield Text()
+    yield from terminal.footer(results)
+
+
+def _by_axiom(records: list[Json]) -> Columns:
+    """How many records of each axiom each group has: ``completeness ✓ 38 ✗ 2``."""
+    rows = []
+    for axiom in sorted({record["axiom"] for record in records}):
+        tally = wording.groups_of([record for record in records if record["axiom"] == axiom])
+        counts = [(f" {group.symbol} {count}", colours.TERMINAL[group]) for group, count in tally.items()]
+        rows.append(Text.assemble(axiom, *counts))
+    return Columns(rows, padding=(0, 3), equal=True, column_first=True)
+
+
+def _worst(results: Json, width: int) -> Iterator[Text]:
+    """The red checks with the largest gaps, errors first, and the command that measures the worst one again."""
+    red = sorted(red_records(results), key=lambda record: -(math.inf if record["gap"] is None else record["gap"]))
+    failed = [f"{Group.RED.symbol} failed: {one['id']}: {one['message']}" for one in results["failures"]]
+    lines = [f"{wording.symbol(one['status'])} {one['status']}: {wording.sentence(one)}" for one in red] + failed
+    if not lines:
+        return
+    yield Text(f"\nthe worst of {len(lines)}" if len(lines) > WORST else "\nred", style=_RED)
+    for line in lines[:WORST]:
+        yield Text(_cut(line, width, FOLDED))
+    if red:
+        yield Text(f"  again: {reproduce.command(results, red[0])}", style="dim")
+
+
+def _causes(results: Json, width: int) -> Iterator[Text]:
+    """The causes with the most records, each with its likely cause."""
+    found = causes(results)
+    if not found:
+        return
+    yield Text("\n1 cause" if len(found) == 1 else f"\n{len(found)} causes", style="bold")
+    for cause in found[:CAUSES]:
+        yield Text(_cut(f"{cause.count} × {cause.title}", width, 1))
+        yield Text(textwrap.indent(_cut(cause.likely, width - 4, FOLDED), "    "), style="dim")
+    if rest := found[CAUSES:]:
+        yield Text(f"and {len(rest)} more causes of {sum(cause.count for cause in rest)} red checks")
+
+
+def _counted(rows: Iterable[Json]) -> list[tuple[str, str]]:
+    return [(f"{row['count']} ×", row["reason"]) for row in rows]
+
+
+def _foreign(results: Json) -> list[tuple[str, str]]:
+    """The explainers and pairs that are not built in, each with its origin."""
+    return [(f"{names}:", origin) for origin, names in wording.origins(results) if not origin.startswith("built in")]
+
+
+def _section(title: str, rows: list[tuple[str, str]], width: int, most: int = WORST) -> Iterator[Text]:
+    """A title, and a line for each row, cut at the width."""
+    if not rows:
+        return
+    yield Text(f"\n{title}", style="bold")
+    for label, text in rows[:most]:
+        yield Text(_cut(f"{label} {text}", width, 1))
+    if rest := rows[most:]:
+        yield Text(f"and {len(rest)} more: see the report")
+
+
+def _cut(text: str, width: int, lines: int) -> str:
+    """A text in so many lines at most; an ellipsis marks what is left out."""
+    width = max(width, 20)
+    wrapped = textwrap.wrap(" ".join(text.split()), width)
+    if len(wrapped) > lines:
+        wrapped[lines - 1] = f"{wrapped[lines - 1][: width - 2].rstrip()} …"
+    return "\n".join(wrapped[:lines])

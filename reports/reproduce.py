@@ -1,0 +1,58 @@
+"""The one command that measures a record again, from what its document says of the run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+
+from faithcheck.axioms.engine.statuses import Status
+from faithcheck.reports.results import Json
+
+_ONLY_PYTEST = ("--checkpoint", "--data-dir")
+"""Options of the suite that ``faithcheck check`` does not have; pairs depend on them."""
+_KEPT = ("--claim", "--expectations", "--explainer-timeout", *_ONLY_PYTEST)
+"""Options with a value that decide how a check settles: the command has those that the run had."""
+_PYTEST = ("python", "-m", "pytest", "-p", "faithcheck.reports.plugin", "--pyargs", "faithcheck.tests.test_axioms")
+
+
+def command(document: Json, record: Json) -> str:
+    """The command that measures a record again, quoted for a shell.
+
+    A pair that is not built in is named with the module that registers it. A claim that was not measured is of no pair
+    in particular: the command has the pairs of the run.
+    """
+    settings, name = document["settings"], record["explainer"]
+    ran = settings.get("arguments", [])
+    spec = settings.get("specs", {}).get(name, name) or next(iter(settings.get("explainers", [])), "loo")
+    pair = pair_of(record)
+    module = settings.get("pair_origins", {}).get(pair, "").split(",")[0]
+    of_no_pair = record["status"] == Status.NOT_MEASURED.label
+    pairs = _values(ran, "--pairs") if of_no_pair else [f"{module}:{pair}" if module else pair]
+    by_pytest = any(_values(ran, option) for option in _ONLY_PYTEST)
+    words = [*_PYTEST, "-m", record["axiom"], f"--explainer={spec}"] if by_pytest else ["faithcheck", "check", spec]
+    words += [] if by_pytest else ["--axiom", record["axiom"]]
+    words += [word for one in pairs for word in ("--pairs", one)]
+    words += ["--seed", str(record["seed"]), "--device", settings["device"]]
+    likes = [like.rpartition("=") for like in _values(ran, "--like")]
+    words += [word for of, _, like in likes if of in ("", spec) for word in ("--like", like)]
+    words += [word for option in _KEPT for value in _values(ran, option) for word in (option, value)]
+    words += ["--isolate"] if "--isolate" in ran else []
+    return shlex.join(words)
+
+
+def command_of_test(test: str) -> str:
+    """The command that runs a test again that failed and left no record, quoted for a shell."""
+    return shlex.join(["python", "-m", "pytest", "-p", "faithcheck.reports.plugin", test])
+
+
+def pair_of(record: Json) -> str:
+    """The pair of a record: its subject, without the side of a model, ``.f`` or ``.g``."""
+    subject = str(record["subject"])
+    return subject[:-2] if subject.endswith((".f", ".g")) else subject
+
+
+def _values(arguments: Sequence[str], option: str) -> list[str]:
+    """The values of an option on a command line, ``--option VALUE`` or ``--option=VALUE``."""
+    after = [value for word, value in pairwise(arguments) if word == option]
+    return after + [word.partition("=")[2] for word in arguments if word.startswith(f"{option}=")]
