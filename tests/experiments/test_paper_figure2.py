@@ -8,6 +8,7 @@ from itertools import chain
 import pytest
 
 from faithcheck.axioms.alignment.evaluate import align
+from faithcheck.axioms.alignment.figures import figures_of
 from faithcheck.axioms.alignment.layer_ablation import ablate, name_of
 from faithcheck.axioms.alignment.summary import summary
 from faithcheck.explainers import CPLRP, AttnLRP
@@ -50,10 +51,11 @@ def loo_outcome(prepared):
     return align(prepared.model, prepared.examples, [loo], setup, prepared.folder)
 
 
-def figures_of(prepared, outcomes):
+def compared_with_loo(prepared, outcomes):
     """``{explainer: figures}`` in comparison with LOO, and the whole summary."""
-    every, dtype = [*loo_outcome(prepared), *outcomes], prepared.model.model.dtype
-    results = summary(prepared.examples, every, prepared.setup.seed, dtype)
+    every = [*loo_outcome(prepared), *outcomes]
+    columns = figures_of(prepared.examples, every, prepared.model.model.dtype)
+    results = summary(prepared.examples, every, columns, prepared.setup.seed)
     return {explainer["name"]: explainer["figures"] for explainer in results["explainers"]}, results
 
 
@@ -73,7 +75,7 @@ def test_figure_2_and_table_a3(prepared, table, figure):
     series = figure_2_sets(depth)
     sets = [frozenset(), *dict.fromkeys(chain(*series.values()))]
     outcomes = ablate(prepared.model, prepared.examples, sets, prepared.setup, prepared.folder)
-    measured, results = figures_of(prepared, outcomes)
+    measured, results = compared_with_loo(prepared, outcomes)
     note = how(prepared, results)
     layers = list(range(1, depth + 1))
 
@@ -121,7 +123,7 @@ def test_figure_2_and_table_a3(prepared, table, figure):
     first, last, alone = series.values()
     assert (first[-1], first[0], last[0]) == (last[-1], alone[0], alone[-1])
     # All layers bypassed is CP-LRP, and none is AttnLRP; the ablation ran neither.
-    whole, _ = figures_of(prepared, align_with(prepared, [AttnLRP(), CPLRP()]))
+    whole, _ = compared_with_loo(prepared, align_with(prepared, [AttnLRP(), CPLRP()]))
     for name in (R, DELTA):
         assert measured["attnlrp"][name]["mean"] == pytest.approx(whole["attnlrp"][name]["mean"], abs=1e-3)
         assert measured[name_of(first[-1])][name]["mean"] == pytest.approx(whole["cplrp"][name]["mean"], abs=1e-3)
@@ -133,7 +135,7 @@ def align_with(prepared, explainers):
 
 def test_which_part_of_cplrp_helps(prepared, table):
     explainers = {parts: attnlrp_without(parts) for parts in sets_of_parts()}
-    measured, results = figures_of(prepared, align_with(prepared, explainers.values()))
+    measured, results = compared_with_loo(prepared, align_with(prepared, explainers.values()))
     rows = []
     for parts, explainer in explainers.items():
         figures = measured[explainer.name]

@@ -10,6 +10,7 @@ import pytest
 
 from faithcheck.axioms.alignment.defaults import TABLE_2
 from faithcheck.axioms.alignment.evaluate import align, table_2
+from faithcheck.axioms.alignment.figures import figures_of
 from faithcheck.axioms.alignment.summary import summary
 from faithcheck.reports import results
 from faithcheck.reports.alignment_request import AlignRequest, heading
@@ -22,7 +23,8 @@ pytestmark = [pytest.mark.paper]
 def test_table_2(prepared, table, pytestconfig):
     setup, option = prepared.setup, pytestconfig.option
     outcomes = align(prepared.model, prepared.examples, table_2(setup), setup, prepared.folder)
-    found = summary(prepared.examples, outcomes, setup.seed, prepared.model.model.dtype)
+    figures = figures_of(prepared.examples, outcomes, prepared.model.model.dtype)
+    found = summary(prepared.examples, outcomes, figures, setup.seed)
     asked = (option.paper_model, option.paper_texts, option.paper_limit)
     request = AlignRequest(*asked, device=option.device, seed=option.seed)
     document = results.plain({**heading(request, prepared), **found})

@@ -12,9 +12,9 @@ import torch
 
 from faithcheck.axioms.alignment import statistics
 from faithcheck.axioms.alignment.evaluate import batches, common_key
+from faithcheck.axioms.alignment.figures import ROUND_OFF
 from faithcheck.axioms.alignment.run_key import state_of
 from faithcheck.axioms.alignment.store import Store
-from faithcheck.axioms.alignment.summary import ROUND_OFF
 from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.gates.attention_gates import output_without
@@ -54,9 +54,9 @@ def maps(prepared, explainer):
     results = {}
     with Store(prepared.folder, f"remedies {explainer.name}", key) as store:
         for number, batch in enumerate(plan):
-            if number not in store.batches:
+            if number not in store:
                 store.append(number, measured(model, model.case([examples[i] for i in batch]), explainer))
-            results |= zip(batch, store.batches[number], strict=True)
+            results |= zip(batch, store[number], strict=True)
     return results
 
 

@@ -66,8 +66,8 @@ class Copy:
             shutil.copy(CLONE / name, self.root / name)
         package = self.site / "faithcheck"
         package.mkdir(parents=True)
-        # A file __init__.py makes it a regular package: no other faithcheck on the path can add its modules to it.
-        (package / "__init__.py").touch()
+        for file in (self.root / "faithcheck").iterdir():
+            (package / file.name).symlink_to(file)
         for name in PACKAGES:
             (package / name).symlink_to(self.root / name, target_is_directory=True)
 

@@ -15,7 +15,7 @@ def record(status: str, **changed: object) -> Json:
         "axiom": "invariance",
         "explainer": explainer,
         "subject": "family.pair",
-        "gap": None if status in ("error", "unsupported", "not run") else 0.31,
+        "gap": None if status in ("error", "unsupported", "not measured", "not a pair", "not run") else 0.31,
         "tol": 1e-9,
         "predicted": 0.62,
         "prediction_error": 0.5,
@@ -30,6 +30,20 @@ def record(status: str, **changed: object) -> Json:
         "traceback": None,
         **changed,
     }
+
+
+_MAPS = {
+    **{"example": 0, "examples": 2, "features": 2},
+    "maps": [{"of": "the map of f", "values": [0.5, -0.25]}, {"of": "the map of g", "values": [0.25, -0.25]}],
+    "relation": {"kind": "factor", "value": 0.5, "first": "the map of f", "second": "the map of g"},
+}
+EVIDENCE: dict[str, Json] = {
+    "words": {**_MAPS, "names": ["a", "b"]},
+    "trees": {**_MAPS, "terms": [["*", "x1", "x2"], ["+", ["exp", "x1"], "x2"]], "predicted": [0.5, 0.25]},
+    "images": {**_MAPS, "image": [1, 2]},
+    "bars": {**_MAPS, "figures": {"f(x)": 1.5}, "relation": {"kind": "zero", "first": "sum", "second": "difference"}},
+}
+"""The evidence of a red record in each of the layouts of `faithcheck.reports.pages.evidence`."""
 
 
 def figure(**changed: object) -> Json:
@@ -64,8 +78,6 @@ def document(records: list[Json], **changed: object) -> Json:
             "data": "digits",
             "threads": 2,
             "arguments": ["-m", "x"],
-            "claims": ["invariance"],
-            "part": True,
         },
         "axioms": {"invariance": "two implementations get one attribution"},
         "counts": {**counts, "skipped": skipped, "deselected": 3},
@@ -129,6 +141,42 @@ def alignment(**explainers: tuple[float, float] | str) -> Json:
     }
 
 
+def shown(*explainers: str) -> Json:
+    """What an alignment document of these explainers holds further: a shown text with its maps.
+
+    The text is [CLS] grin ##ning films [SEP]; the map of "attention_rollout" has no negative value.
+    """
+    texts = (("[CLS]", False), ("grin", False), ("ning", True), ("films", False), ("[SEP]", False))
+    features = [{"text": text, "glued": glued, "special": text[0] == "["} for text, glued in texts]
+    sign = {name: 1 if name == "attention_rollout" else -1 for name in explainers}
+    maps = [{"explainer": n, "r": 0.5, "values": [0.25, 2.0, 1.0, 1.5 * sign[n], 9.0]} for n in explainers]
+    return {"shown": [{"index": 7, "agreement": "least", "mean": 0.25, "features": features, "maps": maps}]}
+
+
+def explanation() -> Json:
+    """An explanation document of LOO and AttnLRP, of the text of `shown`."""
+    (one,) = shown("loo", "attnlrp")["shown"]
+    further = {"how": "as it is", "origin": "", "sum": 1.0, "left_behind": "", "notes": ["a note"]}
+    return {
+        "schema_version": 1,
+        "kind": results.EXPLANATION,
+        **{"faithcheck": "0.1.0", "model": "bert", "architecture": "Bert", "device": "cpu", "text": "grinning films"},
+        **{
+            "explained": "good",
+            "decoder": False,
+            "outputs": 2,
+            "change": 0.5,
+            "notes": [],
+            "features": one["features"],
+        },
+        "classes": [
+            {"number": 1, "name": "good", "logit": 1.0, "probability": 0.9, "explained": True},
+            {"number": 0, "name": "bad", "logit": -1.0, "probability": 0.1, "explained": False},
+        ],
+        "maps": [{**one_map, **further} for one_map in one["maps"]],
+    }
+
+
 def ratio(median: float | None, spread: float = 0.02) -> Json:
     """A median with an interval of ± this part."""
     low, high = (None, None) if median is None else (median * (1 - spread), median * (1 + spread))
@@ -179,3 +227,35 @@ def benchmark(**changed: object) -> Json:
         "agreements": [{"model": "own", "data": "60 texts", "removal": "mask", "length": 12, "rows": agreement}],
         **changed,
     }
+
+
+def many_records(count: int) -> Json:
+    """A results document of this many records, as the suite has them: 4 axioms, 25 explainers, 20 families of pairs."""
+    statuses = ["holds"] * 12 + ["predicted violation", "unsupported", "recorded"] * 2 + ["broken claim"]
+    explainers = [f"an_explainer_{number}" for number in range(25)]
+    axioms = ("invariance", "completeness", "sensitivity", "determinism")
+    records = []
+    for i in range(count):
+        pair, rest = divmod(i, len(explainers) * len(axioms))
+        explainer, axiom = explainers[rest % len(explainers)], axioms[rest // len(explainers)]
+        subject = f"family_{pair % 20}.a_pair_of_usual_length_{pair // 20}"
+        # Whether a record is red depends on its family too, as in a run: most families are green.
+        status = statuses[(i * 7 + pair) % (len(statuses) if pair % 20 < 4 else len(statuses) - 1)]
+        reason = f"{explainer} and the definition of {axiom}, from which it follows that it is so: {status}, {pair % 2}"
+        records.append(
+            record(
+                status,
+                **{"id": f"{axiom}/{explainer}-{subject}", "axiom": axiom, "explainer": explainer},
+                **{"subject": subject, "why": reason, "gap": None if status == "unsupported" else (i + 1) / 7e5},
+                **{"predicted": 0.62 if status == "predicted violation" else None, "prediction_error": None},
+                detail={"examples": 8},
+            )
+        )
+    return document(records, axioms={axiom: f"what {axiom} means" for axiom in axioms})
+
+
+def without_run(document: Json) -> Json:
+    """A results document without what differs between two runs of the same checks."""
+    of_the_run = {"created", "slowest", "seconds", "reused", "run"}
+    settings = {key: value for key, value in document["settings"].items() if key != "arguments"}
+    return {key: value for key, value in document.items() if key not in of_the_run} | {"settings": settings}

@@ -27,7 +27,7 @@ class KeptDocument:
     """
 
     def __init__(self, path: Path, settled: Json, code: str) -> None:
-        versions = {name: value for name, value in settled["environment"].items() if name != "commit"}
+        versions = {name: value for name, value in settled["environment"].items() if name not in results.COMMITS}
         key = hashlib.sha256(plain_json([results.plain({**settled, "environment": versions}), code]).encode())
         self.path = path
         self.document: Json = {

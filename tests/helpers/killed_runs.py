@@ -42,11 +42,22 @@ class Runs:
         self._processes = multiprocessing.get_context("forkserver")
         self._processes.set_forkserver_preload(PRELOADED)
 
-    def start(self, cache: str, document: str, target: Callable[..., None] | None = None, *arguments: str) -> Any:
-        """Start a run; returns the process, which has ``kill``, ``join`` and ``exitcode``."""
+    def start(
+        self,
+        cache: str,
+        document: str,
+        target: Callable[..., None] | None = None,
+        *arguments: str,
+        options: Sequence[str] = (),
+    ) -> Any:
+        """Start a run of align; returns the process, which has ``kill``, ``join`` and ``exitcode``."""
         where = ["--cache", str(self.folder / cache), "--json", str(self.document(document))]
-        options = ["--model", str(self.model), "--data", str(self.texts), "--max-tokens", "150", *EXPLAINERS]
-        process = self._processes.Process(target=target or run, args=(["align", *options, *where], *arguments))
+        chosen = ["--model", str(self.model), "--data", str(self.texts), "--max-tokens", "150", *EXPLAINERS]
+        return self.start_command(target or run, ["align", *chosen, *options, *where], *arguments)
+
+    def start_command(self, target: Callable[..., None], *arguments: Any) -> Any:
+        """Start a process that calls a function, such as `run`, with these arguments."""
+        process = self._processes.Process(target=target, args=arguments)
         process.start()
         return process
 

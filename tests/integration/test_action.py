@@ -421,7 +421,7 @@ def test_the_gitlab_job_writes_the_declared_artifacts(gitlab, runner, green):
     document = str(green.report / "faithcheck.json")
     done = gitlab_job(gitlab, runner, EXPLAINER="x", DOCUMENT=document, BASELINE=document, PYTEST_CODE="0")
     assert done.returncode == 0
-    assert "✓ no regressions" in done.stdout
+    assert "✓ no regression\n" in done.stdout
     report = runner.folder / "project" / gitlab["artifacts"]["paths"][0]
     assert {path.name for path in report.iterdir()} == {
         "compare.md",

@@ -13,11 +13,23 @@ from faithcheck.reports import results
 from faithcheck.reports.commands import listing
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.commands.parsers import SHELLS, parser
-from faithcheck.reports.pages import terminal
+from faithcheck.reports.pages import screen
 from faithcheck.tests.helpers.documents import document, record
 from faithcheck.tests.helpers.processes import run
 
-COMMANDS = ("check", "explain", "align", "report", "compare", "pairs", "explainers", "axioms")
+COMMANDS = (
+    "check",
+    "explain",
+    "align",
+    "report",
+    "compare",
+    "trend",
+    "badge",
+    "pairs",
+    "explainers",
+    "axioms",
+    "catalogue",
+)
 HEAVY = (
     "torch",
     "transformers",
@@ -131,53 +143,6 @@ def test_report_and_compare_import_nothing_heavy(tmp_path):
         assert ending(tmp_path, *arguments) == (0, set(), ""), arguments
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["align", "--dtype", "float8"], "argument --dtype: invalid choice: 'float8'"),
-        (["align", "--removal", "baseline"], "argument --removal: invalid choice: 'baseline'"),
-        (["align", "--limit", "0"], "argument --limit: must be at least 1"),
-        (["align", "--json", "none/a.json"], "--json=none/a.json: the folder none does not exist"),
-        (["align", "--html"], "--html needs a path where there is no --json"),
-        (["align", "--data", "none.tsv"], "no texts at none.tsv: give one of"),
-        (["check", "loo", "--json", "none/a.json"], "--json=none/a.json: the folder none does not exist"),
-        (["check", "loo", "--expectations", "none.toml"], "--expectations: none.toml cannot be read: No such file"),
-        (["explain", "a text", "--html", "none/a.html"], "--html=none/a.html: the folder none does not exist"),
-        (["report", "none.json"], "none.json: cannot be read: No such file"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_wrong_option_or_file_is_refused_before_anything_heavy_is_imported(arguments, message, tmp_path):
-    code, imported, said = ending(tmp_path, *arguments)
-    assert (code, imported) == (2, set())
-    assert message in said
-
-
-NEAREST = "--explainer=attnlpr: unknown explainer 'attnlpr': did you mean attnlrp"
-WRONG_NAMES = {
-    "align --explainer attnlpr": NEAREST,
-    "align --explainer loo --device nope": "--device=nope cannot be used: ",
-    "check attnlpr": NEAREST,
-    "check loo --axiom invarience": "--axiom=invarience: unknown axiom 'invarience': did you mean invariance",
-    "check loo --device nope": "--device=nope cannot be used: ",
-    "explain text --explainer attnlpr": NEAREST,
-    "explainers none": "'none' matches none of the",
-    "axioms none": "'none' matches none of the",
-}
-
-
-def test_a_wrong_name_is_refused_before_transformers_is_imported(tmp_path):
-    commands = [command.split() for command in WRONG_NAMES]
-    script = (
-        "import sys; from faithcheck.reports.commands.main import main; "
-        f"print([main(command) for command in {commands}], 'transformers' in sys.modules)"
-    )
-    done = run(tmp_path, "-c", script)
-    assert done.stdout == f"{[2] * len(commands)} False\n"
-    lines = done.stderr.splitlines()
-    assert all(message in line for message, line in zip(WRONG_NAMES.values(), lines, strict=True))
-
-
 # --- lists -----------------------------------------------------------------------------------------------------------
 
 
@@ -259,12 +224,12 @@ def test_check_has_the_records_of_check_explainer_and_prints_the_report(theirs, 
     from their_cli_module import Mine
 
     # As JSON values, in the order of the document, which has rules and times once for all records.
-    expected = [results.plain(one.to_json()) for one in check_explainer(Mine(), subjects=SUBJECTS[1::2])]
+    expected = [results.plain(one.to_json()) for one in check_explainer(Mine(), pairs=SUBJECTS[1::2])]
     assert all(one.pop("rules") == [] and one.pop("seconds") > 0 and not one.pop("reused") for one in expected)
     assert document["records"] == sorted(expected, key=lambda one: one["id"])
     assert {one["axiom"] for one in expected} >= {"invariance", "completeness", "trace"}
-    assert said.out.startswith(terminal.render(document))
-    assert said.out.endswith("written: a.json\nwritten: a.md\nwritten: a.html\n")
+    assert said.out.startswith(screen.render(document))
+    assert said.out.endswith("written: a.html\nevery check: faithcheck report a.json\n")
     assert said.err == "", "no progress bar if stderr is not a terminal"
     counts = document["counts"]
     assert counts["planned"] == len(expected) == counts["ran"] + counts["skipped"]
@@ -285,6 +250,17 @@ def test_check_takes_axioms_pairs_and_seed(theirs):
     assert document["settings"]["not_applicable"] == []
 
 
+def test_check_takes_several_explainers_each_once(theirs, capsys):
+    given = ["loo", "their_cli_module:Mine", "--explainer", "attnlrp", "--explainer", "loo"]
+    code = exit_code("check", *given, "--axiom", "invariance", "--pairs", PAIR, "--json", "a.json")
+    document = results.load(theirs / "a.json")
+    assert code == results.exit_code(document)
+    assert document["settings"]["explainers"] == ["loo", "mine", "attnlrp"]
+    assert {one["explainer"] for one in document["records"]} >= {"loo", "mine", "attnlrp"}
+    assert exit_code("check", "--axiom", "invariance") == 2
+    assert "name an explainer: faithcheck check my_explainers:Mine" in capsys.readouterr().err
+
+
 def test_the_document_names_the_axioms_that_do_not_apply(theirs, capsys):
     axioms = ["--axiom", "invariance", "--axiom", "conservation"]
     assert exit_code("check", "loo", *axioms, "--pairs", PAIR, "--json", "a.json") == 0
@@ -292,13 +268,13 @@ def test_the_document_names_the_axioms_that_do_not_apply(theirs, capsys):
     ((axiom, explainer),) = {(row["axiom"], row["explainer"]) for row in document["settings"]["not_applicable"]}
     assert (axiom, explainer) == ("conservation", "loo")
     assert {one["axiom"] for one in document["records"]} == {"invariance"}
-    assert "conservation does not apply to loo: " in " ".join(capsys.readouterr().out.split())
+    assert "loo: conservation does not apply: " in " ".join(capsys.readouterr().out.split())
 
 
-def test_check_ends_with_1_for_a_red_record_and_with_0_for_a_skip(theirs, capsys):
+def test_check_ends_with_1_for_a_red_record_and_for_a_claim_that_is_skipped(theirs, capsys):
     assert exit_code("check", "their_cli_module:Random", "--axiom", "invariance", "--pairs", PAIR) == 1
     assert "✗ broken claim: invariance: random on product.x1x2x3" in capsys.readouterr().out
-    assert exit_code("check", "attention_rollout", "--axiom", "invariance", "--pairs", PAIR, "--json", "a.json") == 0
+    assert exit_code("check", "attention_rollout", "--axiom", "invariance", "--pairs", PAIR, "--json", "a.json") == 1
     document = results.load(theirs / "a.json")
     assert document["counts"] | {"planned": 1, "ran": 0, "skipped": 1} == document["counts"]
     (skip,) = document["skips"]
@@ -333,13 +309,13 @@ def test_check_takes_expectations_and_a_time_limit(theirs, capsys):
         (["loo", "--axiom", "symbolic", "--pairs", "control.mlp"], "nothing to check: symbolic"),
         (["loo", "--axiom", "conservation"], "nothing to check: conservation on the"),
         (["loo", "--axiom", "conservation"], "conservation does not apply to loo: "),
-        (["loo", "--device", "nope"], "--device=nope cannot be used"),
+        (["loo", "--device", "nope"], "--device=nope: unknown device 'nope'"),
         (["loo", "--json", "none/a.json"], "the folder none does not exist"),
         (["loo", "--md"], "--md needs a path where there is no --json"),
         (["loo", "--json", "a.md", "--md"], "would overwrite another file of this command"),
         (["loo", "--md", "a", "--html", "./a"], "would overwrite another file of this command"),
-        (["loo", "--seed", "-1"], "must lie in 0"),
-        (["loo", "--explainer-timeout", "0"], "must be above 0"),
+        (["loo", "--seed", "-1"], "must be a whole number in 0"),
+        (["loo", "--explainer-timeout", "0"], "must be a finite number above 0"),
     ],
 )
 def test_check_refuses_options_that_it_cannot_use(theirs, arguments, message, capsys):

@@ -114,4 +114,5 @@ def test_the_extensions_are_listed_measured_and_shown(copy):
 
 @pytest.mark.slow
 def test_the_whole_fast_suite_is_green_with_every_extension(copy):
+    copy.run("-m", "faithcheck.axioms.engine.catalogue")
     copy.run("-m", "pytest", "-q", "-n", "2", "-m", "not slow", "tests/unit", "tests/test_axioms.py", timeout=3000)

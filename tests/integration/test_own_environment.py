@@ -82,11 +82,10 @@ def test_an_exported_program_gets_the_same_attribution_from_a_worker(worker):
     assert set(answer.versions) == {"python", "torch", "transformers", "safetensors"}
 
 
-@pytest.mark.parametrize("base_model", ["gpt2", "llama"])
-def test_a_transformers_model_gets_the_same_attribution_from_a_worker(worker, base_model):
+def test_a_transformers_model_gets_the_same_attribution_from_a_worker(worker):
     cpu = torch.device("cpu")
-    model = BASE_MODELS[base_model].model(0, torch.float64, cpu)
-    case = BASE_MODELS[base_model].case(0, torch.float64, cpu)
+    model = BASE_MODELS["llama"].model(0, torch.float64, cpu)
+    case = BASE_MODELS["llama"].case(0, torch.float64, cpu)
     attribution = attribution_of(worker(GRADIENT_X_INPUT, "transformers"), model, case)
     expected = GradientTimesInput().attribute(model, case)
     assert relative_gap(attribution - expected, expected) < 1e-12

@@ -1,7 +1,6 @@
 """The pytest plugin, mostly as a user runs it: in a project whose packages have the names of those of faithcheck."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from faithcheck.tests.helpers.processes import run
 THEIRS = """
 import models
 import torch
+from faithcheck.explainers import Unsupported
 
 THING = 7
 
@@ -30,11 +30,32 @@ class Raises:
     def attribute(self, model, case):
         raise RuntimeError("their own bug")
 
+class Zeros:
+    name = "zeros"
+    def attribute(self, model, case):
+        return 0 * case.inputs
+
+class Refusing(Zeros):
+    name = "refusing"
+    claims = {"completeness"}
+    def attribute(self, model, case):
+        raise Unsupported("no rule for anything")
+
 class Wrong:
     name = "wrong"
     claims = {"invariance"}
     def attribute(self, model, case):
         return case.inputs[:, :1]
+"""
+
+PAIR = """
+import torch
+from faithcheck.models import equivalent_pair
+from faithcheck.models.pair import random_points
+
+@equivalent_pair("theirs.no_pair", case=random_points(3, 1), why="they look alike")
+def no_pair(seed, dtype, device):
+    return torch.nn.Tanh().eval(), torch.nn.Sigmoid().eval()
 """
 
 SUITE = """
@@ -98,6 +119,7 @@ def stranger(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stranger")
     files = {
         "their.py": THEIRS,
+        "their_pairs.py": PAIR,
         "broken_module.py": "import os\n\nvalue = 1 / 0\n",
         "models/__init__.py": "scale = 2.0\n",
         "tests/__init__.py": "",
@@ -203,9 +225,11 @@ def test_the_workers_of_xdist_share_the_threads(monkeypatch, processes, worker, 
 BAD = [
     (["--explainer=atnlrp"], "unknown explainer 'atnlrp': did you mean attnlrp"),
     (["--explainer=their:Goof"], "unknown object in their 'Goof': did you mean Good"),
-    (["--explainer=broken_module:X"], "value = 1 / 0"),
-    (["--explainer=no_such_module:X"], "No module named 'no_such_module'"),
+    (["--explainer=broken_module:value"], "value = 1 / 0"),
+    (["--explainer=no_such_module:X"], "there is no module no_such_module in "),
     (["--explainer=their:THING"], "their:THING is no explainer: expected `attribute(model, case)`"),
+    (["--claim=completeness"], "--claim=completeness: this run names no explainer: add --explainer=SPEC"),
+    (["--explainer=their:Good", "--claim=completness"], "kind of explainers 'completness': did you mean completeness"),
     (["--like=attnlrp"], "--like=attnlrp: this run has no explainer of your own"),
     (["--explainer=their:Good", "--like=atnlrp"], "unknown built-in explainer 'atnlrp': did you mean attnlrp"),
     (["--expectations=nowhere.toml"], "nowhere.toml cannot be read"),
@@ -221,9 +245,23 @@ BAD = [
     (["--axioms-json=models"], "is a folder"),
     (["--data-dir=nowhere"], "nowhere: give a folder that holds mnist/train.npz"),
     (["--device=cuda:99"], "--device=cuda:99 cannot be used"),
-    (["--device=gpu"], "--device=gpu cannot be used"),
+    (["--device=gpu"], "did you mean cuda?"),
+    (["--checkpoint=nowhere"], "ERROR: --checkpoint: nowhere: neither a local folder nor"),
 ]
-# One process for all: importing torch takes longer than the refusals.
+COMPLETENESS = ["--pyargs", "faithcheck.tests.test_axioms", "-m", "completeness"]
+ON_PRODUCT = [*COMPLETENESS, "--pairs", "product.x1x2x3"]
+SKIPS = ["-m", "invariance", "-k", "deeplift_rescale", "--pairs=product.x1x2x3", "test_suite.py::test_invariance"]
+RUNS = {
+    **{" ".join(bad): [*bad, "test_stop.py"] for bad, _ in BAD},
+    "stopped": ["test_stop.py", "--axioms-json=stopped.json"],
+    "a claim that no check measured": [*ON_PRODUCT, "--explainer=their:Refusing"],
+    "no claim": [*ON_PRODUCT, "--explainer=their:Zeros"],
+    "a claim by option": [*ON_PRODUCT, "--explainer=their:Zeros", "--claim=completeness"],
+    "a skip too many": [*SKIPS, "--max-skips=0"],
+    "as many skips as allowed": [*SKIPS, "--max-skips=1"],
+    "no pair": [*COMPLETENESS, "--explainer=integrated_gradients", "--pairs=their_pairs"],
+}
+# One process for all: importing torch takes longer than most of the runs.
 DRIVER = """
 import json, sys, pytest
 for arguments in json.loads(sys.argv[1]):
@@ -236,39 +274,53 @@ for arguments in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="module")
 def driven(stranger):
-    stop = ["test_stop.py", "--axioms-json=stopped.json"]
-    done = run(stranger, "-c", DRIVER, json.dumps([[*bad, "test_stop.py"] for bad, _ in BAD] + [stop]))
+    """What each of the `RUNS` printed."""
+    done = run(stranger, "-c", DRIVER, json.dumps([*RUNS.values()]))
     outputs, errors = done.stdout.split("=== next")[1:], done.stderr.split("=== error")
-    return [output + error for output, error in zip(outputs, errors, strict=False)]
+    return {name: output + error for name, output, error in zip(RUNS, outputs, errors, strict=False)}
 
 
-@pytest.mark.parametrize("index", range(len(BAD)), ids=[" ".join(bad) for bad, _ in BAD])
-def test_bad_input_is_refused_before_the_run(index, driven):
-    output = driven[index]
-    assert BAD[index][1] in output
+@pytest.mark.parametrize(("bad", "message"), BAD, ids=[" ".join(bad) for bad, _ in BAD])
+def test_bad_input_is_refused_before_the_run(bad, message, driven):
+    output = driven[" ".join(bad)]
+    assert message in output
     assert "exit code 4" in output
     assert "collected" not in output
+    assert "Traceback" not in output
 
 
 def test_a_module_that_does_not_import_shows_its_own_traceback_once(driven):
-    output = driven[[bad for bad, _ in BAD].index(["--explainer=broken_module:X"])]
+    output = driven["--explainer=broken_module:value"]
     assert output.count("ZeroDivisionError") == 1
     assert output.count("value = 1 / 0") == 1
     assert output.count("File ") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "messages"),
+    [
+        ("a claim that no check measured", ["2 skipped", "claimed and not measured: completeness"]),
+        ("no claim", ["no verdict: nothing is claimed, 2 recorded without a claim, 0 skipped"]),
+        ("a claim by option", ["broken claim: completeness: zeros on product.x1x2x3.f"]),
+        ("a skip too many", ["1 skipped, where --max-skips allows 0"]),
+        ("no pair", ["equivalence: theirs.no_pair: not a pair: f and g differ in output 0 at the input"]),
+    ],
+)
+def test_what_is_no_success_fails_the_run(name, messages, driven):
+    output = " ".join(driven[name].split())
+    assert all(message in output for message in messages)
+    assert "exit code 1" in output
+
+
+def test_as_many_skips_as_allowed_are_a_success(driven):
+    assert "exit code 0" in driven["as many skips as allowed"]
+    assert "--max-skips allows" not in driven["as many skips as allowed"]
+
+
 def test_an_interrupted_run_leaves_its_report(stranger, driven):
-    assert "exit code 2" in driven[-1]
+    assert "exit code 2" in driven["stopped"]
     counts = json.loads((stranger / "stopped.json").read_text())["counts"]
     assert counts == {"planned": 3, "ran": 1, "passed": 1, "failed": 0, "skipped": 0, "deselected": 0}
-
-
-@pytest.mark.parametrize(("allowed", "code"), [(0, 1), (1, 0)])
-def test_max_skips_fails_a_run_with_more_skips(stranger, allowed, code):
-    skips = ["-m", "invariance", "--explainer=deeplift_rescale", "--pairs=product.x1x2x3", f"--max-skips={allowed}"]
-    done = run(stranger, "-m", "pytest", "-p", "faithcheck.reports.plugin", *skips, "test_suite.py::test_invariance")
-    assert done.returncode == code
-    assert ("1 skipped, where --max-skips allows 0" in done.stdout) == bool(code)
 
 
 def test_the_tests_of_faithcheck_have_their_real_names_and_rewritten_assertions():
@@ -317,11 +369,3 @@ def test_the_skip_of_an_axiom_that_does_not_apply_gives_the_reason():
 def test_marker_names_are_found_without_arguments():
     assert marker_names("invariance and not (slow or bench)") == ["invariance", "slow", "bench"]
     assert marker_names("device(serial='abc')") == ["device"]
-
-
-def test_a_missing_checkpoint_is_one_line_before_the_run(tmp_path):
-    command = [sys.executable, "-m", "pytest", "-p", "faithcheck.reports.plugin", f"--checkpoint={tmp_path}/nowhere"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert f"ERROR: --checkpoint: {tmp_path}/nowhere: neither a local folder nor" in done.stderr
-    assert "Traceback" not in done.stderr

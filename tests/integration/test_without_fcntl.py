@@ -24,7 +24,7 @@ folder, model = map(Path, sys.argv[1:])
 with Store(folder / "store", "name", {}) as store:
     store.append(0, [0.1])
 with Store(folder / "store", "name", {}) as store:
-    assert store.batches == {0: [0.1]}
+    assert store == {0: [0.1]}
 
 results = folder / "results.json"
 axioms = ["--axiom=completeness", "--axiom=invariance"]

@@ -277,5 +277,70 @@ def test_check_explainer_needs_no_pytest():
         del gradient.claims
     assert {record.status for record in records} == {"holds"}
     assert {record.subject for record in records} >= {"product.x1x2x3", "control.mlp", "control.mlp.f"}
-    with pytest.raises(ValueError, match=r"unknown subject 'product.x1x2x9': did you mean product.x1x2x3"):
+    with pytest.raises(ValueError, match=r"unknown pair 'product.x1x2x9': did you mean product.x1x2x3"):
         check_explainer(gradient, ["invariance"], ["product.x1x2x9"])
+
+
+# --- what is missing, and what is not meant ---------------------------------------------------------------------------
+
+
+class WithoutTarget:
+    """Like a class of captum, but it explains no output in particular."""
+
+    def __init__(self, forward_func):
+        self.forward_func = forward_func
+
+    def attribute(self, inputs, baselines=None):
+        return inputs
+
+
+@pytest.mark.parametrize("candidate", [WithoutTarget, WithoutTarget(PERCEPTRON)], ids=["class", "object"])
+def test_a_class_without_a_target_is_refused_and_the_target_is_named(candidate):
+    message = r"WithoutTarget.attribute\(inputs, baselines\) has no parameter `target`.*: add `target=None`"
+    with pytest.raises(NotAnExplainer, match=message):
+        as_explainer(candidate)
+
+
+def with_a_mask(model, input_ids, attention_mask):
+    return input_ids
+
+
+class MethodWithAMask:
+    name = "with_a_mask"
+
+    def attribute(self, model, inputs, token_type_ids):
+        return inputs
+
+
+@pytest.mark.parametrize(
+    ("candidate", "name"), [(with_a_mask, "attention_mask"), (MethodWithAMask(), "token_type_ids")], ids=["f", "method"]
+)
+def test_a_third_parameter_that_is_no_target_is_refused_by_name(candidate, name):
+    with pytest.raises(NotAnExplainer, match=f"is '{name}', and it would get the target: name it `target`"):
+        as_explainer(candidate)
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [lambda model, x, y: x, lambda model, x, label: x, lambda model, x, class_idx: x, lambda model, x, *, target: x],
+    ids=["y", "label", "class_idx", "keyword"],
+)
+def test_names_of_targets_are_taken(candidate):
+    assert "judged by its parameters" in as_explainer(candidate).guessed
+
+
+class InFloat32(LikeCaptum):
+    """Like captum's Lime: whatever the inputs are, the attribution is float32."""
+
+    def attribute(self, inputs, target=None):
+        return inputs.float()
+
+
+def test_a_result_in_float32_is_refused_with_the_way_out_and_cast_on_request():
+    inputs = torch.ones(2, 3, dtype=DOUBLE)
+    case = Case(inputs, torch.zeros(2, dtype=torch.int64), inputs * 0)
+    with pytest.raises(InvalidAttribution, match=r"got torch.float32: from_captum\(…, cast=True\) converts it"):
+        attribution_of(as_explainer(InFloat32), nn.Identity(), case)
+    cast = from_captum(InFloat32, cast=True)
+    assert attribution_of(cast, nn.Identity(), case).dtype == DOUBLE
+    assert origin("mine:cast", cast).endswith("its attributions are cast to the dtype of the inputs")

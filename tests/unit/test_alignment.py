@@ -16,6 +16,7 @@ import torch
 
 from faithcheck.axioms.alignment import evaluate
 from faithcheck.axioms.alignment.defaults import TABLE_2
+from faithcheck.axioms.alignment.figures import figures_of
 from faithcheck.axioms.alignment.run_key import StoreError, state_of
 from faithcheck.axioms.alignment.store import Store
 from faithcheck.axioms.alignment.summary import summary
@@ -23,13 +24,14 @@ from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.explainers import CPLRP, AttnLRP, IntegratedGradients, Unsupported
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.models.pretrained.errors import ModelError
-from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.pretrained.loading import load
 from faithcheck.reports import results
 from faithcheck.reports.alignment_request import AlignRequest, measure
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import alignment as pages
 from faithcheck.reports.pages import alignment_wording
+from faithcheck.reports.shown_examples import SHORTEST
 from faithcheck.tests.helpers import small_models
 from faithcheck.tests.helpers.small_models import WORDS
 
@@ -93,6 +95,48 @@ def test_every_explainer_of_table_2_is_measured_and_nothing_is_nan(document):
     assert not any(explainer["refused"] for explainer in measured.values())
     assert all(math.isfinite(value) for value in numbers(document))
     assert "nan" not in json.dumps(document)
+
+
+def test_the_shown_examples_are_those_of_least_median_and_most_agreement_with_all_maps(document, texts):
+    rs = [explainer["examples"]["pearson_no_special"] for explainer in document["explainers"][1:]]
+    about = document["examples"]
+    means = {
+        index: sum(defined) / len(defined)
+        for index, words, *row in zip(about["index"], about["features"], *rs, strict=True)
+        if words >= SHORTEST and (defined := [r for r in row if r is not None])
+    }
+    ranked = sorted(means, key=means.__getitem__)
+    shown = document["shown"]
+    assert [one["index"] for one in shown] == [ranked[0], ranked[(len(ranked) - 1) // 2], ranked[-1]]
+    assert [one["agreement"] for one in shown] == ["least", "median", "most"]
+    lines = [line.split("\t")[0].split() for line in texts.read_text().splitlines()]
+    for one in shown:
+        assert one["mean"] == pytest.approx(means[one["index"]])
+        assert [feature["text"] for feature in one["features"] if not feature["special"]] == lines[one["index"]][:30]
+        assert [one_map["explainer"] for one_map in one["maps"]] == list(TABLE_2)
+        for one_map in one["maps"]:
+            explainer, position = (
+                by_name(document)[one_map["explainer"]],
+                document["examples"]["index"].index(one["index"]),
+            )
+            assert one_map["r"] == explainer["examples"]["pearson_no_special"][position]
+            assert len(one_map["values"]) == len(one["features"])
+
+
+def test_mean_curves_start_at_the_output_and_end_alike(document):
+    curves = [explainer["mean_curves"] for explainer in document["explainers"]]
+    for curve in curves:
+        assert curve["removed"] == pytest.approx([i / 20 for i in range(21)])
+        assert curve["lerf"][0] == curve["morf"][0] == pytest.approx(curves[0]["lerf"][0])
+        assert curve["lerf"][-1] == pytest.approx(curve["morf"][-1])
+
+
+def test_costs_are_in_plain_forward_passes(document):
+    costs = {name: explainer["cost"] for name, explainer in by_name(document).items()}
+    assert 1 <= costs["attention_rollout"] < 1.2
+    assert 1.5 < costs["cplrp"] <= costs["attnlrp"] < 3
+    assert costs["ig_zero"] > 3 * costs["gradient_x_input"] / 2
+    assert costs["loo"] > 2
 
 
 def test_loo_agrees_with_itself(document):
@@ -237,7 +281,7 @@ def aligned(small, texts, tmp_path, explainers):
     examples = embedding_model.encode([line.split("\t")[0] for line in texts.read_text().splitlines()])
     explainers = [evaluate.table_2(settings)[0], *explainers, AttnLRP()]
     outcomes = evaluate.align(embedding_model, examples, explainers, settings, tmp_path)
-    return summary(examples, outcomes, 0, torch.float32)
+    return summary(examples, outcomes, figures_of(examples, outcomes, torch.float32), 0)
 
 
 def test_an_explainer_that_refuses_is_reported_with_its_reason_and_the_others_are_measured(small, texts, tmp_path):
@@ -266,13 +310,13 @@ def test_a_loo_map_of_round_off_is_constant():
     noise = torch.finfo(torch.float32).eps * 3
     record = {"map": [0.1, 0.5, 0.2], "morf": [3.0, 2.0], "lerf": [3.0, 2.0]}
     loo = {"map": [0.0, 4 * noise, -4 * noise]}
-    words = Example(torch.arange(3), torch.zeros(3, dtype=torch.bool), ("a", "b", "c"))
+    words = Examples(["a b c"], lambda text: Example(torch.arange(3), torch.zeros(3, dtype=torch.bool), text.split()))
     for dtype, reasons in ((torch.float32, {"no_special": "constant LOO", "all": "constant LOO"}), (torch.float64, {})):
         outcomes = [
             evaluate.ExplainerResult("loo", records={0: {**record, **loo}}),
             evaluate.ExplainerResult("other", records={0: record}),
         ]
-        other = summary([words], outcomes, 0, dtype)["explainers"][1]
+        other = summary(words, outcomes, figures_of(words, outcomes, dtype), 0)["explainers"][1]
         assert {scope: reason for scope, counts in other["undefined"].items() for reason in counts} == reasons
 
 
@@ -392,10 +436,10 @@ def stored(folder, count=4):
 def test_batches_are_read_back_exactly(tmp_path, caplog):
     file = stored(tmp_path)
     with Store(tmp_path, "name", {"key": 1}) as store:
-        assert store.batches == {i: [i, 0.1 * i] for i in range(4)}
+        assert store == {i: [i, 0.1 * i] for i in range(4)}
         store.append(4, [4, 1 / 3])
     with Store(tmp_path, "name", {"key": 1}) as store:
-        assert store.batches[4] == [4, 1 / 3]
+        assert store[4] == [4, 1 / 3]
     assert list(tmp_path.iterdir()) == [file], "the journal is deleted"
     assert not caplog.records
 
@@ -406,7 +450,7 @@ def test_a_batch_that_was_not_committed_is_dropped(tmp_path, caplog):
         store._connection.execute("BEGIN")
         store.append(4, [4, 0.4])
     with Store(tmp_path, "name", {"key": 1}) as store:
-        assert sorted(store.batches) == [0, 1, 2, 3]
+        assert [*store] == [0, 1, 2, 3]
     assert not caplog.records
 
 
@@ -414,12 +458,12 @@ def test_a_damaged_row_is_logged_and_measured_anew(tmp_path, caplog):
     file = stored(tmp_path)
     file.write_bytes(file.read_bytes().replace(b"[1,0.1]", b"[1,0.7]"))
     with Store(tmp_path, "name", {"key": 1}) as store:
-        assert sorted(store.batches) == [0, 2, 3]
+        assert [*store] == [0, 2, 3]
         store.append(1, [1, 0.1])
     assert "damaged batches 1 are measured anew" in caplog.text
     caplog.clear()
     with Store(tmp_path, "name", {"key": 1}) as store:
-        assert store.batches == {i: [i, 0.1 * i] for i in range(4)}
+        assert store == {i: [i, 0.1 * i] for i in range(4)}
     assert not caplog.records
 
 
@@ -437,12 +481,12 @@ def test_a_damaged_file_is_logged_and_measured_anew(tmp_path, caplog, damage):
     file = stored(tmp_path)
     file.write_bytes(damage(file.read_bytes()))
     with Store(tmp_path, "name", {"key": 1}) as store:
-        assert not store.batches
+        assert not store
         store.append(0, [0, 0.0])
     assert "is damaged" in caplog.text
     assert "everything in it is measured anew" in caplog.text
     with Store(tmp_path, "name", {"key": 1}) as store:
-        assert store.batches == {0: [0, 0.0]}
+        assert store == {0: [0, 0.0]}
 
 
 def test_two_runs_never_write_to_one_file_and_the_second_waits(tmp_path, caplog):
@@ -451,7 +495,7 @@ def test_two_runs_never_write_to_one_file_and_the_second_waits(tmp_path, caplog)
 
     def second():
         with Store(tmp_path, "name", {}) as store:
-            read.append(store.batches)
+            read.append(dict(store))
 
     with Store(tmp_path, "name", {}) as store:
         store.append(0, "the lock is held after a write as well")
@@ -478,7 +522,7 @@ def test_a_store_that_cannot_be_written_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "_connection", Full())
     with pytest.raises(StoreError, match="cannot be written: database or disk is full"):
         store.append(0, 1)
-    assert not store.batches
+    assert not store
 
 
 def test_different_explainers_have_different_states_that_name_no_addresses():

@@ -357,6 +357,6 @@ def test_compare_lists_ratios_that_changed_beyond_both_intervals(tmp_path, capsy
     for path, document in zip(paths, (old, new), strict=True):
         (tmp_path / path).write_text(json.dumps(document))
     assert main(["compare", *paths]) == 0, "benchmarks inform"
-    assert "no regressions, 1 slower, 1 faster, 10 unchanged" in capsys.readouterr().out
+    assert "no verdict: benchmarks inform\n1 slower, 1 faster, 10 unchanged" in capsys.readouterr().out
     with pytest.raises(ResultsError, match="one document is of make bench, the other of faithcheck align"):
         comparison.compare(old, documents.alignment(loo=(1.0, 1.0)))

@@ -25,8 +25,8 @@ def factories(monkeypatch):
 
 def test_a_decorated_class_is_a_built_in_explainer(factories):
     assert "named" not in builtin_explainers()
-    assert register(Named) is Named
-    register(Named)  # again: no second explainer
+    assert register("kind")(Named) is Named
+    register("kind")(Named)  # again: no second explainer
     assert isinstance(builtin_explainers()["named"], Named)
 
 
@@ -35,8 +35,8 @@ def test_the_explainers_are_in_alphabetical_order():
 
 
 def test_two_explainers_with_the_same_name_are_an_error(factories):
-    register(Named)
-    register(lambda: Named())
+    register("kind")(Named)
+    register("kind")(lambda: Named())
     with pytest.raises(ValueError, match="two built-in explainers are named 'named': rename one of them"):
         builtin_explainers()
 

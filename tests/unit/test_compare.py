@@ -10,7 +10,9 @@ from faithcheck.axioms.engine.statuses import PASSING, RED, SKIPPED
 from faithcheck.reports import comparison, results
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import comparison as pages
-from faithcheck.tests.helpers.documents import alignment, document, record
+from faithcheck.reports.pages import rendering
+from faithcheck.reports.results import ResultsError
+from faithcheck.tests.helpers.documents import alignment, document, explanation, record
 
 
 def run(*statuses, **changed):
@@ -133,7 +135,8 @@ def test_differences_between_the_runs_come_first():
     new["faithcheck"] = "0.2.0"
     new["counts"]["planned"] += 5
     old["settings"]["explainers"], new["settings"]["explainers"] = ["loo", "attnlrp"], ["cplrp", "loo"]
-    old["settings"]["origins"], new["settings"]["origins"] = {"a": "x", "b": "y"}, {"a": "x", "b": "z"}
+    old["settings"]["origins"], new["settings"]["origins"] = {"a": "x", "b": "y"}, {"a": "x", "b": "z", "cplrp": "z"}
+    old["settings"]["rules"], new["settings"]["rules"] = {"a": ["add", "mul"], "attnlrp": ["mul"]}, {"a": ["add"]}
     compared = comparison.compare(old, new)
     assert dict((name, (was, now)) for name, was, now in compared["differences"]) == {
         "seed": ("7", "8"),
@@ -142,12 +145,13 @@ def test_differences_between_the_runs_come_first():
         "data": ("digits", "MNIST"),
         "explainers": ("also attnlrp", "also cplrp"),
         "origins": ("b: y", "b: z"),
+        "rules": ("a: also mul", "a: –"),
         "faithcheck": ("0.1.0", "0.2.0"),
         "torch": ("–", "2.14"),
         "tests not run": ("0", "5"),
     }
     for page in (pages.to_terminal(compared, 200), pages.to_markdown(compared)):
-        assert page.index("wo runs differ") < page.index("before:")
+        assert page.index("wo runs differ") < page.index("float32")
         assert all(text in page for text in ("float32", "cuda", "MNIST", "also cplrp", "2.14"))
     old["settings"]["explainers"] = ["loo", "cplrp"]
     assert "explainers" not in dict(row[:2] for row in comparison.compare(old, new)["differences"]), (
@@ -165,26 +169,90 @@ def test_a_changed_expectation_is_shown():
 
 def test_the_markdown_opens_with_the_verdict_and_folds_long_lists():
     few = pages.to_markdown(comparison.compare(run("holds", "holds"), run("broken claim", "holds")))
-    assert few.startswith("### ✗ faithcheck: 1 regression, 1 unchanged\n")
+    assert few.startswith("### ✗ faithcheck: 1 regression: invariance/0: was green, is red\n\n1 unchanged\n")
     assert "<details" not in few
     assert "| was green, is red | invariance/0 | ✓ holds, gap 0.31 | ✗ broken claim, gap 0.31 |" in few
     none = pages.to_markdown(comparison.compare(run("holds"), run("holds")))
-    assert none.startswith("### ✓ faithcheck: no regressions, 1 unchanged\n")
+    assert none.startswith("### ✓ faithcheck: no regression\n\n1 unchanged\n")
     assert "|" not in none
 
 
-def test_a_long_comparison_fits_a_comment_and_counts_the_rows_left_out():
-    old = document([named(i, "holds", explainer="x", id=f"invariance/{'x' * 300}-{i}") for i in range(500)])
-    new = document([named(i, "broken claim", id=f"invariance/{'x' * 300}-{i}") for i in range(500)])
-    new["records"] += [named(i, "holds") for i in range(500)]
-    new["skips"] = [{"reason": f"{i} " + "why " * 200, "count": 1, "ids": []} for i in range(500)]
+def many(status, count=39, **changed):
+    """Records of one explainer and status whose gaps increase with their number."""
+    return [named(i, status, gap=i / 100, **changed) for i in range(1, count + 1)]
+
+
+def test_39_regressions_of_one_kind_are_one_line_with_the_worst():
+    compared = comparison.compare(document(many("holds")), document([*many("broken claim"), named(99, "holds")]))
+    kind = "invariance: mine: expected to hold, but the gap … is above the tolerance 1e-9"
+    assert pages.verdict(compared) == f"39 regressions of one kind, was green, is red: {kind}"
+    printed = pages.to_terminal(compared, 400)
+    assert printed.startswith(f"✗ 39 regressions of one kind, was green, is red: {kind}\n1 new, 0 unchanged\n")
+    assert f"  was green, is red: 39 × {kind}\n" in printed
+    assert "      the worst: invariance/39: ✓ holds, gap 0.39 → ✗ broken claim, gap 0.39\n" in printed
+    assert len(printed.splitlines()) < 15
+    page = pages.to_markdown(compared)
+    assert "<details><summary>39 × was green, is red: " + kind in page
+    assert page.count("| was green, is red |") == 39
+    assert page.count("<details") == page.count("</details>") == 2, "the kind, and what is new"
+
+
+def test_kinds_are_told_by_explainer_change_and_cause():
+    before, now = many("holds"), [*many("broken claim", 16), *many("unsupported")[16:]]
+    now[0] |= {"explainer": "yours"}
+    compared = comparison.compare(document(before), document(now))
+    assert [(kind["change"], len(kind["rows"])) for kind in compared["kinds"]["regressions"]] == [
+        ("was green, is red", 15),
+        ("was green, is red", 1),
+        ("no longer measured", 23),
+    ], "what is red comes first"
+    sentence = "39 regressions of 3 kinds; 15 × was green, is red: invariance: mine: expected to hold, but"
+    assert pages.verdict(compared).startswith(sentence)
+
+
+def test_what_is_no_longer_red_has_the_kind_that_it_had():
+    compared = comparison.compare(document(many("error", detail={"error": "no GPU"})), document(many("holds")))
+    assert [(kind["what"], len(kind["rows"])) for kind in compared["kinds"]["mended"]] == [
+        ("invariance: mine: the check could not be measured: no GPU", 39)
+    ]
+    assert pages.verdict(compared) == "no regression, and 39 no longer red"
+
+
+def test_texts_are_not_compared():
+    with pytest.raises(ResultsError, match="of one text: faithcheck align compares explainers"):
+        comparison.compare(explanation(), explanation())
+
+
+def test_nothing_to_compare_is_not_green():
+    for old, new in [([], []), ([], [named(0, "holds")])]:
+        compared = comparison.compare(document(old), document(new))
+        assert pages.verdict(compared) == "no verdict: nothing that both documents measured"
+        assert "✓" not in pages.to_markdown(compared).splitlines()[0]
+        assert 'class="good"' not in pages.to_html(compared)
+
+
+def test_a_long_comparison_fits_a_comment_and_counts_what_is_cut():
+    """150 regressions of one kind, 100 of their own, 100 no longer red, 150 reasons; characters that are escaped."""
+    long = "<é_*" * 80
+    old = document([named(i, "holds", explainer="x", id=f"invariance/{long}-{i}") for i in range(150)])
+    new = document([named(i, "broken claim", id=f"invariance/{long}-{i}") for i in range(150)])
+    new["records"] += [named(1000 + i, "error", explainer=f"{long}{i}", id=f"dummy/{long}{i}") for i in range(100)]
+    for content, status in ((old, "error"), (new, "holds")):
+        content["records"] += [named(i, status, explainer=f"{long}{i}", id=f"loo/{long}{i}") for i in range(100)]
+    new["skips"] = [{"reason": f"{i} " + "why " * 200, "count": 1, "ids": []} for i in range(150)]
+    new["settings"]["explainers"] = [f"{long}{i}" for i in range(200)]
+    old["settings"]["explainers"] = []
     compared = comparison.compare(old, new)
     page = pages.to_markdown(compared)
-    assert len(page) < 65_536
-    assert page.count("and 460 more, which `faithcheck compare` prints.") == 3
-    assert page.count("<details") == page.count("</details>") == 3
-    assert "<details open><summary>regressions: 500</summary>" in page
-    assert pages.to_terminal(compared, 400).count("was green, is red") == 500
+    assert len(rendering.to_page("comparison.md.j2", pages._view(compared, pages.MOST[0])).encode()) > 65_536
+    assert len(page.encode()) <= 65_536
+    assert page.count("<details") == page.count("</details>")
+    shown = len(re.findall(r"^\| (?:was green|new, and red|was red|a new reason)", page, flags=re.MULTILINE))
+    cut = sum(int(number) for number in re.findall(r"and (\d+) more, which `faithcheck compare --html`", page))
+    assert shown + cut == 150 + 100 + 100 + 150
+    full = pages.to_html(compared)
+    assert all(f"-{i}<" in full for i in range(150))
+    assert all(f"{i} why" in full for i in range(150))
 
 
 @pytest.mark.parametrize("width", [50, 80, 120])
@@ -203,6 +271,8 @@ def test_names_with_markup_are_escaped():
     new = document([named(0, "broken claim", id="invariance/a|b<script>[red]x")])
     compared = comparison.compare(document([]), new)
     assert "invariance/a\\|b&lt;script&gt;\\[red\\]x" in pages.to_markdown(compared)
+    page = pages.to_html(compared)
+    assert page.count("<script>") == 1, "the page's own"
     assert "a|b<script>[red]x" in pages.to_terminal(compared, 200)
 
 
@@ -225,6 +295,115 @@ def test_alignment_documents_are_compared(tmp_path, capsys):
     assert main(["compare", files[0], files[0]]) == 0
 
 
+def examples(values, digests=None, index=None):
+    """An alignment document of two explainers whose r of each example is as given; LOO's is 1."""
+    content = alignment(loo=(1.0, 1.0), attnlrp=(0.5, 0.5))
+    keys = {"index": index or list(range(len(values))), **({"digests": digests} if digests else {})}
+    content["examples"] = keys
+    for row, column in zip(content["explainers"], ([1.0] * len(values), values), strict=True):
+        row["examples"] = {"pearson_no_special": column, "delta": [0.25] * len(values)}
+    return content
+
+
+def test_paired_differences_have_intervals_and_name_their_method():
+    before, now = [0.1, 0.2, 0.3, 0.4, None, 0.6], [0.2, 0.25, 0.5, 0.41, 0.9, 0.7]
+    compared = comparison.compare(examples(before), examples(now))
+    rows = {(row["explainer"], row["figure"]): row for row in compared["paired"]}
+    r = rows["attnlrp", "pearson_no_special"]
+    changes = [0.1, 0.05, 0.2, 0.01, 0.1]
+    assert r["n"] == 5
+    assert r["difference"] == pytest.approx(sum(changes) / 5)
+    assert min(changes) < r["low"] < r["difference"] < r["high"] < max(changes)
+    assert rows["loo", "pearson_no_special"]["difference"] == 0
+    assert compared["pairing"].startswith("6 examples that both measured: the mean of now − before")
+    for page in (pages.to_terminal(compared, 200), pages.to_markdown(compared), pages.to_html(compared)):
+        assert "Paired differences" in page
+        assert "0.092" in page
+        assert "bootstrap" in page
+
+
+def test_examples_are_paired_by_their_content():
+    """Another order, another number, a text that is there twice: each value meets that of the same text."""
+    before = examples([0.1, 0.2, 0.3, 0.4], digests=["a", "b", "a", "c"])
+    now = examples([0.7, 0.2, 0.3], digests=["b", "a", "a"])
+    now["data"]["fingerprint"] = "other"
+    (row,) = (r for r in comparison.compare(before, now)["paired"] if r["difference"])
+    assert (row["explainer"], row["n"]) == ("attnlrp", 3)
+    assert row["difference"] == pytest.approx((0.1 + 0.5 + 0.0) / 3)
+
+
+def test_what_cannot_be_paired_is_said():
+    without, other = alignment(loo=(1.0, 1.0)), examples([0.1, 0.2])
+    assert comparison.compare(without, other)["pairing"].startswith("no example is paired: the documents do not hold")
+    moved = examples([0.1, 0.2])
+    moved["data"]["fingerprint"] = "other"
+    assert "do not hold" in comparison.compare(other, moved)["pairing"]
+    apart = [examples([0.1], digests=["a"]), examples([0.1], digests=["b"])]
+    assert comparison.compare(*apart)["pairing"] == "no example is paired: the two documents have none in common"
+    assert comparison.compare(other, examples([0.1, 0.2], index=[1, 2]))["paired"][0]["n"] == 1
+
+
+# --- commits and catalogues ------------------------------------------------------------------------------------------
+
+
+def test_the_run_names_the_commit_of_the_user_and_that_of_faithcheck():
+    old, new = run("holds"), run("holds")
+    old["environment"] = {"commit": "f" * 40}  # of an older version: faithcheck's own
+    new["environment"] = {"user_commit": "a" * 40 + "-dirty", "faithcheck_commit": "b" * 40}
+    compared = comparison.compare(old, new)
+    assert compared["before"] == "2026-01-01T00:00:00+00:00, faithcheck 0.1.0"
+    assert compared["now"] == f"2026-01-01T00:00:00+00:00, commit {'a' * 12}-dirty, faithcheck 0.1.0 at {'b' * 12}"
+    new["environment"]["faithcheck_commit"] = "a" * 40
+    assert comparison.compare(old, new)["now"].endswith(f"commit {'a' * 12}-dirty, faithcheck 0.1.0")
+
+
+def in_catalogue(status, pairs, **changed):
+    """A document of one record on each pair, in a catalogue of these pairs by their digests."""
+    catalogue = {"version": "2026.12", "tolerances": {"float64": 1e-9}, "axioms": {"invariance": "i"}, "pairs": pairs}
+    records = [record(status, id=f"invariance/mine-{name}", explainer="mine", subject=name) for name in pairs]
+    catalogue |= {"hash": str(sorted(pairs.items())), **changed}
+    return document(records, catalogue=catalogue)
+
+
+def test_two_catalogues_are_not_compared_silently(tmp_path, capsys):
+    old = in_catalogue("holds", {"a.same": "1", "a.changed": "2", "a.removed": "3"})
+    new = in_catalogue("broken claim", {"a.same": "1", "a.changed": "9", "a.added": "4"}, version="2027.03")
+    files = [save(tmp_path / name, content) for name, content in (("old.json", old), ("new.json", new))]
+    assert main(["compare", *files]) == 2
+    refused = capsys.readouterr().err
+    for part in ("2026.12", "2027.03", "pairs added: a.added", "pairs removed: a.removed", "pairs changed: a.changed"):
+        assert part in refused
+    assert len(refused.splitlines()) == 1
+    assert main(["compare", *files, "--across-catalogues", "--md", "--html"]) == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("✗ 1 regression: invariance/mine-a.same: was green, is red")
+    assert "not compared, as their axiom or pair differs: 2 records before, 2 now" in " ".join(printed.split())
+    assert "Of two catalogues" in (tmp_path / "new.compare.md").read_text()
+    assert "pairs changed: a.changed" in (tmp_path / "new.compare.html").read_text()
+    assert main(["compare", files[0], files[0]]) == 0
+
+
+def test_models_of_a_changed_pair_and_checks_of_a_changed_axiom_are_left_out():
+    old = in_catalogue("holds", {"a.b": "1", "a.c": "1"})
+    old["records"][0]["subject"] = "a.b.f"
+    new = copy.deepcopy(old)
+    new["catalogue"] |= {"hash": "other", "pairs": {"a.b": "2", "a.c": "1"}}
+    assert comparison.compare(old, new, across_catalogues=True)["unchanged"] == 1
+    new["catalogue"]["axioms"] = {"invariance": "another"}
+    assert comparison.compare(old, new, across_catalogues=True)["unchanged"] == 0
+
+
+def test_other_tolerances_have_nothing_in_common():
+    old, new = in_catalogue("holds", {}), in_catalogue("holds", {}, hash="other", tolerances={"float64": 1e-8})
+    with pytest.raises(results.ResultsError, match="another tolerance of float64"):
+        comparison.compare(old, new, across_catalogues=True)
+
+
+def test_a_document_that_names_no_catalogue_is_compared_and_that_is_said():
+    compared = comparison.compare(run("holds"), in_catalogue("holds", {"a.b": "1"}))
+    assert [row[0] for row in compared["differences"]] == ["catalogue"]
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -236,16 +415,17 @@ def save(path, content):
 def test_the_command_sets_its_exit_code_and_writes_the_page(tmp_path, capsys):
     green, red = (save(tmp_path / f"{name}.json", run(status)) for name, status in (("a", "holds"), ("b", "error")))
     assert main(["compare", green, green]) == 0
-    assert "✓ no regressions, 1 unchanged" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("✓ no regression\n1 unchanged\n")
     assert main(["compare", red, red]) == 0, "red before and red now is no regression"
     assert "1 still red" in capsys.readouterr().out
     assert main(["compare", green, red, "--md"]) == 1
     printed = capsys.readouterr().out
-    assert "✗ 1 regression" in printed
+    assert printed.startswith("✗ 1 regression: invariance/0: was green, is red")
     assert f"written: {tmp_path / 'b.compare.md'}" in printed
     assert (tmp_path / "b.compare.md").read_text().startswith("### ✗ faithcheck: 1 regression")
-    assert main(["compare", green, red, "--md", str(tmp_path / "page.md")]) == 1
+    assert main(["compare", green, red, "--md", str(tmp_path / "page.md"), "--html"]) == 1
     assert (tmp_path / "page.md").is_file()
+    assert "1 regression" in (tmp_path / "b.compare.html").read_text()
 
 
 def test_documents_that_cannot_be_compared_are_refused(tmp_path, capsys):
@@ -262,9 +442,7 @@ def test_documents_that_cannot_be_compared_are_refused(tmp_path, capsys):
         assert message in capsys.readouterr().err
     assert main(["compare", green, green, "--md", green]) == 2
     assert json.loads((tmp_path / "a.json").read_text()) == run("holds")
-    with pytest.raises(SystemExit) as exit_code:
-        main(["compare", green, green, "--threshold", "0"])
-    assert exit_code.value.code == 2
+    assert main(["compare", green, green, "--threshold", "0"]) == 2
     assert "above 0" in capsys.readouterr().err
 
 

@@ -176,7 +176,5 @@ def test_output_that_nobody_reads_is_no_success(monkeypatch):
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
-    with pytest.raises(
-        OptionError, match=rf"--json={tmp_path} is a folder: name a file in it, {tmp_path}/results.json"
-    ):
+    with pytest.raises(OptionError, match=rf"--json={tmp_path} is a folder: name a file in it"):
         check_writable(tmp_path, "--json")

@@ -4,22 +4,25 @@ import io
 import json
 import re
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
-from faithcheck.explainers import IntegratedGradients, LeaveOneOut, Unsupported
+from faithcheck.explainers import AttnLRP, IntegratedGradients, LeaveOneOut, Unsupported
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of
 from faithcheck.models.case import output_difference
+from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.next_token_model import NextTokenModel
-from faithcheck.reports import explanation
+from faithcheck.reports import explanation, results
 from faithcheck.reports.commands.main import main
 from faithcheck.reports.explanation import ExplainError
-from faithcheck.reports.pages import colours
+from faithcheck.reports.joined_words import words
+from faithcheck.reports.pages import colours, relevance
 from faithcheck.reports.pages import explanation as pages
-from faithcheck.tests.helpers import small_models
+from faithcheck.tests.helpers import documents, small_models
 
 TEXT = "the quick brown fox jumps"
 
@@ -46,35 +49,63 @@ class FixedMap:
         return torch.tensor([self.values], dtype=case.inputs.dtype)
 
 
-def viewed(model, explainer, text=TEXT, target=None):
-    return {**explanation.explain(model, text, explainer, target), "model": "small"}
+def viewed(model, *explainers, text=TEXT, target=None):
+    return {**explanation.explain(model, text, explainers, target), "model": "small"}
 
 
-def plain(view, width=100):
-    console = Console(file=io.StringIO(), width=width, highlight=False)
-    pages.print_to(console, view)
-    return console.file.getvalue()
+def plain(document, width=100):
+    return pages.to_terminal(document, width)
 
 
-def coloured(view):
+def coloured(document):
     console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="truecolor", highlight=False)
-    console.print(pages.coloured(view["tokens"]))
+    for row in pages.rows(document):
+        console.print(pages.coloured(row["words"], row["signed"]))
     return console.file.getvalue()
 
 
-def test_the_view_holds_the_map_its_sum_and_the_change_of_the_output(model):
+def words_of(document, row=0):
+    return pages.rows(document)[row]["words"]
+
+
+def test_the_document_holds_the_map_its_sum_and_the_change_of_the_output(model):
     explainer = LeaveOneOut(AttentionMask())
-    view = viewed(model, explainer)
+    document = viewed(model, explainer)
     case = model.case(model.encode([TEXT]))
     expected = attribution_of(explainer, model, case)[0]
-    assert [token["value"] for token in view["tokens"]] == expected.tolist()
-    assert view["sum"] == pytest.approx(float(expected.sum()), abs=1e-6)
-    assert view["change"] == pytest.approx(float(output_difference(model, case)))
-    assert [token["special"] for token in view["tokens"]] == case.special_tokens_mask[0].tolist()
-    (explained,) = (one for one in view["classes"] if one["explained"])
-    assert explained["logit"] == pytest.approx(max(case.run(model)[0].tolist()))
-    assert view["decoder"] == isinstance(model, NextTokenModel)
-    json.dumps(view, allow_nan=False)
+    (loo,) = document["maps"]
+    assert loo["values"] == expected.tolist()
+    assert loo["sum"] == pytest.approx(float(expected.sum()), abs=1e-6)
+    assert loo["r"] == pytest.approx(1)
+    assert document["change"] == pytest.approx(float(output_difference(model, case)))
+    assert [feature["special"] for feature in document["features"]] == case.special_tokens_mask[0].tolist()
+    (explained,) = (one for one in document["classes"] if one["explained"])
+    logits = case.run(model)[0].detach()
+    assert explained["logit"] == pytest.approx(float(logits.max()))
+    assert explained["probability"] == pytest.approx(float(logits.softmax(0).max()))
+    assert document["decoder"] == isinstance(model, NextTokenModel)
+    json.dumps(document, allow_nan=False)
+
+
+def test_several_explainers_stand_beside_loo_with_their_correlation(bert):
+    model, loo = load(bert), LeaveOneOut(AttentionMask())
+    other = FixedMap(0, 3, 1, -2, 0.5, 1, 0)
+    document = viewed(model, loo, AttnLRP(), other, FixedMap(0, 1, 1, 1, 1, 1, 0))
+    values = document["maps"][0]["values"]
+    assert [row["explainer"] for row in document["maps"]] == ["loo", "attnlrp", "fixed", "fixed"]
+    assert document["maps"][2]["r"] == pytest.approx(np.corrcoef(values[1:-1], other.values[1:-1])[0, 1])
+    assert document["maps"][3]["r"] is None, "a constant map has no correlation"
+    assert viewed(model, other)["maps"][0]["r"] is None, "without LOO there is none"
+    page, printed = pages.to_html(document), plain(document)
+    r = f"{document['maps'][1]['r']:.3f}".replace("-", "−")
+    assert f'<th scope="row">attnlrp</th><td>{r}</td>' in page
+    assert f"attnlrp  r {r}" in printed
+    assert page.count('<span class="map">') == 4
+
+
+def test_choose_explainers_puts_loo_first_and_takes_each_once():
+    chosen = explanation.choose_explainers(["attnlrp", "ig_mask", "loo", "attnlrp"])
+    assert [one.name for one in chosen] == ["loo", "attnlrp", "ig_mask"]
 
 
 def test_target_chooses_the_explained_output_by_number_or_name(bert):
@@ -87,7 +118,7 @@ def test_target_chooses_the_explained_output_by_number_or_name(bert):
         assert (one["number"], one["logit"]) == (number, pytest.approx(logits[number]))
         assert view["explained"] == ("bad", "good")[number]
     zero, one = (viewed(model, LeaveOneOut(AttentionMask()), target=target) for target in "01")
-    assert zero["tokens"] != one["tokens"]
+    assert zero["maps"] != one["maps"]
     for target, message in {
         str(len(logits)): f"0 to {len(logits) - 1}",
         "goood": "did you mean good",
@@ -109,88 +140,119 @@ def test_a_decoder_lists_the_most_likely_tokens_and_the_explained_one(tmp_path):
         viewed(model, FixedMap(), target="zzzzzz")
 
 
-def test_strengths_are_shares_of_the_largest_token_that_is_not_special(bert):
-    view = viewed(load(bert), FixedMap(9, 1, -2, 0, 0.5, 0.25, -9))
-    assert view["largest"] == 2
-    assert [token["strength"] for token in view["tokens"]] == [1.0, 0.5, -1.0, 0.0, 0.25, 0.125, -1.0]
-    assert "full at ±2, the largest of the tokens that are not special" in " ".join(plain(view).split())
+def test_strengths_are_shares_of_the_largest_word_that_is_not_special(bert):
+    document = viewed(load(bert), FixedMap(9, 1, -2, 0, 0.5, 0.25, -9))
+    assert [word["strength"] for word in words_of(document)] == [1.0, 0.5, -1.0, 0.0, 0.25, 0.125, -1.0]
+    assert "its own largest value that is not special" in " ".join(plain(document).split())
     nothing = viewed(load(bert), FixedMap(5, 0, 0, 0, 0, 0, 5))
-    assert [token["strength"] for token in nothing["tokens"]] == [0.0] * 7
-    assert "every token that is not special has relevance 0" in pages.colours(nothing)
+    assert [word["strength"] for word in words_of(nothing)] == [0.0] * 7
 
 
-def test_positive_relevance_is_red_and_negative_is_blue(bert):
-    view = viewed(load(bert), FixedMap(0, 1, -1, 0, 0.5, -0.5, 0))
-    text = coloured(view)
+def test_positive_relevance_is_red_negative_is_blue_and_the_strongest_are_bold(bert):
+    document = viewed(load(bert), FixedMap(0, 1, -1, 0, 0.4, -0.4, 0))
+    text = coloured(document)
     full_red, full_blue = (
         f"48;2;{';'.join(map(str, rgb))}m" for rgb in (colours.POSITIVE_RELEVANCE, colours.NEGATIVE_RELEVANCE)
     )
-    white, black = "38;2;255;255;255;", "38;2;0;0;0;"  # the ink that can be read on the colour
-    assert re.search(rf"{white}{full_red}the\b", text)
-    assert re.search(rf"{white}{full_blue}quick\b", text)
-    assert re.search(rf"{black}48;2;[0-9;]*mfox\b", text)
-    assert re.search(rf"{black}48;2;[0-9;]*mjumps\b", text)
+    white = "38;2;255;255;255;"  # the ink that can be read on every colour of a terminal
+    assert re.search(rf"1;{white}{full_red}the\b", text)
+    assert re.search(rf"1;{white}{full_blue}quick\b", text)
+    assert re.search(rf"\[{white}48;2;[0-9;]*mfox\b", text), "not bold"
     assert re.search(r"(?<!m)brown", text), "no colour for 0"
-    page = pages.to_html(view)
-    spans = re.findall(r'<span style="([^"]*)"[^>]*>(\w+)</span>', page)
-    styles = {token: style for style, token in spans}
-    red, blue = (" ".join(map(str, rgb)) for rgb in (colours.POSITIVE_RELEVANCE, colours.NEGATIVE_RELEVANCE))
-    assert f"rgb({red} / 1.000)" in styles["the"]
-    assert f"rgb({blue} / 1.000)" in styles["quick"]
-    assert f"rgb({red} / 0.500)" in styles["fox"]
-    assert f"rgb({blue} / 0.500)" in styles["jumps"]
+    page = pages.to_html(document)
+    styles = {
+        token: style for style, token in re.findall(r'<span class="[^"]*" style="([^"]*)"[^>]*>(\w+)</span>', page)
+    }
+    red, blue = ("#{:02x}{:02x}{:02x}".format(*rgb) for rgb in (colours.POSITIVE_RELEVANCE, colours.NEGATIVE_RELEVANCE))
+    assert f"--light: {red}; --light-ink: #ffffff; --dark: {red}; --dark-ink: #ffffff" in styles["the"]
+    assert f"--light: {blue}" in styles["quick"]
+    assert styles["brown"] == ""
+
+
+def test_a_map_without_a_negative_value_has_one_hue(bert):
+    document = viewed(load(bert), FixedMap(0, 1, 0.5, 0, 0.25, 0.125, 0))
+    assert f"48;2;{';'.join(map(str, colours.UNSIGNED_RELEVANCE))}mthe" in coloured(document)
+    assert "#{:02x}{:02x}{:02x}".format(*colours.UNSIGNED_RELEVANCE) in pages.to_html(document)
+    assert "#{:02x}{:02x}{:02x}".format(*colours.POSITIVE_RELEVANCE) not in pages.to_html(document)
 
 
 def test_special_tokens_are_marked_and_every_number_is_shown(bert):
-    view = viewed(load(bert), FixedMap(7, 1.125, -2.5, 0, 0.5, 0.25, -9))
-    printed = plain(view)
+    document = viewed(load(bert), FixedMap(7, 1.125, -2.5, 0, 0.5, 0.25, -9))
+    printed = plain(document)
     lines = [line.split() for line in printed.splitlines()]
     assert ["0", "[CLS]", "7", "special"] in lines
-    assert ["1", "the", "1.12"] in lines
+    assert ["1", "the", "1.125"] in lines
     assert ["6", "[SEP]", "-9", "special"] in lines
     assert ["2", "quick", "-2.5"] in lines
-    page = pages.to_html(view)
-    assert page.count('class="special"') == 2
+    page = pages.to_html(document)
+    assert len(re.findall(r'<span class="[^"]*\bspecial"', page)) == 2
     assert all(f"<td>{number}</td>" in page for number in ("7", "1.125", "-2.5", "0.25", "-9"))
     assert "\x1b" not in printed
 
 
+def test_pieces_of_a_word_are_one_word_and_the_tokens_stay_available(bert):
+    document = viewed(load(bert), FixedMap(0, 1, -2, 0, 0.5, 0.25, 0))
+    assert [table["columns"][1] for table in pages.tables(document)[1:]] == ["word"]
+    document["features"][2] |= {"text": "ly", "glued": True}
+    by_word, by_token = pages.tables(document)[1:]
+    assert by_word["rows"][1] == ["1", "thely", "-1", ""]
+    assert [row[1] for row in by_token["rows"]] == ["[CLS]", "the", "ly", "brown", "fox", "jumps", "[SEP]"]
+    assert "the sum of the relevance of their tokens" in plain(document)
+    assert "The relevance of each token" in pages.to_html(document)
+
+
+def test_many_outputs_are_counted_and_probabilities_depend_on_the_kind_of_model(bert):
+    model = load(bert)
+    document = viewed(model, FixedMap(*range(7)))
+    assert sum(row["probability"] for row in document["classes"]) == pytest.approx(1)
+    assert "%" in plain(document)
+    logits = torch.tensor([1.0, -1.0])
+    model.model.config.problem_type = "multi_label_classification"
+    assert explanation._probabilities(model, logits).tolist() == pytest.approx(logits.double().sigmoid().tolist())
+    model.model.config.problem_type = "regression"
+    assert explanation._probabilities(model, logits[:1]) is None
+    document["classes"][0]["probability"], document["outputs"] = None, 50000
+    assert "–" in plain(document)
+    assert "most likely of 50000 outputs" in pages.to_html(document)
+
+
 def test_the_page_loads_nothing_and_escapes_text(bert):
     view = viewed(load(bert), FixedMap(0, 1, -1, 0, 0.5, -0.5, 0))
-    view["tokens"][1]["text"], view["notes"] = "<script>", ["a < b"]
+    view["features"][1]["text"], view["notes"] = "<script>", ["a < b"]
     page = pages.to_html(view)
     assert page.startswith("<!doctype html>")
-    assert "<script" not in page
+    assert page.count("<script") == 1, "the page's own"
     assert "&lt;script&gt;" in page
     assert "a &lt; b" in page
-    assert not re.search(r"\bsrc=|href=|@import|url\(|http", page)
+    assert not re.search(r"\bsrc=|href=\"[^#]|@import|url\(|http", page)
 
 
 def test_notes_say_that_a_text_was_cut_or_has_unknown_tokens(bert):
     model = load(bert, max_length=6)
-    view = viewed(model, LeaveOneOut(AttentionMask()), "a quick brown fox jumps over the dog")
-    assert [token["text"] for token in view["tokens"]] == ["[CLS]", "a", "quick", "brown", "fox", "[SEP]"]
+    view = viewed(model, LeaveOneOut(AttentionMask()), text="a quick brown fox jumps over the dog")
+    assert [feature["text"] for feature in view["features"]] == ["[CLS]", "a", "quick", "brown", "fox", "[SEP]"]
     (note,) = view["notes"]
     assert "cut to 6 tokens" in note
     assert note in " ".join(plain(view).split())
     assert note in pages.to_html(view)
-    assert viewed(model, LeaveOneOut(AttentionMask()), "a quick fox")["notes"] == []
-    (note,) = viewed(model, LeaveOneOut(AttentionMask()), "a zebra fox")["notes"]
+    assert viewed(model, LeaveOneOut(AttentionMask()), text="a quick fox")["notes"] == []
+    (note,) = viewed(model, LeaveOneOut(AttentionMask()), text="a zebra fox")["notes"]
     assert note == "1 of 5 tokens are unknown to the tokenizer."
 
 
 def test_notes_repeat_the_warnings_of_the_explainer(bert):
-    (note,) = viewed(load(bert), IntegratedGradients(1))["notes"]
+    (note,) = viewed(load(bert), IntegratedGradients(1))["maps"][0]["notes"]
     assert note.startswith("integrated_gradients warned: Integrated Gradients with 1 steps misses completeness")
 
 
 def test_a_long_table_shows_the_largest_tokens_and_counts_them(bert):
     view = viewed(load(bert), FixedMap(0, 1, -1, 0, 0.5, -0.5, 0))
-    view["tokens"] = [{**view["tokens"][1], "value": float(i), "text": f"t{i}"} for i in range(90)]
+    view["features"] = [{**view["features"][1], "text": f"t{i}"} for i in range(90)]
+    view["maps"][0]["values"] = [float(i) for i in range(90)]
     printed = plain(view)
     rows = [int(number) for number in re.findall(r"^ *(\d+) +t\d+ ", printed, re.MULTILINE)]
     assert rows == list(range(50, 90))
-    assert "the 40 largest of 90 tokens" in printed
+    assert "the 40 largest of 90 words" in printed
     assert pages.to_html(view).count("<td") >= 3 * 90
 
 
@@ -206,8 +268,9 @@ def test_tokens_are_joined_to_words(bert, names, read):
     model = load(bert)
     model.tokenizer = type("Tokenizer", (), {"all_special_tokens": ["[CLS]", "[SEP]"]})()
     model.tokenizer.convert_tokens_to_string = lambda tokens: tokens[0].replace("Ġ", " ").replace("▁", " ")
-    tokens = [{**piece, "special": False, "value": 0.0, "strength": 0.0} for piece in explanation._pieces(model, names)]
-    assert pages.coloured(tokens).plain == read
+    example = Example(torch.arange(len(names)), torch.zeros(len(names), dtype=torch.bool), tuple(names))
+    found = words([{**piece, "special": False} for piece in model.pieces(example)])
+    assert pages.coloured(relevance.coloured(found, [0.0] * len(found)), True).plain == read
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -246,7 +309,7 @@ def test_an_empty_text_is_refused(bert, text, capsys):
 def test_a_decoder_refuses_a_text_of_one_token(tmp_path):
     model = load(small_models.save("gpt2", tmp_path))
     with pytest.raises(ExplainError, match="a decoder is read at its last token, so give at least two"):
-        viewed(model, FixedMap(), "fox")
+        viewed(model, FixedMap(), text="fox")
 
 
 @pytest.mark.parametrize(
@@ -255,6 +318,10 @@ def test_a_decoder_refuses_a_text_of_one_token(tmp_path):
         (["--explainer", "nope"], "unknown explainer 'nope'"),
         (["--target", "nope"], "--target=nope: unknown output 'nope'"),
         (["--html", "none/page.html"], "the folder none does not exist"),
+        (["--json", "none/map.json"], "the folder none does not exist"),
+        (["--json", "map", "--html", "map"], "--html=map would overwrite another file"),
+        (["--device", "gpu"], "did you mean cuda?"),
+        (["--explainer", "attnlrp", "--explainer", "nope"], "unknown explainer 'nope'"),
         (["--explainer", "epsilon_lrp"], "epsilon_lrp cannot explain this model: "),
     ],
 )
@@ -269,21 +336,66 @@ def test_the_command_refuses_options_that_it_cannot_use(bert, arguments, message
 
 def test_a_missing_model_and_a_model_of_images_are_refused(tmp_path, capsys):
     assert main(["explain", TEXT, "--model", str(tmp_path / "none")]) == 2
-    assert "neither a local folder nor a model" in capsys.readouterr().err
+    assert f"there is no folder {tmp_path / 'none'}: give one with config.json" in capsys.readouterr().err
     vit = small_models.save("vit", tmp_path)
     assert main(["explain", TEXT, "--model", str(vit)]) == 2
     assert "takes images: faithcheck explain takes a model of text" in capsys.readouterr().err
 
 
-def test_the_command_prints_the_map_and_writes_the_page(bert, tmp_path, capsys, monkeypatch):
+def test_the_command_prints_the_maps_and_writes_both_files(bert, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    page = tmp_path / "map.html"
-    assert main(["explain", TEXT, "--model", str(bert), "--explainer", "loo", "--html", str(page)]) == 0
+    page, file = tmp_path / "map.html", tmp_path / "map.json"
+    chosen = ["--explainer", "loo", "--explainer", "gradient_x_input", "--device", "cpu"]
+    assert main(["explain", TEXT, "--model", str(bert), *chosen, "--html", str(page), "--json", str(file)]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("[CLS] the quick brown fox jumps [SEP]\n")
-    assert "loo: removed: attention mask 0, as in the paper" in printed
-    assert printed.endswith(f"written: {page}\n")
-    assert "attention mask 0" in page.read_text(encoding="utf-8")
-    for label in ("sum of the map", "f(x) − f(baseline)", "difference", "colours", "explained", "model"):
+    assert printed.startswith("loo\n[CLS] the quick brown fox jumps [SEP]\n")
+    assert re.search(r"^gradient_x_input  r [−0-9.]+\n\[CLS\] the quick", printed, re.MULTILINE)
+    assert "removed: attention mask 0, as in the paper" in printed
+    assert printed.endswith(f"written: {file}\nwritten: {page}\n")
+    for label in ("sum of loo", "f(x) − f(baseline)", "less the change", "colours", "explained", "model", "words"):
         assert label in printed
         assert label in page.read_text(encoding="utf-8")
+    document = json.loads(file.read_text(encoding="utf-8"))
+    assert [row["explainer"] for row in document["maps"]] == ["loo", "gradient_x_input"]
+    assert pages.to_html(document) == page.read_text(encoding="utf-8"), "the page is made from the document alone"
+
+
+def test_the_document_makes_its_pages_again(tmp_path, capsys):
+    document = documents.explanation()
+    results.save(document, tmp_path / "map.json")
+    assert main(["report", str(tmp_path / "map.json"), "--html", "--md"]) == 0
+    assert (tmp_path / "map.html").read_text(encoding="utf-8") == pages.to_html(document)
+    assert "| grinning |" in (tmp_path / "map.md").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "map.json"), "--exit-code"]) == 0
+    assert "attnlrp  r 0.500\n[CLS] grinning films [SEP]" in capsys.readouterr().out
+    document["maps"][0]["left_behind"] = "hooks"
+    results.save(document, tmp_path / "map.json")
+    assert main(["report", str(tmp_path / "map.json"), "--exit-code"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"schema_version": 2}, "explanation schema version 2, this faithcheck reads 1: run faithcheck explain again"),
+        ({"text": 1}, "damaged explanation document: text is a whole number, not text"),
+        ({"features": []}, "damaged explanation document: maps[0].values has 5 numbers for 0 features"),
+        ({"classes": []}, "damaged explanation document: classes has 0 explained outputs, not 1"),
+    ],
+)
+def test_a_damaged_document_is_refused_in_a_line(damage, message, tmp_path, capsys):
+    results.save({**documents.explanation(), **damage}, tmp_path / "map.json")
+    assert main(["report", str(tmp_path / "map.json")]) == 2
+    assert capsys.readouterr().err == f"faithcheck: {tmp_path / 'map.json'}: {message}\n"
+
+
+def test_the_text_can_come_from_standard_input(bert, capsys, monkeypatch):
+    class Stdin:
+        buffer = io.BytesIO(b"the quick brown\n")
+
+    monkeypatch.setattr("sys.stdin", Stdin)
+    assert main(["explain", "-", "--model", str(bert), "--explainer", "loo"]) == 0
+    assert capsys.readouterr().out.startswith("loo\n[CLS] the quick brown [SEP]\n")
+    Stdin.buffer = io.BytesIO(b"caf\xe9")
+    assert main(["explain", "-", "--model", str(bert)]) == 2
+    assert "standard input is not UTF-8: if it is Latin-1, pipe it through iconv" in capsys.readouterr().err

@@ -385,7 +385,7 @@ def test_an_error_is_raised_even_if_there_are_counterexamples(seed):
 
 
 def test_check_explainer_includes_generated_pairs_by_default(quick):
-    (record,) = check_explainer(Counts(), subjects=[SEARCH])
+    (record,) = check_explainer(Counts(), pairs=[SEARCH])
     assert (record.axiom, record.status) == ("generated", "broken claim")
 
 

@@ -9,7 +9,6 @@ import pytest
 from faithcheck.axioms import AXIOMS, Check, Settings, check_explainer
 from faithcheck.axioms.engine.error_text import LIMIT
 from faithcheck.axioms.engine.plan import plan
-from faithcheck.axioms.engine.registry import SUMMARIES
 from faithcheck.explainers import builtin_explainers
 from faithcheck.explainers.adapters import from_function
 from faithcheck.models.pair import registered_pairs
@@ -41,7 +40,7 @@ def test_a_check_after_the_saboteurs_measures_as_ever(records):
 
 def test_the_pages_of_the_process_saboteurs_are_written(records, tmp_path):
     content = [results.plain(record.to_json()) for record in records.values()]
-    document = outcomes.of_records(content, len(content), settings(), SUMMARIES)
+    document = outcomes.of_records(content, len(content), settings(), AXIOMS)
     results.save(document, tmp_path / "a.json")
     for view in (report.to_html, report.to_markdown, terminal.render):
         page = view(document)
@@ -91,7 +90,7 @@ def test_the_users_ctrl_c_stops_the_run_whatever_the_explainer_makes_of_it(expla
 def test_what_did_not_run_is_not_green():
     run, stopped = checked(lambda model, inputs, target: inputs), checked(press, "trace")
     content = [run.run(Settings()), stopped.not_run(Settings(), "the user stopped the run before it")]
-    document = outcomes.of_records([results.plain(r.to_json()) for r in content], 2, settings(), dict(SUMMARIES))
+    document = outcomes.of_records([results.plain(r.to_json()) for r in content], 2, settings(), AXIOMS)
     assert document["counts"] == {"planned": 2, "ran": 1, "passed": 1, "failed": 0, "skipped": 0, "deselected": 0}
     assert (results.not_run(document), results.is_red(document)) == (1, True)
     for view in (report.to_html, report.to_markdown, terminal.render):
@@ -111,13 +110,15 @@ def test_after_the_crash_of_a_worker_every_planned_check_has_a_record(pytest_cod
     checks = plan("invariance", [explainer], [pair]) + plan("trace", [explainer], registered_pairs().values())
     run = SimpleNamespace(
         explainers=[explainer],
+        named=[],
         pairs=list(registered_pairs().values()),
         expectations=[],
         settings=Settings(),
         path=tmp_path / "a.json",
         to_json=settings,
     )
-    reporter = plugin.Reporter(SimpleNamespace(option=SimpleNamespace(collectonly=False)), run)
+    plugins = SimpleNamespace(get_plugin=lambda name: None)
+    reporter = plugin.Reporter(SimpleNamespace(option=SimpleNamespace(collectonly=False), pluginmanager=plugins), run)
     ids = [f"tests/test_axioms.py::test_axiom[{check.axiom}-{check.id}]" for check in checks]
     reporter.pytest_xdist_node_collection_finished(ids)
     crashed = f"worker 'gw0' crashed while running {ids[0]!r}"

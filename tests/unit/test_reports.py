@@ -32,7 +32,7 @@ def test_a_view_shows_the_headline_every_red_record_and_the_table(view, everythi
     page = view(everything)
     # A terminal still breaks lines.
     flat = " ".join(page.replace("\\_", "_").split())
-    assert "3 checks as expected, 4 red, 1 recorded without a claim, 1 skipped" in flat
+    assert "3 checks as expected, 5 red, 1 recorded without a claim, 1 skipped" in flat
     assert "0.7352" in flat
     assert "no rule for mul" in flat
     assert all(f"why of {status}" in flat for status in RED)
@@ -59,7 +59,7 @@ def test_the_html_page_escapes_text_and_loads_nothing(everything):
     everything["records"][0]["why"] = "<script>alert(1)</script>"
     everything["tables"][0]["note"] = "a < b & c"
     page = report.to_html(everything)
-    assert "<script" not in page
+    assert page.count("<script") == 2, "the page's own"
     assert "&lt;script&gt;alert(1)" in page
     assert "a &lt; b &amp; c" in page
     # Names of XML namespaces, which nothing loads.
@@ -182,7 +182,8 @@ def test_every_group_has_its_colours_on_pages_and_terminals(everything):
     assert set(colours.PAGE) == set(colours.TERMINAL) == set(Group)
     page = report.to_html(everything)
     for group in Group:
-        assert f"--{group.label}: {colours.PAGE[group].light};" in page
+        assert f"--{group.label}: {colours.PAGE[group].text.light};" in page
+        assert f"--{group.label}: {colours.PAGE[group].text.dark};" in page
         assert f"td.{group.label} {{ color: var(--{group.label});" in page
 
 
@@ -363,6 +364,14 @@ def test_a_figure_is_the_same_each_time_and_for_any_matplotlib_style():
     assert sorted(text for text in texts if text in labels) == sorted(labels)  # each label once in the legend
 
 
+@pytest.mark.parametrize(("x", "whole"), [([1, 2], True), ([1, 2.5], False)])
+def test_an_axis_of_whole_numbers_has_no_tick_between_them(x, whole):
+    panel = {"title": "", "x": "run", "y": "checks", "lines": [{"label": "a", "x": x, "y": [18.0, None]}]}
+    texts = [element.text for element in elements(figures.to_svg(figure(panels=[panel])), "text")]
+    ticks = [float(text) for text in texts if text and re.fullmatch(r"[\d.]+", text)]
+    assert all(tick.is_integer() for tick in ticks) == whole
+
+
 def test_lines_of_one_label_share_a_colour_and_labels_differ_by_marker_too():
     svg = figures.to_svg(figure())
     attnlrp, other, dashed = (stroke for stroke in strokes(svg) if stroke[0] != "#000000")
@@ -380,6 +389,25 @@ def test_the_fourth_panel_begins_a_second_row():
     titles = [element.text for element in elements(svg, "text") if str(element.text).startswith("panel")]
     assert titles == [f"panel {i}" for i in range(4)]
     assert len(strokes(svg)) == len(strokes(figures.to_svg(figure(panels=panels[:1])))) * 4
+
+
+def test_a_forest_plot_is_drawn_and_listed():
+    estimates = [
+        {"label": "a $ b", "value": 0.5, "low": 0.25, "high": 0.75},
+        {"label": "few", "value": 1.0, "low": None, "high": None},
+    ]
+    forest = figure(panels=[{"title": "", "x": "r", "y": "explainer", "estimates": estimates}])
+    svg = figures.to_svg(forest)
+    assert [text for text in ("a $ b", "few") if f">{text}<" in svg] == ["a $ b", "few"]
+    (table,) = figures.to_tables(forest)
+    assert table["columns"] == ["explainer", "r", "low", "high"]
+    assert table["rows"] == [["a $ b", 0.5, 0.25, 0.75], ["few", 1.0, None, None]]
+    both = {**forest["panels"][0], "lines": figure()["panels"][0]["lines"]}
+    for malformed, message in ((both, "both lines and estimates"), ({**both, "lines": [], "estimates": []}, "no line")):
+        with pytest.raises(ValueError, match=message):
+            figures.check(figure(panels=[malformed]))
+    with pytest.raises(ValueError, match="estimate has"):
+        figures.check(figure(panels=[{**forest["panels"][0], "estimates": [{"label": "a"}]}]))
 
 
 def test_figures_of_one_page_share_no_ids_and_take_the_ink_of_the_page():
@@ -421,7 +449,7 @@ def bad(panel=None, **line):
         (figure(panels=[]), "has no panel"),
         (bad({"lines": []}), "panel 'p' has no line"),
         (bad({"log": "z"}), "log names the axes x, y or xy, got 'z'"),
-        (bad({"legend": 1}), "a panel has lines, title, x, y, maybe log; got"),
+        (bad({"legend": 1}), "a panel has title, x, y, maybe estimates, maybe lines, maybe log; got"),
         (bad(colour="red"), "line 'a': a line has label, x, y, maybe dashed; got"),
         (bad(x=[1]), "line 'a': 1 x and 2 y"),
         (bad(x=[2, 1]), "the x must be finite and increase"),

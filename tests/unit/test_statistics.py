@@ -89,7 +89,7 @@ def test_pairs_with_an_undefined_side_are_left_out_and_counted():
 def test_p_is_undefined_if_no_pair_differs():
     found = paired([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
     assert (found["difference"], found["low"], found["high"], found["p"]) == (0, 0, 0, None)
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="1 values cannot be paired with 2"):
         paired([1.0], [1.0, 2.0])
 
 

@@ -7,7 +7,7 @@ import pytest
 import sympy
 import torch
 
-from faithcheck.axioms import Check, Settings
+from faithcheck.axioms import AXIOMS, Check, Settings
 from faithcheck.axioms.engine.plan import plan
 from faithcheck.axioms.symbolic import (
     DERIVATIONS,
@@ -125,9 +125,10 @@ def test_a_broken_rule_of_the_explainer_is_a_broken_claim(name, rules):
 def test_models_of_two_functions_are_refused():
     f, _ = PAIR.build(0, torch.float64, torch.device("cpu"))
     _, g = PAIR.build(1, torch.float64, torch.device("cpu"))
-    record = run(builtin_explainers()["attnlrp"], replace(PAIR, build=lambda *_: (f, g)))
-    assert record.status == "error"
-    assert "not one function" in record.detail["error"]
+    explainer = builtin_explainers()["attnlrp"]
+    assert run(explainer, replace(PAIR, build=lambda *_: (f, g))).status == "not a pair"
+    with pytest.raises(ValueError, match="not one function"):
+        AXIOMS["symbolic"].measure(explainer, f, g, PAIR.case(0, torch.float64, torch.device("cpu")))
 
 
 def at_rational_points(explainer, model, derived, x, bits):

@@ -1,7 +1,10 @@
 """Texts: loading from every source in its order, and a clear error for every kind of damage."""
 
 import gzip
+import importlib
 import json
+import re
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -9,6 +12,7 @@ import pytest
 
 from faithcheck.models.data import texts
 from faithcheck.models.data.errors import DataError
+from faithcheck.models.data.stored_texts import StoredTexts
 from faithcheck.models.data.texts import HUB, load_texts
 
 ROWS = [("a fine film", 1), ("dull . <br />", 0), ("", 1), ("a tab\tinside, a\u2028separator and a\x85third", 0)]
@@ -47,7 +51,57 @@ def test_windows_line_ends_are_not_part_of_a_label(tmp_path):
     assert rows_of(load_texts(str(tmp_path / "some.tsv"))) == [("good", 1), ("bad", 0)]
 
 
-@pytest.mark.parametrize(("name", "pack"), [("some.jsonl", bytes), ("some.jsonl.gz", gzip.compress)])
+@pytest.mark.parametrize(
+    ("name", "content", "rows"),
+    [
+        ("glue.tsv", "sentence\tlabel\na fine film\t1\ndull\t0\n", [("a fine film", 1), ("dull", 0)]),
+        ("other.tsv", "index\tsentence\tlabel\n0\ta\t1\n", [("a", 1)]),
+        ("sst2.csv", 'sentence,label\n"fine, and\n""new""",1\r\n', [('fine, and\n"new"', 1)]),
+        ("turned.csv", "label,text\n1,a\n", [("a", 1)]),
+        ("marked.csv", "\ufefftext,label\na,1\n", [("a", 1)]),
+        ("no_header.tsv", "sentence\t1\n", [("sentence", 1)]),
+    ],
+)
+def test_a_header_names_the_columns(tmp_path, name, content, rows):
+    (tmp_path / name).write_bytes(content.encode())
+    assert rows_of(load_texts(str(tmp_path / name))) == rows
+
+
+def test_a_header_without_labels(tmp_path):
+    (tmp_path / "test.tsv").write_text("index\tsentence\n0\ta\n1\tb\n")
+    loaded = load_texts(str(tmp_path / "test.tsv"))
+    assert (list(loaded.texts), loaded.labels) == (["a", "b"], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "a fine film,1\n", "line 1: expected a header such as sentence,label, got 'a fine film,1'"),
+        ("a.csv", "sentence,label\na,b,1\n", "line 2: expected 2 columns as in the header, got 3"),
+        ("a.tsv", "sentence\tlabel\na\n", "line 2: expected 2 columns as in the header, got 1"),
+        ("a.csv", "sentence,label\na,good\n", "line 2: expected a label that is a whole number from 0, got 'good'"),
+        ("a.csv", 'sentence,label\n"a,1\n', "line 2: unexpected end of data"),
+    ],
+)
+def test_a_damaged_table_is_named(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=re.escape(f"{tmp_path / name}, {message}")):
+        load_texts(str(tmp_path / name))
+
+
+def test_the_conversion_of_a_latin_1_file_is_named_and_works(tmp_path):
+    file = tmp_path / "le film.tsv"
+    file.write_bytes("bon\t1\nraté\t0\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"line 2 is not UTF-8") as refused:
+        load_texts(str(file))
+    command = str(refused.value).partition("convert it: ")[2]
+    subprocess.run(command, shell=True, check=True)
+    assert rows_of(load_texts(str(tmp_path / "utf8_le film.tsv"))) == [("bon", 1), ("raté", 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"), [("some.jsonl", bytes), ("some.json", bytes), ("some.jsonl.gz", gzip.compress)]
+)
 def test_json_lines_give_texts_and_labels(tmp_path, name, pack):
     (tmp_path / name).write_bytes(pack(json_lines(ROWS)))
     assert rows_of(load_texts(str(tmp_path / name))) == ROWS
@@ -56,13 +110,76 @@ def test_json_lines_give_texts_and_labels(tmp_path, name, pack):
 def test_json_lines_without_labels(tmp_path):
     (tmp_path / "some.jsonl").write_text('{"text": "a"}\n{"text": "b", "label": null}\n')
     loaded = load_texts(str(tmp_path / "some.jsonl"))
-    assert loaded.texts == ["a", "b"]
+    assert list(loaded.texts) == ["a", "b"]
     assert loaded.labels is None
 
 
-@pytest.mark.parametrize("name", texts.DEV)
+def write_parquet(file, **columns):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="Parquet needs the optional library pyarrow")
+    parquet.write_table(importlib.import_module("pyarrow").table(columns), file)
+    return file
+
+
+def test_parquet_gives_texts_and_labels(tmp_path):
+    labels = [label for _, label in ROWS]
+    file = write_parquet(tmp_path / "some.parquet", index=[5, 6, 7, 8], text=[text for text, _ in ROWS], label=labels)
+    loaded = load_texts(str(file))
+    assert rows_of(loaded) == ROWS
+    assert rows_of(load_texts(str(file), 2)) == ROWS[:2]
+    assert loaded.fingerprint == load_texts(str(write_tsv(tmp_path / "some.tsv"))).fingerprint
+    assert load_texts(str(write_parquet(tmp_path / "bare.parquet", sentence=["a"]))).labels is None
+
+
+def test_a_folder_of_parquet_files_is_read_in_the_order_of_their_names(tmp_path):
+    for number in (2, 0, 1):
+        write_parquet(tmp_path / f"test-0000{number}-of-00003.parquet", text=[f"text {number}"], label=[number])
+    loaded = load_texts(str(tmp_path))
+    assert rows_of(loaded) == [("text 0", 0), ("text 1", 1), ("text 2", 2)]
+    assert loaded.name == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"text": ["a", None], "label": [1, 0]}, ", row 2: expected a text, got None"),
+        ({"text": ["a", "b"], "label": [1, -1]}, ", row 2: expected a label that is a whole number from 0"),
+        ({"text": ["a"], "label": [True]}, ", row 1: expected a label"),
+        ({"words": ["a"], "label": [1]}, ": expected a column sentence or text, got words, label"),
+    ],
+)
+def test_a_wrong_row_of_parquet_is_named(tmp_path, columns, message):
+    file = write_parquet(tmp_path / "some.parquet", **columns)
+    with pytest.raises(DataError, match=re.escape(f"{file}{message}")):
+        load_texts(str(file))
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path):
+    file = write_parquet(tmp_path / "some.parquet", text=["a", "b"])
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(DataError, match=re.escape(f"{file} is damaged after row 0: ")):
+        load_texts(str(file))
+
+
+def test_without_pyarrow_the_message_says_how_to_get_it(tmp_path, monkeypatch):
+    (tmp_path / "some.parquet").touch()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match=r'some\.parquet needs pyarrow: pip install "faithcheck\[datasets\]"'):
+        load_texts(str(tmp_path / "some.parquet"))
+
+
+def test_texts_stay_on_the_disk_and_are_read_by_index():
+    stored = StoredTexts(iter(["a fine film", "", "été \ud800", "dull"]))
+    assert list(stored) == ["a fine film", "", "été \ud800", "dull"]
+    assert (stored[-1], stored[1:3]) == ("dull", ["", "été \ud800"])
+    with pytest.raises(IndexError):
+        stored[4]
+
+
+@pytest.mark.parametrize("name", [name for name in texts.DEV if not name.endswith(".parquet")])
 def test_a_folder_is_read_from_its_dev_file(tmp_path, name):
     content = json_lines(ROWS) if "jsonl" in name else write_tsv(tmp_path / "rows").read_bytes()
+    if name == "dev.csv":
+        content = "\n".join(["text,label", *(f'"{text}",{label}' for text, label in ROWS)]).encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     assert rows_of(load_texts(str(tmp_path))) == ROWS
 
@@ -102,7 +219,7 @@ DAMAGED_JSON += [f'{{"text": "a", "label": {label}}}' for label in ("true", "-1"
 @pytest.mark.parametrize("line", DAMAGED_TSV)
 def test_a_damaged_tsv_line_is_named(tmp_path, line):
     (tmp_path / "some.tsv").write_bytes(b"good\t1\n" + line + b"\nbad\t0\n")
-    with pytest.raises(DataError, match=r"some\.tsv, line 2: "):
+    with pytest.raises(DataError, match=r"some\.tsv, line 2(: | is not UTF-8)"):
         load_texts(str(tmp_path / "some.tsv"))
 
 
@@ -128,9 +245,9 @@ def test_a_damaged_archive_is_named(tmp_path):
             load_texts(str(file))
 
 
-@pytest.mark.parametrize("name", ["some.csv", "some.gz", "some"])
+@pytest.mark.parametrize("name", ["some.xlsx", "some.gz", "some"])
 def test_an_unknown_type_is_refused(tmp_path, name):
-    with pytest.raises(DataError, match=r"expected a file of type \.tsv, \.jsonl, \.jsonl\.gz"):
+    with pytest.raises(DataError, match=r"expected a file of type \.tsv, \.csv, \.jsonl, \.jsonl\.gz"):
         load_texts(str(write_tsv(tmp_path / name)))
 
 

@@ -42,7 +42,6 @@ def clone(number: int) -> Path:
     folder = BUILD / str(number)
     if not folder.exists():
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder)], check=True)
-        (folder / "faithcheck").mkdir()
         for package in ("axioms", "explainers", "models", "reports", "tests"):
             (folder / "faithcheck" / package).symlink_to(folder / package)
     return folder

@@ -1,0 +1,107 @@
+"""``faithcheck check --ray`` without a cluster: its tasks, its store, and what becomes of a check that ends workers."""
+
+import json
+from functools import partial
+
+import pytest
+import torch
+
+from faithcheck.reports import results
+from faithcheck.reports.commands.main import main
+from faithcheck.reports.distribution import checks
+from faithcheck.reports.pages import report
+from faithcheck.tests.helpers import cluster_in_process
+from faithcheck.tests.helpers.documents import without_run
+
+CHECK = ["check", "gradient_x_input", "attention_rollout", "--pairs", "attention.*_bert", "--axiom", "invariance"]
+
+
+def content(path):
+    return without_run(json.loads(path.read_text()))
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs the checks, in this process or on a cluster; ``ends`` says which numbers of checks end their worker."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def run(*options, ends=lambda numbers: False, name="shared.json"):
+        monkeypatch.setattr(checks, "distribute", partial(cluster_in_process.distribute, ends=ends))
+        threads = str(torch.get_num_threads())
+        cluster = ["--ray", "--cpus-per-worker", threads] if "--ray" in options else []
+        code = main([*CHECK, *cluster, "--json", str(tmp_path / name)])
+        return code, tmp_path / name
+
+    return run
+
+
+def stored(tmp_path):
+    return [*(tmp_path / "cache" / "faithcheck" / "checks").glob("*.sqlite")]
+
+
+def test_shared_checks_give_the_document_of_one_process(run, tmp_path):
+    code, alone = run(name="alone.json")
+    assert code == 0
+    code, shared = run("--ray")
+    assert code == 0
+    assert content(shared) == content(alone)
+    assert json.loads(shared.read_text())["run"]["tasks"] == 2, "an explainer's pairs of one f are one task"
+    assert not stored(tmp_path)
+
+
+def test_a_check_that_ends_three_workers_is_red_and_its_neighbours_are_measured(run, capsys):
+    _, alone = run(name="alone.json")
+    code, shared = run("--ray", ends=lambda numbers: 2 in numbers)
+    assert code == 1
+    line = "2 tasks on 1 workers in 0.0 s; 3 started again as their worker ended, 0 run twice, 1 left out"
+    assert line in " ".join(capsys.readouterr().out.split())
+    assert line in report.to_html(results.load(shared))
+    expected = {record["id"]: record for record in content(alone)["records"]}
+    others = [record for record in content(shared)["records"] if record == expected[record["id"]]]
+    (red,) = (record for record in content(shared)["records"] if record not in others)
+    assert len(others) == len(expected) - 1
+    assert (red["status"], red["detail"]["error"]) == ("error", "it ended 3 workers: here")
+
+
+def test_a_driver_that_is_killed_continues_from_what_is_stored(run, tmp_path):
+    def killed(numbers):
+        if 0 not in numbers:
+            raise SystemExit("killed")
+        return False
+
+    def measured_before(numbers):
+        assert 0 not in numbers
+        return False
+
+    _, alone = run(name="alone.json")
+    assert run("--ray", ends=killed)[0] == 70
+    assert len(stored(tmp_path)) == 1
+    code, shared = run("--ray", ends=measured_before)
+    assert code == 0
+    assert content(shared) == content(alone)
+    assert json.loads(shared.read_text())["run"]["tasks"] == 1
+    assert not stored(tmp_path)
+
+
+def test_ctrl_c_keeps_the_records_that_are_there(run, tmp_path, capsys):
+    def pressed(numbers):
+        if 0 not in numbers:
+            raise KeyboardInterrupt
+        return False
+
+    code, shared = run("--ray", ends=pressed)
+    assert code == 130
+    statuses = [record["status"] for record in content(shared)["records"]]
+    assert statuses.count("not run") == len(statuses) / 2
+    assert len(stored(tmp_path)) == 1
+
+
+def test_a_worker_without_the_module_of_a_pair_says_so_in_one_line(monkeypatch, run, capsys):
+    request_of = checks.request_of
+    monkeypatch.setattr(checks, "request_of", lambda *of: {**request_of(*of), "pair_modules": ["not_there"]})
+    code, _ = run("--ray")
+    assert code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("faithcheck: --ray: the worker on ")
+    assert "not_there" in line
