@@ -11,6 +11,8 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do $$p -c "$(RECENT)" 2>/dev/null && e
 
 # A folder with mnist/train.npz and mnist/dev.npz. Default: the digits bundled with scikit-learn.
 DATA ?=
+# Of the catalogue. Default: the version that it has.
+VERSION ?=
 # Further arguments of pytest: make invariance ARGS="--explainer attnlrp"
 ARGS ?=
 
@@ -34,7 +36,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # Without pytest's plugin for logs, which takes 2 ms a check: torch has many loggers. Logs are in the captured stderr.
 CHECKS := -n 2 --dist worksteal -p no:logging
 MODULES := -n 2 --dist loadscope
-invariance test unit slow power kills contributing: export OMP_NUM_THREADS := 1
+invariance test unit slow power kills ray contributing: export OMP_NUM_THREADS := 1
 
 # $(call suite,NAME,ARGUMENTS): run pytest, make the pages, also of a red run, and exit with pytest's exit code.
 # Old files are removed first. Otherwise a run that stops before its first test would leave them as its results.
@@ -44,7 +46,8 @@ define suite
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: help invariance test unit lint types paper remedies peers bench slow power kills mutation alarms contributing clean
+.PHONY: catalogue help invariance test unit lint types paper remedies peers bench slow power kills ray mutation alarms docs \
+	contributing clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -67,7 +70,7 @@ types: $(READY)  ## mypy, strict, on the built wheel
 	@rm -rf build/lib build/wheel build/typecheck
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
 	$(BIN)/python -m zipfile -e build/wheel/*.whl build/typecheck
-	MYPYPATH=build/typecheck $(BIN)/mypy $(TYPED:%=-p faithcheck.%) | sed 's#build/typecheck/faithcheck/##'
+	MYPYPATH=build/typecheck $(BIN)/mypy -m faithcheck $(TYPED:%=-p faithcheck.%) | sed 's#build/typecheck/faithcheck/##'
 
 paper: $(READY)  ## reproduce the paper's tables and figures; DATA=folder with MNIST
 	$(call suite,paper,-m paper)
@@ -94,12 +97,21 @@ power: $(READY)  ## seeded faults and saboteurs: which checks catch them; writes
 kills: $(READY)  ## kill 200 runs of align at random moments, and resume each
 	@$(BIN)/pytest -s -m kills tests/integration/test_alignment_kills.py $(ARGS)
 
+ray: $(READY)  ## align --ray, check --ray: kills, equal documents, time, plan, memory; ARGS="-k kills"
+	@$(BIN)/pytest -s -m ray tests/integration/test_ray_campaign.py tests/integration/test_memory_campaign.py $(ARGS)
+
 mutation: $(READY)  ## mutate the axioms and rules, and see which mutants a test kills; ARGS="--mutants=300 --seed=0"
 	@$(BIN)/pip install --quiet -c constraints.txt -e ".[mutation]"
 	@$(BIN)/python tests/experiments/mutation/campaign.py $(ARGS)
 
 alarms: $(READY)  ## look for false alarms: correct explainers over seeds, types and threads; ARGS="--seeds=20"
 	@$(BIN)/python tests/experiments/false_alarms.py $(ARGS)
+
+catalogue: $(READY)  ## write axioms/catalogue.json anew from the registries; VERSION=2027.03 names a new version
+	@$(BIN)/python -m faithcheck.axioms.engine.catalogue $(VERSION)
+
+docs: $(READY)  ## the documents as a site, with the reference of the public names: build/docs/index.html
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
 contributing: $(READY)  ## every extension of CONTRIBUTING.md in a copy of the clone, and the fast suite there
 	@$(BIN)/pytest -m "integration or slow" tests/integration/test_contributing.py $(ARGS)
