@@ -27,7 +27,15 @@ from faithcheck.tests.helpers import oracles
 CPU = torch.device("cpu")
 SEED = 1
 WITH_EXPECTATION = ("loo", "integrated_gradients", "gradient_x_input", "attnlrp", "cplrp")
-FAMILIES = ("activation.", "experts.", "gated.", "norm.", "softmax.", "linear_attention.bert_sized")
+FAMILIES = (
+    "activation.",
+    "experts.",
+    "gated.",
+    "linear_recurrence.",
+    "norm.",
+    "softmax.",
+    "linear_attention.bert_sized",
+)
 PAIRS = {name: pair for name, pair in registered_pairs().items() if name.startswith(FAMILIES)}
 EXPECTATIONS = [(name, explainer) for name, pair in PAIRS.items() for _, explainer in pair.expected]
 VIOLATED = [key for key in EXPECTATIONS if PAIRS[key[0]].expected["invariance", key[1]].verdict == "VIOLATES"]

@@ -1,0 +1,89 @@
+"""A depthwise convolution in three ways: itself, its windows times its weights, and a full convolution.
+
+All are linear in the inputs and have constant weights, so that every LRP method passes the plain gradient on, at ε = 0.
+DeepLIFT's multipliers of a linear map are its gradient, too. Behind the convolution stands a tanh, which each explainer
+treats alike in both models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.pair import equivalent_pair, random_points
+from faithcheck.models.pairs.copies import model_and_copy
+
+STEPS, CHANNELS, KERNEL = 6, 4, 3
+CASE = random_points(6, STEPS, CHANNELS, classes=2)
+GRADIENT = "a linear map with constant weights passes the plain gradient on, however it is computed"
+EXPECTED = {
+    **INVARIANT_BY_DEFINITION,
+    **expect_lrp(GRADIENT, of=f"{ALL_LRP} blockwise_lrp"),
+    **expect("invariance", "deeplift_rescale", "the multipliers of a linear map are its gradient"),
+}
+CITE = "the short convolution of Gu & Dao 2023, arXiv 2312.00752, §3.4"
+
+Convolve = Callable[[Tensor, Tensor], Tensor]
+
+
+def depthwise(steps: Tensor, weight: Tensor) -> Tensor:
+    """Each channel with its own kernel: ``(batch, channels, steps)`` and ``(channels, kernel)`` to the former."""
+    padded = functional.pad(steps, (KERNEL - 1, 0))
+    return functional.conv1d(padded, weight.unsqueeze(1), groups=CHANNELS)
+
+
+def full(steps: Tensor, weight: Tensor) -> Tensor:
+    """The same by a convolution of all channels with all, whose weights between different channels are 0."""
+    return functional.conv1d(functional.pad(steps, (KERNEL - 1, 0)), torch.diag_embed(weight.T).permute(1, 2, 0))
+
+
+def windows(steps: Tensor, weight: Tensor) -> Tensor:
+    """The same by a matrix product of each channel's windows ``(steps, kernel)`` with its kernel."""
+    padded = functional.pad(steps, (KERNEL - 1, 0))
+    unfolded = torch.stack([padded[..., k : k + STEPS] for k in range(KERNEL)], 3)
+    return torch.matmul(unfolded, weight.unsqueeze(2)).squeeze(3)
+
+
+class Convolution(nn.Module):
+    """A causal depthwise convolution, tanh and a linear map of all: ``(batch, 6, 4)`` to ``(batch, 2)``."""
+
+    def __init__(self, convolve: Convolve) -> None:
+        super().__init__()
+        self.convolve = convolve
+        self.weight = nn.Parameter(torch.randn(CHANNELS, KERNEL))
+        self.head = nn.Linear(STEPS * CHANNELS, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The outputs."""
+        outputs: Tensor = self.head(torch.tanh(self.convolve(inputs.transpose(1, 2), self.weight)).flatten(1))
+        return outputs
+
+
+@equivalent_pair(
+    "convolution.windows",
+    case=CASE,
+    why="a convolution is the product of each window with the kernel",
+    cite=CITE,
+    expected=EXPECTED,
+    axioms=("invariance",),
+)
+def by_windows(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """conv1d by groups against a matrix product with all windows."""
+    return model_and_copy(lambda: Convolution(depthwise), seed, dtype, device, convolve=windows)
+
+
+@equivalent_pair(
+    "convolution.full",
+    case=CASE,
+    why="a group of one channel is a full convolution whose weights between different channels are 0",
+    cite=CITE,
+    expected=EXPECTED,
+    axioms=("invariance",),
+)
+def by_all_channels(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """conv1d by groups against conv1d of all channels."""
+    return model_and_copy(lambda: Convolution(depthwise), seed, dtype, device, convolve=full)

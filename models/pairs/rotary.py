@@ -1,0 +1,135 @@
+"""Rotary positions in three ways: half of the coordinates exchanged, one matrix for each position, and neighbours.
+
+A query or a key is n/2 complex numbers, multiplied by e^{iφ} of its position (Su et al. 2021, arXiv 2104.09864, Eqs.
+12–15 and 34). The real and imaginary parts are i and i + n/2 of `transformers`, or 2i and 2i + 1 of the paper; they are
+the product with a block-diagonal matrix of 2 × 2 rotations.
+
+Why LRP stays the same, at ε = 0:
+
+1. A rotation by a constant angle is linear, with constant weights: it passes the plain gradient on, Rᵀ r. This is the
+   same for each way to compute it.
+2. If the rows of W_q and W_k are permuted alike, so are the coordinates of queries and keys. Their product q·k is a sum
+   over coordinates, and the bilinear rule gives each of them half of its own term.
+
+ε-LRP and DeepLIFT refuse the softmax.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
+from faithcheck.models.pair import equivalent_pair, random_points
+from faithcheck.models.pairs.copies import model_and_copy
+
+STEPS, WIDTH, SIZE = 5, 6, 8
+CASE = random_points(5, STEPS, WIDTH, classes=2)
+CITE = "Su et al. 2021, arXiv 2104.09864, Eqs. 12–15 and 34"
+THREE = "attnlrp cplrp blockwise_lrp"
+
+Rotate = Callable[[Tensor, Tensor], Tensor]
+
+
+def exchanged_halves(x: Tensor, angles: Tensor) -> Tensor:
+    """x cos φ + (−x₂, x₁) sin φ of the halves x₁ and x₂, ``(batch, steps, n)`` by ``(steps, n/2)`` angles."""
+    first, second = x.chunk(2, -1)
+    cos, sin = (torch.cat([part, part], -1) for part in (angles.cos(), angles.sin()))
+    return x * cos + torch.cat([-second, first], -1) * sin
+
+
+def complex_product(x: Tensor, angles: Tensor) -> Tensor:
+    """(x₁ + i x₂)(cos φ + i sin φ), by its real and its imaginary part."""
+    real, imaginary = x.chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([real * cos - imaginary * sin, imaginary * cos + real * sin], -1)
+
+
+def matrices(x: Tensor, angles: Tensor) -> Tensor:
+    """The product with one matrix ``(n, n)`` for each position."""
+    cos, sin = torch.diag_embed(angles.cos()), torch.diag_embed(angles.sin())
+    rotation = torch.cat([torch.cat([cos, -sin], 2), torch.cat([sin, cos], 2)], 1)
+    return torch.matmul(rotation, x.unsqueeze(3)).squeeze(3)
+
+
+def neighbours(x: Tensor, angles: Tensor) -> Tensor:
+    """Pairs of neighbouring coordinates in place of halves."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    cos, sin = angles.cos(), angles.sin()
+    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], 3).flatten(2)
+
+
+class Rotary(nn.Module):
+    """One head with rotary positions, the mean over tokens, a linear map: ``(batch, 5, 6)`` to ``(batch, 2)``."""
+
+    def __init__(self, rotate: Rotate) -> None:
+        super().__init__()
+        self.rotate = rotate
+        self.query, self.key, self.value = (nn.Linear(WIDTH, SIZE) for _ in range(3))
+        self.head = nn.Linear(SIZE, 2)
+        frequencies = 100.0 ** (-torch.arange(SIZE // 2, dtype=torch.float64) / (SIZE // 2))
+        self.angles = nn.Buffer(torch.arange(STEPS, dtype=torch.float64).unsqueeze(1) * frequencies)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The outputs."""
+        q, k = (self.rotate(linear(tokens), self.angles) for linear in (self.query, self.key))
+        weights = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(SIZE), -1)
+        outputs: Tensor = self.head((weights @ self.value(tokens)).mean(1))
+        return outputs
+
+
+CONSTANT = {
+    **INVARIANT_BY_DEFINITION,
+    **expect_lrp("a rotation by constant angles passes the plain gradient on, however it is computed", of=THREE),
+}
+
+
+@equivalent_pair(
+    "rotary.complex_product",
+    case=CASE,
+    why="a rotation of the plane is a product with e^{iφ}",
+    cite=CITE,
+    expected=CONSTANT,
+    axioms=("invariance",),
+)
+def by_complex_product(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """Exchanged halves against a complex product, by its real and imaginary parts."""
+    return model_and_copy(lambda: Rotary(exchanged_halves), seed, dtype, device, rotate=complex_product)
+
+
+@equivalent_pair(
+    "rotary.matrices",
+    case=CASE,
+    why="a rotation of each plane is one block-diagonal matrix",
+    cite=CITE,
+    expected=CONSTANT,
+    axioms=("invariance",),
+)
+def by_matrices(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """Exchanged halves against one matrix for each position."""
+    return model_and_copy(lambda: Rotary(exchanged_halves), seed, dtype, device, rotate=matrices)
+
+
+@equivalent_pair(
+    "rotary.neighbours",
+    case=CASE,
+    why="queries and keys with their coordinates permuted alike have the same product",
+    cite=CITE,
+    expected={
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("q·k is a sum over coordinates, each with half of its own term in any order", of=THREE),
+    },
+    axioms=("invariance",),
+)
+def by_neighbours(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """Halves, as in Llama, against neighbours, as in the paper and in GPT-J, with the rows of weights permuted."""
+    f, g = model_and_copy(lambda: Rotary(exchanged_halves), seed, dtype, device, rotate=neighbours)
+    order = torch.arange(SIZE).view(2, -1).T.flatten()
+    with torch.no_grad():
+        for linear in (g.query, g.key):
+            linear.weight.copy_(linear.weight[order])
+            linear.bias.copy_(linear.bias[order])
+    return f, g
