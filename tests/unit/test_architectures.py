@@ -417,8 +417,12 @@ def test_tokens_after_the_position_read_get_nothing(embedding_models, name, expl
     case = case_of(embedding_models[name], TEXTS[:1])
     earlier = replace(case, forward_arguments={**case.forward_arguments, "last": torch.tensor([1])})
     attribution = explainer.attribute(embedding_models[name], earlier)[0]
-    assert (attribution[2:] == 0).all()
-    assert (attribution[:2] != 0).all()
+    with torch.no_grad():
+        output = embedding_models[name](earlier.inputs, **earlier.forward_arguments).abs().max()
+    # Some processors' matrix products round a row otherwise where other rows stand beside it: LOO subtracts two rows.
+    roundoff = 16 * torch.finfo(output.dtype).eps * output if isinstance(explainer, LeaveOneOut) else 0
+    assert (attribution[2:].abs() <= roundoff).all()
+    assert (attribution[:2].abs() > roundoff).all()
 
 
 def test_llama_in_float64_is_refused(folders):
