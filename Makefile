@@ -46,7 +46,7 @@ define suite
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: catalogue help invariance test unit lint types paper remedies peers bench slow power kills ray mutation alarms docs \
+.PHONY: catalogue help invariance test unit lint types paper remedies peers bench slow power kills ray mutation alarms architectures docs \
 	contributing clean
 
 help:  ## list the targets
@@ -106,6 +106,9 @@ mutation: $(READY)  ## mutate the axioms and rules, and see which mutants a test
 
 alarms: $(READY)  ## look for false alarms: correct explainers over seeds, types and threads; ARGS="--seeds=20"
 	@$(BIN)/python tests/experiments/false_alarms.py $(ARGS)
+
+architectures: $(READY)  ## the explainers on every model class of transformers; writes docs/architectures.md; resumes after a kill
+	@$(BIN)/python tests/experiments/architectures.py
 
 catalogue: $(READY)  ## write axioms/catalogue.json anew from the registries; VERSION=2027.03 names a new version
 	@$(BIN)/python -m faithcheck.axioms.engine.catalogue $(VERSION)

@@ -1,0 +1,179 @@
+"""A small model of any class, random weights, called on embeddings or patches, and a case for it."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from faithcheck.models.architectures.architecture import spread
+from faithcheck.models.architectures.embedding_model import KeepFloat64
+from faithcheck.models.case import Case, input_gradient
+from faithcheck.models.installed.classes import ModelClass
+from faithcheck.models.installed.shrinking import CLASSES, IMAGE, PATCH, SPECIAL_TOKENS, small_configuration
+
+EXAMPLES, TOKENS, CHANNELS = 2, 8, 3
+PADDING, START, END = (SPECIAL_TOKENS[name] for name in ("pad_token_id", "bos_token_id", "eos_token_id"))
+TEXT = 5  # the id of any word
+
+
+class NotBuilt(Exception):
+    """There is no small model of this class; the message says why."""
+
+
+class Embedded(nn.Module):
+    """A `transformers` text model, called on the embeddings of its (encoder's) tokens.
+
+    Args:
+        model: the model.
+        classifies: whether its outputs are classes; else they are next tokens: after the token ``last``, or of an
+            encoder-decoder after two tokens of the decoder.
+        by_ids: whether the model gets token ids, and the output of its embedding layer is replaced; else it gets
+            ``inputs_embeds``. A classifier of decoders looks for the last token among the ids.
+    """
+
+    def __init__(self, model: Any, classifies: bool, by_ids: bool) -> None:
+        super().__init__()
+        self.model, self.classifies, self.by_ids = model, classifies, by_ids
+        self.arguments = frozenset(signature(model.forward).parameters)
+
+    def forward(self, inputs: Tensor, attention_mask: Tensor | None = None, last: Tensor | None = None) -> Tensor:
+        """Embeddings ``(batch, tokens, width)`` to logits ``(batch, outputs)``."""
+        arguments: dict[str, Any] = {"attention_mask": attention_mask, "use_cache": False}
+        if self.model.config.is_encoder_decoder and not self.classifies:
+            arguments["decoder_input_ids"] = torch.tensor([[START, TEXT]], device=inputs.device).expand(len(inputs), -1)
+        arguments = {name: value for name, value in arguments.items() if name in self.arguments}
+        inputs = inputs.clone()  # some models write to their inputs
+        with KeepFloat64():
+            if self.by_ids:
+                logits = self.run_on_ids(inputs, last, arguments)
+            else:
+                logits = self.model(inputs_embeds=inputs, **arguments).logits
+        if logits.dim() == 2 or self.model.config.is_encoder_decoder or last is None:
+            return logits if logits.dim() == 2 else logits[:, -1]
+        return logits[torch.arange(len(last), device=last.device), last]
+
+    def run_on_ids(self, inputs: Tensor, last: Tensor | None, arguments: dict[str, Any]) -> Tensor:
+        """The logits of a text of any words, with its embeddings replaced by the inputs.
+
+        Raises:
+            NotBuilt: the embedding layer made nothing that has the shape of the inputs.
+        """
+        batch, n = inputs.shape[:2]
+        ends = torch.full((batch, 1), n - 1, device=inputs.device) if last is None else last.unsqueeze(1)
+        places = torch.arange(n, device=inputs.device)
+        ids = torch.full((batch, n), TEXT, device=inputs.device)
+        ids = ids.masked_fill(places == ends, END).masked_fill(places > ends, PADDING)
+        replaced: list[Tensor] = []
+
+        def replace(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+            if replaced or output.shape != inputs.shape:
+                return output
+            replaced.append(inputs)
+            return inputs
+
+        handle = encoder_of(self.model).get_input_embeddings().register_forward_hook(replace)
+        try:
+            logits: Tensor = self.model(input_ids=ids, **arguments).logits
+        finally:
+            handle.remove()
+        if not replaced:
+            raise NotBuilt("its embedding layer makes nothing of the shape (batch, tokens, width)")
+        return logits
+
+
+class Patches(nn.Module):
+    """An image classifier called on square patches, ``(batch, patches, values)``, counted row by row."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The logits, ``(batch, classes)``."""
+        n = IMAGE // PATCH
+        grid = inputs.reshape(-1, n, n, CHANNELS, PATCH, PATCH)
+        pixels = grid.permute(0, 3, 1, 4, 2, 5).reshape(-1, CHANNELS, IMAGE, IMAGE)
+        with KeepFloat64():
+            logits: Tensor = self.model(pixels).logits
+        return logits
+
+
+def small_model(kind: ModelClass, seed: int = 0) -> tuple[nn.Module, Case]:
+    """A small model in float64 and eval mode with eager attention, random weights by seed, and its case.
+
+    Raises:
+        NotBuilt: this class takes no text or image, or its output does not depend on it.
+        Exception: whatever `transformers` raises when it makes or runs the model.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = random_weights(kind)
+        return images(model) if kind.task == "image_classification" else texts(model, kind)
+
+
+def random_weights(kind: ModelClass) -> Any:
+    """The model, of the configuration of its model_type, or of the one within it that its class takes."""
+    model_class = getattr(transformers, kind.name)
+    taken = "pixel_values" if kind.task == "image_classification" else "input_ids"
+    if model_class.main_input_name != taken:
+        raise NotBuilt(f"it takes {model_class.main_input_name}, not {taken}")
+    options: dict[str, Any] = {"num_labels": CLASSES} if "classification" in kind.task else {}
+    configuration = small_configuration(kind.model_type, **options)
+    if not isinstance(configuration, model_class.config_class):
+        parts = [getattr(configuration, name) for name in configuration.sub_configs]
+        configuration = next((part for part in parts if isinstance(part, model_class.config_class)), configuration)
+    if kind.task == "causal_lm" and hasattr(configuration, "is_decoder"):
+        configuration.is_decoder = True
+    model = model_class._from_config(configuration, attn_implementation="eager", experts_implementation="eager")
+    spread(model)
+    return model.to(torch.float64).eval()
+
+
+def texts(model: Any, kind: ModelClass) -> tuple[nn.Module, Case]:
+    """The model called on embeddings in the first way that works, and a case of random embeddings."""
+    classifies, failures = kind.task == "sequence_classification", []
+    inputs = torch.randn(EXAMPLES, TOKENS, encoder_of(model).get_input_embeddings().weight.shape[1]).double()
+    target = torch.randint(CLASSES, (EXAMPLES,))
+    for by_ids in (classifies, not classifies):
+        embedded = Embedded(model, classifies, by_ids).eval()
+        arguments = {"last": torch.full((EXAMPLES,), TOKENS - 1)}
+        if "attention_mask" in embedded.arguments:
+            arguments["attention_mask"] = torch.ones(EXAMPLES, TOKENS, dtype=torch.int64)
+        case = Case(inputs, target, torch.zeros_like(inputs), forward_arguments=arguments)
+        try:
+            require_dependence(embedded, case)
+            return embedded, case
+        except Exception as error:
+            failures.append(error)
+    raise failures[0]
+
+
+def images(model: Any) -> tuple[nn.Module, Case]:
+    """The model called on patches, and a case of random pixels."""
+    inputs = torch.randn(EXAMPLES, (IMAGE // PATCH) ** 2, CHANNELS * PATCH**2).double()
+    case = Case(inputs, torch.randint(CLASSES, (EXAMPLES,)), torch.zeros_like(inputs))
+    patches = Patches(model).eval()
+    require_dependence(patches, case)
+    return patches, case
+
+
+def require_dependence(model: nn.Module, case: Case) -> None:
+    """Refuse a model that its inputs change nothing of.
+
+    Raises:
+        NotBuilt: the gradient is 0, or not finite.
+    """
+    gradient = input_gradient(model, case)
+    if not gradient.isfinite().all():
+        raise NotBuilt("its gradient is not finite")
+    if not gradient.any():
+        raise NotBuilt("its output does not depend on its inputs")
+
+
+def encoder_of(model: Any) -> Any:
+    """The part of the model that reads the text."""
+    return model.get_encoder() if model.config.is_encoder_decoder else model

@@ -1,0 +1,223 @@
+"""The explainers on every model class of the installed `transformers`, each small and unmodified.
+
+``make architectures`` runs it, and writes docs/architectures.md and its record, docs/architectures.json. Two processes
+share the classes. The result of a class is one line of ``build/architectures.jsonl``, so a second run goes on where the
+first stopped. A class that kills its process is recorded, and another process goes on with the rest. If what the record
+has no longer runs, or a check of it no longer holds, the command says so, writes nothing and exits with 1; where this
+is meant, remove the record first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from faithcheck.models.installed.classes import MAPPINGS, installed_classes
+from faithcheck.tests.helpers import architecture_checks
+from faithcheck.tests.helpers.architecture_checks import CHECKS, EXPLAINERS, holding, lost, measured, operation_of
+from faithcheck.tests.helpers.campaign_results import state_of_the_code, store, stored
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "build" / "architectures.jsonl"
+PAGE, RECORD = ROOT / "docs" / "architectures.md", ROOT / "docs" / "architectures.json"
+SECONDS = 300  # of one class; on an idle processor the slowest takes ten
+Result = Mapping[str, Any]
+
+
+def work(state: str, names: Sequence[str]) -> None:
+    """In a process of its own: measure these classes. Before each, a line says that it has begun."""
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    kinds = {str(kind): kind for kind in installed_classes()}
+    for name in names:
+        store(RESULTS, state, {"begun": name})
+        signal.alarm(SECONDS)  # ends the process
+        started = time.perf_counter()
+        result = measured(kinds[name])
+        store(RESULTS, state, {**result, "seconds": round(time.perf_counter() - started, 2)})
+
+
+def share(state: str, names: Sequence[str]) -> None:
+    """Measure these classes in a process, and the rest in another if a class ends it."""
+    while left := [name for name in names if name not in results(state)]:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, __file__, "--state", state, "--work", *left]
+        process = subprocess.run(command, env=environment, capture_output=True, text=True)
+        begun = [row["begun"] for row in stored(RESULTS, state) if row.get("begun") in left]
+        if not process.returncode:
+            continue
+        if not begun or begun[-1] in results(state):
+            raise RuntimeError(f"a process failed outside of a class:\n{process.stderr[-2000:]}")
+        died = signal.Signals(-process.returncode).name if process.returncode < 0 else process.stderr[-200:]
+        store(RESULTS, state, {"class": begun[-1], "not_built": f"it ended its process: {died}", "ended": True})
+
+
+def results(state: str) -> dict[str, Result]:
+    """The results of this state of the code, by class."""
+    return {row["class"]: row for row in stored(RESULTS, state) if "class" in row}
+
+
+def page(found: Mapping[str, Result]) -> str:
+    """docs/architectures.md."""
+    lines = [
+        "# Every architecture of transformers",
+        "",
+        "```sh",
+        "make architectures    # tests/experiments/architectures.py; it writes this page and its record",
+        "```",
+        "",
+        f"The {len(found)} model classes that transformers {transformers.__version__} lists for causal language",
+        "models, sequence classification, encoder-decoders and image classification. Each is built small, with random",
+        "weights in float64 and eager attention, and the explainers run on it unmodified. The checks:",
+        "",
+        "- *after*: the model's outputs after the attribution are those before it, to the bit;",
+        "- *during*: so are those of the explainer's own forward pass, to round-off (an explainer that runs other",
+        "  rows, as Leave-One-Out does, has none);",
+        "- *ledger*: the ledger of LRP balances; *copy*: a deep copy of the model gets the same attribution;",
+        "- *batch*: an example gets the same attribution alone; *padding*: so it does without its two tokens of",
+        "  padding.",
+        "",
+        *table(["task", "classes", "built", *(e.name for e in EXPLAINERS)], summary(found)),
+        "",
+        "An explainer's number: the classes on which it runs, and of these, on which every check holds.",
+        "",
+        "## What is refused",
+        "",
+        *table(["operation or reason", *(e.name for e in EXPLAINERS)], refusals(found)),
+        "",
+        *section("What crashes", crashes(found)),
+        *section("Checks that do not hold", violations(found)),
+        *section("Models whose own outputs depend on padding or the batch", by_model(found)),
+        *section("What was not built", [f"{n}: {r['not_built']}" for n, r in found.items() if "not_built" in r]),
+        "## Each class",
+        "",
+        "✓: it runs, and every check holds. Else the checks that do not hold, or the operation or reason of a refusal.",
+        "",
+        *table(["class", *(e.name for e in EXPLAINERS)], rows(found)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def table(head: Sequence[str], body: Iterable[Sequence[object]]) -> list[str]:
+    """A Markdown table."""
+    return [f"| {' | '.join(str(cell) for cell in row)} |" for row in (head, ["---"] * len(head), *body)]
+
+
+def section(title: str, lines: Sequence[str]) -> list[str]:
+    """A list with a title."""
+    return [f"## {title}", "", *(f"- {line}" for line in lines or ["None."]), ""]
+
+
+def summary(found: Mapping[str, Result]) -> list[list[object]]:
+    """By task: the classes, those built, and for each explainer those it runs on and those where all checks hold."""
+    lines: list[list[object]] = []
+    for task in (*MAPPINGS, "all"):
+        mine = [result for name, result in found.items() if task in ("all", name.split("/")[0])]
+        built = [result["outcomes"] for result in mine if "outcomes" in result]
+        cells = []
+        for explainer in EXPLAINERS:
+            ran = [outcomes[explainer.name] for outcomes in built if "checks" in outcomes[explainer.name]]
+            cells.append(f"{len(ran)}, {sum(not failing(outcome) for outcome in ran)}")
+        lines.append([task.replace("_", " "), len(mine), len(built), *cells])
+    return lines
+
+
+def failing(outcome: Result) -> list[str]:
+    """The checks of an outcome that do not hold."""
+    held = holding({"": outcome})[""]
+    return [check for check in CHECKS if check in outcome["checks"] and check not in held]
+
+
+def each_outcome(found: Mapping[str, Result]) -> Iterable[tuple[str, str, Result]]:
+    """Class, explainer and outcome."""
+    for name, result in found.items():
+        for explainer, outcome in result.get("outcomes", {}).items():
+            yield name, explainer, outcome
+
+
+def refusals(found: Mapping[str, Result]) -> list[list[object]]:
+    """By operation, the most frequent first: the classes that each explainer refuses for it."""
+    counts = Counter((operation_of(o["refuses"]), e) for _, e, o in each_outcome(found) if "refuses" in o)
+    totals = Counter[str]()
+    for (operation, _), count in counts.items():
+        totals[operation] += count
+    return [[operation, *(counts[operation, e.name] for e in EXPLAINERS)] for operation, _ in totals.most_common()]
+
+
+def crashes(found: Mapping[str, Result]) -> list[str]:
+    """Errors other than refusals."""
+    return [f"{name}, {e}: {o['crashes']}" for name, e, o in each_outcome(found) if "crashes" in o]
+
+
+def violations(found: Mapping[str, Result]) -> list[str]:
+    """Checks that do not hold."""
+    ran = ((name, e, o) for name, e, o in each_outcome(found) if "checks" in o)
+    return [f"{name}, {e}: {check}" for name, e, o in ran for check in failing(o)]
+
+
+def by_model(found: Mapping[str, Result]) -> list[str]:
+    """Classes whose own outputs depend on padding or the batch, so that no explainer is measured there."""
+    lines = dict.fromkeys(f"{name}: {', '.join(o['model'])}" for name, _, o in each_outcome(found) if o.get("model"))
+    return list(lines)
+
+
+def rows(found: Mapping[str, Result]) -> Iterable[list[str]]:
+    """One row a class that was built."""
+    for name, result in found.items():
+        if "outcomes" in result:
+            yield [name, *(cell(result["outcomes"][explainer.name]) for explainer in EXPLAINERS)]
+
+
+def cell(outcome: Result) -> str:
+    """An outcome in a word or two."""
+    if "checks" in outcome:
+        return ", ".join(failing(outcome)) or "✓"
+    return "crashes" if "crashes" in outcome else operation_of(outcome["refuses"])
+
+
+def main() -> int:
+    """Measure what has no result yet, compare with the record, and write the page and the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state", help=argparse.SUPPRESS)
+    parser.add_argument("--work", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(arguments.state, arguments.work)
+        return 0
+    state, started = f"{state_of_the_code([architecture_checks])} {transformers.__version__}", time.perf_counter()
+    names = [str(kind) for kind in installed_classes()]
+    measure: Callable[[Sequence[str]], None] = lambda part: share(state, part)  # noqa: E731
+    with ThreadPoolExecutor(2) as processes:
+        list(processes.map(measure, (names[::2], names[1::2])))  # raises what share raises
+    done = results(state)
+    found = {name: done[name] for name in names}
+    print(f"{time.perf_counter() - started:.0f} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
+    now = {name: holding(result["outcomes"]) for name, result in found.items() if "outcomes" in result}
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    if gone := lost(record.get("classes", {}), now):
+        print(*gone, f"{len(gone)} lost: mend them, or remove {RECORD.name} and run again", sep="\n")
+        return 1
+    PAGE.write_text(page(found))
+    classes = ",\n".join(f"{json.dumps(name)}: {json.dumps(held)}" for name, held in now.items())
+    RECORD.write_text(f'{{"transformers": "{transformers.__version__}", "classes": {{\n{classes}\n}}}}\n')
+    print(*("  ".join(map(str, line)) for line in summary(found)), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""Every architecture of transformers: the record of docs/architectures.json holds, on a sample of its classes.
+
+`make architectures` compares all of them.
+"""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+
+import faithcheck.tests
+from faithcheck.explainers import AttnLRP, GradientTimesInput, Unsupported
+from faithcheck.models.installed import small_model as module
+from faithcheck.models.installed.classes import MAPPINGS, installed_classes
+from faithcheck.models.installed.own_sizes import OWN_SIZES
+from faithcheck.models.installed.shrinking import small_configuration, small_size
+from faithcheck.models.installed.small_model import NotBuilt, small_model
+from faithcheck.tests.experiments import architectures
+from faithcheck.tests.helpers.architecture_checks import holding, lost, measured, operation_of, outcome
+
+DOCS = Path(faithcheck.tests.__path__[0]).resolve().parent / "docs"
+RECORD = json.loads((DOCS / "architectures.json").read_text())
+KINDS = {str(kind): kind for kind in installed_classes()}
+SAMPLE = sorted(RECORD["classes"])[::40]
+LLAMA = next(kind for kind in KINDS.values() if kind.name == "LlamaForCausalLM")
+of_this_version = pytest.mark.skipif(
+    transformers.__version__ != RECORD["transformers"], reason=f"the record is of transformers {RECORD['transformers']}"
+)
+
+
+@of_this_version
+@pytest.mark.parametrize("name", SAMPLE)
+def test_what_ran_and_held_still_does(name):
+    now = {name: holding(measured(KINDS[name])["outcomes"])}
+    assert lost({name: RECORD["classes"][name]}, now) == []
+
+
+@of_this_version
+def test_the_page_is_of_the_record():
+    built = sum(" | " in line and "/" in line for line in (DOCS / "architectures.md").read_text().splitlines())
+    assert built == len(RECORD["classes"]) > 200
+
+
+def test_transformers_lists_the_classes():
+    assert {kind.task for kind in KINDS.values()} == set(MAPPINGS)
+    assert {kind.name for kind in KINDS.values()} <= set(dir(transformers))
+
+
+def test_sizes_of_their_own_belong_to_a_configuration():
+    assert [name for name in OWN_SIZES if name not in transformers.CONFIG_MAPPING] == []
+
+
+def test_a_configuration_is_small_and_so_are_those_within_it():
+    configuration = small_configuration("llava")
+    assert configuration.text_config.hidden_size == configuration.vision_config.hidden_size == 32
+    assert small_size("num_experts_per_tok") == 2
+    assert small_size("hidden_act") is None
+
+
+def test_the_model_and_the_case_follow_from_the_seed():
+    (f, case), (g, same), (other, _) = small_model(LLAMA), small_model(LLAMA), small_model(LLAMA, seed=1)
+    assert torch.equal(case.inputs, same.inputs)
+    assert torch.equal(case.run(f), case.run(g))
+    assert not torch.equal(case.run(f), case.run(other))
+
+
+def test_a_model_that_its_inputs_change_nothing_of_is_not_built(monkeypatch):
+    monkeypatch.setattr(module, "input_gradient", lambda model, case: torch.zeros_like(case.inputs))
+    assert measured(LLAMA)["not_built"] == "its output does not depend on its inputs"
+
+
+def test_an_image_model_is_no_text_model():
+    kind = next(kind for kind in KINDS.values() if kind.name == "ImageGPTForImageClassification")
+    with pytest.raises(NotBuilt, match="takes input_ids, not pixel_values"):
+        small_model(kind)
+
+
+@dataclass
+class Faulty:
+    """Gradient × input with a fault."""
+
+    fault: str
+    name: str = "faulty"
+
+    def attribute(self, model, case):
+        attribution = GradientTimesInput().attribute(model, case)
+        if self.fault == "batch":
+            return attribution - attribution.mean(0)
+        if self.fault == "padding":
+            return attribution + case.shape[1]
+        if self.fault == "after":
+            with torch.no_grad():
+                list(model.parameters())[-1].mul_(2)
+        if self.fault == "crash":
+            raise KeyError("a table")
+        if self.fault == "refuse":
+            raise Unsupported("topk in model.gate (Router): no rule for this operation")
+        return attribution
+
+
+@pytest.mark.parametrize("fault", ["batch", "padding", "after"])
+def test_a_check_finds_its_fault(fault):
+    held = holding({"": outcome(Faulty(fault), *small_model(LLAMA))})[""]
+    assert fault not in held
+    assert fault in holding({"": outcome(Faulty(""), *small_model(LLAMA))})[""]
+
+
+def test_a_rule_that_loses_relevance_is_found_by_the_ledger():
+    rules = {**AttnLRP().rules, "softmax": lambda call: call.value() * 2}
+    faulty = type(AttnLRP())("attnlrp", rules)
+    assert "ledger" not in holding({"": outcome(faulty, *small_model(LLAMA))}).get("", [])
+
+
+def test_a_refusal_is_no_crash():
+    crash, refusal = (outcome(Faulty(fault), *small_model(LLAMA)) for fault in ("crash", "refuse"))
+    assert crash == {"crashes": "KeyError: 'a table'"}
+    assert operation_of(refusal["refuses"]) == "topk"
+
+
+def test_what_is_lost_is_named():
+    record = {"a": {"loo": ["after", "copy"], "attnlrp": []}, "b": {"loo": []}}
+    now = {"a": {"loo": ["copy"]}, "b": {"loo": ["after"]}}
+    assert lost(record, now) == ["a: loo: after no longer holds", "a: attnlrp no longer runs"]
+    assert lost(record, record) == []
+    assert lost({"b": {"loo": []}}, {}) == ["b: loo no longer runs"]
+
+
+def test_a_class_that_ends_its_process_does_not_take_the_others_with_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(architectures, "RESULTS", tmp_path / "results.jsonl")
+
+    def run(command, **_):
+        for name in command[command.index("--work") + 1 :]:
+            architectures.store(architectures.RESULTS, "state", {"begun": name})
+            if name == "deadly":
+                return SimpleNamespace(returncode=-9, stderr="")
+            architectures.store(architectures.RESULTS, "state", {"class": name, "outcomes": {}})
+        return SimpleNamespace(returncode=0, stderr="")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    architectures.share("state", ["first", "deadly", "last"])
+    found = architectures.results("state")
+    assert set(found) == {"first", "deadly", "last"}
+    assert found["deadly"]["not_built"] == "it ended its process: SIGKILL"
