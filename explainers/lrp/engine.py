@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from faithcheck.explainers.last_layer import all_modules, following_last_layer, row_sparse_linear
 from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
+from faithcheck.explainers.lrp.opaque_models import refuse_compiled, refusing_recomputation
 from faithcheck.explainers.lrp.operation_call import HOLDING_NO_TENSOR, OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.operations import Trait, operation_name, operations, operations_with
 from faithcheck.explainers.lrp.rules.norms import layer_norm_rule
@@ -348,7 +349,8 @@ class LRP:
         """Relevance of each feature: one forward and one backward pass, ``(batch, features)``.
 
         Raises:
-            Unsupported: an operation that carries relevance has no rule; names the operation and the module.
+            Unsupported: an operation that carries relevance has no rule, or the model is compiled or run with gradient
+                checkpointing; names the operation and the module.
             ZeroDivisionError: the stabiliser has no sign, and a denominator z + ε, or 2z + ε of a product, is 0; names
                 the operation and the module.
         """
@@ -374,11 +376,13 @@ class LRP:
         Raises:
             Unsupported: see `attribute`.
         """
+        refuse_compiled(model)
 
         def run(unregistered: bool) -> tuple[Propagation, Tensor]:
             point = case.inputs.detach().clone().requires_grad_()
             propagation = mode(self.rules, self.epsilon, point, self.signed)
-            with propagation.treating_modules_as_operations(model, unregistered), propagation:
+            modules = propagation.treating_modules_as_operations(model, unregistered)
+            with refusing_recomputation(model), modules, propagation:
                 # Copied under the mode: a model may write to its input, and autograd forbids writes to a leaf.
                 return propagation, replace(case, inputs=point.clone()).run(model)
 

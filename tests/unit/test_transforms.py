@@ -393,6 +393,9 @@ def test_a_part_of_a_fused_map_has_no_module_of_its_own():
         layer.replace(layer.query, nn.Identity())
 
 
+TOO_SLOW = {("batching.single", "bert_trained"), ("execution.chunked_feed_forward", "bert_trained")}
+
+
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_transform_is_registered_on_the_base_models_that_meet_its_requirements(name):
     pairs = pair.registered_pairs()
@@ -401,7 +404,7 @@ def test_a_transform_is_registered_on_the_base_models_that_meet_its_requirements
         assert not TRANSFORMS[name].unmet(BASE_MODELS[base_model].model(0, torch.float64, CPU))
     for other in (m for m in BASE_MODELS.values() if m.name not in TRANSFORMS[name].base_models):
         unmet = TRANSFORMS[name].unmet(other.model(0, torch.float64, CPU))
-        assert unmet or other.variant or (name, other.name) == ("batching.single", "bert_trained")
+        assert unmet or other.variant or (name, other.name) in TOO_SLOW
 
 
 def test_an_unknown_base_model_is_refused():

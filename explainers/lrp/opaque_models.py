@@ -1,0 +1,67 @@
+"""Models whose operations no torch-function mode can follow: compiled, or run again in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from faithcheck.explainers.last_layer import all_modules
+from faithcheck.explainers.protocol import Unsupported
+
+RECOMPUTED = (
+    "gradient checkpointing runs its operations again in the backward pass, where no rule applies: switch it off, in "
+    "transformers by model.activation_checkpointing_disable()"
+)
+
+
+def refuse_compiled(model: nn.Module) -> None:
+    """Refuse a model of which a module is compiled by `torch.compile`.
+
+    Raises:
+        Unsupported: names the module.
+    """
+    for module in all_modules(model):
+        # By name: the class is in torch._dynamo, which takes seconds to import.
+        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+            raise Unsupported(
+                f"{_name(model, module)} is compiled by torch.compile, and no rule sees the operations of a compiled "
+                "graph: explain the module before it is compiled, which a compiled one keeps as _orig_mod"
+            )
+
+
+@contextmanager
+def refusing_recomputation(model: nn.Module) -> Iterator[None]:
+    """Refuse gradient checkpointing by a model that runs in this context.
+
+    Its second forward pass runs without the mode, so that tensors saved by the operations take the place of those that
+    the rules saved. torch finds this out only where shapes differ.
+
+    Raises:
+        Unsupported: names the innermost module that asked for it.
+    """
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTED):
+            yield
+    except RuntimeError as error:
+        if RECOMPUTED not in str(error):
+            raise
+        raise Unsupported(f"{_name(model, _innermost(model, error))}: {RECOMPUTED}") from error
+
+
+def _innermost(model: nn.Module, error: RuntimeError) -> nn.Module:
+    """The innermost module whose forward pass raised an error."""
+    running, trace = model, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is nn.Module._call_impl.__code__:
+            running = trace.tb_frame.f_locals["self"]
+        trace = trace.tb_next
+    return running
+
+
+def _name(model: nn.Module, module: nn.Module) -> str:
+    """A module, by the name that the model has for it, and its class."""
+    name = next((name for name, other in model.named_modules() if other is module), "")
+    return f"{name or 'the model'} ({type(module).__name__})"

@@ -1,0 +1,341 @@
+"""One model run in several ways: with a cache, packed, in chunks, recomputed, compiled, mapped, traced, offloaded.
+
+Attention by `scaled_dot_product_attention` is in the family ``attention``, padding in ``batching``, and tied weights in
+``sharing``. Flex attention has no backward pass on a CPU.
+
+Why AttnLRP and CP-LRP stay the same where they see the operations, at ε = 0:
+
+1. *A cache.* In a causal model the keys and values of a prefix do not depend on later tokens. Computed first or
+   together with them, they are the same linear maps; concatenation passes the gradient on. A prefix that is constant
+   carries no relevance, whether it runs beside the features or was cached.
+2. *Packing.* The texts of a row mask each other. A masked logit has weight 0: neither its value nor its logit gets
+   relevance.
+3. *Chunks.* A feed-forward block works token by token: splitting and concatenating are rearrangements.
+4. *Traced*, and *offloaded*: the same operations, called from a graph, or on weights that lie elsewhere until the layer
+   runs.
+
+They refuse what they cannot see into, and say so: a compiled graph, `torch.func.vmap`, and a layer that is computed
+again in the backward pass, where rules do not apply. Explainers that need the function's values and gradients alone do
+not mind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import symbolic_trace
+from torch.utils.checkpoint import checkpoint
+
+from faithcheck.models.architectures.architecture import WIDTH, BaseModel
+from faithcheck.models.architectures.base_models import ARCHITECTURES
+from faithcheck.models.architectures.embedding_model import KeepFloat64
+from faithcheck.models.expectation import (
+    ALL_LRP,
+    INVARIANT_BY_DEFINITION,
+    Expectation,
+    Expectations,
+    expect_lrp,
+)
+from faithcheck.models.pair import Pair, equivalent_pair, random_points, register
+from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.transform import Requirement, function_preserving_transform, is_architecture
+
+INVARIANCE = ("invariance",)
+DECODER = is_architecture("a decoder", lambda architecture: architecture.decoder)
+CACHED = "keys and values of a prefix are the same maps, cached or not, and a concatenation passes the gradient on"
+
+# --- models of transformers -------------------------------------------------------------------------------------------
+
+
+class Cached(nn.Module):
+    """A decoder that runs all tokens but the last two first, and these two with the cached keys and values."""
+
+    def __init__(self, embedding_model: Any) -> None:
+        super().__init__()
+        self.embedding_model = embedding_model
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Embeddings ``(batch, tokens, width)`` to the logits after the last token."""
+        model, first = self.embedding_model.model, inputs.shape[1] - 2
+        with KeepFloat64():
+            past = model(inputs_embeds=inputs[:, :first], use_cache=True).past_key_values
+            logits: Tensor = model(inputs_embeds=inputs[:, first:], past_key_values=past, use_cache=True).logits
+        return logits[:, -1]
+
+
+@function_preserving_transform(
+    "execution.cached",
+    why="in a causal model the keys and values of a prefix do not depend on what follows",
+    lrp=CACHED,
+    requires=[DECODER],
+)
+def cached(embedding_model: nn.Module) -> nn.Module:
+    """Run the text in two parts, the second with the cache of the first."""
+    return Cached(embedding_model)
+
+
+class AfterPrefix(nn.Module):
+    """A decoder that reads a constant prefix before the features.
+
+    Args:
+        embedding_model: the model, called on token embeddings.
+        prefix: ``(1, prefix, width)``.
+        reuse: whether the prefix runs once, for all examples, and without gradients; else before each example.
+    """
+
+    def __init__(self, embedding_model: Any, prefix: Tensor, reuse: bool) -> None:
+        super().__init__()
+        self.embedding_model, self.reuse = embedding_model, reuse
+        self.prefix = nn.Buffer(prefix)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Embeddings ``(batch, tokens, width)`` to the logits after the last token."""
+        if not self.reuse:
+            prefix = self.prefix.expand(len(inputs), -1, -1)
+            logits: Tensor = self.embedding_model(torch.cat([prefix, inputs], 1))
+            return logits
+        model = self.embedding_model.model
+        with KeepFloat64():
+            with torch.no_grad():
+                past = model(inputs_embeds=self.prefix, use_cache=True).past_key_values
+            past.batch_repeat_interleave(len(inputs))
+            logits = model(inputs_embeds=inputs, past_key_values=past, use_cache=True).logits
+        return logits[:, -1]
+
+
+def register_prefix(base_model: BaseModel) -> None:
+    """Register the pair of a decoder that runs a prefix with each example, and one that runs it once."""
+
+    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+        f = base_model.model(seed, dtype, device)
+        prefix = torch.randn(1, 3, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        models = (AfterPrefix(model, prefix.to(device, dtype), i == 1) for i, model in enumerate((f, deepcopy(f))))
+        first, second = (model.eval() for model in models)
+        return first, second
+
+    expected = {
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("the keys and values of a constant prefix are constants, with or without gradients"),
+        ("invariance", "attention_rollout"): Expectation(
+            "UNCLAIMED", "with a prefix there are more positions than features, and with a cache more keys than queries"
+        ),
+    }
+    why = "in a causal model the keys and values of a prefix do not depend on what follows"
+    name, axioms = f"execution.prefix_{base_model.name}", frozenset(INVARIANCE)
+    register(Pair(name, build, base_model.case, why, expected=expected, axioms=axioms))
+
+
+for architecture in ARCHITECTURES.values():
+    if architecture.decoder:
+        register_prefix(architecture.base_model)
+
+
+class Packed(nn.Module):
+    """A decoder that runs two texts in one row, where a mask keeps them apart and each has positions of its own."""
+
+    def __init__(self, embedding_model: Any) -> None:
+        super().__init__()
+        self.embedding_model = embedding_model
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Embeddings ``(batch, tokens, width)`` to the logits after each text's last token."""
+        batch, n, width = inputs.shape
+        rows = torch.cat([inputs, inputs[batch - batch % 2 :]]).reshape(-1, 2 * n, width)
+        text, position = (
+            f(torch.arange(2 * n, device=inputs.device), n) for f in (torch.floor_divide, torch.remainder)
+        )
+        seen = (text.unsqueeze(1) == text).tril().expand(len(rows), 1, -1, -1)
+        mask = torch.zeros(seen.shape).to(inputs).masked_fill(~seen, torch.finfo(inputs.dtype).min)
+        positions = position.expand(len(rows), -1)
+        with KeepFloat64():
+            model = self.embedding_model.model
+            logits: Tensor = model(inputs_embeds=rows, attention_mask=mask, position_ids=positions).logits
+        return logits[:, [n - 1, 2 * n - 1]].flatten(0, 1)[:batch]
+
+
+@function_preserving_transform(
+    "execution.packed",
+    why="a masked token has attention weight 0, no other operation combines tokens, and position ids are explicit",
+    lrp="the attention weights of another text are 0, so that neither its values nor its logits get relevance",
+    requires=[DECODER],
+)
+def packed(embedding_model: nn.Module) -> nn.Module:
+    """Run two texts in one row."""
+    return Packed(embedding_model)
+
+
+def chunked_layers(embedding_model: nn.Module) -> list[Any]:
+    """The layers that can run their feed-forward block in chunks of tokens."""
+    return [module for module in embedding_model.modules() if hasattr(module, "chunk_size_feed_forward")]
+
+
+@function_preserving_transform(
+    "execution.chunked_feed_forward",
+    why="the feed-forward block works token by token",
+    lrp="splitting and concatenating tokens are rearrangements, and every rule of the block works token by token",
+    requires=[Requirement("layers with a chunk size of their feed-forward block", lambda m: bool(chunked_layers(m)))],
+    too_slow_on=("bert_trained",),
+)
+def chunked_feed_forward(embedding_model: nn.Module) -> nn.Module:
+    """Run the feed-forward blocks one token at a time."""
+    for layer in chunked_layers(embedding_model):
+        layer.chunk_size_feed_forward = 1
+    return embedding_model
+
+
+# --- a network of this file -------------------------------------------------------------------------------------------
+
+CASE = random_points(4, 5, 6, classes=2)
+
+
+class Attention(nn.Module):
+    """One head: ``(batch, 5, 6)`` to the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The attended values."""
+        weights = torch.softmax(self.query(tokens) @ self.key(tokens).transpose(1, 2), -1)
+        attended: Tensor = weights @ self.value(tokens)
+        return attended
+
+
+class Network(nn.Module):
+    """Attention, tanh, the mean over tokens and a linear map: ``(batch, 5, 6)`` to ``(batch, 2)``.
+
+    Args:
+        run: runs the attention on the tokens.
+    """
+
+    def __init__(self, run: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.run = run
+        self.attention, self.head = Attention(), nn.Linear(6, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The outputs."""
+        outputs: Tensor = self.head(torch.tanh(self.run(self.attention, tokens)).mean(1))
+        return outputs
+
+
+def as_it_is(layer: nn.Module, tokens: Tensor) -> Tensor:
+    """Call the layer."""
+    result: Tensor = layer(tokens)
+    return result
+
+
+def recomputed(layer: nn.Module, tokens: Tensor) -> Tensor:
+    """Call the layer, keep none of its activations, and call it again in the backward pass."""
+    result: Tensor = checkpoint(layer, tokens, use_reentrant=False)
+    return result
+
+
+def mapped(layer: nn.Module, tokens: Tensor) -> Tensor:
+    """Call the layer on one example, for all examples at once."""
+    result: Tensor = torch.func.vmap(lambda one: layer(one.unsqueeze(0)).squeeze(0))(tokens)
+    return result
+
+
+def refused(error: str, why: str, by: str = "attnlrp cplrp blockwise_lrp") -> Expectations:
+    """What is expected where explainers see no operations: that they refuse, with these words."""
+    refusal = {("invariance", explainer): Expectation("ERROR", why, error=error) for explainer in by.split()}
+    return {**INVARIANT_BY_DEFINITION, **refusal}
+
+
+SEEN = {
+    **INVARIANT_BY_DEFINITION,
+    **expect_lrp("the same operations in the same order, each by its rule", of="attnlrp cplrp blockwise_lrp"),
+}
+
+
+@equivalent_pair(
+    "execution.recomputed",
+    case=CASE,
+    why="a layer gives the same values when it is computed again",
+    cite="Chen et al. 2016, arXiv 1604.06174",
+    expected=refused("gradient checkpointing", "the layer runs again in the backward pass, where no rule applies"),
+    axioms=INVARIANCE,
+)
+def build_recomputed(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """Activations kept against activations computed again."""
+    return model_and_copy(lambda: Network(as_it_is), seed, dtype, device, run=recomputed)
+
+
+@equivalent_pair(
+    "execution.mapped",
+    case=CASE,
+    why="no operation of the layer mixes examples",
+    expected=refused("hides its operations", "vmap runs the operations on tensors that no torch function shows"),
+    axioms=INVARIANCE,
+)
+def build_mapped(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """A layer called on the batch against `torch.func.vmap` of one example."""
+    return model_and_copy(lambda: Network(as_it_is), seed, dtype, device, run=mapped)
+
+
+@equivalent_pair(
+    "execution.traced",
+    case=CASE,
+    why="the graph has the operations that the forward pass called",
+    expected=SEEN,
+    axioms=INVARIANCE,
+)
+def build_traced(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """A layer against the graph that `torch.fx` makes of it."""
+    f, g = model_and_copy(lambda: Network(as_it_is), seed, dtype, device)
+    g.attention = symbolic_trace(g.attention).eval()  # type: ignore[assignment]
+    return f, g
+
+
+class Offloaded(nn.Module):
+    """A layer whose own weights are on the device ``meta``; they are brought from elsewhere when it runs."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.kept = nn.ParameterList(layer.parameters())
+        self.names = [name for name, _ in layer.named_parameters()]
+        self.empty = [deepcopy(layer).to("meta")]  # in a list: a device_map moves it with no other module
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """What the layer gives."""
+        weights = dict(zip(self.names, self.kept, strict=True))
+        result: Tensor = torch.func.functional_call(self.empty[0], weights, (tokens,))
+        return result
+
+
+@equivalent_pair(
+    "execution.offloaded",
+    case=CASE,
+    why="a layer gives the same values wherever its weights lie between its calls",
+    expected=SEEN,
+    axioms=INVARIANCE,
+)
+def build_offloaded(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """A layer with its weights against one on the device ``meta``, which gets them when it runs."""
+    f, g = model_and_copy(lambda: Network(as_it_is), seed, dtype, device)
+    g.attention = Offloaded(g.attention).eval()  # type: ignore[assignment]
+    return f, g
+
+
+@equivalent_pair(
+    "execution.compiled",
+    case=random_points(4, 5, classes=2),
+    why="the compiled graph has the operations that the forward pass called",
+    expected=refused(
+        "torch.compile", "rules see no operation of a compiled graph", f"{ALL_LRP} blockwise_lrp deeplift_rescale"
+    ),
+    axioms=INVARIANCE,
+)
+def build_compiled(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """A hidden layer against `torch.compile` of it; the backend "eager" runs the graph in torch's own operations."""
+    make = lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))  # noqa: E731
+    f, g = model_and_copy(make, seed, dtype, device)
+    compiled = torch.compile(g, backend="eager", dynamic=True)
+    compiled(torch.zeros(1, 5).to(device, dtype))  # the first call patches torch.nn.Module: here, and not in a check
+    return f, compiled  # type: ignore[return-value]

@@ -1,0 +1,79 @@
+"""LRP refuses compiled modules and gradient checkpointing by name; afterwards both run as before."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from faithcheck.explainers.lrp.attnlrp import AttnLRP
+from faithcheck.explainers.lrp.opaque_models import RECOMPUTED
+from faithcheck.explainers.protocol import Unsupported
+from faithcheck.models.architectures.base_models import BASE_MODELS
+from faithcheck.models.case import Case
+
+WHERE = (0, torch.float64, torch.device("cpu"))
+
+
+def hidden_layer():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)).double().eval()
+
+
+def case():
+    inputs = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return Case(inputs, torch.zeros(3, dtype=torch.int64), torch.zeros_like(inputs))
+
+
+class Recomputing(nn.Module):
+    """Runs a layer by gradient checkpointing."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, inputs):
+        return checkpoint(self.layer, inputs, use_reentrant=False)
+
+
+def test_a_compiled_model_is_refused_and_the_original_is_explained():
+    model = hidden_layer()
+    compiled = torch.compile(model, backend="eager")
+    with pytest.raises(Unsupported, match=r"the model \(OptimizedModule\) is compiled by torch.compile.*_orig_mod"):
+        AttnLRP().attribute(compiled, case())
+    assert torch.equal(AttnLRP().attribute(compiled._orig_mod, case()), AttnLRP().attribute(model, case()))
+
+
+def test_a_part_that_is_compiled_in_place_is_named():
+    model = hidden_layer()
+    model[1].compile(backend="eager")
+    with pytest.raises(Unsupported, match=r"1 \(Tanh\) is compiled by torch.compile"):
+        AttnLRP().attribute(model, case())
+
+
+def test_gradient_checkpointing_is_refused_even_where_torch_would_not_see_a_difference():
+    model = nn.Sequential(Recomputing(hidden_layer()))
+    with pytest.raises(Unsupported, match=r"0 \(Recomputing\): gradient checkpointing"):
+        AttnLRP().attribute(model, case())
+    torch.autograd.grad(model(case().inputs.requires_grad_()).sum(), model.parameters())  # it runs again afterwards
+
+
+def test_a_model_of_transformers_with_gradient_checkpointing_is_refused():
+    model, features = BASE_MODELS["gpt2"].model(*WHERE), BASE_MODELS["gpt2"].case(*WHERE)
+    model.model.activation_checkpointing_enable()
+    for dropout in (m for m in model.modules() if isinstance(m, nn.Dropout)):
+        dropout.p = 0.0
+    model.train()  # transformers recomputes in train mode alone
+    with pytest.raises(Unsupported, match="gradient checkpointing"):
+        AttnLRP().attribute(model, features)
+    model.model.activation_checkpointing_disable()
+    assert torch.isfinite(AttnLRP().attribute(model, features)).all()
+
+
+def test_an_error_of_the_model_itself_is_not_taken_for_a_refusal():
+    class Failing(nn.Module):
+        def forward(self, inputs):
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory") as caught:
+        AttnLRP().attribute(Failing(), case())
+    assert RECOMPUTED not in str(caught.value)
