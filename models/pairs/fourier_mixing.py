@@ -1,0 +1,90 @@
+"""Mixing by the Fourier transform, as FNet does: by the matrices of the transform, and by the fast transform.
+
+The mixed tokens are the real part of F X G, with F and G the transforms over tokens and over coordinates (Lee-Thorp et
+al. 2021, arXiv 2105.03824, Eq. 3). The fast transform of Cooley and Tukey is written in real numbers, since LRP has no
+rule for complex ones: a complex tensor is its real and its imaginary part.
+
+Both are linear in the inputs, with constant weights, so that every LRP method passes the plain gradient on, at ε = 0,
+and DeepLIFT's multipliers are the gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.pair import equivalent_pair, random_points
+from faithcheck.models.pairs.copies import model_and_copy
+
+TOKENS, WIDTH = 8, 4
+Complex = tuple[Tensor, Tensor]
+
+
+def angles(size: int, like: Tensor) -> Tensor:
+    """2πjk/n, ``(n, n)``."""
+    index = torch.arange(size, dtype=torch.float64, device=like.device)
+    return (2 * math.pi / size * index.unsqueeze(1) * index).to(like)
+
+
+def by_matrices(tokens: Tensor) -> Tensor:
+    """Re(F X G) = cos X cos − sin X sin: ``(batch, tokens, width)`` to the same."""
+    over_tokens, over_width = angles(TOKENS, tokens), angles(WIDTH, tokens)
+    return over_tokens.cos() @ tokens @ over_width.cos() - over_tokens.sin() @ tokens @ over_width.sin()
+
+
+def fast(x: Complex) -> Complex:
+    """The transform over the last axis, of 2ᵐ numbers: those at even and at odd places, then both together."""
+    real, imaginary = x
+    half = real.shape[-1] // 2
+    if half == 0:
+        return x
+    even, odd = (fast((real[..., start::2], imaginary[..., start::2])) for start in (0, 1))
+    turn = (math.pi / half * torch.arange(half, dtype=torch.float64, device=real.device)).to(real)
+    turned = odd[0] * turn.cos() + odd[1] * turn.sin(), odd[1] * turn.cos() - odd[0] * turn.sin()
+    first, second = (torch.cat([e + t, e - t], -1) for e, t in zip(even, turned, strict=True))
+    return first, second
+
+
+def by_fast_transforms(tokens: Tensor) -> Tensor:
+    """The same by fast transforms over coordinates, then over tokens."""
+    real, imaginary = fast((tokens, torch.zeros_like(tokens)))
+    mixed: Tensor = fast((real.transpose(1, 2), imaginary.transpose(1, 2)))[0]
+    return mixed.transpose(1, 2)
+
+
+class Mixing(nn.Module):
+    """Fourier mixing, tanh and a linear map of all: ``(batch, 8, 4)`` to ``(batch, 2)``."""
+
+    def __init__(self, mix: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.mix = mix
+        self.hidden, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(TOKENS * WIDTH, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The outputs."""
+        outputs: Tensor = self.head(torch.tanh(self.hidden(self.mix(inputs))).flatten(1))
+        return outputs
+
+
+@equivalent_pair(
+    "fourier.mixing",
+    case=random_points(5, TOKENS, WIDTH, classes=2),
+    why="the fast Fourier transform is the product with the matrix of e^{−2πijk/n}",
+    cite="Lee-Thorp et al. 2021, arXiv 2105.03824, Eq. 3; Cooley & Tukey 1965",
+    expected={
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp(
+            "a linear map with constant weights passes the plain gradient on, however it is computed",
+            of=f"{ALL_LRP} blockwise_lrp",
+        ),
+        **expect("invariance", "deeplift_rescale", "the multipliers of a linear map are its gradient"),
+    },
+    axioms=("invariance",),
+)
+def mixing(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """The product with matrices against fast transforms."""
+    return model_and_copy(lambda: Mixing(by_matrices), seed, dtype, device, mix=by_fast_transforms)
