@@ -10,8 +10,8 @@ B_k = exp(z_k)/T_c and the output o_c = Σ B_k s_k. They are merged with α = so
 3. α gets the other half, and its softmax gives L_c · ½α_c (o_c − o) to L_c. The logarithm passes it on, the sum divides
    it in proportion to exp(z_k), and the exponential passes it on: ½A_k (o_c − o) L_c.
 4. CP-LRP: all softmaxes are constant, so that v_k gets A_k s_k in both.
-5. Block-wise LRP: a chunk's output has degree 2 and α has degree 1, so that there are thirds in place of ½, ¼ and ¼; exp
-   passes on exp(z) − 1 in place of exp(z).
+5. Block-wise LRP: a chunk's output has degree 2 and α has degree 1, so that there are thirds in place of ½, ¼ and ¼.
+   exp passes on exp(z) − 1 in place of exp(z).
 """
 
 from __future__ import annotations
