@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from faithcheck.axioms.alignment.evaluate import ExplainerResult
-from faithcheck.axioms.alignment.figures import FIGURES, SCOPES, Figures
+from faithcheck.axioms.alignment.figures import FIGURES, REASONS, SCOPES, Figures
 from faithcheck.reports.results import Json
 
 CURVES = {"morf_curve": "morf", "lerf_curve": "lerf"}
@@ -83,7 +83,7 @@ def _rows(result: ExplainerResult, figures: Figures, digest_of: Callable[[int], 
             **{name: record[name] for name in ("target", "map")},
             **{name: record[curve] for name, curve in CURVES.items()},
             **{name: None if value is np.ma.masked else float(value) for name, value in values.items()},
-            **{f"undefined_{scope}": reasons[place] for scope, reasons in figures.undefined.items()},
+            **{f"undefined_{scope}": REASONS[reasons[place]] for scope, reasons in figures.undefined.items()},
         }
 
 

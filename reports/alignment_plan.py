@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from faithcheck.axioms.alignment import evaluate
+from faithcheck.axioms.alignment.batches import longest
 from faithcheck.axioms.alignment.run_key import digest_of
 from faithcheck.axioms.alignment.work import Work, work_of
 from faithcheck.models.atomic_write import write_atomically
@@ -46,7 +47,7 @@ def plan(request: AlignRequest) -> Json:
         chosen = choose_explainers(request.explainer, prepared.setup)
         examples, setup = prepared.examples, prepared.setup
         passes = evaluate.passes_of(prepared.model, examples, chosen, setup, prepared.folder)
-        loaded = evaluate.LoadedModel(prepared.model, evaluate.longest(examples))
+        loaded = evaluate.LoadedModel(prepared.model, longest(examples))
         rows = [_estimate(one, prepared, loaded, PROBE / len(passes)) for one in passes]
     workers = 1
     if wanted is not None:
@@ -94,12 +95,12 @@ def _estimate(one: evaluate.ExplainerPass, prepared: Prepared, loaded: evaluate.
     measured: list[tuple[int, float]] = []
     begun = time.monotonic()
     with one:
-        for number in _spread(one.missing()):
+        for number in _spread([*one.missing()]):
             rate = _rate(measured)
             left = seconds - (time.monotonic() - begun)
             if len(measured) > LEAST and rate * work(number).tokens > left:
                 break
-            if number not in one.missing():
+            if not one.is_missing(number):
                 break
             before = time.monotonic()
             content = evaluate.measure(loaded, [examples[i] for i in one.plan[number]], one.explainer, setup, number)
@@ -107,7 +108,7 @@ def _estimate(one: evaluate.ExplainerPass, prepared: Prepared, loaded: evaluate.
             if not loaded.unchanged():
                 content |= {"refused": evaluate.CHANGED, "failed": True}
             one.keep(number, content)
-        missing = one.missing()
+        missing = [*one.missing()]
     rate = _rate(measured)
     total = sum((work(number) for number in missing), Work())
     longest = max((work(number).tokens for number in missing), default=0)

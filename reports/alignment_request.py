@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from faithcheck.axioms.alignment import evaluate
+from faithcheck.axioms.alignment.batches import AlignmentError, measurable
 from faithcheck.axioms.alignment.defaults import CHUNK, LONG, MAX_TOKENS, TABLE_2
 from faithcheck.axioms.alignment.figures import Figures, figures_of
 from faithcheck.axioms.alignment.run_key import StoreError, fingerprint
@@ -54,7 +55,7 @@ from faithcheck.reports.shown_examples import shown_examples
 if TYPE_CHECKING:
     from faithcheck.reports.distribution.alignment import RayEngine
 
-EXPECTED = (ModelError, DataError, OptionError, evaluate.AlignmentError, StoreError, Unsupported, OSError)
+EXPECTED = (ModelError, DataError, OptionError, AlignmentError, StoreError, Unsupported, OSError)
 """The errors of `prepare` and `measure` whose message is all that the user needs."""
 POOL = 4096  # features that resampling draws from, at most
 
@@ -290,7 +291,7 @@ def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, wa
     examples, setup = prepared.examples, prepared.setup
     refuse_what_ends_a_process(request.isolate, [name for name in request.explainer if name not in TABLE_2])
     chosen = choose_explainers(request.explainer, setup)
-    total = len(evaluate.measurable(examples))
+    total = len(measurable(examples))
     from faithcheck.reports.alignment_plan import planned  # not at the top: it prepares requests itself
 
     engine = _engine(request, wanted, prepared, chosen, watch)
@@ -316,7 +317,7 @@ def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, wa
     run = engine.record if engine else _alone(next(tasks), time.monotonic() - begun)
     estimated = planned(prepared.folder, identity(request, prepared, chosen), run["tasks"])
     if all(outcome.refused for outcome in outcomes):
-        raise evaluate.AlignmentError(f"nothing can be measured: {outcomes[0].refused}")
+        raise AlignmentError(f"nothing can be measured: {outcomes[0].refused}")
     figures = figures_of(examples, outcomes, prepared.model.model.dtype)
     summarised = summary(examples, outcomes, figures, setup.seed)
     records = {one.name: one.records for one in outcomes if not one.refused}

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from faithcheck.axioms.alignment import evaluate
+from faithcheck.axioms.alignment.batches import batches, longest
 from faithcheck.axioms.engine.isolation.isolated_checks import killed_after
 from faithcheck.axioms.engine.isolation.worker import Limits, TaskFailed, Worker, WorkerEnded
 from faithcheck.axioms.engine.memory_limit import SHARE, resident_memory
@@ -68,7 +69,7 @@ def measure_batch(arguments: Json, started: Callable[[], None]) -> Json:
     cache = options.pop("cache")
     prepared, loaded, explainer = _loaded(AlignRequest(**options, cache=Path(cache) if cache else None))
     examples, setup = prepared.examples, prepared.setup
-    batch = evaluate.batches(examples, setup.max_tokens)[arguments["number"]]
+    batch = batches(examples, setup.max_tokens)[arguments["number"]]
     started()
     content = evaluate.measure(loaded, [examples[i] for i in batch], explainer, setup, arguments["number"])
     return content if loaded.unchanged() else {**content, "refused": evaluate.CHANGED, "failed": True}
@@ -78,7 +79,7 @@ def measure_batch(arguments: Json, started: Callable[[], None]) -> Json:
 def _loaded(request: AlignRequest) -> tuple[Prepared, evaluate.LoadedModel, Explainer]:
     """The model, and the last explainer of the request: the first is always LOO."""
     prepared = prepare(replace(request, isolate=False))
-    loaded = evaluate.LoadedModel(prepared.model, evaluate.longest(prepared.examples))
+    loaded = evaluate.LoadedModel(prepared.model, longest(prepared.examples))
     left = max(1, int(SHARE * (Limits().memory - resident_memory())))  # the process is killed if it takes more
     setup = replace(prepared.setup, max_memory=min(left, request.max_memory or left))
     return replace(prepared, setup=setup), loaded, choose_explainers(request.explainer, setup)[-1]

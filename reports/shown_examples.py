@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from faithcheck.axioms.alignment.evaluate import measurable
+from faithcheck.axioms.alignment.batches import measurable
 from faithcheck.axioms.alignment.figures import Figures
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.reports.results import Json
@@ -16,6 +16,7 @@ from faithcheck.reports.results import Json
 SHORTEST, LONGEST = 5, 512
 """Of an example with fewer features that are not special, r says little. Longer ones would make the document large."""
 R = "pearson_no_special"
+BLOCK = 1024  # examples whose means are taken at once
 
 
 def shown_examples(
@@ -61,9 +62,11 @@ def shown_examples(
 def _means(columns: list[np.ma.MaskedArray], examples: int) -> np.ndarray:
     """The mean over the columns in which an example has a value; NaN where it has none."""
     means = np.full(examples, np.nan)
-    for position, values in enumerate(np.ma.stack(columns, axis=1) if columns else ()):
-        if values.count():
-            means[position] = fmean(values.compressed())
+    for start in range(0, examples if columns else 0, BLOCK):
+        block = np.ma.stack([column[start : start + BLOCK] for column in columns], axis=1)
+        for position, values in enumerate(block, start):
+            if values.count():
+                means[position] = fmean(values.compressed())
     return means
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 import faithcheck.explainers
 from faithcheck.axioms.alignment.alignment_memory import WAYS_OUT, AlignmentMemory, Prediction
+from faithcheck.axioms.alignment.batches import Batches, batches, longest
 from faithcheck.axioms.alignment.defaults import MAX_TOKENS
 from faithcheck.axioms.alignment.perturbation_curves import curves
 from faithcheck.axioms.alignment.run_key import StoreError, fingerprint, sources, state_of, structure
@@ -54,6 +55,7 @@ from faithcheck.explainers.protocol import (
 from faithcheck.models.case import Case
 from faithcheck.models.digest import digest
 from faithcheck.models.pretrained.example import Example, Examples
+from faithcheck.models.stored_array import stored_array
 
 IG_STEPS = 20  # as in the figures that the project compares with; the error of completeness is reported
 
@@ -68,10 +70,6 @@ CHANGED = (
 Json = dict[str, Any]
 
 log = logging.getLogger(__name__)
-
-
-class AlignmentError(ValueError):
-    """The data cannot be measured with these settings. The message says why and what to change."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ class ExplainerResult:
         store: that has the records; None without one.
         refused: why the explainer could not be measured; else empty.
         failed: whether that is an error of the explainer, and not its refusal of this model.
-        warned: its warnings, in the order of the batches.
+        warned: how many warnings it gave, and the first of them, in words; else empty.
         left_behind: what it left behind on the model or in the process, which was undone, a line for each kind.
         batches: the number of batches.
         smaller: which batches were measured in smaller parts, and why, in words; else empty.
@@ -126,7 +124,7 @@ class ExplainerResult:
     store: Store | None = None
     refused: str = ""
     failed: bool = False
-    warned: Sequence[str] = ()
+    warned: str = ""
     left_behind: Sequence[str] = ()
     batches: int = 0
     smaller: str = ""
@@ -152,38 +150,6 @@ def table_2(settings: AlignmentSettings) -> list[Explainer]:
         AttnLRP(),
         CPLRP(),
     ]
-
-
-def measurable(examples: Examples) -> np.ndarray:
-    """The examples with a feature that is not special, and at least one other feature that remains if it is removed."""
-    return np.flatnonzero((examples.features > 1) & (examples.non_special > 0))
-
-
-def batches(examples: Examples, max_tokens: int) -> list[list[int]]:
-    """Which examples run together: examples of similar length, as many as fit one forward pass of LOO, at least one.
-
-    The batches depend on the lengths alone, so that a resumed run has the same batches.
-
-    Raises:
-        AlignmentError: no example can be measured, or one alone has more than ``max_tokens`` features.
-    """
-    chosen = measurable(examples)
-    if not len(chosen):
-        raise AlignmentError(f"none of the {len(examples)} examples has a feature that is not special")
-    order = chosen[np.argsort(examples.features[chosen], kind="stable")]
-    groups: list[list[int]] = []
-    for i, n in zip(order.tolist(), examples.features[order].tolist(), strict=True):
-        if n > max_tokens:
-            raise AlignmentError(
-                f"example {i} has {n} features, more than the {max_tokens} of one forward pass: raise --max-tokens, "
-                "or cut the texts with --max-length"
-            )
-        # The last example is the longest: all rows are padded to its length. LOO has n + 1 rows per example.
-        if groups and (len(groups[-1]) + 1) * n * (n + 1) <= max_tokens:
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-    return groups
 
 
 def align(
@@ -267,15 +233,14 @@ def _in_this_process(
     measure_batch: MeasureBatch,
 ) -> None:
     with one:
-        while missing := one.missing():
-            number = missing[0]
+        for number in one.missing():
             content = measure_batch(loaded, [examples[i] for i in one.plan[number]], one.explainer, settings, number)
             if not loaded.unchanged():
                 content |= {"refused": CHANGED, "failed": True}
             one.keep(number, content)
 
 
-def common_key(model: Any, examples: Examples, plan: list[list[int]], settings: AlignmentSettings) -> Json:
+def common_key(model: Any, examples: Examples, plan: Batches, settings: AlignmentSettings) -> Json:
     """Everything but the explainer that determines the numbers: the part of the run key that all explainers share."""
     assert isinstance(model, nn.Module)
     first = model.case([examples[plan[0][0]]])  # type: ignore[operator]
@@ -290,7 +255,7 @@ def common_key(model: Any, examples: Examples, plan: list[list[int]], settings: 
         "device": first.inputs.device.type,
         "threads": torch.get_num_threads(),
         "versions": {name: importlib.metadata.version(name) for name in ("faithcheck", "torch", "transformers")},
-        "sources": sources(measure, curves, Case, type(model), faithcheck.explainers),
+        "sources": sources(measure, batches, curves, Case, type(model), faithcheck.explainers),
     }
 
 
@@ -329,7 +294,7 @@ class ExplainerPass:
 
     Args:
         explainer: the explainer.
-        plan: from `batches`.
+        plan: the batches.
         key: from `common_key`.
         folder: of the store.
         advance: called with the explainer's name and the number of examples done since the last call.
@@ -338,7 +303,7 @@ class ExplainerPass:
     def __init__(
         self,
         explainer: Explainer,
-        plan: list[list[int]],
+        plan: Batches,
         key: Json,
         folder: Path,
         advance: Callable[[str, int], None] = lambda explainer, done: None,
@@ -351,27 +316,35 @@ class ExplainerPass:
         self._store = None if self.state is None else Store(folder, explainer.name, {**key, "explainer": self.state})
         self._refused: dict[int, Json] = {0: {"left_behind": [], **described}} if self._store is None else {}
         self._left_out: dict[int, str] = {}
-        self._missing = dict.fromkeys(range(len(plan)))
+        self._missing = stored_array(len(plan), np.bool_)
+        self._missing[:] = True
 
     def __enter__(self) -> Self:
         if self._store is not None:
             self._store.__enter__()
-        self._done([n for n in self._missing if self._refused or (self._store is not None and n in self._store)])
+        self._done(range(len(self.plan)) if self._refused or self._store is None else self._store)
         return self
 
     def __exit__(self, *error: Any) -> None:
         if self._store is not None:
             self._store.__exit__(*error)
 
-    def missing(self) -> list[int]:
-        """The batches that are still to be measured; none after one in which the explainer could not be measured."""
-        return [*self._missing]
+    def missing(self) -> Iterator[int]:
+        """The batches that are still to be measured; none after one in which the explainer could not be measured.
+
+        Whether a batch is missing is looked up when its turn comes.
+        """
+        return filter(self.is_missing, range(len(self.plan)))
+
+    def is_missing(self, number: int) -> bool:
+        """Whether this batch is still to be measured."""
+        return bool(self._missing[number])
 
     def keep(self, number: int, content: Json) -> None:
         """Store what `measure` returned of a batch; or keep in mind that the explainer could not be measured."""
         if "refused" in content:
             self._refused[number] = content
-            self._done([later for later in self._missing if later >= number])
+            self._done(range(number, len(self.plan)))
             return
         assert self._store is not None
         self._store.append(number, content)
@@ -382,10 +355,10 @@ class ExplainerPass:
         self._left_out[number] = why
         self._done([number])
 
-    def _done(self, numbers: Sequence[int]) -> None:
+    def _done(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            if number in self._missing:
-                del self._missing[number]
+            if self._missing[number]:
+                self._missing[number] = False
                 self._advance(self.explainer.name, len(self.plan[number]))
 
     def result(self) -> ExplainerResult:
@@ -401,23 +374,19 @@ class ExplainerPass:
                 batches=0,
             )
         assert self._store is not None
-        measured = [
-            {key: value for key, value in content.items() if key != "records"}
-            for content in self._contents(range(len(self.plan)))
-        ]
-        batches = {number: batch for number, batch in enumerate(self.plan) if number not in self._left_out}
+        total = _Total()
+        for content in self._contents(range(len(self.plan))):
+            total.add(content)
         return replace(
             self._result,
-            records=StoredRecords(self._store, batches),
+            records=StoredRecords(self._store, self.plan, self._left_out.keys()),
             store=self._store,
-            warned=[warning for content in measured for warning in content["warnings"]],
-            left_behind=_left_behind(measured),
-            smaller=_smaller(measured),
-            memory=max(
-                (content["memory"] for content in measured if content.get("memory")), key=_predicted, default=None
-            ),
-            cost=_cost(measured),
-            left_out=_of_batches([*self._left_out.values()], len(self.plan)),
+            warned=total.warned(len(self.plan)),
+            left_behind=[*total.left_behind],
+            smaller=_of_batches(total.smaller, total.first_smaller, total.batches),
+            memory=total.memory,
+            cost=total.attribution / total.forward if total.forward else None,
+            left_out=_of_batches(len(self._left_out), next(iter(self._left_out.values()), ""), len(self.plan)),
         )
 
     def _contents(self, numbers: Iterable[int]) -> Iterator[Json]:
@@ -439,31 +408,42 @@ class Engine(Protocol):
         ...
 
 
-def _cost(contents: Sequence[Json]) -> float | None:
-    summed = _summed(contents)
-    return summed["attribution"] / summed["forward"] if summed["forward"] else None
+@dataclass
+class _Total:
+    """What the batches of an explainer say together, one after the other."""
+
+    batches: int = 0
+    warnings: int = 0
+    first_warning: str = ""
+    left_behind: dict[str, None] = field(default_factory=dict)
+    smaller: int = 0
+    first_smaller: str = ""
+    memory: Mapping[str, int] | None = None
+    attribution: int = 0
+    forward: int = 0
+
+    def add(self, content: Json) -> None:
+        """One batch, as `measure` returned it."""
+        self.batches += 1
+        self.first_warning = self.first_warning or next(iter(content["warnings"]), "")
+        self.warnings += len(content["warnings"])
+        self.left_behind |= dict.fromkeys(content["left_behind"])
+        self.first_smaller = self.first_smaller or content.get("smaller", "")
+        self.smaller += bool(content.get("smaller"))
+        memory = content.get("memory")
+        if memory and (self.memory is None or memory["predicted"] > self.memory["predicted"]):
+            self.memory = memory
+        self.attribution += content["cost"]["attribution"]
+        self.forward += content["cost"]["forward"]
+
+    def warned(self, batches: int) -> str:
+        """Of an explainer with so many batches."""
+        first = f"the first: {self.first_warning}"
+        return f"warnings: {self.warnings}, batches: {batches}; {first}" if self.warnings else ""
 
 
-def _summed(contents: Sequence[Json]) -> dict[str, int]:
-    return {key: sum(content["cost"][key] for content in contents) for key in ("attribution", "forward")}
-
-
-def _predicted(memory: Mapping[str, int]) -> int:
-    return memory["predicted"]
-
-
-def _smaller(contents: Sequence[Json]) -> str:
-    return _of_batches([content["smaller"] for content in contents if content.get("smaller")], len(contents))
-
-
-def _of_batches(reasons: Sequence[str], batches: int) -> str:
-    return f"{len(reasons)} of {batches} batches; the first: {reasons[0]}" if reasons else ""
-
-
-def longest(examples: Examples) -> tuple[int, int]:
-    """The index and the number of features of the longest example that can be measured, the last if there are more."""
-    index = max(measurable(examples).tolist(), key=lambda i: (examples.features[i], i), default=0)
-    return index, int(examples.features[index])
+def _of_batches(number: int, first: str, batches: int) -> str:
+    return f"{number} of {batches} batches; the first: {first}" if number else ""
 
 
 def _described(explainer: Explainer) -> Json:
@@ -614,9 +594,9 @@ def joined(contents: Sequence[Json], why: str) -> Json:
         "records": [record for content in contents for record in content["records"]],
         "warnings": [warning for content in contents for warning in content["warnings"]],
         "left_behind": _left_behind(contents),
-        "cost": _summed(contents),
+        "cost": {key: sum(content["cost"][key] for content in contents) for key in ("attribution", "forward")},
         "smaller": why,
-        **({"memory": max(measured, key=_predicted)} if measured else {}),
+        **({"memory": max(measured, key=lambda memory: memory["predicted"])} if measured else {}),
     }
 
 

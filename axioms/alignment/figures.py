@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from faithcheck.axioms.alignment import statistics
-from faithcheck.axioms.alignment.evaluate import ExplainerResult, Json, measurable
+from faithcheck.axioms.alignment.batches import measurable
+from faithcheck.axioms.alignment.evaluate import ExplainerResult, Json
 from faithcheck.axioms.alignment.perturbation_curves import aopc, delta, mean_output
 from faithcheck.axioms.loo_correlation import STATISTICS, correlations
 from faithcheck.models.pretrained.example import Example, Examples
+from faithcheck.models.stored_array import stored_array
 
 SCOPES = ("no_special", "all")
 CORRELATIONS = tuple(f"{name}_{scope}" for scope in SCOPES for name in STATISTICS)
@@ -22,16 +24,20 @@ ROUND_OFF = 32  # units in the last place; the same output in different batches 
 POINTS = 21  # of a mean curve
 LEFT_OUT = "its batch was left out"
 NO_LOO = "no LOO map"
+REASONS = (LEFT_OUT, None, NO_LOO, statistics.FEW_FEATURES, statistics.CONSTANT_LOO, statistics.CONSTANT_ATTRIBUTION)
+"""Why the correlations of an example are undefined; None if they are defined."""
 
 
 @dataclass(frozen=True)
 class Figures:
     """The figures of one explainer, with a value for each example that can be measured, in the order of the data.
 
+    The arrays are in temporary files: see `faithcheck.models.stored_array`.
+
     Attributes:
         examples: the index of each in the data, increasing, ``(examples,)``.
         columns: {figure: float64 ``(examples,)``}, masked where the figure is undefined.
-        undefined: {scope: str or None ``(examples,)``}: why the correlations of an example are undefined.
+        undefined: {scope: uint8 ``(examples,)``}: the place in `REASONS` of why its correlations are undefined.
         mean_curves: ``lerf`` and ``morf``, the means of the curves at the shares ``removed`` of the features; between
             steps a curve is straight. Empty if no example was measured.
     """
@@ -40,6 +46,11 @@ class Figures:
     columns: Mapping[str, np.ma.MaskedArray]
     undefined: Mapping[str, np.ndarray]
     mean_curves: Json
+
+    def why_undefined(self, scope: str) -> Iterator[str]:
+        """The reason of each example whose correlations are undefined."""
+        reasons = (REASONS[place] for place in self.undefined[scope])
+        return (reason for reason in reasons if reason is not None)
 
 
 def figures_of(examples: Examples, results: Sequence[ExplainerResult], dtype: torch.dtype) -> dict[str, Figures]:
@@ -53,24 +64,33 @@ def figures_of(examples: Examples, results: Sequence[ExplainerResult], dtype: to
         dtype: of the model: a LOO map that varies by round-off is constant.
     """
     loo = next((result.records for result in results if result.name == "loo"), {})
-    return {result.name: _columns(examples, result.records, loo, dtype) for result in results if not result.refused}
+    found = measurable(examples)
+    chosen = stored_array(len(found), found.dtype)
+    chosen[:] = found
+    del found
+    return {
+        result.name: _columns(examples, chosen, result.records, loo, dtype) for result in results if not result.refused
+    }
 
 
-def _columns(examples: Examples, records: Mapping[int, Json], loo: Mapping[int, Json], dtype: torch.dtype) -> Figures:
-    chosen = measurable(examples)
-    values, is_defined = np.zeros((len(FIGURES), len(chosen))), np.zeros((len(FIGURES), len(chosen)), dtype=bool)
-    undefined = {scope: np.full(len(chosen), LEFT_OUT, dtype=object) for scope in SCOPES}
+def _columns(
+    examples: Examples, chosen: np.ndarray, records: Mapping[int, Json], loo: Mapping[int, Json], dtype: torch.dtype
+) -> Figures:
+    shape = len(FIGURES), len(chosen)
+    values, masked = stored_array(shape, np.float64), stored_array(shape, np.bool_)
+    masked[:] = True
+    undefined = {scope: stored_array(len(chosen), np.uint8) for scope in SCOPES}
     shares, sums = np.linspace(0, 1, POINTS), {name: np.zeros(POINTS) for name in ("lerf", "morf")}
     for i, record in records.items():
         place = int(np.searchsorted(chosen, i))
         figures, reasons = _figures(examples[i], record, loo.get(i), dtype)
-        is_defined[:, place] = [figures[name] is not None for name in FIGURES]
+        masked[:, place] = [figures[name] is None for name in FIGURES]
         values[:, place] = [figures[name] or 0.0 for name in FIGURES]
         for scope in SCOPES:
-            undefined[scope][place] = reasons[scope]
+            undefined[scope][place] = REASONS.index(reasons[scope])
         for name, total in sums.items():
             total += np.interp(shares, np.linspace(0, 1, len(record[name])), record[name])
-    columns = {name: np.ma.array(values[row], mask=~is_defined[row]) for row, name in enumerate(FIGURES)}
+    columns = {name: np.ma.array(values[row], mask=masked[row]) for row, name in enumerate(FIGURES)}
     means = {name: (total / len(records)).tolist() for name, total in sums.items() if len(records)}
     return Figures(chosen, columns, undefined, {"removed": shares.round(9).tolist(), **means} if means else {})
 

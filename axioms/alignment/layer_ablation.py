@@ -9,13 +9,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from faithcheck.axioms.alignment.evaluate import (
-    AlignmentSettings,
-    ExplainerResult,
-    batches,
-    common_key,
-    records_of,
-)
+from faithcheck.axioms.alignment.batches import batches
+from faithcheck.axioms.alignment.evaluate import AlignmentSettings, ExplainerResult, common_key, records_of
 from faithcheck.axioms.alignment.store import Store
 from faithcheck.explainers.lrp.softmax_bypass import attributions_with_bypassed_softmax
 from faithcheck.models.case import Case

@@ -20,6 +20,10 @@ CONFIDENCE = 0.95
 BLOCK = 2**22  # the numbers that a bootstrap draws at once: this bounds memory
 
 
+CONSTANT_LOO, CONSTANT_ATTRIBUTION = "constant LOO", "constant attribution"
+FEW_FEATURES = "fewer than two features"
+
+
 def undefined(attribution: np.ndarray, loo: np.ndarray, noise: float = 0.0) -> str | None:
     """Why two maps ``(features,)`` have no correlation; None if they have one.
 
@@ -28,8 +32,8 @@ def undefined(attribution: np.ndarray, loo: np.ndarray, noise: float = 0.0) -> s
     round-off of the outputs.
     """
     if len(loo) < 2:
-        return "fewer than two features"
-    for reason, values, least in (("constant LOO", loo, noise), ("constant attribution", attribution, 0.0)):
+        return FEW_FEATURES
+    for reason, values, least in ((CONSTANT_LOO, loo, noise), (CONSTANT_ATTRIBUTION, attribution, 0.0)):
         if np.ptp(values) <= max(least, 1e-12 * np.abs(values).max()):
             return reason
     return None

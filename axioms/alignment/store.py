@@ -8,15 +8,14 @@ import logging
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import numpy as np
-
+from faithcheck.axioms.alignment.batches import Batches
 from faithcheck.axioms.alignment.run_key import StoreError, plain_json
 
 T = TypeVar("T")
@@ -67,7 +66,7 @@ class Store(Mapping[int, Any]):
         self.key = plain_json(key)
         start = re.sub(r"[^\w.+-]+", "_", name)  # a name with a slash stays in the folder
         self.file = folder / f"{start}-{hashlib.sha256(self.key.encode()).hexdigest()[:32]}.sqlite"
-        self._numbers: set[int] = set()
+        self._holds = bytearray()  # of each number, whether the file has this batch
         self._connection: sqlite3.Connection | None = None
 
     def __enter__(self) -> Self:
@@ -86,10 +85,10 @@ class Store(Mapping[int, Any]):
         self._close()
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return sum(self._holds)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._numbers))
+        return (batch for batch, held in enumerate(self._holds) if held)
 
     def __getitem__(self, batch: int) -> Any:
         """The content of a batch, inside the context or after it.
@@ -98,7 +97,7 @@ class Store(Mapping[int, Any]):
             KeyError: the file does not hold it.
             StoreError: the file has changed since it was opened.
         """
-        if batch not in self._numbers:
+        if not (0 <= batch < len(self._holds) and self._holds[batch]):
             raise KeyError(batch)
         return json.loads(self._when_free(lambda: self._content(batch)))
 
@@ -114,7 +113,11 @@ class Store(Mapping[int, Any]):
             self._connection.execute("INSERT INTO batches VALUES (?, ?, ?)", (batch, text, _sha256(text)))
         except sqlite3.Error as error:
             raise StoreError(f"{self.file} cannot be written: {error}") from error
-        self._numbers.add(batch)
+        self._add(batch)
+
+    def _add(self, batch: int) -> None:
+        self._holds.extend(bytes(max(0, batch + 1 - len(self._holds))))
+        self._holds[batch] = True
 
     def _open(self) -> None:
         """Lock the file for this connection, create the tables, and read the rows.
@@ -147,13 +150,17 @@ class Store(Mapping[int, Any]):
         if keys not in ([], [self.key]):
             raise self._damaged("it holds the numbers of another run")
         rows = connection.execute("SELECT batch, content, sha256 FROM batches ORDER BY batch")
-        is_intact = {batch: _sha256(content) == checksum for batch, content, checksum in rows}
-        damaged = [batch for batch, intact in is_intact.items() if not intact]
+        self._holds.clear()
+        damaged = []
+        for batch, content, checksum in rows:
+            if _sha256(content) == checksum:
+                self._add(batch)
+            else:
+                damaged.append(batch)
         connection.executemany("DELETE FROM batches WHERE batch = ?", [(batch,) for batch in damaged])
         connection.execute("COMMIT")
         if damaged:
             log.warning("%s: damaged batches %s are measured anew", self.file, ", ".join(map(str, damaged)))
-        self._numbers = is_intact.keys() - set(damaged)
 
     def _content(self, batch: int) -> str:
         """The text of a batch.
@@ -211,25 +218,25 @@ class StoredRecords(Mapping[int, Any]):
 
     Args:
         store: from which to read.
-        batches: the examples of each batch that was measured.
+        batches: of the alignment.
+        left_out: the numbers of those that were not measured.
     """
 
-    def __init__(self, store: Store, batches: Mapping[int, Sequence[int]]) -> None:
-        self._store, self._batches = store, batches
-        self._batch_of = np.full(1 + max(map(max, batches.values()), default=-1), -1, dtype=np.int32)
-        for number, batch in batches.items():
-            self._batch_of[batch] = number
+    def __init__(self, store: Store, batches: Batches, left_out: Collection[int] = ()) -> None:
+        self._store, self._batches, self._left_out = store, batches, frozenset(left_out)
+        self._length = sum(1 for _ in self)
         self._read: tuple[int, dict[int, Any]] = -1, {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._batches.values()))
+        return self._length
 
     def __iter__(self) -> Iterator[int]:
-        return chain.from_iterable(self._batches.values())
+        measured = (batch for number, batch in enumerate(self._batches) if number not in self._left_out)
+        return chain.from_iterable(measured)
 
     def __getitem__(self, example: int) -> Any:
-        number = int(self._batch_of[example]) if 0 <= example < len(self._batch_of) else -1
-        if number < 0:
+        number = self._batches.number_of(example)
+        if number is None or number in self._left_out:
             raise KeyError(example)
         if self._read[0] != number:
             self._read = number, dict(zip(self._batches[number], self._store[number]["records"], strict=True))

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from faithcheck.axioms.alignment import statistics
-from faithcheck.axioms.alignment.evaluate import ExplainerResult, Json, measurable
+from faithcheck.axioms.alignment.batches import measurable
+from faithcheck.axioms.alignment.evaluate import ExplainerResult, Json
 from faithcheck.axioms.alignment.figures import FIGURES, SCOPES, Figures
 from faithcheck.models.pretrained.example import Examples
 
@@ -67,15 +68,13 @@ def _of_examples(examples: Examples, chosen: np.ndarray) -> Json:
 
 
 def _summary(result: ExplainerResult, figures: Figures | None, seed: int, each: bool) -> Json:
-    first = f"the first: {result.warned[0]}" if result.warned else ""
-    warned = f"warnings: {len(result.warned)}, batches: {result.batches}; {first}" if first else ""
     columns = figures.columns if figures else {}
     return {
         "name": result.name,
         "how": result.how,
         "refused": result.refused,
         "failed": result.failed,
-        "warned": warned,
+        "warned": result.warned,
         "left_behind": "; ".join(result.left_behind),
         "smaller": result.smaller,
         **({"left_out": result.left_out} if result.left_out else {}),
@@ -83,13 +82,9 @@ def _summary(result: ExplainerResult, figures: Figures | None, seed: int, each: 
         **({} if result.cost is None else {"cost": result.cost}),
         **({"mean_curves": figures.mean_curves} if figures and figures.mean_curves else {}),
         "figures": {name: statistics.interval(columns.get(name, []), seed) for name in FIGURES},
-        "undefined": {scope: _counted(figures.undefined[scope] if figures else []) for scope in SCOPES},
+        "undefined": {scope: Counter(figures.why_undefined(scope)) if figures else {} for scope in SCOPES},
         **({"examples": {name: columns[name].tolist() if figures else [] for name in FIGURES}} if each else {}),
     }
-
-
-def _counted(reasons: Sequence[str | None] | np.ndarray) -> dict[str, int]:
-    return Counter(reason for reason in reasons if reason is not None)
 
 
 def _compare(values: np.ma.MaskedArray, reference: np.ma.MaskedArray, seed: int) -> Json:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import weakref
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import overload
 
+from faithcheck.models.data.stored_numbers import StoredNumbers
+
 
 class StoredTexts(Sequence[str]):
-    """Texts in a temporary file, each read when it is asked for; memory holds 8 bytes of each, where it ends.
+    """Texts in a temporary file, each read when it is asked for; where each ends is in a file, too.
 
     The file is removed with this object. It lies where `tempfile` puts it: ``TMPDIR`` chooses another disk.
 
@@ -24,10 +25,12 @@ class StoredTexts(Sequence[str]):
     def __init__(self, texts: Iterable[str]) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as this object)
         weakref.finalize(self, self._file.close)
-        self._ends = array("q", [0])
+        self._ends = StoredNumbers()
+        end = 0
+        self._ends.append(end)
         for text in texts:
-            written = self._file.write(text.encode("utf-8", "surrogatepass"))
-            self._ends.append(self._ends[-1] + written)
+            end += self._file.write(text.encode("utf-8", "surrogatepass"))
+            self._ends.append(end)
         self._file.flush()
 
     def __len__(self) -> int:
@@ -43,5 +46,6 @@ class StoredTexts(Sequence[str]):
         if isinstance(chosen, slice):
             return [self[i] for i in range(*chosen.indices(len(self)))]
         i = range(len(self))[chosen]
-        self._file.seek(self._ends[i])
-        return self._file.read(self._ends[i + 1] - self._ends[i]).decode("utf-8", "surrogatepass")
+        start, end = self._ends[i : i + 2]
+        self._file.seek(start)
+        return self._file.read(end - start).decode("utf-8", "surrogatepass")

@@ -19,6 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from faithcheck.models.data.errors import DataError
+from faithcheck.models.data.stored_numbers import StoredNumbers
 from faithcheck.models.data.stored_texts import StoredTexts
 from faithcheck.models.pretrained import SENTIMENT
 
@@ -45,13 +46,13 @@ class Texts:
         name: the source: "own", "sst2", "imdb" or the file.
         texts: one string per example; those of a file are read when they are asked for.
         labels: the class of each text, from 0 up (1 = positive in all sources named here); None if the
-            source has no labels.
+            source has no labels. They are read from a file, as the texts are.
         fingerprint: SHA-256 of texts and labels, the identity of the data in caches and reports.
     """
 
     name: str
     texts: Sequence[str]
-    labels: list[int] | None
+    labels: Sequence[int] | None
     fingerprint: str
 
 
@@ -105,21 +106,28 @@ def refuse_wrong_source(source: str, limit: int | None, of_texts: bool) -> None:
 
 
 def _texts(name: str, rows: Iterable[Row]) -> Texts:
-    labels: list[int] = []
+    labels = StoredNumbers()
     hashed = hashlib.sha256(b"[[")  # of the JSON of texts and labels
 
     def texts_of_rows() -> Iterator[str]:
         for number, (text, label) in enumerate(rows):
             hashed.update(f"{', ' if number else ''}{json.dumps(text)}".encode())
-            labels.extend([label] if label is not None else [])
+            if label is not None:
+                labels.append(label)
             yield text
 
-    texts = StoredTexts(texts_of_rows())
+    try:
+        texts = StoredTexts(texts_of_rows())
+    except OverflowError as error:
+        raise DataError(f"{name}: the label {error}: number the classes from 0") from error
     if not texts:
         raise DataError(f"{name} holds no texts")
     if labels and len(labels) != len(texts):
         raise DataError(f"{name}: {len(labels)} of {len(texts)} texts have a label; give one to all or to none")
-    hashed.update(f"], {json.dumps(labels)}]".encode())
+    hashed.update(b"], [")
+    for number, label in enumerate(labels):
+        hashed.update(f"{', ' if number else ''}{label}".encode())
+    hashed.update(b"]]")
     return Texts(name, texts, labels or None, hashed.hexdigest())
 
 

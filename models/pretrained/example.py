@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from faithcheck.models.digest import digest
+from faithcheck.models.stored_array import stored_array
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Example:
 
 
 class Examples(Sequence[Example]):
-    """The examples of a data set. Each is made when it is asked for; memory holds their sizes alone.
+    """The examples of a data set. Each is made when it is asked for; their sizes are in temporary files.
 
     Attributes:
         features: the number of features of each, int32 ``(examples,)``.
@@ -49,8 +50,8 @@ class Examples(Sequence[Example]):
 
     def __init__(self, items: Sequence[Any], make: Callable[[Any], Example]) -> None:
         self._items, self._make = items, make
-        self.features, self.non_special = (np.zeros(len(items), dtype=np.int32) for _ in range(2))
-        self.truncated = np.zeros(len(items), dtype=bool)
+        self.features, self.non_special = (stored_array(len(items), np.int32) for _ in range(2))
+        self.truncated = stored_array(len(items), np.bool_)
         hashed = hashlib.sha256()
         for i, example in enumerate(self):
             self.features[i], self.truncated[i] = len(example), example.truncated

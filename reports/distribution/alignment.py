@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from faithcheck.axioms.alignment import evaluate
+from faithcheck.axioms.alignment.batches import longest
 from faithcheck.axioms.alignment.run_key import fingerprint
 from faithcheck.axioms.alignment.schedule import Task
 from faithcheck.axioms.alignment.work import work_of
@@ -21,6 +22,29 @@ from faithcheck.reports.distribution.dispatch import Recipe, Watch, distribute
 from faithcheck.reports.distribution.worker import Worker, refuse_other_explainers, states_of
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.results import Json
+
+
+class Costs(Mapping[Task, float]):
+    """The tokens of each batch that is missing at the moment, counted when they are asked for.
+
+    Args:
+        passes: by the name of the explainer.
+        examples: the data.
+        chunk: of the perturbation curves.
+    """
+
+    def __init__(self, passes: Mapping[str, evaluate.ExplainerPass], examples: Examples, chunk: int) -> None:
+        self._passes, self._examples, self._chunk = passes, examples, chunk
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[Task]:
+        return (Task(name, number) for name, one in self._passes.items() for number in one.missing())
+
+    def __getitem__(self, task: Task) -> float:
+        batch = self._passes[task.explainer].plan[task.number]
+        return work_of(self._examples.features[batch].tolist(), task.explainer, self._chunk).tokens
 
 
 class RayEngine:
@@ -71,16 +95,13 @@ class RayEngine:
             # In the order of their names, so that two runs never wait for each other.
             for name in sorted(self._passes):
                 stores.enter_context(self._passes[name])
-            costs = {Task(name, n): self._cost(one, n) for name, one in self._passes.items() for n in one.missing()}
+            costs = Costs(self._passes, self._examples, self._setup.chunk)
             self.record = distribute(self, costs, str(self._request.ray), self._recipe(), self._watch)
-
-    def _cost(self, one: evaluate.ExplainerPass, number: int) -> float:
-        return work_of(self._examples.features[one.plan[number]].tolist(), one.explainer.name, self._setup.chunk).tokens
 
     def _recipe(self) -> Recipe:
         explainers = {name: one.explainer for name, one in self._passes.items() if one.state is not None}
         options, specs = {**asdict(self._request), "cache": None}, {name: self._specs[name] for name in explainers}
-        arguments = (options, specs, self._setup, evaluate.longest(self._examples))
+        arguments = (options, specs, self._setup, longest(self._examples))
         expected = {"model": fingerprint(self._model), "explainers": states_of(explainers)}
         return Recipe(self._wanted, AlignmentWorker, arguments, expected)
 
@@ -115,7 +136,7 @@ class AlignmentWorker(Worker):
         options: those of the request, as plain values.
         specs: the name of ``--explainer`` of each explainer, by its name.
         setup: how alignment is measured.
-        longest: of the data, see `evaluate.longest`.
+        longest: of the data, see `longest`.
         folder, threads: see `Worker`.
     """
 

@@ -92,7 +92,7 @@ def distribute(
 
     Args:
         job: what the tasks are, and what becomes of their answers.
-        costs: of each task, in any unit; above 0.
+        costs: of each task, in any unit; above 0. They are read before the first task is done.
         address: of the cluster, see `connected`.
         recipe: of the workers.
         watch: called whenever something happened, and once in `LOOK` seconds.
@@ -107,9 +107,9 @@ def distribute(
     begun = time.monotonic()
     schedule = Schedule(costs)
     workers, dispatch = 0, None
-    if costs:
+    if schedule.open:
         with connected(address, recipe.wanted) as cluster:
-            workers = min(cluster.workers, len(costs))
+            workers = min(cluster.workers, schedule.open)
             dispatch = _Dispatch(job, schedule, recipe)
             for _ in range(workers):
                 dispatch.add_worker()

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from faithcheck.axioms.alignment.batches import batches
 from faithcheck.axioms.alignment.defaults import MAX_TOKENS
-from faithcheck.axioms.alignment.evaluate import batches
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from faithcheck.axioms.alignment import statistics
-from faithcheck.axioms.alignment.evaluate import batches, common_key
+from faithcheck.axioms.alignment.batches import batches
+from faithcheck.axioms.alignment.evaluate import common_key
 from faithcheck.axioms.alignment.figures import ROUND_OFF
 from faithcheck.axioms.alignment.run_key import state_of
 from faithcheck.axioms.alignment.store import Store

@@ -44,7 +44,7 @@ def distribute(
         watch: see there.
         ends: whether a task with these arguments ends its worker.
     """
-    schedule = Schedule(costs)
+    schedule, tasks = Schedule(costs), len(costs)
     with logging_restored():
         worker: Any = recipe.worker(*recipe.arguments, os.getcwd(), recipe.wanted.cpus)
     if refusal := worker.ready({"versions": versions(), **recipe.expected}):
@@ -66,4 +66,4 @@ def distribute(
             schedule.drop(task.explainer, task.number)
         watch(State(1, schedule.retried))
     counts = {"retried": schedule.retried, "run_twice": 0, "left_out": len(schedule.left_out)}
-    return {"engine": "here", "workers": 1, "tasks": len(costs), **counts, "seconds": 0.0}
+    return {"engine": "here", "workers": 1, "tasks": tasks, **counts, "seconds": 0.0}

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from faithcheck.axioms.alignment import evaluate
+from faithcheck.axioms.alignment.batches import AlignmentError, batches
 from faithcheck.axioms.alignment.defaults import TABLE_2
 from faithcheck.axioms.alignment.figures import figures_of
 from faithcheck.axioms.alignment.run_key import StoreError, state_of
@@ -163,7 +164,7 @@ def test_empty_long_and_one_token_texts_are_counted(document):
 def test_batches_have_similar_lengths_and_bound_the_rows_of_loo(small, texts):
     embedding_model = load(small)
     examples = embedding_model.encode(["the lazy dog " * n for n in (1, 5, 1, 3, 2, 1)] + [""])
-    groups = evaluate.batches(examples, 200)
+    groups = batches(examples, 200)
     assert sorted(i for batch in groups for i in batch) == [0, 1, 2, 3, 4, 5]
     assert groups[0] == [0, 2, 5]
     for batch in groups:
@@ -171,9 +172,9 @@ def test_batches_have_similar_lengths_and_bound_the_rows_of_loo(small, texts):
         assert len(batch) == 1 or len(batch) * longest * (longest + 1) <= 200
     assert [i for batch in groups for i in batch] == [0, 2, 5, 4, 3, 1]
     several = embedding_model.encode(["the lazy dog " * n for n in (2, 1, 2, 1, 2, 1)])
-    assert evaluate.batches(several, 150) == [[1, 3, 5], [0, 2], [4]]
-    with pytest.raises(evaluate.AlignmentError, match="--max-tokens"):
-        evaluate.batches(examples, 16)
+    assert [*batches(several, 150)] == [[1, 3, 5], [0, 2], [4]]
+    with pytest.raises(AlignmentError, match="--max-tokens"):
+        batches(examples, 16)
 
 
 def test_texts_get_the_same_figures_in_a_batch_as_alone(small, texts, tmp_path):

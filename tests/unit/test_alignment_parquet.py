@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from faithcheck.axioms.alignment import summary
+from faithcheck.axioms.alignment.batches import Batches
 from faithcheck.axioms.alignment.run_key import StoreError
 from faithcheck.axioms.alignment.store import Store, StoredRecords
 from faithcheck.models.pretrained.example import Example, Examples
@@ -135,11 +136,13 @@ def test_records_are_read_from_the_store_batch_by_batch(tmp_path, monkeypatch):
             store.append(number, {"records": [{"map": row} for row in rows]})
     asked, content = [], Store._content
     monkeypatch.setattr(Store, "_content", lambda store, batch: asked.append(batch) or content(store, batch))
-    records = StoredRecords(store, {0: [4, 1], 2: [7]})
+    batches = Batches(np.array([4, 1, 2, 7]), np.array([0, 2, 3, 4]))
+    records = StoredRecords(store, batches, left_out=[1])
     assert {i: record["map"] for i, record in records.items()} == {4: "a", 1: "b", 7: "c"}
     assert asked == [0, 2], "each batch once"
-    assert (len(records), 3 in records, 8 in records, -1 in records) == (3, False, False, False)
-    assert len(StoredRecords(store, {})) == 0
+    assert len(records) == 3
+    assert not any(i in records for i in (-1, 0, 2, 3, 8)), "2 was left out"
+    assert len(StoredRecords(store, batches, left_out=[0, 1, 2])) == 0
 
 
 def test_a_store_that_another_run_changed_is_named(tmp_path):
