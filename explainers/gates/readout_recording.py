@@ -124,9 +124,7 @@ class LayerRecorder(GatedAttention):
         def after_layer(module: nn.Module, args: Any, output: Any) -> None:
             layer, states = self.layers[-1], hidden_states(output)
             layer.output = states
-            layer.ends_in_layer_norm = (
-                states.grad_fn is not None and states.grad_fn.name() == "NativeLayerNormBackward0"
-            )
+            layer.ends_in_layer_norm = is_from_layer_norm(states)
 
         def after_other_module(module: nn.Module, args: Any, output: Any) -> None:
             states = self.last_states if self.layers else None
@@ -160,6 +158,14 @@ def modules_outside(module: nn.Module, layers: Collection[nn.Module]) -> Iterato
     for child in module.children():
         if child not in layers:
             yield from modules_outside(child, layers)
+
+
+def is_from_layer_norm(states: Tensor) -> bool:
+    """Whether a LayerNorm computed these states, at once or in chunks that were concatenated."""
+    node = states.grad_fn
+    while node is not None and node.name() == "CatBackward0":
+        node = node.next_functions[0][0]
+    return node is not None and node.name() == "NativeLayerNormBackward0"
 
 
 def hidden_states(output: Any) -> Tensor:

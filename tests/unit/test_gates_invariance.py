@@ -74,6 +74,8 @@ TOLERANCE = 1e-9
 NO_ATTENTION = "no softmax attention over the features"
 EINSUM = "attention by einsum"  # the readout gate refuses it before it knows whether it is attention
 UNATTENDED = "features that no row attends to"
+OTHER_KEYS = "another model's keys"
+MORE_ATTENTIONS = "expected one attention in each layer"  # the readout gate meets it first
 OTHER_ROWS = r"attention of \d+ rows for \d+"
 NO_LAYERS = "no nn.ModuleList of layers"
 
@@ -112,6 +114,14 @@ def attention_weights(model: nn.Module, case: Case) -> list[torch.Tensor]:
     return [w for w in recorder.weights if w.dim() >= 3 and w.shape[-2] == w.shape[-1] >= n]
 
 
+@torch.no_grad()
+def has_other_keys(model: nn.Module, case: Case) -> bool:
+    """Whether a softmax is over the features, but not of their queries, as in cross-attention."""
+    with SoftmaxRecorder() as recorder:
+        case.run(model)
+    return any(w.shape[-1] == case.shape[1] != w.shape[-2] for w in recorder.weights)
+
+
 def unattended(weights: torch.Tensor, case: Case) -> bool:
     """Whether there are more positions than features, and one of the last, which the features take, has no weight."""
     n = case.shape[1]
@@ -125,6 +135,8 @@ def expected_refusal(models, case: Case, explainer: str) -> str | None:
     by_model = [attention_weights(model, case) for model in models]
     if not all(by_model):
         return f"{NO_ATTENTION}|{EINSUM}" if explainer == "readout_gate" else NO_ATTENTION
+    if any(has_other_keys(model, case) for model in models):
+        return f"{OTHER_KEYS}|{MORE_ATTENTIONS}" if explainer == "readout_gate" else OTHER_KEYS
     every = [weights for of_model in by_model for weights in of_model]
     if any(len(weights) != len(case.inputs) for weights in every):
         return OTHER_ROWS
