@@ -1,0 +1,136 @@
+"""What the process that is started holds does not grow with the examples: they are in files, and read one by one."""
+
+import gc
+import tracemalloc
+from contextlib import ExitStack
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+
+from faithcheck.axioms.alignment import figures, statistics, summary
+from faithcheck.axioms.alignment.batches import batches
+from faithcheck.axioms.alignment.evaluate import ExplainerPass
+from faithcheck.axioms.alignment.schedule import Schedule
+from faithcheck.models.data.texts import load_texts
+from faithcheck.models.pretrained.example import Example, Examples
+from faithcheck.reports import alignment_parquet
+from faithcheck.reports.distribution.alignment import Costs
+from faithcheck.reports.shown_examples import shown_examples
+
+FEWER, MORE = 500, 2_500
+FEATURES = 4
+BATCH = 100  # examples; with LOO's rows they have BATCH · FEATURES · (FEATURES + 1) tokens
+HELD = 4.0
+"""Bytes of each further example: an index takes 8, its figures 104. A store holds one byte of a batch."""
+AT_ONCE = 64.0
+"""Bytes of each further example, for a moment: sorting the examples takes 36, and a test of one figure as many."""
+
+
+class Stub:
+    """An explainer that is never run."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def attribute(self, model, case):
+        raise NotImplementedError
+
+
+def example_of(text):
+    special = torch.tensor([True, False, False, False])
+    return Example(torch.full((FEATURES,), len(text)), special, (text,) * FEATURES)
+
+
+def record(draw):
+    return {"target": 0, **{name: draw.random(FEATURES).round(3).tolist() for name in ("map", "morf", "lerf")}}
+
+
+def examples_of(number, folder):
+    texts = load_texts(str(folder.parent / "texts.tsv"), number)
+    return texts, Examples(texts.texts, example_of)
+
+
+def planned(number, folder):
+    """Tasks of one example each, on a cluster, of which the first two explainers' are done."""
+    texts, examples = examples_of(number, folder)
+    plan = batches(examples, FEATURES)
+    assert len(plan) == number
+    passes = {name: ExplainerPass(Stub(name), plan, {}, folder) for name in ("loo", "other")}
+    schedule = Schedule(Costs(passes, examples, 1))
+    schedule.joined("worker")
+    for now in range(100):
+        assert len(schedule.assign(now)) == 1
+        assert schedule.answered("worker", now + 1)
+    assert schedule.open == 2 * number - 100
+    return texts, plan, passes, schedule
+
+
+def summarised(number, folder):
+    """An alignment without a model: its stores, figures, summary, Parquet files and shown examples."""
+    texts, examples = examples_of(number, folder)
+    plan = batches(examples, BATCH * FEATURES * (FEATURES + 1))
+    assert len(plan) == number // BATCH
+    passes = {name: ExplainerPass(Stub(name), plan, {"number": number}, folder) for name in ("loo", "attnlrp")}
+    draw = np.random.default_rng(0)
+    common = {"warnings": ["one"], "left_behind": [], "cost": {"attribution": 2, "forward": 1}}
+    with ExitStack() as stores:
+        for one in passes.values():
+            stores.enter_context(one)
+            for batch in one.missing():
+                one.keep(batch, {**common, "records": [record(draw) for _ in plan[batch]]})
+    results = [one.result() for one in passes.values()]
+    found = figures.figures_of(examples, results, torch.float64)
+    document = summary.summary(examples, results, found, 0)
+    assert document["counts"]["measured"] == number
+    assert "examples" not in document
+    files = [alignment_parquet.write_parquet(folder / "rows", one, found[one.name], str, {}) for one in results]
+    shown = shown_examples(found, examples, {one.name: one.records for one in results}, lambda one: [{}] * FEATURES)
+    return texts, examples, plan, passes, results, found, document, files, shown
+
+
+def bytes_of(work, number, folder):
+    """The bytes that are held after this work, and the most that were held at once."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        kept = work(number, folder)
+        gc.collect()
+        held, peak = tracemalloc.get_traced_memory()
+        assert kept
+    finally:
+        tracemalloc.stop()
+    return np.array([held, peak])
+
+
+@pytest.mark.parametrize("work", [planned, summarised])
+def test_memory_does_not_grow_with_the_examples(work, tmp_path, monkeypatch):
+    """Numbers of round figures in place of correlations, and few resamples, which take time and no memory here."""
+    pytest.importorskip("pyarrow", reason="Parquet needs the optional library pyarrow")
+    folders = [tmp_path / name for name in ("first", "second", "fewer", "more")]
+    for folder in folders:
+        folder.mkdir()
+    (tmp_path / "texts.tsv").write_text("".join(f"text {i}\t{i % 2}\n" for i in range(MORE)))
+    numbers = count()
+    constant = dict.fromkeys(figures.SCOPES, "constant LOO")
+    defined = dict.fromkeys(figures.SCOPES)
+
+    def drawn(example, record, loo, dtype):
+        number = next(numbers)
+        undefined = number % 5 == 0
+        values = {name: None if undefined else number % 97 / 97 + place for place, name in enumerate(figures.FIGURES)}
+        return values, constant if undefined else defined
+
+    monkeypatch.setattr(figures, "_figures", drawn)
+    monkeypatch.setattr(statistics, "RESAMPLES", 9)
+    monkeypatch.setattr(statistics, "BLOCK", 1)
+    monkeypatch.setattr(alignment_parquet, "VALUES", 1_000)  # of all examples here, there are more
+    monkeypatch.setattr(summary, "EACH", 0)
+    # The first runs import modules, and keep what is kept once.
+    numbers_of_examples = zip((FEWER, FEWER, FEWER, MORE), folders, strict=True)
+    _, _, fewer, more = (bytes_of(work, number, folder) for number, folder in numbers_of_examples)
+    held, at_once = (more - fewer) / (MORE - FEWER)
+    print(f"{work.__name__}: {held:.2f} bytes of an example held, {at_once:.1f} at once; {fewer}, {more}")
+    assert held < HELD
+    assert at_once < AT_ONCE
