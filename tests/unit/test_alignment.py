@@ -321,6 +321,17 @@ def test_a_loo_map_of_round_off_is_constant():
         assert {scope: reason for scope, counts in other["undefined"].items() for reason in counts} == reasons
 
 
+def test_an_example_whose_batch_was_left_out_has_no_figure_and_the_others_have_theirs():
+    record = {"map": [0.1, 0.5, 0.2], "morf": [3.0, 2.0], "lerf": [3.0, 1.0]}
+    words = Examples(
+        ["a b c"] * 3, lambda text: Example(torch.arange(3), torch.zeros(3, dtype=torch.bool), text.split())
+    )
+    found = figures_of(words, [evaluate.ExplainerResult("loo", records={2: record, 0: record})], torch.float64)["loo"]
+    assert found.columns["pearson_all"].tolist() == pytest.approx([1.0, None, 1.0])
+    assert found.columns["delta"].tolist() == [-0.5, None, -0.5]
+    assert list(found.why_undefined("all")) == ["its batch was left out"]
+
+
 def test_a_map_that_sums_to_zero_cannot_be_divided_by_its_sum():
     statistics = correlations(np.array([1.0, -1.0, 0.0]), np.array([1.0, 2.0, 4.0]))
     assert statistics["pearson_sum_to_one"] is None

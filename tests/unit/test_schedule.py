@@ -109,6 +109,17 @@ def test_the_batches_after_a_refusal_need_no_answer():
     assert not schedule.assign(3)
 
 
+def test_what_runs_beyond_a_refusal_needs_no_answer_either():
+    schedule = Schedule({Task("a", i): 1.0 for i in range(3)})
+    schedule.joined("one")
+    schedule.joined("other")
+    assert schedule.assign(0) == {"one": Task("a", 0), "other": Task("a", 1)}
+    assert schedule.answered("one", 1)
+    schedule.drop("a", after=0)
+    assert schedule.finished
+    assert not schedule.answered("other", 2)
+
+
 def test_parts_come_last_in_place_of_a_task_and_each_may_end_workers_itself():
     whole, parts = Task("a", 0), {Task("a", 0): 1.0, Task("a", 1): 1.0}
     schedule = Schedule({whole: 2.0, Task("a", 9): 1.0})

@@ -175,6 +175,12 @@ def test_texts_stay_on_the_disk_and_are_read_by_index():
         stored[4]
 
 
+def test_a_label_of_more_than_64_bits_is_refused(tmp_path):
+    assert rows_of(load_texts(str(write_tsv(tmp_path / "large.tsv", [("a", 2**63 - 1)])))) == [("a", 2**63 - 1)]
+    with pytest.raises(DataError, match=rf"larger\.tsv: the label {2**63} has more than 64 bits: number the classes"):
+        load_texts(str(write_tsv(tmp_path / "larger.tsv", [("a", 2**63)])))
+
+
 @pytest.mark.parametrize("name", [name for name in texts.DEV if not name.endswith(".parquet")])
 def test_a_folder_is_read_from_its_dev_file(tmp_path, name):
     content = json_lines(ROWS) if "jsonl" in name else write_tsv(tmp_path / "rows").read_bytes()
