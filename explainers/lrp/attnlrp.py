@@ -19,6 +19,7 @@ ATTNLRP: Mapping[str, Rule] = {
     "div": quotient_rule,
     "rdiv": quotient_rule,
     "softmax": softmax_rule,  # Eq. 5
+    "logsumexp": softmax_rule,
     "scaled_dot_product_attention": attention_rule,
 }
 """The table of AttnLRP's rules: arXiv 2510.18810, Eqs. 1–5."""

@@ -16,6 +16,7 @@ CP_LRP: Mapping[str, Rule] = {
     **ATTNLRP,
     **dict.fromkeys(operations_with(Trait.MATRIX_PRODUCT), first_operand_constant_rule),
     "softmax": constant_rule,
+    "logsumexp": constant_rule,
 }
 """The table of CP-LRP's rules. The softmax passes on no relevance, so that queries and keys receive none.
 

@@ -37,7 +37,8 @@ from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
 
-ONE_VALUE = operations_with(Trait.ONE_VALUE)
+ONE_VALUE, IN_PLACE = operations_with(Trait.ONE_VALUE), operations_with(Trait.IN_PLACE)
+PRODUCTS_IN_PLACE: dict[str, Callable[..., Tensor]] = {"mul_": torch.mul, "div_": torch.div}
 
 
 class Propagation(TorchFunctionMode):
@@ -95,7 +96,8 @@ class Propagation(TorchFunctionMode):
         """An operation's name and rule, and up to how many operands the rule is the `plain_gradient`."""
         name = operation_name(func)
         rule = self.rules.get(name)
-        plain = 0 if self.calls_every_rule or name in ONE_VALUE else getattr(rule, "operands_of_plain_gradient", 0)
+        by_rule = self.calls_every_rule or name in ONE_VALUE or name in IN_PLACE
+        plain = 0 if by_rule else getattr(rule, "operands_of_plain_gradient", 0)
         self._known[func] = name, rule, plain
         return self._known[func]
 
@@ -112,6 +114,8 @@ class Propagation(TorchFunctionMode):
             return result
         if call.name in ONE_VALUE:
             self.find_unregistered()
+        if call.name in IN_PLACE and (steps := written_out(call, self.visible)) is not None:
+            return self.apply_steps(steps)
         result = self.apply_rule(rule, call)
         # setitem returns None, and writes to its operand.
         self.make_visible(call.args if result is None else result)
@@ -149,7 +153,7 @@ class Propagation(TorchFunctionMode):
         for x in tensors_with_relevance(result):
             self.visible.add(x.grad_fn)
 
-    def apply_steps(self, steps: Callable[[], Tensor]) -> Tensor:
+    def apply_steps(self, steps: Callable[[], Tensor | None]) -> Tensor | None:
         """Compute an operation by several operations, each by its own rule."""
         if self.module_operation is not None:
             raise TypeError(f"{self.where()}: the rule of a class of modules must return the module's value")
@@ -281,6 +285,34 @@ class RowSparsePropagation(Propagation):
 
 class UnregisteredModule(Exception):
     """The model calls a module with a rule that is not among its own modules, such as one made in the forward pass."""
+
+
+def written_out(call: OperationCall, visible: set[Any]) -> Callable[[], Tensor | None] | None:
+    """Steps that compute an operation in place which no rule follows; None: a rule follows it.
+
+    1. A product of data is a new tensor, which then overwrites the first operand.
+    2. A part of another tensor (``whole[..., :n].copy_(x)``) is computed as a new tensor, and then the whole is: its
+       old values with the part in their place. Otherwise the whole would depend on an operation that no rule saw.
+       Another view of the whole is refused where it is used next, as any tensor that comes from a hidden operation.
+    """
+    target, *others = call.args
+    whole, product = target._base, PRODUCTS_IN_PLACE.get(call.name)
+    if product is not None and len(call.operands_with_relevance()) > 1:
+        return lambda: target.copy_(product(target.clone(), *others, **call.kwargs))
+    if whole is None or not whole.is_contiguous() or target.numel() == whole.numel():
+        return None
+    if whole.requires_grad and whole.grad_fn not in visible:  # an inner tensor, which the model does not read
+        return None
+    shape, strides, offset = target.size(), target.stride(), target.storage_offset()
+    places = torch.arange(whole.numel(), device=whole.device).as_strided(shape, strides, offset).flatten()
+
+    def steps() -> Tensor | None:
+        part = target.clone()
+        result = call.operation(part, *others, **call.kwargs)
+        whole.copy_(whole.flatten().scatter(0, places, part.flatten()).view(whole.shape))
+        return None if result is None else whole.as_strided(shape, strides, offset)
+
+    return steps
 
 
 @lru_cache(maxsize=256)

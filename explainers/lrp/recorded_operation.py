@@ -232,6 +232,8 @@ def relevance(value: Tensor, gradient: Tensor | None) -> Tensor:
         return torch.zeros((), dtype=torch.float64, device=value.device)
     if not gradient.any():  # an operation of other outputs than the explained one
         return torch.zeros_like(gradient, dtype=torch.float64)
+    if value.is_complex():  # the gradient at z = x + iy is that at x plus i times that at y
+        value, gradient = torch.view_as_real(value.detach()), torch.view_as_real(gradient)
     product = value.detach().double() * gradient.double()
     return product if bool(product.isfinite().all()) else product.masked_fill(gradient == 0, 0)
 
@@ -251,7 +253,7 @@ def added_numbers(call: OperationCall) -> list[float]:
     """Python numbers other than 0 that this operation adds, or puts in the place of values."""
     if call.name not in TAKING_NUMBERS:
         return []
-    first = 2 if call.name == "setitem" else 1  # after the index
+    first = {"setitem": 2, "scatter": 3, "scatter_": 3}.get(call.name, 1)  # after the index
     values = (*call.args[first:4], call.kwargs.get("other"), call.kwargs.get("value"))
     return [value for value in values if isinstance(value, float | int) and value != 0]
 

@@ -24,7 +24,7 @@ class KeepFloat64(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
-            if func is Tensor.float or (func is Tensor.to and args[1:] == (torch.float32,)):
+            if func is Tensor.float or (func in (Tensor.to, Tensor.type) and args[1:] == (torch.float32,)):
                 return args[0]
             if kwargs.get("dtype") == torch.float32:
                 kwargs = {**kwargs, "dtype": torch.float64}

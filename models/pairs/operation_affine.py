@@ -68,6 +68,8 @@ operation_pair(
             conv1d=lambda x: functional.conv1d(tokens(x), constant(x, 3, 2, 2), constant(x, 3)),
             conv2d=lambda x: functional.conv2d(tokens(x).unsqueeze(1), constant(x, 2, 1, 2, 2), constant(x, 2)),
             conv3d=lambda x: functional.conv3d(x.view(-1, 1, 2, 2, 2), constant(x, 2, 1, 1, 2, 2), constant(x, 2)),
+            fft_fft=lambda x: torch.view_as_real(torch.fft.fft(x)),
+            fft_fftn=lambda x: torch.view_as_real(torch.fft.fftn(tokens(x), dim=(1, 2))),
             batch_norm=lambda x: functional.batch_norm(
                 x, constant(x, 8), constant(x, 8).abs(), constant(x, 8), constant(x, 8), training=False
             ),
@@ -135,6 +137,14 @@ def shift_features(x: Tensor) -> Tensor:
     return x
 
 
+def copied_into_parts(x: Tensor) -> Tensor:
+    """A new tensor whose parts are written one by one, some of them twice; its transpose is read."""
+    whole = x.new_zeros(len(x), 2, 4)
+    whole[:, :, :3].copy_(tokens(x)[:, :, 1:])
+    whole[..., 2:].copy_(tokens(x)[..., :2])
+    return whole.mT * constant(x, 4, 2)
+
+
 operation_pair(
     "in_place",
     affine(
@@ -144,6 +154,9 @@ operation_pair(
         div_=written_to(lambda x: x.div_(constant(x, 8))),
         setitem=written_to(shift_features),
         masked_fill_=written_to(lambda x: x.masked_fill_(some(x), 0.5)),
+        index_add_=written_to(lambda x: x.index_add_(1, index(x), x[:, 4:] * constant(x, 4))),
+        copy_=copied_into_parts,
+        scatter_=written_to(lambda x: x.scatter_(1, index(x).expand(len(x), 4), 0.5)),
     ),
     "written to a copy, an affine map as any other",
     AFFINE,
@@ -151,6 +164,13 @@ operation_pair(
 
 
 # --- operations that move values --------------------------------------------------------------------------------------
+
+
+def turned(x: Tensor) -> Tensor:
+    """The features as four complex numbers, each times 2 + i: rotary positions are computed so."""
+    factor = torch.complex(constant(x, 1).new_full((), 2), constant(x, 1).new_ones(()))
+    return torch.view_as_real(torch.view_as_complex(x.view(-1, 4, 2)) * factor)
+
 
 operation_pair(
     "shapes",
@@ -179,6 +199,10 @@ operation_pair(
         type_as=lambda x: tiny(x).type_as(constant(x, 1).float()).to(x.dtype),
         float=lambda x: tiny(x).float().to(x.dtype),
         double=lambda x: x.double().to(x.dtype),
+        view_as_complex=turned,
+        view_as_real=turned,
+        real=lambda x: torch.view_as_complex(x.view(-1, 4, 2)).real,
+        imag=lambda x: torch.view_as_complex(x.view(-1, 4, 2)).imag,
     ),
     "each value is one input value: a matrix of 0 and 1",
     AFFINE,
@@ -220,6 +244,9 @@ operation_pair(
         repeat_interleave=lambda x: x.repeat_interleave(2, 1),
         cat=lambda x: torch.cat([x, x[:, :2]], 1),
         concat=lambda x: torch.concat([x, x[:, :2]], 1),
+        concatenate=lambda x: torch.concatenate([x, x[:, :2]], 1),
+        unfold=lambda x: x.unfold(1, 3, 2),
+        as_strided=lambda x: x.clone().as_strided((len(x), 3), (8, 2), 1),
         stack=lambda x: torch.stack([x, x], 1),
         hstack=lambda x: torch.hstack([x, x[:, :2]]),
         vstack=lambda x: torch.vstack([x[:1], x[1:]]),
@@ -234,6 +261,7 @@ operation_pair(
         pad=lambda x: functional.pad(x, (1, 2), value=0.5),
         masked_fill=lambda x: x.masked_fill(some(x), 0.5),
         where=lambda x: torch.where(some(x), 0.5, x),
+        scatter=lambda x: x.scatter(1, index(x).expand(len(x), 4), 0.5),
     ),
     "each value is one input value or a constant",
     AFFINE,

@@ -52,6 +52,9 @@ operation_pair(
         "min": Written(lambda x: tokens(x).min(2).values, smallest),
         "amax": Written(lambda x: tokens(x).amax(2), largest),
         "amin": Written(lambda x: tokens(x).amin(2), smallest),
+        "topk": Written(
+            lambda x: tokens(x).topk(2, 2).values, lambda x: tokens(x).gather(2, tokens(x.detach()).topk(2, 2).indices)
+        ),
         "maximum": Written(
             lambda x: torch.maximum(x[:, :4], x[:, 4:]), lambda x: one_of_two(x, x[:, :4].detach() > x[:, 4:].detach())
         ),

@@ -116,6 +116,10 @@ operation_pair(
     "attention",
     {
         "scaled_dot_product_attention": Written(in_one_operation, eager),
+        "logsumexp": Written(
+            lambda x: torch.logsumexp(x, 1, keepdim=True),
+            lambda x: torch.logsumexp(x + constant(x, 1), 1, keepdim=True) - constant(x, 1),
+        ),
         "softmax": Written(
             lambda x: torch.softmax(x, 1) * constant(x, FEATURES),
             lambda x: torch.softmax(x + constant(x, 1), 1) * constant(x, FEATURES),

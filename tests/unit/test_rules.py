@@ -183,6 +183,93 @@ def test_a_quotient_is_a_product_with_the_reciprocal():
         relevance_of(torch.div, a, b, relevance=relevance, rules=EPSILON_LRP)
 
 
+def test_a_product_in_place_is_a_product():
+    a, b, relevance = torch.randn(5), torch.rand(5) + 1, torch.randn(5)
+    for operation in (lambda a, b: a.clone().mul_(b), lambda a, b: a.clone().div_(b)):
+        for got in relevance_of(operation, a, b, relevance=relevance):
+            torch.testing.assert_close(got, relevance / 2, **CLOSE)
+
+
+def test_weights_that_are_normalised_in_place_are_a_quotient():
+    """Routers of mixtures do so: w_i / Σw. Half goes to w_i, half to the sum, which shares it by Eq. 1."""
+    w, relevance = torch.rand(4) + 1, torch.randn(4)
+
+    def normalised(w):
+        copy = w.clone()
+        copy /= copy.sum()
+        return copy
+
+    (actual,) = relevance_of(normalised, w, relevance=relevance)
+    torch.testing.assert_close(actual, relevance / 2 + relevance.sum() / 2 * w / w.sum(), **CLOSE)
+
+
+def test_values_chosen_by_topk_carry_all_relevance():
+    x, relevance = torch.tensor([3.0, -1.0, 5.0, 4.0]), torch.randn(2)
+    (actual,) = relevance_of(lambda x: x.topk(2).values, x, relevance=relevance)
+    torch.testing.assert_close(actual, torch.stack([*torch.zeros(2), *relevance]), **CLOSE)
+
+
+@both_forms
+def test_a_sum_with_a_product_of_data_is_a_product_and_a_sum(epsilon):
+    bias, a, b, relevance = torch.randn(3, 2), torch.randn(3, 4), torch.randn(4, 2), torch.randn(3, 2)
+    product = 2 * a @ b
+    z = product + bias / 2
+    at_product = relevance * product / (z + epsilon * z.sign())
+    expected = oracles.bilinear(a, b, at_product, epsilon)
+
+    def attention_logits(a, b):
+        return torch.baddbmm(bias[None], a[None], b[None], beta=0.5, alpha=2)[0]
+
+    for operation in (attention_logits, lambda a, b: torch.addmm(bias, a, b, beta=0.5, alpha=2)):
+        for got, oracle in zip(
+            relevance_of(operation, a, b, relevance=relevance, epsilon=epsilon), expected, strict=True
+        ):
+            torch.testing.assert_close(got, oracle, **CLOSE)
+
+
+def test_logsumexp_has_the_softmax_as_its_gradient():
+    x, relevance = torch.randn(5), torch.randn(1)
+    exponentials = [math.exp(value) for value in x]
+    shares = [value * e / sum(exponentials) for value, e in zip(x.tolist(), exponentials, strict=True)]
+    (actual,) = relevance_of(lambda x: x.logsumexp(0, keepdim=True), x, relevance=relevance)
+    torch.testing.assert_close(actual, torch.tensor(shares) * relevance / math.log(sum(exponentials)), **CLOSE)
+
+
+def test_a_part_that_is_written_has_its_own_relevance():
+    a, b, relevance = torch.randn(3, 2), torch.randn(3, 4), torch.randn(6, 3)
+
+    def parts(a, b):
+        whole = a.new_empty(3, 6)
+        whole[:, :2].copy_(a)
+        whole[:, 2:].copy_(b)
+        return whole.T
+
+    for got, expected in zip(relevance_of(parts, a, b, relevance=relevance), relevance.T.split([2, 4], 1), strict=True):
+        torch.testing.assert_close(got, expected, **CLOSE)
+
+
+def test_another_view_of_what_is_written_is_refused():
+    def two_views(x):
+        whole = x.clone()
+        first, last = whole[:2], whole[1:]
+        first.copy_(x[:2] * 2)
+        return last * 2
+
+    with pytest.raises(Unsupported, match="hides its operations"):
+        relevance_of(two_views, torch.randn(3), relevance=torch.randn(2))
+
+
+def test_complex_numbers_turn_relevance_as_their_matrix_does():
+    """(a + bi)(c + di) with constant c + di is the matrix (c, −d; d, c)."""
+    x, factor, relevance = torch.randn(2), torch.randn(2), torch.randn(2)
+    c, d = factor
+    turned = relevance_of(
+        lambda x: torch.view_as_real(torch.view_as_complex(x) * torch.view_as_complex(factor)), x, relevance=relevance
+    )
+    matrix = torch.stack([torch.stack([c, d]), torch.stack([-d, c])])
+    torch.testing.assert_close(turned[0], oracles.linear_map(x, matrix, torch.zeros(2), relevance, 0.0), **CLOSE)
+
+
 @both_forms
 def test_residual_sum_rule(epsilon):
     x, y, relevance = torch.randn(5), torch.randn(5), torch.randn(5)
@@ -257,7 +344,7 @@ class Wrapped(nn.Module):
         (lambda x: torch.sin(x), "sin in inner"),
         (lambda x: x.sort(-1).values, "sort in inner"),
         (lambda x: torch.cumprod(x, -1), "cumprod in inner"),
-        (lambda x: x.clone().mul_(x), "mul_ in inner.*both carry"),
+        (lambda x: x.clone().pow_(2), "pow_ in inner"),
         (lambda x: F.dropout(x, 0.5, training=True), "dropout in inner.*model.eval"),
         (
             lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.1)[0],

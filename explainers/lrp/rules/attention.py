@@ -17,7 +17,11 @@ from faithcheck.explainers.lrp.operations import Trait, declare
 
 @plain_gradient(operands=ANY_NUMBER)
 def softmax_rule(call: OperationCall) -> Any:
-    """Eq. 5, R_Z = Z ⊙ (R_A − A Σ R_A): the plain gradient of the softmax. It does not conserve relevance."""
+    """Eq. 5, R_Z = Z ⊙ (R_A − A Σ R_A): the plain gradient of the softmax. It does not conserve relevance.
+
+    A softmax's normaliser log Σ exp Z, which attention with a sink reads, has the softmax as its gradient: by the same
+    expansion of first order at Z, R_Z = Z ⊙ softmax(Z) · R / log Σ exp Z.
+    """
     return call.value()
 
 
@@ -53,5 +57,5 @@ def attention_rule(call: OperationCall) -> Callable[[], Tensor]:
     return steps
 
 
-declare("softmax", Trait.ABSORBS, rule=None)
+declare("softmax logsumexp", Trait.ABSORBS, rule=None)
 declare("scaled_dot_product_attention", rule=None)

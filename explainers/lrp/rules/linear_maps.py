@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from faithcheck.explainers.lrp.operation_call import ANY_NUMBER, OperationCall, plain_gradient
@@ -27,11 +30,34 @@ def linear_rule(call: OperationCall) -> Tensor:
     return epsilon_rule(call)
 
 
+@plain_gradient(operands=1)
+def sum_with_product_rule(call: OperationCall) -> Any:
+    """β·C + α·AB. With one operand of relevance it is a linear map; else a product and a sum, each by its own rule.
+
+    Attention whose logits have a bias, C + αQKᵀ, is of this form: Q and K share the product's part by Eqs. 3–4, and the
+    bias keeps its own part by Eq. 1.
+    """
+    if len(call.operands_with_relevance()) == 1:
+        return linear_rule(call)
+    names = ("input", "mat1", "mat2") if call.name == "addmm" else ("input", "batch1", "batch2")
+    added, a, b = (call.argument(i, name) for i, name in enumerate(names))
+    beta, alpha = call.kwargs.get("beta", 1), call.kwargs.get("alpha", 1)
+
+    def steps() -> Tensor:
+        product: Tensor = torch.matmul(a, b)
+        product = product if alpha == 1 else product * alpha
+        return torch.add(product, added if beta == 1 else added * beta)
+
+    return steps
+
+
 declare("linear conv1d conv2d conv3d", Trait.LINEAR_MAP, rule=linear_rule, bias=(2, "bias"))
-declare("addmm baddbmm", Trait.LINEAR_MAP, rule=linear_rule, bias=(0, "input"))
+declare("addmm baddbmm", Trait.LINEAR_MAP, rule=sum_with_product_rule, bias=(0, "input"))
+declare("fft_fft fft_fftn", Trait.LINEAR_MAP, rule=linear_rule)
 declare("avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d", Trait.LINEAR_MAP, rule=linear_rule)
 
 declare("add sub rsub", Trait.SUM, Trait.ELEMENTWISE_AFFINE, rule=epsilon_rule)
+declare("index_add_", Trait.SUM, Trait.IN_PLACE, rule=epsilon_rule)
 declare("add_ sub_", Trait.SUM, Trait.ELEMENTWISE_AFFINE, Trait.IN_PLACE, rule=epsilon_rule)
 declare("sum mean", Trait.SUM, Trait.POOLING, rule=epsilon_rule)
 declare("cumsum", Trait.SUM, rule=epsilon_rule)

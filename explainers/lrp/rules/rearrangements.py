@@ -19,13 +19,15 @@ MOVED = (
     *("flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "expand", "expand_as", "broadcast_to", "repeat", "tile"),
     *("repeat_interleave", "contiguous", "clone", "to", "type", "type_as", "float", "double", "getitem"),
     *("select", "narrow", "index_select", "gather", "take_along_dim", "split", "chunk", "unbind", "tensor_split"),
-    *("cat", "concat", "stack", "hstack", "vstack", "roll", "flip", "tril", "triu", "diagonal"),
+    *("cat", "concat", "concatenate", "stack", "hstack", "vstack", "roll", "flip", "tril", "triu", "diagonal"),
+    *("unfold", "view_as_complex", "view_as_real", "real", "imag", "as_strided"),
 )
 declare(" ".join(MOVED), Trait.REARRANGEMENT, rule=gradient_rule)
-declare("pad masked_fill where", Trait.REARRANGEMENT, Trait.FILLS, rule=gradient_rule)
-declare("setitem masked_fill_", Trait.REARRANGEMENT, Trait.FILLS, Trait.IN_PLACE, rule=gradient_rule)
-declare(
-    "max min amax amin maximum minimum max_pool1d max_pool2d", Trait.REARRANGEMENT, Trait.CHOICE, rule=gradient_rule
-)
+declare("pad masked_fill where scatter", Trait.REARRANGEMENT, Trait.FILLS, rule=gradient_rule)
+declare("setitem masked_fill_ scatter_", Trait.REARRANGEMENT, Trait.FILLS, Trait.IN_PLACE, rule=gradient_rule)
+declare("copy_", Trait.REARRANGEMENT, Trait.IN_PLACE, rule=gradient_rule)
+# top-k routing: the values that are chosen carry relevance, and their indices are constants.
+CHOICES = "max min amax amin maximum minimum max_pool1d max_pool2d topk"
+declare(CHOICES, Trait.REARRANGEMENT, Trait.CHOICE, rule=gradient_rule)
 declare("neg positive", Trait.REARRANGEMENT, Trait.ELEMENTWISE_AFFINE, rule=gradient_rule)
 declare("relu abs", Trait.REARRANGEMENT, Trait.ONE_VALUE, rule=gradient_rule)
