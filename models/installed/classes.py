@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transformers.models.auto import modeling_auto
 
-MAPPINGS: dict[str, Mapping[str, str | Sequence[str]]] = {
+MAPPINGS: dict[str, Mapping[str, str | tuple[str, ...]] | Mapping[str, Sequence[str]]] = {
     "causal_lm": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     "sequence_classification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
     "seq2seq_lm": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,

@@ -48,6 +48,7 @@ class LowRankAdapter(nn.Module):
     why="(W − BA)x + B(Ax) = Wx",
     lrp="a sum passes its gradient on to both maps, and Wᵀ − AᵀBᵀ + AᵀBᵀ = Wᵀ",
     cite="Hu et al. 2021, arXiv 2106.09685, Eq. 3",
+    too_slow_on=("bert_trained",),
 )
 def low_rank_adapter(embedding_model: nn.Module) -> nn.Module:
     """Take a part of rank two out of the map from the hidden neurons, and put it into an adapter."""
@@ -64,6 +65,7 @@ def low_rank_adapter(embedding_model: nn.Module) -> nn.Module:
     why="γ v/‖v‖ is W for γ = ‖W‖ and every v in the direction of W",
     lrp="the weight is computed from weights alone, so that it is a constant to every rule",
     cite="Salimans & Kingma 2016, arXiv 1602.07868, Eq. 2",
+    too_slow_on=("bert_trained",),
 )
 def weight_norm(embedding_model: nn.Module) -> nn.Module:
     """Write each row of the map from the hidden neurons as a length and a direction, which is computed when it runs."""

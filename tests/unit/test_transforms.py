@@ -393,7 +393,15 @@ def test_a_part_of_a_fused_map_has_no_module_of_its_own():
         layer.replace(layer.query, nn.Identity())
 
 
-TOO_SLOW = {("batching.single", "bert_trained"), ("execution.chunked_feed_forward", "bert_trained")}
+TOO_SLOW = {
+    (transform, "bert_trained")
+    for transform in (
+        "batching.single",
+        "execution.chunked_feed_forward",
+        "parametrization.low_rank_adapter",
+        "parametrization.weight_norm",
+    )
+}
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
