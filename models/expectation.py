@@ -118,3 +118,14 @@ def expect_lrp(
 ) -> Expectations:
     """`expect` for the axiom ``invariance`` and the LRP explainers ``of``; ``predict`` gives a_f − a_g."""
     return expect("invariance", of, why, predict=predict, floor=floor, cite=cite)
+
+
+LINEAR_WITH_CONSTANT_WEIGHTS: Expectations = {
+    **INVARIANT_BY_DEFINITION,
+    **expect_lrp(
+        "a linear map with constant weights passes the plain gradient on, however it is computed",
+        of=f"{ALL_LRP} blockwise_lrp",
+    ),
+    **expect("invariance", "deeplift_rescale", "the multipliers of a linear map are its gradient"),
+}
+"""What is expected of two ways to compute a linear map of the inputs whose weights are constants."""

@@ -9,9 +9,10 @@ import platform
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from faithcheck.axioms.engine.error_text import encodable
+from faithcheck.axioms.engine.json_object import Json as Json  # the modules of reports find it here
 from faithcheck.axioms.engine.statuses import BY_LABEL, Group, Status
 from faithcheck.models.atomic_write import write_atomically
 from faithcheck.reports.shape import NUMBER, Shape, mismatch
@@ -30,8 +31,6 @@ KINDS: dict[str | None, str] = {
     EXPLANATION: "faithcheck explain",
 }
 """What writes each kind of document."""
-
-Json: TypeAlias = dict[str, Any]
 
 _EVIDENCE: Shape = {
     **dict.fromkeys(("example", "examples", "features"), int),

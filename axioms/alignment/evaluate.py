@@ -31,6 +31,7 @@ from faithcheck.axioms.alignment.run_key import StoreError, fingerprint, sources
 from faithcheck.axioms.alignment.store import Store, StoredRecords
 from faithcheck.axioms.engine.error_text import error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.engine.interruption import interruptible
+from faithcheck.axioms.engine.json_object import Json
 from faithcheck.axioms.engine.left_behind import RANDOM, restored
 from faithcheck.axioms.engine.matrix_products import MatrixProducts
 from faithcheck.axioms.engine.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
@@ -66,8 +67,6 @@ CHANGED = (
     "the model is no longer the one that was loaded: this explainer, or one before it, changed what cannot be put "
     "back. Measure it in a run of its own"
 )
-
-Json = dict[str, Any]
 
 log = logging.getLogger(__name__)
 

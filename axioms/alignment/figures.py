@@ -10,8 +10,9 @@ import torch
 
 from faithcheck.axioms.alignment import statistics
 from faithcheck.axioms.alignment.batches import measurable
-from faithcheck.axioms.alignment.evaluate import ExplainerResult, Json
+from faithcheck.axioms.alignment.evaluate import ExplainerResult
 from faithcheck.axioms.alignment.perturbation_curves import aopc, delta, mean_output
+from faithcheck.axioms.engine.json_object import Json
 from faithcheck.axioms.loo_correlation import STATISTICS, correlations
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.stored_array import stored_array

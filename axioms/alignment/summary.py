@@ -9,8 +9,9 @@ import numpy as np
 
 from faithcheck.axioms.alignment import statistics
 from faithcheck.axioms.alignment.batches import measurable
-from faithcheck.axioms.alignment.evaluate import ExplainerResult, Json
+from faithcheck.axioms.alignment.evaluate import ExplainerResult
 from faithcheck.axioms.alignment.figures import FIGURES, SCOPES, Figures
+from faithcheck.axioms.engine.json_object import Json
 from faithcheck.models.pretrained.example import Examples
 
 REFERENCE = "attnlrp"  # every other explainer is compared with it

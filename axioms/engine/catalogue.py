@@ -22,14 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from faithcheck.axioms.engine.json_object import Json
 from faithcheck.models.atomic_write import write_atomically
 
 if TYPE_CHECKING:
     from faithcheck.axioms.engine.axiom import Axiom
     from faithcheck.models.expectation import Expectation
     from faithcheck.models.pair import Pair
-
-Json = dict[str, Any]
 
 FILE = Path(__file__).resolve().parent.parent / "catalogue.json"
 PARTS = ("tolerances", "axioms", "pairs")

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from faithcheck.axioms.engine.predicted_memory import with_max_tokens
+from faithcheck.axioms.engine.process_memory import process_memory
 from faithcheck.explainers.protocol import Explainer
 
 SHARE = 0.8
@@ -49,7 +50,7 @@ def _limits() -> Iterator[int]:
 
         most, _ = resource.getrlimit(resource.RLIMIT_AS)
         if most != resource.RLIM_INFINITY:
-            yield most - _resident_and_virtual()[1]
+            yield most - process_memory().virtual
 
 
 def _left_in_group(folder: Path) -> Iterator[int]:
@@ -68,15 +69,7 @@ def _fields(file: Path) -> dict[str, str]:
 
 def resident_memory() -> int:
     """The bytes of this process that are in memory; 0 where the system does not say."""
-    return _resident_and_virtual()[0]
-
-
-def _resident_and_virtual() -> tuple[int, int]:
-    with suppress(OSError, ValueError, AttributeError):
-        virtual, resident, *_ = map(int, Path("/proc/self/statm").read_text().split())
-        page = os.sysconf("SC_PAGE_SIZE")
-        return page * resident, page * virtual
-    return 0, 0
+    return process_memory().resident
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -42,7 +42,10 @@ to the forms of activations, softmaxes and norms above. It is not invariant, by 
 * the update of a gated recurrent unit, (1 − z)n + zh or n + z(h − n);
 * a recurrence hₜ = aₜhₜ₋₁ + bₜ in sequence or in parallel: a sum of products of different degrees starts again;
 * log Σ exp(z) with the largest z subtracted first or not;
-* a softmax computed chunk by chunk, with running sums;
+* a softmax computed chunk by chunk, with running sums, or merged from one of each chunk
+  (``online_softmax.merged_chunks``);
+* one expert, or a mixture of equal ones: the router's weights get their share (``experts.equal``);
+* a softmax of selected logits, or of all, divided by the sum of those selected (``experts.renormalised``);
 * normalised kernel attention: q(KᵀV)/(q·Σk) is no norm to the canoniser, (w/Σw)V is one.
 """
 

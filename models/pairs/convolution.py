@@ -13,18 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.expectation import LINEAR_WITH_CONSTANT_WEIGHTS
 from faithcheck.models.pair import equivalent_pair, random_points
 from faithcheck.models.pairs.copies import model_and_copy
 
 STEPS, CHANNELS, KERNEL = 6, 4, 3
 CASE = random_points(6, STEPS, CHANNELS, classes=2)
-GRADIENT = "a linear map with constant weights passes the plain gradient on, however it is computed"
-EXPECTED = {
-    **INVARIANT_BY_DEFINITION,
-    **expect_lrp(GRADIENT, of=f"{ALL_LRP} blockwise_lrp"),
-    **expect("invariance", "deeplift_rescale", "the multipliers of a linear map are its gradient"),
-}
 CITE = "the short convolution of Gu & Dao 2023, arXiv 2312.00752, §3.4"
 
 Convolve = Callable[[Tensor, Tensor], Tensor]
@@ -68,7 +62,7 @@ class Convolution(nn.Module):
     case=CASE,
     why="a convolution is the product of each window with the kernel",
     cite=CITE,
-    expected=EXPECTED,
+    expected=LINEAR_WITH_CONSTANT_WEIGHTS,
     axioms=("invariance",),
 )
 def by_windows(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
@@ -81,7 +75,7 @@ def by_windows(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.
     case=CASE,
     why="a group of one channel is a full convolution whose weights between different channels are 0",
     cite=CITE,
-    expected=EXPECTED,
+    expected=LINEAR_WITH_CONSTANT_WEIGHTS,
     axioms=("invariance",),
 )
 def by_all_channels(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:

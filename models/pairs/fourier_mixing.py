@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.expectation import LINEAR_WITH_CONSTANT_WEIGHTS
 from faithcheck.models.pair import equivalent_pair, random_points
 from faithcheck.models.pairs.copies import model_and_copy
 
@@ -75,14 +75,7 @@ class Mixing(nn.Module):
     case=random_points(5, TOKENS, WIDTH, classes=2),
     why="the fast Fourier transform is the product with the matrix of e^{−2πijk/n}",
     cite="Lee-Thorp et al. 2021, arXiv 2105.03824, Eq. 3; Cooley & Tukey 1965",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(
-            "a linear map with constant weights passes the plain gradient on, however it is computed",
-            of=f"{ALL_LRP} blockwise_lrp",
-        ),
-        **expect("invariance", "deeplift_rescale", "the multipliers of a linear map are its gradient"),
-    },
+    expected=LINEAR_WITH_CONSTANT_WEIGHTS,
     axioms=("invariance",),
 )
 def mixing(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:

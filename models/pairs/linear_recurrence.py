@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from faithcheck.models.case import Case, select_target
-from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, LINEAR_WITH_CONSTANT_WEIGHTS, expect_lrp
 from faithcheck.models.pair import equivalent_pair, random_points
 from faithcheck.models.pairs.copies import model_and_copy
 
@@ -75,14 +75,6 @@ class StateSpace(nn.Module):
         return outputs
 
 
-LINEAR = {
-    **INVARIANT_BY_DEFINITION,
-    **expect_lrp(
-        "linear in the inputs with constant weights: the plain gradient, however the states are computed",
-        of=f"{ALL_LRP} blockwise_lrp",
-    ),
-    **expect("invariance", "deeplift_rescale", "the multipliers of a linear map are its gradient"),
-}
 S4 = "Gu et al. 2022, arXiv 2111.00396, Eqs. 3–5"
 
 
@@ -91,7 +83,7 @@ S4 = "Gu et al. 2022, arXiv 2111.00396, Eqs. 3–5"
     case=CASE,
     why="the composition of the maps h → ah + u is associative",
     cite=S4,
-    expected=LINEAR,
+    expected=LINEAR_WITH_CONSTANT_WEIGHTS,
     axioms=INVARIANCE,
 )
 def scan(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
@@ -104,7 +96,7 @@ def scan(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module
     case=CASE,
     why="hₜ = Σ_s aᵗ⁻ˢ u_s is a convolution with the powers of a",
     cite=S4,
-    expected=LINEAR,
+    expected=LINEAR_WITH_CONSTANT_WEIGHTS,
     axioms=INVARIANCE,
 )
 def convolution(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:

@@ -35,6 +35,7 @@ FAMILIES = (
     "norm.",
     "softmax.",
     "linear_attention.bert_sized",
+    "online_softmax.merged_chunks",
 )
 PAIRS = {name: pair for name, pair in registered_pairs().items() if name.startswith(FAMILIES)}
 EXPECTATIONS = [(name, explainer) for name, pair in PAIRS.items() for _, explainer in pair.expected]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import time
-from typing import Any, TypeAlias
 
-Json: TypeAlias = dict[str, Any]
+from faithcheck.axioms.engine.json_object import Json
 
 LIMIT = 2**26
 """The most bytes of a message."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from faithcheck.axioms.engine.isolation.channel import Json
 from faithcheck.axioms.engine.isolation.requested_check import check_of, explainer_of, request_of
 from faithcheck.axioms.engine.isolation.worker import Limits, TaskFailed, Worker, WorkerEnded
+from faithcheck.axioms.engine.json_object import Json
 from faithcheck.axioms.engine.record import Record
 from faithcheck.models.random_numbers import seed_torch
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from faithcheck.axioms.engine.isolation.channel import Json
+from faithcheck.axioms.engine.json_object import Json
 from faithcheck.models.data import handwritten_digits
 
 if TYPE_CHECKING:

@@ -20,18 +20,18 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from faithcheck.axioms.engine.error_text import error_text, traceback_text
-from faithcheck.axioms.engine.isolation.channel import Closed, Json, receive, send
+from faithcheck.axioms.engine.isolation.channel import Closed, receive, send
+from faithcheck.axioms.engine.json_object import Json
+from faithcheck.axioms.engine.process_memory import PROCESSES, process_memory
 
 INTERVAL = 0.1
 """The seconds between two looks of a supervisor at its worker."""
 LOG = 8192
 """The bytes that are kept of what a worker prints: the last ones."""
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
-PROCESSES = Path("/proc")
 
 
 def main(control: socket.socket) -> None:
@@ -163,11 +163,8 @@ def _seconds_used(process: int) -> int:
 
 def _memory(process: int) -> int:
     """The bytes of a process that are in memory and that it shares with no file."""
-    try:
-        _, resident, shared, *_ = map(int, (PROCESSES / str(process) / "statm").read_text().split())
-    except (OSError, ValueError):
-        return 0
-    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+    memory = process_memory(process)
+    return memory.resident - memory.shared
 
 
 def _own_memory(process: int) -> int:
@@ -193,7 +190,7 @@ def _work(channel: socket.socket, prints: int) -> None:
         os.setsid()
         _process_control(PR_SET_PDEATHSIG, signal.SIGKILL)  # no worker without its supervisor
         with suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text("1000")  # short of memory, the system ends this one first
+            (PROCESSES / "self" / "oom_score_adj").write_text("1000")  # short of memory, the system ends this one first
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(prints, 1)
         os.dup2(prints, 2)

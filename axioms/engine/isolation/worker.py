@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from faithcheck.axioms.engine.isolation.channel import Closed, Json, NoMessage, receive, send
+from faithcheck.axioms.engine.isolation.channel import Closed, NoMessage, receive, send
+from faithcheck.axioms.engine.json_object import Json
 
 LOADING = 600.0
 """The seconds that a worker may take to load what a request is about, before the request's own time begins."""
