@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
 import numpy
 import torch
@@ -14,8 +16,6 @@ from torch import Tensor
 from faithcheck.models.data.errors import DataError
 from faithcheck.models.data.handwritten_digits import load_digits, read_arrays
 
-Row = tuple[Tensor, int | None]
-
 
 @dataclass(frozen=True)
 class Images:
@@ -23,15 +23,41 @@ class Images:
 
     Attributes:
         name: the source: "digits", or the file or folder.
-        images: one tensor per example, float32 ``(channels, height, width)`` in [0, 1]; 1 channel or 3 (RGB).
+        images: a tensor per example, float32 ``(channels, height, width)`` in [0, 1]; 1 channel or 3 (RGB).
         labels: the class of each image, from 0 up; None if the source has no labels.
         fingerprint: SHA-256 of images and labels, the identity of the data in caches and reports.
     """
 
     name: str
-    images: list[Tensor]
+    images: Sequence[Tensor]
     labels: list[int] | None
     fingerprint: str
+
+
+class DecodedImages(Sequence[Tensor]):
+    """Images that are decoded each time they are asked for, so that memory holds one of them.
+
+    Args:
+        size: the number of images.
+        decode: the image of an index, float32 ``(channels, height, width)``.
+    """
+
+    def __init__(self, size: int, decode: Callable[[int], Tensor]) -> None:
+        self._size, self._decode = size, decode
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, chosen: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, chosen: slice) -> list[Tensor]: ...
+
+    def __getitem__(self, chosen: int | slice) -> Tensor | list[Tensor]:
+        if isinstance(chosen, slice):
+            return [self[i] for i in range(*chosen.indices(len(self)))]
+        return self._decode(range(len(self))[chosen])
 
 
 def load_images(source: str = "digits", limit: int | None = None) -> Images:
@@ -47,42 +73,47 @@ def load_images(source: str = "digits", limit: int | None = None) -> Images:
     Raises:
         ValueError: the limit is below 1.
         DataError: the file or folder is missing, damaged, empty or differs from the above; `datasets` is not installed.
+            So does an image of a folder that can no longer be read when it is asked for again.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
     if source == "digits":
-        return _images(source, _from_digits()[:limit])
+        return _from_digits(limit)
     path = Path(source).expanduser()
     if path.is_dir():
-        return _images(str(path), _from_folder(path, limit))
+        return _from_folder(path, limit)
     if path.suffix != ".npz" or not path.is_file():
         raise DataError(f"no images at {path}: give digits, an .npz file, or a folder of image files")
-    return _images(str(path), _from_npz(path, limit))
+    return _from_npz(path, limit)
 
 
-def _images(name: str, rows: list[Row]) -> Images:
+def _images(name: str, images: Sequence[Tensor], labels: list[int] | None) -> Images:
     hashed = hashlib.sha256()
-    for image, label in rows:
+    for i, image in enumerate(images):
+        label = labels[i] if labels else None
         hashed.update(f"{tuple(image.shape)} {label} ".encode() + image.numpy().tobytes())
-    labels = [label for _, label in rows if label is not None]
-    return Images(name, [image for image, _ in rows], labels or None, hashed.hexdigest())
+    return Images(name, images, labels, hashed.hexdigest())
 
 
-def _from_digits() -> list[Row]:
+def _from_digits(limit: int | None) -> Images:
     digits = load_digits()
     side = math.isqrt(digits.pixels)
-    images = digits.dev_images.float().view(-1, 1, side, side)
-    return list(zip(images, digits.dev_labels.tolist(), strict=True))
+    return _images(
+        "digits", [*digits.dev_images[:limit].float().view(-1, 1, side, side)], digits.dev_labels[:limit].tolist()
+    )
 
 
-def _from_npz(file: Path, limit: int | None) -> list[Row]:
+def _from_npz(file: Path, limit: int | None) -> Images:
+    """The file's bytes are in memory, a byte for each value of a pixel."""
     images, labels = read_arrays(file)
     if images.dtype != numpy.uint8 or images.ndim not in (3, 4) or images.shape[3:] not in ((), (3,)):
         raise DataError(f"{file}: images must be uint8 (n, h, w) or (n, h, w, 3), got {images.dtype} {images.shape}")
-    return [(_tensor(image), label) for image, label in zip(images[:limit], labels[:limit].tolist(), strict=True)]
+    few = images[:limit]
+    return _images(str(file), DecodedImages(len(few), lambda i: _tensor(few[i])), labels[:limit].tolist())
 
 
-def _from_folder(folder: Path, limit: int | None) -> list[Row]:
+def _from_folder(folder: Path, limit: int | None) -> Images:
+    """The files stay on the disk."""
     try:
         import datasets
         import PIL  # noqa: F401 (datasets decodes with it)
@@ -93,14 +124,18 @@ def _from_folder(folder: Path, limit: int | None) -> list[Row]:
         ) from error
     try:
         table = datasets.load_dataset("imagefolder", data_dir=str(folder), split="all")
-        rows = table.select(range(len(table) if limit is None else min(limit, len(table))))
-        labels = rows["label"] if "label" in rows.column_names else [None] * len(rows)
-        return [
-            (_tensor(numpy.asarray(image.convert("RGB"))), label)
-            for image, label in zip(rows["image"], labels, strict=True)
-        ]
-    except Exception as error:  # raised by datasets or by a file format: its message is kept
+    except Exception as error:  # raised by datasets: its message is kept
         raise DataError(f"{folder}: cannot be read as a folder of images: {error}") from error
+    rows = table.select(range(len(table) if limit is None else min(limit, len(table))))
+
+    def decode(i: int) -> Tensor:
+        try:
+            return _tensor(numpy.asarray(rows[i]["image"].convert("RGB")))
+        except Exception as error:  # raised by datasets or by a file format: its message is kept
+            raise DataError(f"{folder}: image {i} cannot be read: {error}") from error
+
+    labels = [*rows["label"]] if "label" in rows.column_names else None
+    return _images(str(folder), DecodedImages(len(rows), decode), labels)
 
 
 def _tensor(image: numpy.ndarray) -> Tensor:

@@ -61,6 +61,29 @@ def test_a_folder_of_image_files(tmp_path):
     assert len(load_images(str(tmp_path), 2).images) == 2
 
 
+def test_memory_holds_one_image_of_a_folder(tmp_path):
+    """Each is read from its file when it is asked for, and one that is gone by then is named."""
+    pytest.importorskip("datasets", reason="the optional datasets library reads folders of images")
+    image = pytest.importorskip("PIL.Image", reason="Pillow decodes images")
+    for i in range(2):
+        image.fromarray(COLOUR[i]).save(tmp_path / f"{i}.png")
+    images = load_images(str(tmp_path)).images
+    assert images[1] is not images[1]
+    assert torch.equal(images[-1], images[1])
+    with pytest.raises(IndexError):
+        images[2]
+    (tmp_path / "1.png").unlink()
+    with pytest.raises(DataError, match="image 1 cannot be read"):
+        images[1]
+
+
+def test_memory_holds_the_bytes_of_an_npz_file_and_no_tensors(tmp_path):
+    np.savez(tmp_path / "some.npz", images=COLOUR, labels=LABELS)
+    images = load_images(str(tmp_path / "some.npz")).images
+    assert images[0] is not images[0]
+    assert len(images[1:]) == len(COLOUR) - 1
+
+
 def test_a_folder_without_images_is_refused(tmp_path):
     pytest.importorskip("datasets", reason="the optional datasets library reads folders of images")
     (tmp_path / "notes.txt").write_text("no image")
