@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from faithcheck.explainers.attention_observer import AttentionObserver
 from faithcheck.explainers.builtin import builtin
+from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case
 
 
@@ -60,9 +61,14 @@ class AttentionRollout:
         features.
 
         Raises:
-            Unsupported: the model has no softmax attention over its features, hides the weights, or has layers of
-                different lengths.
+            Unsupported: the model has no softmax attention over its features, hides the weights, has layers of
+                different lengths, or is read at several positions.
         """
+        if self.row is None and "answer" in case.forward_arguments:
+            raise Unsupported(
+                "the log-likelihood of an answer is read at several positions, and each has its own row: explain a "
+                "single token, or choose the row"
+            )
         with HeadMeans(case) as attention:
             case.run(model)
         positions = attention.require_attention()

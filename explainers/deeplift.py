@@ -87,7 +87,8 @@ class DeepLiftRescale:
 
     name: str = "deeplift_rescale"
     claims: frozenset[str] = frozenset(
-        "completeness sensitivity linearity shift scale determinism batching precision randomisation".split()
+        "completeness sensitivity linearity additivity antisymmetry shift scale determinism batching precision "
+        "randomisation".split()
     )
     label: ClassVar[str] = "DeepLIFT (rescale)"
     summary: ClassVar[str] = "DeepLIFT's rescale rule from the baseline; Shrikumar et al. 2017"

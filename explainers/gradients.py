@@ -31,7 +31,8 @@ class GradientTimesInput:
 
     name: str = "gradient_x_input"
     claims: frozenset[str] = frozenset(
-        "invariance dummy linearity symmetry scale determinism batching precision randomisation".split()
+        "invariance dummy linearity additivity antisymmetry symmetry scale determinism batching precision "
+        "randomisation".split()
     )
     expected: ClassVar[Expectations] = {
         **ON_LINEAR_MODELS,
@@ -73,8 +74,8 @@ class IntegratedGradients:
     baseline: str | None = None
     name: str = "integrated_gradients"
     claims: frozenset[str] = frozenset(
-        "invariance completeness sensitivity dummy linearity symmetry shift scale determinism batching precision "
-        "randomisation".split()
+        "invariance completeness sensitivity dummy linearity additivity antisymmetry symmetry shift scale determinism "
+        "batching precision randomisation".split()
     )
     max_tokens: int = 2048
 

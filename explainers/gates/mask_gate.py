@@ -26,7 +26,7 @@ class MaskGate(OnePassGate):
     on_masked_models: ClassVar[Expectations] = FIRST_ORDER
 
     name: str = "mask_gate"
-    claims: frozenset[str] = GATE_CLAIMS | {"linearity", "local_limit"}
+    claims: frozenset[str] = GATE_CLAIMS | {"linearity", "additivity", "antisymmetry", "local_limit"}
 
     def attention_effects(self, model: nn.Module, case: Case) -> Tensor:
         """The derivatives, ``(batch, features)``."""

@@ -33,8 +33,8 @@ class LeaveOneOut:
     max_tokens: int = 4608  # on a CPU, passes of 2048 take a tenth longer
     name: str = "loo"
     claims: frozenset[str] = frozenset(
-        "invariance loo full_removal sensitivity dummy linearity symmetry shift scale determinism batching "
-        "randomisation".split()
+        "invariance loo full_removal sensitivity dummy linearity additivity antisymmetry symmetry shift scale "
+        "determinism batching randomisation".split()
     )
 
     @property

@@ -356,7 +356,7 @@ class LRP:
     rules: Mapping[str, Rule]
     epsilon: float = 0.0
     claims: frozenset[str] = frozenset(
-        "invariance linearity scale determinism batching precision randomisation".split()
+        "invariance linearity additivity antisymmetry scale determinism batching precision randomisation".split()
     )
     signed: bool = True
     label: str = ""

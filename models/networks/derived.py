@@ -39,6 +39,15 @@ class WeightedOutputs(Derived):
         return functional.linear(outputs, weights)
 
 
+class SummedOutputs(Derived):
+    """The sum of the model's outputs as its only output: ``(batch, 1)``."""
+
+    def forward(self, inputs: Tensor, **forward_arguments: Tensor) -> Tensor:
+        """The sum of the outputs."""
+        outputs: Tensor = self.model(inputs, **forward_arguments)
+        return outputs.sum(1, keepdim=True)
+
+
 class Shifted(Derived):
     """f(x − c), c = `SHIFT`."""
 

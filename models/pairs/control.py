@@ -6,8 +6,9 @@ The axioms of single models are measured on f alone: a perceptron, a small BERT 
 * sensitivity (a): LOO is the change of the output itself. IG and DeepLIFT are complete, so they are the change too
   where one feature differs. A (modified) gradient of these analytic functions is zero on a set of measure 0, which
   random points miss. Rollout is a product of softmax weights, which are positive.
-* linearity: function values and gradients are linear in the function, and no LRP rule with ε → 0 depends on the
-  relevance that arrives. Rollout is the same map a for every output: a − (α + β)·a is 2a, next to 3a.
+* linearity, additivity, antisymmetry: function values and gradients are linear in the function, and no LRP rule with
+  ε → 0 depends on the relevance that arrives. Rollout is the same map a for every output: a − (α + β)·a is 2a, next to
+  3a, and a + a is 2a, next to a.
 * shift: with the baseline shifted too, x − x′ and the function between them stay the same. Explainers that multiply by
   x itself gain c ⊙ gradient: (x + c) ⊙ gradient − x ⊙ gradient. In BERT this is 0: the LayerNorm after the embeddings
   subtracts a token's mean, so the gradient (LRP's modified gradient too) sums to 0 over each token.
@@ -75,7 +76,12 @@ def expect_of_any_model(values: str, gradients: str) -> Expectations:
     """What holds on any model for explainers of function values and for explainers that are an input × gradient."""
     both = f"{values} {gradients}"
     return {
-        **expect("linearity", both, "values and (modified) gradients are linear in the function", cite=SUNDARARAJAN),
+        **expect(
+            "linearity additivity antisymmetry",
+            both,
+            "values and (modified) gradients are linear in the function",
+            cite=SUNDARARAJAN,
+        ),
         **expect("shift", values, "x − x′, and the function between them, stay the same", cite=KINDERMANS),
         **expect("scale", both, "c·x ⊙ gradient/c, and a factor of the output is a factor of values and gradients"),
         **expect("randomisation", both, "random mixtures of the maps of many units: ρ² is 1 over their number"),
@@ -145,6 +151,8 @@ ON_BERT: Expectations = {
     **expect("shift", ROLLOUT, "the attention weights stay the same"),
     **expect("determinism batching precision", ROLLOUT, "a product of each example's own attention weights"),
     **expect("linearity", ROLLOUT, "the same for every output: 2a beside 3a", floor=0.66, ceiling=0.67),
+    **expect("additivity", ROLLOUT, "the same for every output: a − 2a beside 2a", floor=0.49, ceiling=0.51),
+    **expect("antisymmetry", ROLLOUT, "the same for every output: a + a beside a", floor=1.99, ceiling=2.01),
     **expect("scale", ROLLOUT, "the same for every factor of the output: 2a beside 3a", floor=0.66, ceiling=0.67),
     **expect("randomisation", ROLLOUT, "it does not depend on the last layer: ρ = 1", floor=0.99, ceiling=1.01),
     **expect("loo", "loo", "Leave-One-Out correlates with itself"),

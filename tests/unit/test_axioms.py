@@ -29,7 +29,8 @@ from faithcheck.models.networks.derived import GAIN, OUTPUT_WEIGHTS, SHIFT, UNIT
 from faithcheck.models.pairs import control, probes
 
 SINGLE_MODEL_AXIOMS = tuple(
-    "sensitivity dummy linearity symmetry shift scale randomisation determinism batching precision".split()
+    "sensitivity dummy linearity additivity antisymmetry symmetry shift scale randomisation determinism batching "
+    "precision".split()
 )
 FIVE = ("loo", "gradient_x_input", "integrated_gradients", "attnlrp", "cplrp")
 BUILTIN, PAIRS = builtin_explainers(), registered_pairs()
@@ -117,6 +118,8 @@ NOTHING_TO_MEASURE = {
     "sensitivity": (lambda x: 0 * x, "no feature alone changes an output"),
     "dummy": (lambda x: x.sum(1, keepdim=True), "depends on every feature"),
     "linearity": (lambda x: x.sum(1, keepdim=True), "one output"),
+    "additivity": (lambda x: x.sum(1, keepdim=True), "one output"),
+    "antisymmetry": (lambda x: x.sum(1, keepdim=True), "one output"),
     "symmetry": (lambda x: x[:, :1] + 2 * x[:, 1:], "no two features are symmetric"),
     "randomisation": (lambda x: x.sum(1, keepdim=True), "no weights"),
     "batching": (lambda x: x.sum(1, keepdim=True), "one example"),
@@ -248,6 +251,41 @@ def test_linearity_measures_the_effect_of_the_stabiliser():
     assert measured.gap > 0.01
     torch.testing.assert_close(measured.values, predicted)
     assert linearity(EpsilonLRP(0), model, case).gap < 1e-15
+
+
+def test_a_mean_over_the_outputs_violates_additivity():
+    """With m outputs, each map is divided by m: the sum of the maps is 1/m of the map of the sum."""
+
+    def mean(model, case):
+        with torch.no_grad():
+            outputs = case.run(model).shape[1]
+        return BUILTIN["gradient_x_input"].attribute(model, case) / outputs
+
+    model, case = subject("control.mlp")
+    parts = [replace(case, target=torch.full_like(case.target, k)) for k in range(3)]
+    maps = torch.stack([case.inputs * input_gradient(model, part) for part in parts])
+    whole = maps.sum(0)
+    scale = torch.maximum(sizes(whole), sizes(maps.transpose(0, 1).flatten(1)) / 3)
+    record = broken("additivity", mean)
+    assert record.gap == pytest.approx(float((2 / 3 * sizes(whole) / scale).max()))
+    assert record.detail["outputs"] == 3
+
+
+def test_finite_effects_at_several_positions_are_not_additive():
+    """A row's own finite effect counts where the row is read: of the sum, every row that one of the outputs reads."""
+    record = run("additivity", BUILTIN["finite_mask_gate"], "answer.one_pass_gpt2")
+    assert record.status == "recorded"
+    assert record.gap > 1e-3
+    assert run("additivity", BUILTIN["mask_gate"], "answer.one_pass_gpt2").status == "holds"
+
+
+def test_a_map_times_the_sign_of_the_output_violates_antisymmetry():
+    def seeded_by_size(model, case):
+        with torch.no_grad():
+            sign = select_target(case.run(model), case.target).sign().unsqueeze(1)
+        return sign * BUILTIN["gradient_x_input"].attribute(model, case)
+
+    assert broken("antisymmetry", seeded_by_size).gap == pytest.approx(2)
 
 
 def test_the_input_as_attribution_violates_shift():

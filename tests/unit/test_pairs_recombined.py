@@ -17,6 +17,8 @@ VIOLATING = {
     "log_sum_exp.stable": {*ALL, "epsilon_lrp"},
     "log_sum_exp.stable_attached": {*ALL, "epsilon_lrp"},
     "log_sum_exp.shifted_by_first": {*ALL, "epsilon_lrp"},
+    "log_probability.common_term": {"cplrp"},
+    "log_probability.log_of_softmax": {"attnlrp", "blockwise_lrp"},
     "degree.product_plus_one": ALL,
     "degree.one_minus_product": ALL,
     "degree.silu_of_product": {"attnlrp", "cplrp"},

@@ -76,6 +76,20 @@ def smoothed(explainer, model, case: Case) -> Tensor:
     )
 
 
+def mean_over_outputs(explainer, model, case: Case) -> Tensor:
+    """The gradient of the mean of the outputs that the target selects from: 1/m of that of the sum."""
+    with torch.no_grad():
+        outputs = case.run(model).shape[1]
+    return explainer.attribute(model, case) / outputs
+
+
+def sign_of_the_output(explainer, model, case: Case) -> Tensor:
+    """Relevance is seeded with |f| in place of f."""
+    with torch.no_grad():
+        sign = case.run(model).gather(1, case.target.unsqueeze(1)).sign()
+    return explainer.attribute(model, case) * sign
+
+
 def _gxi(name: str, old: str, new: str, why: str) -> Fault:
     return Fault(name, "gradient_x_input", Line(GXI, old, new), why)
 
@@ -136,6 +150,8 @@ GRADIENT_TIMES_INPUT = [
             ("the first coordinate", first_coordinate, "the other coordinates of a token are forgotten"),
         )
     ),
+    Fault("the mean over the outputs", "gradient_x_input", around(mean_over_outputs), "divided by their number"),
+    Fault("the sign of the output", "gradient_x_input", around(sign_of_the_output), "the seed |f| has no sign"),
     Fault("smoothed without a seed", "gradient_x_input", around(smoothed), "drawn noise differs from call to call"),
     Fault("in train mode", "gradient_x_input", around(in_train_mode), "dropout and batch statistics of training"),
 ]

@@ -1,0 +1,82 @@
+"""The tokens of an answer: all in one pass, as teacher forcing has it, and one after the other, as they are generated.
+
+A decoder's causal mask hides what comes later, so the logits after a token are the same with later tokens and without.
+The outputs are log p(token | all before it) of each token of the answer. On these models the axiom additivity is
+measured too: the outputs are read at different positions, and their sum is the log-likelihood of the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.models.architectures import gpt2, llama
+from faithcheck.models.architectures.architecture import EXAMPLES, TOKENS, random_features, random_weights
+from faithcheck.models.architectures.embedding_model import KeepFloat64
+from faithcheck.models.case import Case
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
+from faithcheck.models.networks.derived import Derived
+from faithcheck.models.pair import BuildModel, Pair, register
+from faithcheck.models.targets import NO_ANSWER, AnswerTokens, answer_positions, token_log_probabilities
+
+ANSWER, VOCABULARY = 3, 16
+LINEAR = "loo gradient_x_input integrated_gradients attnlrp cplrp"
+EXPECTED: Expectations = {
+    **INVARIANT_BY_DEFINITION,
+    **expect_lrp("each row has the same operations on the same values in both"),
+    **expect("additivity antisymmetry", LINEAR, "values and (modified) gradients are linear in the function"),
+}
+
+
+class AllLogits(Derived):
+    """A decoder's logits after each token: embeddings ``(batch, tokens, width)`` to ``(batch, tokens, vocabulary)``."""
+
+    def forward(self, inputs: Tensor, attention_mask: Tensor) -> Tensor:
+        """The logits."""
+        with KeepFloat64():
+            logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask).logits
+        return logits
+
+
+class OneAfterTheOther(AnswerTokens):
+    """Each token of the answer by a pass over the tokens before it."""
+
+    def forward(self, inputs: Tensor, answer: Tensor, **forward_arguments: Tensor) -> Tensor:
+        """The log-probabilities, ``(batch, tokens)``."""
+        mask, columns = forward_arguments["attention_mask"], []
+        for position in answer_positions(answer).tolist():
+            logits = self.model(inputs[:, :position], attention_mask=mask[:, :position])[:, -1:]
+            columns.append(token_log_probabilities(logits, answer[:, position : position + 1]))
+        return torch.cat(columns, 1)
+
+
+def answers(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
+    """Three prompts of three random tokens with answers of three; the explained token is another one in each."""
+    case = random_features()(seed, dtype, device)
+    answer = torch.full((EXAMPLES, TOKENS), NO_ANSWER, device=device)
+    drawn = torch.randint(VOCABULARY, (EXAMPLES, ANSWER), generator=torch.Generator().manual_seed(seed))
+    answer[:, -ANSWER:] = drawn.to(device)
+    arguments = {"attention_mask": torch.ones_like(answer), "answer": answer}
+    return replace(case, target=torch.arange(EXAMPLES, device=device) % ANSWER, forward_arguments=arguments)
+
+
+def build(base: BuildModel, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """The answer's tokens in one pass, and one after the other, by one decoder of random weights."""
+    logits = AllLogits(base(seed, dtype, device).model)
+    return AnswerTokens(logits).eval(), OneAfterTheOther(logits).eval()
+
+
+for name, make in {"gpt2": gpt2.gpt2, "llama": llama.llama}.items():
+    register(
+        Pair(
+            f"answer.one_pass_{name}",
+            partial(build, random_weights(make)),
+            answers,
+            "a causal mask hides what comes later: a row is the same with later tokens and without",
+            expected=EXPECTED,
+            axioms=frozenset({"invariance"}),
+        )
+    )
