@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from faithcheck.models.case import Case
@@ -54,5 +56,16 @@ def factors(n: int) -> MakeCase:
         random = torch.randn(7, n, dtype=torch.float64, generator=generator(seed))
         inputs = torch.cat([torch.arange(2.0, n + 2).double().unsqueeze(0), random]).to(device, dtype)
         return Case(inputs, torch.zeros(8, dtype=torch.int64, device=device), torch.zeros_like(inputs))
+
+    return case
+
+
+def examples(rows: Sequence[Sequence[float]], baseline: Sequence[float] | None = None) -> MakeCase:
+    """A pair's ``case`` of these inputs, the same for every seed; the baseline is that of each row, by default 0."""
+
+    def case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
+        inputs = torch.tensor(rows, dtype=dtype, device=device)
+        start = torch.zeros_like(inputs) if baseline is None else inputs.new_tensor(baseline).expand_as(inputs)
+        return Case(inputs, torch.zeros(len(rows), dtype=torch.int64, device=device), start.clone())
 
     return case

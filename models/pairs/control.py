@@ -44,10 +44,8 @@ from faithcheck.models.networks.scalar_product import ScalarProduct, excess_of_l
 from faithcheck.models.pair import Pair, equivalent_pair, register
 from faithcheck.models.pairs import linear_attention
 from faithcheck.models.pairs.cases import WIDTH, factors, points, sentences
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.pairs.copies import WHY, model_and_copy
 from faithcheck.models.pairs.product import BILINEAR_RULE, LRP_OF_PRODUCTS
-
-WHY = "a deep copy is the same model"
 
 GRADIENT = "gradient_x_input"
 ROLLOUT = "attention_rollout"

@@ -13,6 +13,8 @@ from faithcheck.models.pair import Build
 
 Model = TypeVar("Model", bound=nn.Module)
 
+WHY = "a deep copy is the same model"
+
 
 def model_and_copy(
     make: Callable[[], Model], seed: int, dtype: torch.dtype, device: torch.device, **changed: object

@@ -43,10 +43,9 @@ from faithcheck.models.pairs.control import (
     OF_EVERY_FUNCTION,
     ROLLOUT,
     SUNDARARAJAN,
-    WHY,
 )
 from faithcheck.models.pairs.control import bert as bert_copies
-from faithcheck.models.pairs.copies import copies
+from faithcheck.models.pairs.copies import WHY, copies
 from faithcheck.models.pairs.product import LRP_OF_PRODUCTS
 
 COMPLETE_ALONG_A_PATH = "loo integrated_gradients deeplift_rescale"

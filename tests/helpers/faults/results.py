@@ -172,6 +172,34 @@ CONSTANTS = [
     Fault("random without a seed", "loo", result(lambda a, case: torch.randn_like(a)), "no explanation"),
 ]
 
+
+def netted(attribution: Tensor, case) -> Tensor:
+    """No negative values, and the same sum: evidence against makes that for smaller."""
+    positive = attribution.clamp(min=0)
+    return positive * attribution.sum(1, keepdim=True) / positive.sum(1, keepdim=True).clamp_min(1e-30)
+
+
+def largest_takes_all(attribution: Tensor, case) -> Tensor:
+    """The sum at the feature of the largest value, the first of several."""
+    largest = torch.zeros_like(attribution).scatter(1, attribution.abs().argmax(1, keepdim=True), 1)
+    return largest * attribution.sum(1, keepdim=True)
+
+
+def without_absent(attribution: Tensor, case) -> Tensor:
+    """0 for features whose inputs are all 0."""
+    return attribution * case.inputs.reshape(*case.shape, -1).any(2)
+
+
+OF_KNOWN_ANSWERS = [
+    Fault(name, explainer, result(change), why)
+    for explainer in ("loo", "integrated_gradients", "deeplift_rescale")
+    for name, change, why in (
+        ("evidence against is netted", netted, "the sum stays, and what speaks against the output gets nothing"),
+        ("the largest feature takes all", largest_takes_all, "the sum stays, and who shares it gets nothing"),
+        ("absent features left out", without_absent, "what counts by its absence gets nothing"),
+    )
+]
+
 PADDING = [
     Fault("padding attributed", explainer, result(lambda a, case: a + ~case.unpadded), "padding gets 1")
     for explainer in ("gradient_x_input", "attnlrp", "loo", "attention_rollout")
@@ -186,5 +214,6 @@ FAULTS = [
         for f in of_results(explainer)[:3]
     ),
     *CONSTANTS,
+    *OF_KNOWN_ANSWERS,
     *PADDING,
 ]

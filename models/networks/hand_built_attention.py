@@ -1,0 +1,95 @@
+"""Transformers whose weights are set by hand: attention heads that find one token, and nothing else.
+
+A head's logits are far apart: the largest exceeds the others by more than any difference that exp can show. So a
+softmax is a choice, exactly: A is 1 at one key and 0 at all others, and the derivative of A is 0. Where no key fits, a
+row attends to itself, and the model is built such that it finds nothing there. A head adds what it finds to the
+residual stream, in coordinates of its own (Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+LARGE = 40000.0
+"""The logit of a key that fits."""
+SELF = LARGE / 4
+"""The logit of a row's own key: a key that fits to less than ¼ does not fit."""
+
+Weights = Mapping[tuple[int, int], float]
+"""The entries of a matrix that are not 0: ``{(output, input): weight}``."""
+
+
+def linear(width: int, weights: Weights, bias: Sequence[float] = ()) -> nn.Linear:
+    """A linear map of ``width`` coordinates with these weights."""
+    layer = nn.Linear(width, width)
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.zero_()
+        layer.bias[: len(bias)] = torch.tensor(bias)
+        for (row, column), weight in weights.items():
+            layer.weight[row, column] = weight
+    return layer
+
+
+class Head(nn.Module):
+    """One attention head: x + softmax(QKᵀ + B)V with Q = x W_Q + b_Q, K = x W_K and V = x W_V.
+
+    Args:
+        width: of a token.
+        query: W_Q.
+        key: W_K.
+        value: W_V, which also says where in the residual stream the value is written.
+        query_bias: b_Q, its first coordinates.
+        positions: B, ``(tokens, tokens)``, logits of positions.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        query: Weights,
+        key: Weights,
+        value: Weights,
+        positions: Tensor,
+        query_bias: Sequence[float] = (),
+    ) -> None:
+        super().__init__()
+        self.query, self.key = linear(width, query, query_bias), linear(width, key)
+        self.value, self.positions = linear(width, value), nn.Parameter(positions)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States ``(batch, tokens, width)`` to the same."""
+        logits = torch.matmul(self.query(states), self.key(states).transpose(1, 2)) + self.positions
+        result: Tensor = states + torch.matmul(torch.softmax(logits, -1), self.value(states))
+        return result
+
+
+class HandBuilt(nn.Module):
+    """Heads one after another, and some coordinates of the last token: ``(batch, tokens, width)`` to ``(batch, read)``.
+
+    Args:
+        heads: the heads.
+        read: the coordinates that are the outputs.
+    """
+
+    def __init__(self, heads: Sequence[Head], read: slice) -> None:
+        super().__init__()
+        self.heads, self.read = nn.Sequential(*heads), read
+
+    def forward(self, inputs: Tensor, last: Tensor) -> Tensor:
+        """The outputs at the row ``last`` ``(batch,)`` of each example."""
+        states = self.heads(inputs)
+        outputs: Tensor = states[torch.arange(len(last), device=last.device), last][:, self.read]
+        return outputs
+
+
+def to_itself(tokens: int) -> Tensor:
+    """Logits of positions: `SELF` for a row's own key, ``(tokens, tokens)``."""
+    return SELF * torch.eye(tokens)
+
+
+def to_the_previous(tokens: int) -> Tensor:
+    """Logits of positions: `LARGE` for the key before a row's own, ``(tokens, tokens)``; the first row to itself."""
+    return to_itself(tokens) + LARGE * torch.eye(tokens).roll(-1, 1).tril()
