@@ -138,6 +138,9 @@ class Propagation(TorchFunctionMode):
         """
         for value in values:
             if value is not self.point and value.grad_fn not in self.visible:
+                if value._is_view() and value._base is not None and value._base.grad_fn in self.visible:
+                    self.visible.add(value.grad_fn)  # a view of what was overwritten: torch has made it anew
+                    continue
                 raise Unsupported(
                     f"{name} in {self.where()}: an operand comes from {type(value.grad_fn).__name__}, which hides its "
                     "operations from torch functions (autograd.Function, TorchScript, vmap), or is a constant that "
@@ -214,13 +217,11 @@ class Propagation(TorchFunctionMode):
         keys = tuple(key for key in self.rules if key[0] == "*" or key[0].isupper())
         self.model, self.module_keys = model, keys
         unregistered = unregistered or not operations().keys() >= set(keys)  # `find_unregistered` knows those alone
-        self.with_hooks = (
-            None if unregistered else {m for m in all_modules(model) if key_of_module(type(m).__name__, keys)}
-        )
+        self.with_hooks = None if unregistered else {m for m in all_modules(model) if key_of_module(m, keys)}
 
         # torch runs hooks under the mode, which is there for the operations of the model alone.
         def enter(module: nn.Module, args: Any) -> Any:
-            key = key_of_module(type(module).__name__, keys)
+            key = key_of_module(module, keys)
             if self.module_operation is not None or key is None:
                 return None
             with torch._C.DisableTorchFunction():
@@ -232,7 +233,7 @@ class Propagation(TorchFunctionMode):
                 return self.wrap_inputs(args)
 
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
-            key = key_of_module(type(module).__name__, keys)
+            key = key_of_module(module, keys)
             if key is None or self.module_operation not in (None, module):
                 return output
             with torch._C.DisableTorchFunction():
@@ -265,7 +266,7 @@ class Propagation(TorchFunctionMode):
         """
         if self.with_hooks is not None and self.module_keys:
             for module in running_modules():
-                if module not in self.with_hooks and key_of_module(type(module).__name__, self.module_keys):
+                if module not in self.with_hooks and key_of_module(module, self.module_keys):
                     raise UnregisteredModule
 
 
@@ -293,7 +294,7 @@ def written_out(call: OperationCall, visible: set[Any]) -> Callable[[], Tensor |
     1. A product of data is a new tensor, which then overwrites the first operand.
     2. A part of another tensor (``whole[..., :n].copy_(x)``) is computed as a new tensor, and then the whole is: its
        old values with the part in their place. Otherwise the whole would depend on an operation that no rule saw.
-       Another view of the whole is refused where it is used next, as any tensor that comes from a hidden operation.
+       Another view of the whole is from then on a view of the new whole.
     """
     target, *others = call.args
     whole, product = target._base, PRODUCTS_IN_PLACE.get(call.name)
@@ -315,8 +316,18 @@ def written_out(call: OperationCall, visible: set[Any]) -> Callable[[], Tensor |
     return steps
 
 
+def key_of_module(module: nn.Module, keys: tuple[str, ...]) -> str | None:
+    """The first of these keys that fits the name of the module's class.
+
+    None, too, for a module that has others within it, or a bias: an RMSNorm with a gate is several operations.
+    """
+    key = key_of_class(type(module).__name__, keys)
+    several = key is not None and (bool(module._modules) or getattr(module, "bias", None) is not None)
+    return None if several else key
+
+
 @lru_cache(maxsize=256)
-def key_of_module(kind: str, keys: tuple[str, ...]) -> str | None:
+def key_of_class(kind: str, keys: tuple[str, ...]) -> str | None:
     """The first of these keys that fits the name of a class of modules."""
     return next((key for key in keys if fnmatchcase(kind, key)), None)
 

@@ -139,7 +139,9 @@ class LedgerRecorder(Propagation):
             return value
         alias = value.view_as(value)
         self._aliases[id(alias)] = (alias, self._keep_gradient(alias))
-        self._producers[alias.grad_fn] = None if value is self.point else self._producers[value.grad_fn]
+        made = value if value is self.point or value.grad_fn in self._producers else value._base
+        assert made is not None  # a view of what was overwritten, see `refuse_hidden`
+        self._producers[alias.grad_fn] = None if made is self.point else self._producers[made.grad_fn]
         self.visible.add(alias.grad_fn)
         return alias
 
@@ -165,7 +167,8 @@ class LedgerRecorder(Propagation):
     def _result_alias(self, recorded: RecordedOperation, value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.requires_grad:
             return value
-        alias = value.view_as(value)
+        # A view stays a view of what the model may write to; a new tensor stays one that is no view.
+        alias = value.view_as(value) if value._is_view() else torch.ops.aten._unsafe_view(value, value.shape)
         # The slots are in this order: a hook that the rule has set on the value (the stabiliser) runs between the two.
         recorded.results.append(Result(value.detach(), self._keep_gradient(alias), self._keep_gradient(value)))
         self._producers[alias.grad_fn] = len(self.operations) - 1

@@ -4,8 +4,8 @@ Relevance is value × gradient. The causes and their formulas, with R the releva
 
 1. ε: the stabiliser keeps R·ε/(parts·|z| + ε), see `modified_gradient`.
 2. A product that is not halved: (1 − parts)·R, a gain.
-3. An activation at 0, and LayerNorm's β: R at an operand that is exactly 0; β × gradient. Block-wise LRP's functions:
-   φ(0) × gradient.
+3. An activation at 0, and β of LayerNorm or GroupNorm: R at an operand that is exactly 0; β × gradient. Block-wise
+   LRP's functions: φ(0) × gradient.
 4. bias, softmax (Eq. 5), BatchNorm: the part of R that the operation's own gradient does not pass on to its operands.
 5. Added constants: constant × the operation's own gradient. The loss is named after the constant's parameter, or after
    the module that made the constant; a constant that masks logits is named mask.
@@ -30,7 +30,7 @@ from faithcheck.explainers.lrp.blockwise import BlockRules
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.operations import Trait, operations, operations_with
 from faithcheck.explainers.lrp.rules.activations import identity_rule
-from faithcheck.explainers.lrp.rules.norms import layer_norm_rule, rms_norm_module_rule, rms_norm_rule
+from faithcheck.explainers.lrp.rules.norms import group_norm_rule, layer_norm_rule, rms_norm_module_rule, rms_norm_rule
 from faithcheck.explainers.lrp.rules.products import quotient_rule
 
 SHARED_BY_OPERANDS = (
@@ -44,6 +44,8 @@ LOSING_BY_OWN_GRADIENT = operations_with(Trait.LINEAR_MAP) | operations_with(Tra
 IN_PLACE = operations_with(Trait.IN_PLACE)
 TAKING_NUMBERS = operations_with(Trait.SUM, Trait.ELEMENTWISE_AFFINE) | operations_with(Trait.FILLS)
 """Operations that add a Python number, or put it in the place of values."""
+NORMS_WITH_BIAS = {layer_norm_rule: "LayerNorm β", group_norm_rule: "GroupNorm β"}
+"""The cause of what the bias of a norm keeps, by the norm's rule."""
 HELD = "held constant"
 MASK = "mask"
 MASKED = -1e4  # a constant below this, added to a logit or put in its place, is a mask
@@ -148,10 +150,9 @@ class RecordedOperation:
             at_zero = self.leaves[active[0].leaf] == 0
             (result,) = self.results
             return {"activation at 0": float(relevance(result.value, gradients[result.after])[at_zero].sum())}
-        if rule is layer_norm_rule:
-            beta = self.call.argument(3, "bias")
-            (result,) = self.results
-            return {} if beta is None else {"LayerNorm β": float(relevance(beta, gradients[result.after]).sum())}
+        if rule in NORMS_WITH_BIAS:
+            beta = self._leaf_of(self.call.argument(3, "bias"))
+            return {} if beta is None else {NORMS_WITH_BIAS[rule]: self._shares({beta}, gradients)[beta]}
         if rule in (rms_norm_rule, quotient_rule) or self.call.name in SHARED_BY_OPERANDS:
             return {}
         return self._own_gradient_losses({operand.leaf for operand in active}, gradients)

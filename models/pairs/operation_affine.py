@@ -93,6 +93,8 @@ operation_pair(
         adaptive_avg_pool1d=lambda x: functional.adaptive_avg_pool1d(tokens(x), 2),
         adaptive_avg_pool2d=lambda x: functional.adaptive_avg_pool2d(tokens(x).unsqueeze(1), (1, 2)),
         dropout=lambda x: functional.dropout(x, 0.5, training=False),
+        interpolate=lambda x: functional.interpolate(tokens(x), size=7, mode="linear"),
+        index_add=lambda x: x.index_add(1, index(x), x[:, 4:] * constant(x, 4)),
     ),
     "sums of features, by the 0, ±1 and parts of their matrix",
     AFFINE,

@@ -45,6 +45,11 @@ def squares(x: Tensor) -> Tensor:
     return torch.stack([tokens(x)[:, :, :2].flatten(1), tokens(x)[:, :, 2:].flatten(1)], 1)
 
 
+def halves(x: Tensor) -> Tensor:
+    """0 for features 1 to 4, 1 for features 5 to 8."""
+    return torch.arange(FEATURES, device=x.device) // 4
+
+
 operation_pair(
     "choices",
     {
@@ -68,6 +73,10 @@ operation_pair(
         "max_pool2d": Written(
             lambda x: functional.max_pool2d(tokens(x).unsqueeze(1), 2),
             lambda x: chosen(squares(x), squares(x.detach()).argmax(2)),
+        ),
+        "scatter_reduce": Written(
+            lambda x: x.new_zeros(len(x), 2).scatter_reduce(1, halves(x).expand_as(x), x, "amax", include_self=False),
+            largest,
         ),
         "relu": Written(torch.relu, lambda x: x * (x.detach() > 0)),
         "abs": Written(torch.abs, lambda x: x * x.detach().sign()),

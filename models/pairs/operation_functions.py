@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.special import ndtr
 from transformers import activations
+from transformers.models.bloom.modeling_bloom import BloomGelu
 
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
@@ -67,6 +68,8 @@ operation_pair(
         "leaky_relu": Written(lambda u: functional.leaky_relu(-u, 0.125), lambda u: -0.125 * u),
         "hardtanh": Written(lambda u: functional.hardtanh(u, 0.5, 1.5), lambda u: torch.clamp(u, 0.5, 1.5)),
         "clamp": Written(lambda u: torch.clamp(u, 0.5, 1.5), lambda u: functional.hardtanh(u, 0.5, 1.5)),
+        "clamp_min": Written(lambda u: torch.clamp_min(u, 1.0), lambda u: torch.clamp(u, 1.0, 9.0)),
+        "clamp_max": Written(lambda u: torch.clamp_max(u, 1.0), lambda u: torch.clamp(u, 0.0, 1.0)),
         "relu6": Written(lambda u: functional.relu6(4 * u), lambda u: functional.hardtanh(4 * u, 0.0, 6.0)),
         # Torch rounds their slope 1/6 to float32, so the operand lies where it has the slopes 0 and 1.
         "hardsigmoid": Written(lambda u: functional.hardsigmoid(9 * u), lambda u: functional.relu6(plus(9 * u, 3)) / 6),
@@ -101,6 +104,34 @@ operation_pair(
     {"rdiv": Written(lambda u: 2 / u, lambda u: 2 * torch.exp(-torch.log(u)))},
     "2/u, by an exponential and a logarithm",
     {**UNCHANGED, **expect("invariance", "blockwise_lrp", "a chain of functions of one value is one function")},
+    prepare=positive,
+)
+
+
+def gelu_of_bloom(u: Tensor) -> Tensor:
+    """uσ(2c(u + 0.044715u³)) with the c = √(2/π) of `transformers`, which has eight digits."""
+    return torch.exp(torch.log(u) + log_sigmoid(2 * 0.79788456 * (u + 0.044715 * u**3)))
+
+
+def start_of_the_chain(f: OperationByOperation, g: nn.Module, case: Case) -> Tensor:
+    """w (φ(u(0)) − φ(u)/u) of each feature: ``(1, 8)``."""
+    module, u, start = f.functions[0], f.prepare(case.inputs), f.prepare(torch.zeros_like(case.inputs))
+    return ((module(start) - module(u) / u) * f.readouts[0]).detach()
+
+
+operation_pair(
+    "module_of_positive_numbers",
+    {"BloomGelu": Written(BloomGelu(), gelu_of_bloom)},  # type: ignore[no-untyped-call]
+    "the formula of the class: ½(1 + tanh z) = σ(2z)",
+    {
+        **UNCHANGED,
+        **expect(
+            "invariance",
+            "blockwise_lrp",
+            "φ(u(x)) as a chain has φ(u(x)) − φ(u(0)); a module is outside of it, and has (u(x) − u(0)) φ(u)/u",
+            predict=start_of_the_chain,
+        ),
+    },
     prepare=positive,
 )
 

@@ -45,6 +45,23 @@ def rms_norm_by_layer_norm(x: Tensor) -> Tensor:
     return functional.layer_norm(torch.cat([x, -x], 1), (2 * FEATURES,), eps=EPS)[:, :FEATURES]
 
 
+def group_norm(x: Tensor) -> Tensor:
+    """GroupNorm of four channels in two groups, with γ and β."""
+    return functional.group_norm(x.view(-1, 4, 2), 2, constant(x, 4), constant(x, 4), EPS)
+
+
+def layer_norm_of_groups(x: Tensor) -> Tensor:
+    """LayerNorm of each group's four values, times γ, plus β."""
+    grouped = functional.layer_norm(x.view(-1, 2, 4), (4,), eps=EPS).view(-1, 4, 2)
+    return grouped * constant(x, 4, 1) + constant(x, 4, 1)
+
+
+def mean_square_of_centred(x: Tensor) -> Tensor:
+    """The mean of (x − mean x)², with x − mean x as one linear map."""
+    centring = torch.eye(FEATURES, dtype=x.dtype, device=x.device) - 1 / FEATURES
+    return (x @ centring).square().mean(1, keepdim=True)
+
+
 class PreciseT5LayerNorm(T5LayerNorm):
     """T5's RMSNorm without its cast to float32, which no other norm has."""
 
@@ -68,6 +85,8 @@ operation_pair(
     "norms",
     {
         "layer_norm": Written(layer_norm, layer_norm_by_rms_norm),
+        "group_norm": Written(group_norm, layer_norm_of_groups),
+        "var": Written(lambda x: torch.var(x, 1, keepdim=True, unbiased=False), mean_square_of_centred),
         "rms_norm": Written(rms_norm, rms_norm_by_layer_norm),
         "*RMSNorm": Written(weighted(nn.RMSNorm(FEATURES, EPS)), weighted_rms_norm),
         "*T5LayerNorm": Written(weighted(PreciseT5LayerNorm(FEATURES, EPS)), weighted_rms_norm),  # type: ignore[no-untyped-call]
@@ -103,6 +122,26 @@ def in_one_operation(x: Tensor) -> Tensor:
     return torch.cat([attend(*heads(x), attn_mask=mask) for mask in masks(x)], 1)
 
 
+def multi_head_attention(x: Tensor) -> Tensor:
+    """Attention of two heads over four tokens, whose projections have weights and biases, ``(batch, 4, 2)``."""
+    width, tokens = 2, x.view(-1, 4, 2).transpose(0, 1) / 4
+    arguments = (constant(x, 6, 2), constant(x, 6), None, None, False, 0.0, constant(x, 2, 2), constant(x, 2))
+    attended, _ = functional.multi_head_attention_forward(
+        tokens, tokens, tokens, width, 2, *arguments, attn_mask=masks(x)[2], need_weights=False
+    )
+    return attended.transpose(0, 1)
+
+
+def multi_head_attention_by_heads(x: Tensor) -> Tensor:
+    """The same, one head after the other."""
+    tokens, weight, bias = x.view(-1, 4, 2) / 4, constant(x, 6, 2), constant(x, 6)
+    heads = []
+    for head in range(2):
+        query, key, value = (tokens @ weight[i : i + 1].T + bias[i] for i in (head, 2 + head, 4 + head))
+        heads.append(torch.softmax(query @ key.mT + masks(x)[2], -1) @ value)
+    return torch.cat(heads, 2) @ constant(x, 2, 2).T + constant(x, 2)
+
+
 def eager(x: Tensor) -> Tensor:
     """The same in single operations; a token that is hidden has the least logit that its type has."""
     query, key, value = heads(x)
@@ -116,6 +155,7 @@ operation_pair(
     "attention",
     {
         "scaled_dot_product_attention": Written(in_one_operation, eager),
+        "multi_head_attention_forward": Written(multi_head_attention, multi_head_attention_by_heads),
         "logsumexp": Written(
             lambda x: torch.logsumexp(x, 1, keepdim=True),
             lambda x: torch.logsumexp(x + constant(x, 1), 1, keepdim=True) - constant(x, 1),

@@ -35,8 +35,8 @@ def identity_rule(call: OperationCall) -> Tensor:
 
 FUNCTIONS = (
     *("gelu", "silu", "mish", "tanh", "sigmoid", "log_sigmoid", "softplus", "softsign", "elu", "selu", "celu"),
-    *("leaky_relu", "hardtanh", "hardsigmoid", "hardswish", "relu6", "clamp", "erf", "exp", "expm1", "log", "log1p"),
-    *("pow", "rpow", "special_ndtr"),
+    *("leaky_relu", "hardtanh", "hardsigmoid", "hardswish", "relu6", "clamp", "clamp_min", "clamp_max", "erf"),
+    *("exp", "expm1", "log", "log1p", "pow", "rpow", "special_ndtr"),
 )
 declare(" ".join(FUNCTIONS), Trait.ONE_VALUE, rule=identity_rule)
 for _name, _power in {"square": 2.0, "sqrt": 1 / 2, "rsqrt": -1 / 2, "reciprocal": -1.0}.items():
@@ -45,7 +45,7 @@ for _name, _power in {"square": 2.0, "sqrt": 1 / 2, "rsqrt": -1 / 2, "reciprocal
 WRITTEN_OUT_BY_TRANSFORMERS = (
     *("GELUTanh", "NewGELUActivation", "GELUActivation", "FastGELUActivation", "QuickGELUActivation"),
     *("AccurateGELUActivation", "ClippedGELUActivation", "MishActivation", "LaplaceActivation"),
-    *("ReLUSquaredActivation", "SqrtSoftplusActivation"),
+    *("ReLUSquaredActivation", "SqrtSoftplusActivation", "BloomGelu"),
 )
 """Modules of `transformers` that compute an activation by several operations; each is treated as one operation."""
 declare(" ".join(WRITTEN_OUT_BY_TRANSFORMERS), Trait.ONE_VALUE, Trait.MODULE, rule=identity_rule)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from faithcheck.explainers.lrp.operation_call import ANY_NUMBER, OperationCall, plain_gradient
 from faithcheck.explainers.lrp.operations import Trait, declare
+from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 
 
 @plain_gradient(operands=ANY_NUMBER)
@@ -51,13 +52,24 @@ def sum_with_product_rule(call: OperationCall) -> Any:
     return steps
 
 
+def scatter_reduce_rule(call: OperationCall) -> Any:
+    """Values that share an index become their sum or mean, by Eq. 1; or the largest or smallest of them is chosen."""
+    reduction = call.argument(4, "reduce")
+    if reduction == "prod":
+        raise call.unsupported("no rule for a product of values that share an index: multiply two by two")
+    return epsilon_rule(call) if reduction in ("sum", "mean") else gradient_rule(call)
+
+
 declare("linear conv1d conv2d conv3d", Trait.LINEAR_MAP, rule=linear_rule, bias=(2, "bias"))
 declare("addmm baddbmm", Trait.LINEAR_MAP, rule=sum_with_product_rule, bias=(0, "input"))
 declare("fft_fft fft_fftn", Trait.LINEAR_MAP, rule=linear_rule)
 declare("avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d", Trait.LINEAR_MAP, rule=linear_rule)
+declare("interpolate", Trait.LINEAR_MAP, rule=linear_rule)  # its weights depend on the sizes alone, in every mode
 
 declare("add sub rsub", Trait.SUM, Trait.ELEMENTWISE_AFFINE, rule=epsilon_rule)
+declare("index_add", Trait.SUM, rule=epsilon_rule)
 declare("index_add_", Trait.SUM, Trait.IN_PLACE, rule=epsilon_rule)
 declare("add_ sub_", Trait.SUM, Trait.ELEMENTWISE_AFFINE, Trait.IN_PLACE, rule=epsilon_rule)
 declare("sum mean", Trait.SUM, Trait.POOLING, rule=epsilon_rule)
 declare("cumsum", Trait.SUM, rule=epsilon_rule)
+declare("scatter_reduce", Trait.ABSORBS, rule=scatter_reduce_rule)

@@ -1,6 +1,9 @@
-"""Norms: LayerNorm and RMSNorm with their σ held constant, BatchNorm with its running statistics."""
+"""Norms: LayerNorm, GroupNorm and RMSNorm with their σ held constant, BatchNorm with its running statistics."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
 
 import torch
 from torch import Tensor
@@ -27,6 +30,22 @@ def layer_norm_rule(call: OperationCall) -> Tensor:
     return call.stabilised(modified(x, value, gradient))
 
 
+def group_norm_rule(call: OperationCall) -> Tensor:
+    """GroupNorm as LayerNorm of each group of channels, with σ held constant, then Eq. 1."""
+    refuse_several_operands(call)
+    x, groups = call.argument(0, "input"), call.argument(1, "num_groups")
+    grouped = x.reshape(len(x), groups, -1)
+    centred = grouped - grouped.mean(-1, keepdim=True)
+    variance = centred.detach().square().mean(-1, keepdim=True)
+    z = (centred * (variance + call.argument(4, "eps", 1e-5)).rsqrt()).view_as(x)
+    gamma, beta = (
+        None if c is None else c.view(-1, *(1,) * (x.dim() - 2))
+        for c in (call.argument(2, "weight"), call.argument(3, "bias"))
+    )
+    z = z if gamma is None else z * gamma
+    return call.stabilised(z if beta is None else z + beta)
+
+
 def rms_norm_rule(call: OperationCall) -> Tensor:
     """RMSNorm as the linear map x/rms(x) ⊙ γ with the mean square held constant, then Eq. 1."""
     refuse_several_operands(call)
@@ -40,8 +59,13 @@ def rms_norm_rule(call: OperationCall) -> Tensor:
 def rms_norm_module_rule(call: OperationCall) -> Tensor:
     """A module that computes RMSNorm, as the linear map x/rms(x) ⊙ γ with the mean square held constant, then Eq. 1.
 
-    The map is diagonal, with the factors y/x: the gradient of the identity rule, at x = 0 too.
+    The map is diagonal, with the factors y/x: the gradient of the identity rule, at x = 0 too. A module that returns
+    1/rms(x) alone, one number a row, returns what is held constant.
     """
+    value, (x,) = call.value(), call.operands_with_relevance()
+    if value.shape == (*x.shape[:-1], 1):
+        statistic: Tensor = value.detach()
+        return statistic
     return call.stabilised(identity_rule(call))
 
 
@@ -52,7 +76,24 @@ def batch_norm_rule(call: OperationCall) -> Tensor:
     return linear_rule(call)
 
 
+def variance_rule(call: OperationCall) -> Callable[[], Tensor]:
+    """The variance as the mean of (x − mean x)², by operations that each have their own rule."""
+    x, axes = call.argument(0, "input"), call.argument(1, "dim")
+    if axes is None or isinstance(axes, bool):
+        raise call.unsupported("no rule for the variance of all values: name its axes, dim=…")
+    correction = call.kwargs.get("correction", int(call.argument(2, "unbiased", True)))
+    count = prod(x.shape[axis] for axis in (axes if isinstance(axes, list | tuple) else (axes,)))
+
+    def steps() -> Tensor:
+        squares = (x - x.mean(axes, keepdim=True)).square()
+        return squares.sum(axes, keepdim=bool(call.argument(3, "keepdim", False))) / (count - correction)
+
+    return steps
+
+
 declare("layer_norm", rule=layer_norm_rule)
+declare("group_norm", rule=group_norm_rule)
+declare("var", rule=variance_rule)
 declare("rms_norm", rule=rms_norm_rule)
 declare("*RMSNorm *T5LayerNorm", Trait.MODULE, rule=rms_norm_module_rule)  # transformers: one class for each family
 declare("batch_norm", Trait.ABSORBS, rule=batch_norm_rule)
