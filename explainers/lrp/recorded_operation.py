@@ -207,8 +207,16 @@ class RecordedOperation:
 
     @torch.enable_grad()
     def _shares(self, wanted: set[int], gradients: Gradients) -> dict[int, float]:
-        """Value × the operation's own gradient, for the operands and constants at these leaves."""
-        floats = {i: self.leaves[i].detach().requires_grad_() for i in sorted(wanted)}
+        """Value × the operation's own gradient, for the operands and constants at these leaves.
+
+        A constant of a coarser type than the result counts in the result's type: its gradient would be rounded.
+        """
+        operands, exact = {operand.leaf for operand in self.operands}, self.results[0].value.dtype
+        floats = {
+            i: (self.leaves[i] if i in operands or exact.is_complex else in_type(self.leaves[i], exact)).detach()
+            for i in sorted(wanted)
+        }
+        floats = {i: leaf.requires_grad_() for i, leaf in floats.items()}
         args, kwargs = tree_unflatten([floats.get(i, leaf) for i, leaf in enumerate(self.leaves)], self.structure)
         if writes_in_place(self.call):  # autograd forbids writes to a leaf
             args = (args[0].clone(), *args[1:])
@@ -237,6 +245,11 @@ def relevance(value: Tensor, gradient: Tensor | None) -> Tensor:
         value, gradient = torch.view_as_real(value.detach()), torch.view_as_real(gradient)
     product = value.detach().double() * gradient.double()
     return product if bool(product.isfinite().all()) else product.masked_fill(gradient == 0, 0)
+
+
+def in_type(constant: Tensor, dtype: torch.dtype) -> Tensor:
+    """The constant, in the finer one of its own type and another."""
+    return constant.to(torch.promote_types(constant.dtype, dtype))
 
 
 def is_float(leaf: Any) -> bool:

@@ -116,7 +116,8 @@ def gelu_of_bloom(u: Tensor) -> Tensor:
 def start_of_the_chain(f: OperationByOperation, g: nn.Module, case: Case) -> Tensor:
     """w (φ(u(0)) − φ(u)/u) of each feature: ``(1, 8)``."""
     module, u, start = f.functions[0], f.prepare(case.inputs), f.prepare(torch.zeros_like(case.inputs))
-    return ((module(start) - module(u) / u) * f.readouts[0]).detach()
+    difference: Tensor = (module(start) - module(u) / u) * f.readouts[0]
+    return difference.detach()
 
 
 operation_pair(

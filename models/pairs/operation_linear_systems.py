@@ -24,7 +24,8 @@ def system(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def in_one_operation(x: Tensor) -> Tensor:
     """A⁻¹B."""
-    return torch.linalg.solve_triangular(*system(x), upper=False, unitriangular=True)
+    solved: Tensor = torch.linalg.solve_triangular(*system(x), upper=False, unitriangular=True)
+    return solved
 
 
 def entry_by_entry(x: Tensor) -> Tensor:

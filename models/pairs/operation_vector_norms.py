@@ -5,6 +5,8 @@ x/‖x‖ in one operation is RMSNorm of the n values over √n: both hold the n
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -21,7 +23,7 @@ def root_of_squares(x: Tensor) -> Tensor:
 
 def rms_norm_over_root_of_n(x: Tensor) -> Tensor:
     """x/rms(x) / √n."""
-    return functional.rms_norm(x, (FEATURES,), eps=0.0) / FEATURES**0.5
+    return functional.rms_norm(x, (FEATURES,), eps=0.0) / math.sqrt(FEATURES)
 
 
 operation_pair(

@@ -28,7 +28,15 @@ import transformers
 
 from faithcheck.models.installed.classes import MAPPINGS, installed_classes
 from faithcheck.tests.helpers import architecture_checks
-from faithcheck.tests.helpers.architecture_checks import CHECKS, EXPLAINERS, holding, lost, measured, operation_of
+from faithcheck.tests.helpers.architecture_checks import (
+    CHECKS,
+    EXPLAINERS,
+    FLOAT64,
+    holding,
+    lost,
+    measured,
+    operation_of,
+)
 from faithcheck.tests.helpers.campaign_results import state_of_the_code, store, stored
 
 ROOT = Path(__file__).parents[2]
@@ -92,6 +100,10 @@ def page(found: Mapping[str, Result]) -> str:
         "- *batch*: an example gets the same attribution alone; *padding*: so it does without its two tokens of",
         "  padding.",
         "",
+        "Round-off is at most 10⁻⁸ of the largest value. Where parts of relevance cancel that are larger than the map",
+        "by a factor of 10⁸ or more, the ledger knows the factor, and the map of a copy, of a batch or without padding",
+        "may differ by so many times the round-off of float64, listed below.",
+        "",
         *table(["task", "classes", "built", *(e.name for e in EXPLAINERS)], summary(found)),
         "",
         "An explainer's number: the classes on which it runs, and of these, on which every check holds.",
@@ -102,7 +114,8 @@ def page(found: Mapping[str, Result]) -> str:
         "",
         *section("What crashes", crashes(found)),
         *section("Checks that do not hold", violations(found)),
-        *section("Models whose own outputs depend on padding or the batch", by_model(found)),
+        *section("Maps that keep fewer digits", fewer_digits(found)),
+        *section("Models that depend on padding or the batch themselves", by_model(found)),
         *section("What was not built", [f"{n}: {r['not_built']}" for n, r in found.items() if "not_built" in r]),
         "## Each class",
         "",
@@ -170,10 +183,19 @@ def violations(found: Mapping[str, Result]) -> list[str]:
     return [f"{name}, {e}: {check}" for name, e, o in ran for check in failing(o)]
 
 
+def fewer_digits(found: Mapping[str, Result]) -> list[str]:
+    """Maps whose round-off, by the relevance that flows within the model, is above that of the type."""
+    ran = ((name, e, o["tolerance"]) for name, e, o in each_outcome(found) if "checks" in o)
+    return [f"{name}, {explainer}: {allowed:.0e}" for name, explainer, allowed in ran if allowed > FLOAT64]
+
+
 def by_model(found: Mapping[str, Result]) -> list[str]:
-    """Classes whose own outputs depend on padding or the batch, so that no explainer is measured there."""
-    lines = dict.fromkeys(f"{name}: {', '.join(o['model'])}" for name, _, o in each_outcome(found) if o.get("model"))
-    return list(lines)
+    """Classes of which what an explainer reads depends on padding or the batch, with these explainers."""
+    explainers: dict[tuple[str, str], list[str]] = {}
+    for name, explainer, outcome in each_outcome(found):
+        for check in outcome.get("model", ()):
+            explainers.setdefault((name, check), []).append(explainer)
+    return [f"{name}: {check} ({', '.join(names)})" for (name, check), names in explainers.items()]
 
 
 def rows(found: Mapping[str, Result]) -> Iterable[list[str]]:

@@ -14,14 +14,23 @@ import torch
 import transformers
 
 import faithcheck.tests
-from faithcheck.explainers import AttnLRP, GradientTimesInput, Unsupported
+from faithcheck.explainers import AttnLRP, GradientTimesInput, LeaveOneOut, Unsupported
+from faithcheck.explainers.lrp.ledger import ledger_of_batch
+from faithcheck.models.case import Case
 from faithcheck.models.installed import small_model as module
 from faithcheck.models.installed.classes import MAPPINGS, installed_classes
 from faithcheck.models.installed.own_sizes import OWN_SIZES
 from faithcheck.models.installed.shrinking import small_configuration, small_size
 from faithcheck.models.installed.small_model import NotBuilt, small_model
 from faithcheck.tests.experiments import architectures
-from faithcheck.tests.helpers.architecture_checks import holding, lost, measured, operation_of, outcome
+from faithcheck.tests.helpers.architecture_checks import (
+    holding,
+    lost,
+    measured,
+    operation_of,
+    outcome,
+    roundoff_of_relevance,
+)
 
 DOCS = Path(faithcheck.tests.__path__[0]).resolve().parent / "docs"
 RECORD = json.loads((DOCS / "architectures.json").read_text())
@@ -108,6 +117,41 @@ def test_a_check_finds_its_fault(fault):
     held = holding({"": outcome(Faulty(fault), *small_model(LLAMA))})[""]
     assert fault not in held
     assert fault in holding({"": outcome(Faulty(""), *small_model(LLAMA))})[""]
+
+
+class ReadingPadding(LeaveOneOut):
+    """Leave-One-Out with a fault: it counts the padding."""
+
+    def attribute(self, model, case):
+        return super().attribute(model, case) * case.shape[1] * case.unpadded
+
+
+def test_a_fault_of_leave_one_out_is_not_the_models():
+    assert "padding" not in holding({"": outcome(ReadingPadding(), *small_model(LLAMA))})[""]
+
+
+def test_a_model_that_reads_a_masked_token_depends_on_padding_itself():
+    """The row of attention of [CLS], which DeBERTa reads, is masked whole with it: a mean over all positions."""
+    kind = next(kind for kind in KINDS.values() if kind.name == "DebertaForSequenceClassification")
+    measured_there = outcome(LeaveOneOut(), *small_model(kind))
+    assert measured_there["model"]["padding"] > 1e-3
+    assert "padding" not in measured_there["checks"]
+
+
+class Cancelling(torch.nn.Module):
+    """exp((x₁ + x₂) − x₁): of exp(10⁻¹²), the two sums receive ±10¹² times the relevance of the map."""
+
+    def forward(self, x):
+        sums = x.cumsum(1)
+        return torch.exp(sums[:, 1:] - sums[:, :1])
+
+
+def test_relevance_that_cancels_within_a_model_leaves_fewer_digits():
+    x = torch.tensor([[1.0, 1e-12]], dtype=torch.float64)
+    ledger = ledger_of_batch(AttnLRP(), Cancelling(), Case(x, torch.zeros(1, dtype=torch.int64), torch.zeros_like(x)))
+    assert 1e-4 < roundoff_of_relevance(ledger) < 1e-3
+    digits = {"checks": {"padding": 1e-5, "during": 1e-5}, "tolerance": roundoff_of_relevance(ledger)}
+    assert holding({"": digits}) == {"": ["padding"]}
 
 
 def test_a_rule_that_loses_relevance_is_found_by_the_ledger():

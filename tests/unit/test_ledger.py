@@ -590,6 +590,14 @@ def test_a_hook_of_the_model_that_changes_gradients_is_detected():
         conservation(AttnLRP(), Function(halved, **weights), case)
 
 
+def test_a_constant_of_a_coarser_type_is_accounted_for_in_the_type_of_the_data():
+    """MPT adds position biases in float32 to logits in float64: rounded there, their share would lose nine digits."""
+    x, bias = torch.randn(2, 3), torch.full((3,), 0.1, dtype=torch.float32)
+    ledger = ledger_of(lambda f, x: (x / 3 + f.bias).sum(1, keepdim=True), x, bias=bias)
+    assert ledger.gap < 1e-14
+    torch.testing.assert_close(ledger.by_cause()["bias"], 3 * bias[0].double().expand(2), **CLOSE)
+
+
 def test_an_explainer_without_relevance_is_refused():
     x = torch.randn(2, 3)
     case = Case(x, torch.zeros(2, dtype=torch.int64), torch.zeros_like(x))

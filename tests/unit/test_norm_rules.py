@@ -120,6 +120,26 @@ def test_variance_is_the_mean_of_squares(options, keepdim):
     torch.testing.assert_close(actual, expected, **CLOSE)
 
 
+def test_batch_norm_of_one_example_whose_channels_lie_next_to_each_other():
+    """Torch's own gradient is wrong there; the map is that of the affine map, in a batch and alone."""
+    norm, tokens = nn.BatchNorm2d(4).eval(), torch.randn(2, 6, 4)
+    for statistic in (norm.running_mean, norm.weight.data, norm.bias.data):
+        statistic.normal_()
+    model = Function(lambda x: norm(x.mT.reshape(len(x), 4, 2, 3)).square().sum((1, 2)))
+    factor = norm.weight.detach() / (norm.running_var + norm.eps).sqrt()
+    affine = Function(
+        lambda x: (
+            (x * factor + (norm.bias - norm.running_mean * factor).detach())
+            .mT.reshape(len(x), 4, 2, 3)
+            .square()
+            .sum((1, 2))
+        )
+    )
+    for x in (tokens, tokens[:1]):
+        expected = AttnLRP().attribute(affine, case_of(x))
+        torch.testing.assert_close(AttnLRP().attribute(model, case_of(x)), expected, **CLOSE)
+
+
 # --- modules ----------------------------------------------------------------------------------------------------------
 
 

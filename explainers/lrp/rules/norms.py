@@ -12,7 +12,7 @@ from faithcheck.explainers.lrp.modified_gradient import modified
 from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.operations import Trait, declare
 from faithcheck.explainers.lrp.rules.activations import identity_rule
-from faithcheck.explainers.lrp.rules.linear_maps import linear_rule, refuse_several_operands
+from faithcheck.explainers.lrp.rules.linear_maps import refuse_several_operands
 
 
 def layer_norm_rule(call: OperationCall) -> Tensor:
@@ -70,10 +70,20 @@ def rms_norm_module_rule(call: OperationCall) -> Tensor:
 
 
 def batch_norm_rule(call: OperationCall) -> Tensor:
-    """BatchNorm with its running statistics is an affine map: Eq. 1."""
+    """BatchNorm with its running statistics is an affine map: Eq. 1.
+
+    It is computed as one, x ⊙ γ/√(var + eps) + …: torch's own gradient (2.13, CPU) is wrong for a batch of one example
+    whose channels lie next to each other in memory.
+    """
+    refuse_several_operands(call)
     if call.argument(5, "training", False):
         raise call.unsupported("no rule for batch statistics: call model.eval()")
-    return linear_rule(call)
+    x, mean, variance = (call.argument(i, name) for i, name in enumerate(("input", "running_mean", "running_var")))
+    gamma, beta = call.argument(3, "weight"), call.argument(4, "bias")
+    factor = (variance + call.argument(7, "eps", 1e-5)).rsqrt() * (1 if gamma is None else gamma)
+    offset = (0 if beta is None else beta) - mean * factor
+    channels = (-1, *(1,) * (x.dim() - 2))
+    return call.stabilised(x * factor.view(channels) + offset.view(channels))
 
 
 def variance_rule(call: OperationCall) -> Callable[[], Tensor]:
@@ -86,7 +96,8 @@ def variance_rule(call: OperationCall) -> Callable[[], Tensor]:
 
     def steps() -> Tensor:
         squares = (x - x.mean(axes, keepdim=True)).square()
-        return squares.sum(axes, keepdim=bool(call.argument(3, "keepdim", False))) / (count - correction)
+        total: Tensor = squares.sum(axes, keepdim=bool(call.argument(3, "keepdim", False)))
+        return total / (count - correction)
 
     return steps
 
