@@ -73,7 +73,7 @@ def small_sizes(configuration: PreTrainedConfig) -> dict[str, Any]:
             elif (size := small_size(name)) is not None:
                 sizes[name] = min(value, HEADS if "key_value" in name and value == heads else size)
         elif isinstance(value, list | tuple) and (size := small_size(name, SIZES_OF_STAGES)) is not None:
-            sizes[name] = [min(number, size) for number in value]
+            sizes[name] = [type(number)(min(number, size)) for number in value]
     return sizes
 
 

@@ -96,8 +96,8 @@ def variance_rule(call: OperationCall) -> Callable[[], Tensor]:
 
     def steps() -> Tensor:
         squares = (x - x.mean(axes, keepdim=True)).square()
-        total: Tensor = squares.sum(axes, keepdim=bool(call.argument(3, "keepdim", False)))
-        return total / (count - correction)
+        variance: Tensor = squares.sum(axes, keepdim=bool(call.argument(3, "keepdim", False))) / (count - correction)
+        return variance
 
     return steps
 
