@@ -10,7 +10,8 @@ import importlib
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import compress
 from pathlib import Path
@@ -21,7 +22,7 @@ import torch
 
 from faithcheck.axioms.engine.check import Check, Settings
 from faithcheck.axioms.engine.claims import stated, unmeasured_claims
-from faithcheck.axioms.engine.plan import not_applicable, plan
+from faithcheck.axioms.engine.plan import by_base, checks_of, not_applicable
 from faithcheck.axioms.engine.record import Record
 from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.axioms.engine.statuses import Group
@@ -209,6 +210,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Collect nothing within the block: it imports libraries, which stay."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def share_cores(config: pytest.Config) -> None:
     """Give each worker of pytest-xdist its share of torch's threads, unless the user has set their number.
 
@@ -226,7 +239,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {meaning}")
     share_cores(config)
     try:
-        run = config.stash[_RUN] = Run(config)
+        with without_garbage_collection():
+            run = config.stash[_RUN] = Run(config)
     except (OptionError, DataError) as error:
         raise pytest.UsageError(str(error)) from error
     config.pluginmanager.register(Reporter(config, run), "faithcheck-reporter")
@@ -293,13 +307,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker is None or "check" not in metafunc.fixturenames:
         return
     run = metafunc.config.stash[_RUN]
-    metafunc.parametrize("check", [check for axiom in marker.args for check in _checks_of(axiom, run)])
+    checks = [check for axiom in marker.args for check in _checks_of(axiom, run)]
+    # All checks of a pair follow each other, whatever their axiom, so that its models are built once.
+    place = {pair.name: place for place, pair in enumerate(by_base(run.pairs))}
+    checks.sort(key=lambda check: place[check.values[0].pair.name] if check.values[0] else -1)
+    metafunc.parametrize("check", checks)
 
 
 def _checks_of(axiom: str, run: Run) -> list[Any]:
     """The checks of an axiom as parameters with its marker; without checks one parameter that is skipped."""
     marker = getattr(pytest.mark, axiom)
-    checks = plan(axiom, run.explainers, run.pairs, run.expectations)
+    checks = checks_of(axiom, run.explainers, run.pairs, run.expectations)
     if not checks:
         skip = pytest.mark.skip(reason=_no_check(axiom, run))
         return [pytest.param(None, marks=[marker, skip], id=f"{axiom}-none")]
@@ -505,7 +523,7 @@ class Reporter:
         checks = {
             _ascii(f"{axiom}-{check.id}"): check
             for axiom in AXIOMS
-            for check in plan(axiom, run.explainers, run.pairs, run.expectations)
+            for check in checks_of(axiom, run.explainers, run.pairs, run.expectations)
         }
         return {node: checks[name] for node in self.outcomes.collected if (name := _parameter(node)) in checks}
 

@@ -132,6 +132,10 @@ def changes_on_cpu(count: Callable[[list[int]], None], model: nn.Module | None =
             read()
 
 
+NEVER = 2**31 - 1
+"""The largest threshold of a generation of the garbage collector."""
+
+
 @cache
 def _others_froze() -> bool:
     """Whether objects were frozen before the first measurement. It is asked once: to count millions takes 50 ms."""
@@ -141,12 +145,19 @@ def _others_froze() -> bool:
 @contextmanager
 def no_old_garbage() -> Iterator[None]:
     """No garbage from before the block is collected within it: torch cannot report that it is freed, and warns."""
-    if _others_froze():  # they would find it unfrozen
-        gc.collect()
-        yield
+    if not _others_froze():
+        gc.freeze()
+        try:
+            yield
+        finally:
+            gc.unfreeze()
         return
-    gc.freeze()
+    # They would find it unfrozen. To collect everything takes 0.2 s where all libraries are loaded, so that what is
+    # older than the block moves to the oldest generation, which waits.
+    thresholds = gc.get_threshold()
+    gc.collect(1)
+    gc.set_threshold(*thresholds[:2], NEVER)
     try:
         yield
     finally:
-        gc.unfreeze()
+        gc.set_threshold(*thresholds)

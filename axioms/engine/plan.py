@@ -34,15 +34,27 @@ def plan(
     Raises:
         ValueError: an unknown axiom, or an expectation that matches no check.
     """
+    explainers, pairs = list(explainers), list(pairs)
+    refuse_stale_expectations(explainers, pairs, supplied)
+    return checks_of(axiom, explainers, pairs, supplied)
+
+
+def checks_of(
+    axiom: str, explainers: Sequence[Explainer], pairs: Sequence[Pair], supplied: Sequence[SuppliedExpectation] = ()
+) -> list[Check]:
+    """The checks of `plan`, of expectations that `refuse_stale_expectations` has looked at: it takes longer.
+
+    Raises:
+        ValueError: an unknown axiom.
+    """
     if axiom not in AXIOMS:
         raise ValueError(unknown_name("axiom", axiom, AXIOMS))
-    planned, explainers, pairs = AXIOMS[axiom], list(explainers), list(pairs)
-    refuse_stale_expectations(explainers, pairs, supplied)
+    planned = AXIOMS[axiom]
     applicable = [explainer for explainer in explainers if planned.not_applicable(explainer) is None]
     checked: list[Explainer | None] = [*applicable] if planned.needs_explainer else [None]
     return [
         Check(axiom, explainer, pair, side, supplied)
-        for pair in _by_base(pairs)
+        for pair in by_base(pairs)
         if planned.is_measured_on(pair)
         for side in planned.sides(pair)
         for explainer in checked
@@ -63,10 +75,11 @@ def plan_run(
         ValueError: see `plan`.
     """
     axioms = list(dict.fromkeys(axioms))
+    refuse_stale_expectations(explainers, pairs, supplied)
     unproved = [] if "equivalence" in axioms else [pair for pair in pairs if not is_builtin(pair)]
     return [
-        *plan("equivalence", explainers, unproved),
-        *(check for axiom in axioms for check in plan(axiom, explainers, pairs, supplied)),
+        *checks_of("equivalence", explainers, unproved),
+        *(check for axiom in axioms for check in checks_of(axiom, explainers, pairs, supplied)),
     ]
 
 
@@ -78,7 +91,7 @@ def pairs_with_maps(explainers: Sequence[Explainer], pairs: Sequence[Pair]) -> l
     return [pair for pair in pairs if have & {f"{pair.name}.f", f"{pair.name}.g"}]
 
 
-def _by_base(pairs: Sequence[Pair]) -> list[Pair]:
+def by_base(pairs: Sequence[Pair]) -> list[Pair]:
     """The pairs in their order, but after the first pair of an f all others of the same f."""
     first: dict[object, int] = {}
     for index, pair in enumerate(pairs):

@@ -14,6 +14,8 @@ from transformers import PreTrainedModel
 
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 
+CASTS = (Tensor.float, Tensor.to, Tensor.type)
+
 
 class KeepFloat64(TorchFunctionMode):
     """Keep float64 tensors in float64: Llama's RMSNorm and softmax and ViT's softmax would compute in float32.
@@ -23,8 +25,9 @@ class KeepFloat64(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
-            if func is Tensor.float or (func in (Tensor.to, Tensor.type) and args[1:] == (torch.float32,)):
+        casts = func in CASTS or "dtype" in kwargs  # few of the hundreds of calls of a forward pass do: asked first
+        if casts and args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
+            if func is Tensor.float or (func in CASTS and args[1:] == (torch.float32,)):
                 return args[0]
             if kwargs.get("dtype") == torch.float32:
                 kwargs = {**kwargs, "dtype": torch.float64}

@@ -82,6 +82,17 @@ class Apply(Arithmetic):
     operation: str
     operands: tuple[Term, ...]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.operation, self.operands)))
+
+    def __hash__(self) -> int:
+        """Computed once: terms are the keys of many dictionaries, and each has many parts."""
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
+    def __reduce__(self) -> tuple[type[Apply], tuple[str, tuple[Term, ...]]]:
+        """Without the hash, which is another one in another process."""
+        return Apply, (self.operation, self.operands)
+
     def __str__(self) -> str:
         if self.operation in ("*", "+", "-"):
             return self.operation.join(f"({x})" if brackets(x, self.operation) else str(x) for x in self.operands)
