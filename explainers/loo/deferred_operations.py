@@ -17,7 +17,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from faithcheck.explainers.loo.deferred import DeferredTensor, value_of
-from faithcheck.explainers.loo.deferred_values import WORTHWHILE, Compute, Positions, Value, constant, written_once
+from faithcheck.explainers.loo.deferred_values import (
+    WORTHWHILE,
+    Compute,
+    Positions,
+    Value,
+    computed,
+    constant,
+    written_once,
+)
 from faithcheck.explainers.lrp.operations import operation_name
 
 Recorder = Callable[..., "Value | Sequence[Value] | None"]
@@ -281,7 +289,7 @@ def fused_attention(weights: Value, values: Value) -> Value | None:
     def attend(operands: Sequence[Tensor], _: Sequence[int]) -> Tensor:
         q, k, v = operands[:3]
         if are_logits_finite(q, k, scale):
-            return scaled_dot_product_attention(*operands, scale=scale)
+            return attention_to_seen_keys(q, k, v, mask=operands[3] if mask is not None else None, scale=scale)
         product = q @ k.transpose(2, 3) * scale  # as the model writes it, where both ways may differ in NaN
         return torch.softmax(product if mask is None else product + operands[3], -1) @ v
 
@@ -302,6 +310,10 @@ def attention(
     """Fused attention."""
     queries, keys, values = operands = [value_of(x) for x in (query, key, value)]
     mask = None if attn_mask is None else value_of(attn_mask)
+    is_square = is_causal and mask is None and queries.shape[-2] == keys.shape[-2]
+    if is_square:  # as a mask, of which the rows of some queries can be taken
+        n = keys.shape[-2]
+        mask = computed(torch.ones(1, 1, n, n, dtype=torch.bool, device=keys.device).tril())
     if dropout_p > 0 or not of_one_kind(operands) or any(len(x.shape) != 4 for x in operands):
         return None
     if keys.shape[:2] != values.shape[:2] or keys.shape[0] != queries.shape[0]:
@@ -312,12 +324,46 @@ def attention(
         return None
 
     def attend(tensors: Sequence[Tensor], _: Sequence[int]) -> Tensor:
-        return scaled_dot_product_attention(*tensors, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+        q, k, v = tensors[:3]
+        if mask is None or (is_square and q.shape[2] == k.shape[2]):
+            return scaled_dot_product_attention(q, k, v, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
+        return attention_to_seen_keys(q, k, v, mask=tensors[3], scale=scale, enable_gqa=enable_gqa)
 
-    return attention_value(queries, keys, values, mask, attend, is_causal, scale)
+    return attention_value(queries, keys, values, mask, attend, is_causal and not is_square, scale)
 
 
 scaled_dot_product_attention = cast("Callable[..., Tensor]", functional.scaled_dot_product_attention)
+
+BLOCK = 128
+"""Queries that attend together: with fewer, fewer keys that a causal mask hides are read, in more calls."""
+
+
+def attention_to_seen_keys(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, enable_gqa: bool = False
+) -> Tensor:
+    """Fused attention, in blocks of queries if a mask hides the last keys from all queries of the first block.
+
+    Keys behind the last one that a block sees have weights of exactly 0, and are left out.
+    """
+    attend = partial(scaled_dot_product_attention, scale=scale, enable_gqa=enable_gqa)
+    n = key.shape[2]
+    if mask is None or mask.shape[2] != query.shape[2] or mask.shape[3] != n or keys_seen(mask[:, :, :BLOCK]) == n:
+        return attend(query, key, value, attn_mask=mask)
+    if not are_logits_finite(query, key, 1.0 if scale is None else scale) or not largest(value) < torch.inf:
+        return attend(query, key, value, attn_mask=mask)  # a weight of 0 times a hidden number may be NaN
+    parts = []
+    for queries, rows in zip(query.split(BLOCK, 2), mask.split(BLOCK, 2), strict=True):
+        seen = keys_seen(rows)
+        parts.append(attend(queries, key[:, :, :seen], value[:, :, :seen], attn_mask=rows[..., :seen]))
+    return torch.cat(parts, 2)
+
+
+def keys_seen(mask: Tensor) -> int:
+    """How many of the first keys of a mask ``(…, queries, keys)`` hold all that a query sees; all if one sees none."""
+    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    if not bool(seen.any(-1).all()):
+        return mask.shape[-1]
+    return int(seen.flatten(0, -2).any(0).nonzero().max()) + 1
 
 
 def attention_value(

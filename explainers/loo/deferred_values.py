@@ -53,8 +53,9 @@ class Positions:
 
     def of(self, tensor: Tensor) -> Tensor:
         """The tensor at these positions."""
-        if len(self.index) == 1:
-            return tensor.narrow(self.axis, self.index[0], 1)
+        first, length = self.index[0], len(self.index)
+        if self.index == tuple(range(first, first + length)):
+            return tensor.narrow(self.axis, first, length)
         return tensor.index_select(self.axis, torch.tensor(self.index, device=tensor.device))
 
 
@@ -289,31 +290,56 @@ def compute_all(value: Value, parts: Mapping[int, Tensor]) -> None:
         value.tensor = value.compute(operands, shape)
     else:
         differs = value.differing() if value.differing is not None and not value.shared else None
-        value.tensor = compute_rows(value, None, parts)
         value.tokens = None if differs is None else DistinctTokens.where(differs)
-        if value.tokens is not None:
-            value.tensor, value.token_axis = value.tokens.of(value.tensor, 2), 2
+        if value.tokens is None:
+            value.tensor = compute_rows(value, None, parts)
+        else:
+            value.tensor, value.token_axis = compute_distinct(value, value.tokens, parts), 2
     value.version = version(value.tensor)
     value.operands, value.compute, value.axes, value.reads, value.differing = (), None, mixed, None, None
 
 
-def compute_rows(value: Value, positions: Positions | None, parts: Mapping[int, Tensor]) -> Tensor:
-    """The tensor of a value at the positions that are read of it; of one row if it is shared."""
-    rows = value.axes(0) if value.shared else None
+def compute_rows(
+    value: Value, positions: Positions | None, parts: Mapping[int, Tensor], only_last: bool = False
+) -> Tensor:
+    """The tensor of a value at the positions that are read of it; of one row if it is shared, or of the last one."""
+    rows = value.axes(0) if value.shared or only_last else None
     lies = lies_in_operands(value, positions) or [value.reads] * len(value.operands)
     operands = []
     for i, operand in enumerate(value.operands):
         tensor = operand_at(operand, lies[i], parts)
         if operand.shared and not (rows is not None and rows[i] == 0):
             tensor = tensor.expand(operand.shape[0], *tensor.shape[1:])
+        if only_last and rows is not None and rows[i] == 0:
+            tensor = tensor[-1:]
         operands.append(tensor)
     shape = list(value.shape)
     if positions:
         shape[positions.axis] = len(positions.index)
-    if value.shared:
+    if value.shared or only_last:
         shape[0] = 1
     assert value.compute is not None
     return value.compute(operands, shape)
+
+
+def compute_distinct(value: Value, tokens: DistinctTokens, parts: Mapping[int, Tensor]) -> Tensor:
+    """The distinct tokens of a value that mixes tokens along its axis 2.
+
+    Positions at which every row is the last one, such as those before the first token that differs, are computed for
+    the last row alone.
+    """
+    differs = tokens.differs[:-1].any(0)
+    if value.axes(2) is None or not 0 < int(differs.sum()) < len(differs):
+        return tokens.of(compute_rows(value, None, parts), 2)
+    whole = torch.empty(value.shape, dtype=value.dtype, device=value.device)  # what is not filled is not read
+    whole[:, :, differs] = compute_rows(value, positions_along(2, differs), parts)
+    whole[-1:, :, ~differs] = compute_rows(value, positions_along(2, ~differs), parts, only_last=True)
+    return tokens.of(whole, 2)
+
+
+def positions_along(axis: int, chosen: Tensor) -> Positions:
+    """The positions along an axis at which ``chosen`` ``(n,)`` is true."""
+    return Positions(axis, tuple(chosen.nonzero().flatten().tolist()))
 
 
 def operand_at(operand: Value, needed: Positions | None, parts: Mapping[int, Tensor]) -> Tensor:

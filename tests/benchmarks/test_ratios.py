@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification, GPT2Config, LlamaConfig
 
 from faithcheck.axioms.alignment.batches import batches
 from faithcheck.axioms.alignment.defaults import MAX_TOKENS
@@ -17,7 +17,7 @@ from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.loo.removal import AttentionMask
+from faithcheck.explainers.loo.removal import AttentionMask, Replacement, outputs_without
 from faithcheck.explainers.lrp.softmax_bypass import (
     attnlrp_with_bypassed_softmax,
     attributions_with_bypassed_softmax,
@@ -149,6 +149,52 @@ def captum_ablations(model, ids):
 
     settings = sorted({min(rows, tokens) for rows in (1, 8, 16, 32, 64, tokens)})
     return {f"captum's FeatureAblation, {rows} rows a pass": at(rows) for rows in settings}
+
+
+DECODER_SIZES = {
+    "GPT-2": (GPT2Config, {"n_embd": 384, "n_layer": 6, "n_head": 12, "bos_token_id": 1, "eos_token_id": 2}),
+    "Llama": (LlamaConfig, {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
+                            "num_key_value_heads": 4, "intermediate_size": 1024}),
+}  # fmt: skip
+
+
+class LastLogits(torch.nn.Module):
+    """An unmodified decoder on embeddings, read at its last token."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs, attention_mask):
+        return self.model(inputs_embeds=inputs, attention_mask=attention_mask, logits_to_keep=1).logits[:, -1]
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", DECODER_SIZES)
+def test_loo_of_a_decoder_against_plain_passes_of_the_same_rows(name, implementation, settings, table):
+    """Of the 57 passes of 9 rows that a text of 512 tokens takes, 8 are measured, as far apart as they can be."""
+    config, size = DECODER_SIZES[name]
+    torch.manual_seed(settings.seed)
+    decoder = AutoModelForCausalLM.from_config(config(**size, vocab_size=30522), attn_implementation=implementation)
+    model, tokens, together, rows = LastLogits(decoder.eval().to(settings.device)), 512, 9, []
+    _, case = sentence(decoder, tokens, settings)
+    starts = torch.linspace(0, tokens - together, 8).long()
+    feature = (starts.unsqueeze(1) + torch.arange(together)).flatten().to(settings.device)
+    without = torch.nn.functional.one_hot(feature, tokens).bool()
+    for removal in (AttentionMask(), Replacement()):
+        passes = [removal.remove(case.repeat(together), part) for part in without.split(together)]
+
+        @torch.no_grad()
+        def plain(passes=passes):
+            return torch.cat([part.run(model)[:, 0] for part in passes])
+
+        def shared(removal=removal):
+            return outputs_without(model, case, feature * 0, without, removal, together * tokens)
+
+        times = in_turn([shared, plain], settings.device, 3)
+        torch.testing.assert_close(shared(), plain(), rtol=0, atol=1e-5)
+        rows.append(row(f"plain passes, {removal.description}", "rows that share", tokens, times[:, 1], times[:, 0]))
+    keep(table, f"Leave-One-Out on {name}, {implementation}", "72 of 513 rows, 9 a pass.", rows)
 
 
 def test_the_ablation_against_its_configurations_one_by_one(settings, table):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from faithcheck.explainers.loo import deferred
+from faithcheck.explainers.loo import deferred, deferred_operations
 
 
 @pytest.fixture(autouse=True)
@@ -18,5 +18,9 @@ def double():
 
 @pytest.fixture(autouse=True)
 def small_models_are_recorded(monkeypatch):
-    """Leave-One-Out records models of any size: those of the tests are smaller than those for which it pays."""
+    """Leave-One-Out records models of any size: those of the tests are smaller than those for which it pays.
+
+    Likewise its blocks of queries, of which one would hold all tokens of a small model.
+    """
     monkeypatch.setattr(deferred, "WORTHWHILE", 0)
+    monkeypatch.setattr(deferred_operations, "BLOCK", 2)

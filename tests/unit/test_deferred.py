@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.overrides import BaseTorchFunctionMode
 
 from faithcheck.explainers.forward_passes import observed_forward_passes
-from faithcheck.explainers.loo import deferred
+from faithcheck.explainers.loo import deferred, deferred_operations
 from faithcheck.explainers.loo.deferred import DeferredTensor, RowRunner, run_deferred
 from faithcheck.explainers.loo.deferred_values import MustRunPlainly
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
@@ -116,6 +116,29 @@ def test_shared_rows_and_unread_positions_are_not_computed():
     pooler = [7]
     assert sorted(counted.rows[width, width]) == sorted(first_layer + second_layer + pooler)
     assert counted.rows[width, inner] == counted.rows[inner, width] == [all_rows, 7]
+
+
+@pytest.mark.parametrize("removal", [AttentionMask(), Replacement()])
+@pytest.mark.parametrize("name", DECODERS)
+def test_rows_of_a_decoder_share_what_is_before_their_removed_tokens(name, removal, monkeypatch):
+    """Rows without token 3, 4 or 5 of 6: in layer 1 tokens 0 to 2 attend in one row, as do keys and values.
+
+    A block of two queries reads the keys up to its last query. Of layer 2, only the last token is read.
+    """
+    model, case = embedding_model(name, "sdpa"), single_example(case_of(name), 0)
+    rows = removal.remove(case.repeat(3), torch.eye(6).bool()[3:])
+    calls, attend = [], deferred_operations.scaled_dot_product_attention
+
+    def counted(query, key, value, **options):
+        calls.append((len(query), query.shape[2], key.shape[2]))
+        return attend(query, key, value, **options)
+
+    monkeypatch.setattr(deferred_operations, "scaled_dot_product_attention", counted)
+    with torch.no_grad():
+        outputs = run_deferred(model, rows)
+        torch.testing.assert_close(outputs, rows.run(model), **ROUND_OFF)
+    shared, apart = [(1, 2, 2), (1, 1, 3)], [(3, 2, 5), (3, 1, 6)]
+    assert sorted(calls[:-1]) == sorted(shared + apart)
 
 
 @pytest.mark.parametrize("name", DECODERS)
