@@ -73,4 +73,5 @@ def without_padding(example: Case) -> Case:
             name: value[:, keep] if value.shape[:2] == shape else value
             for name, value in example.forward_arguments.items()
         },
+        segments={level: value[:, keep] for level, value in example.segments.items()},
     )

@@ -28,6 +28,8 @@ class Case:
         feature_names: the names of each example's features in a report, such as the tokens of a text; a case of other
             examples, see `select`, has none.
         image_shape: rows and columns, where the features are the pixels or patches of an image.
+        segments: the parts of a text by level ("word", "sentence", "paragraph"): ``(batch, features)`` int64, the
+            number of the part that each feature belongs to; see `faithcheck.models.pretrained.segments`.
 
     Raises:
         ValueError: the shapes, dtypes or devices do not fit together.
@@ -41,6 +43,7 @@ class Case:
     replacements: Mapping[str, Tensor] = field(default_factory=dict)
     feature_names: Sequence[Sequence[str]] = ()
     image_shape: tuple[int, ...] = ()
+    segments: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.inputs.dim() < 2 or not self.inputs.is_floating_point():
@@ -65,7 +68,11 @@ class Case:
                 raise ValueError(
                     f"replacements[{name!r}] must be shaped like one feature, got {describe_tensor(value)}"
                 )
+        for name, value in self.segments.items():
+            if value.shape != self.shape or value.dtype != torch.int64:
+                raise ValueError(f"segments[{name!r}] must be int64 (batch, features), got {describe_tensor(value)}")
         tensors = [self.target, self.baseline, *self.forward_arguments.values(), *self.replacements.values()]
+        tensors += self.segments.values()
         tensors += [] if self.special_tokens_mask is None else [self.special_tokens_mask]
         if any(t.device != self.inputs.device for t in tensors):
             raise ValueError(f"all tensors of a case must lie on one device, inputs are on {self.inputs.device}")
@@ -113,6 +120,7 @@ class Case:
             special_tokens_mask=None if self.special_tokens_mask is None else rows(self.special_tokens_mask),
             forward_arguments={name: rows(value) for name, value in self.forward_arguments.items()},
             feature_names=(),
+            segments={name: rows(value) for name, value in self.segments.items()},
         )
 
 

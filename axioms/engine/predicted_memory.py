@@ -167,6 +167,7 @@ def with_features(case: Case, features: int) -> Case:
         baseline=chosen(case.baseline),
         special_tokens_mask=None if case.special_tokens_mask is None else chosen(case.special_tokens_mask),
         forward_arguments=arguments,
+        segments={level: chosen(value) for level, value in case.segments.items()},
     )
 
 

@@ -155,6 +155,7 @@ class Deletion:
             baseline=case.baseline[row, order],
             special_tokens_mask=None if case.special_tokens_mask is None else case.special_tokens_mask[row, order],
             forward_arguments=arguments,
+            segments={level: value[row, order] for level, value in case.segments.items()},
         )
 
 

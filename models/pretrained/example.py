@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 import numpy as np
@@ -23,12 +23,15 @@ class Example:
         special_tokens_mask: ``(n,)`` bool, true at special tokens: [CLS] and [SEP], and a decoder's readout row.
         names: of each feature in a report; the tokens of a text.
         truncated: whether the text was cut to the length that the model, or the user, allows.
+        segments: the part of the text that each feature belongs to, by level, int64 ``(n,)``; see
+            `faithcheck.models.pretrained.segments`. Empty for an image, and if the tokenizer gives no offsets.
     """
 
     features: Tensor
     special_tokens_mask: Tensor
     names: tuple[str, ...]
     truncated: bool = False
+    segments: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.features)

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from faithcheck.models.case import Case
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example, Examples
+from faithcheck.models.pretrained.segments import segments_by_level
 
 SPACES = ("Ġ", "▁")
 """How byte-level and sentencepiece tokenizers write the space before a word."""
@@ -60,10 +61,11 @@ class TextModel(nn.Module):
         return Examples(texts, self._example)
 
     def _example(self, text: str) -> Example:
-        cut = whole = self.tokenizer(text, truncation=False, verbose=False, return_special_tokens_mask=True)
+        asked = {"return_special_tokens_mask": True, "return_offsets_mapping": self.tokenizer.is_fast}
+        cut = whole = self.tokenizer(text, truncation=False, verbose=False, **asked)
         if len(whole["input_ids"]) > self.max_length:
-            cut = self.tokenizer(text, truncation=True, max_length=self.max_length, return_special_tokens_mask=True)
-        ids = cut["input_ids"]
+            cut = self.tokenizer(text, truncation=True, max_length=self.max_length, **asked)
+        ids, offsets = cut["input_ids"], cut.get("offset_mapping")
         if max(ids, default=0) >= (known := vocabulary_size(self.model)):
             raise ModelError(
                 f"the tokenizer gives id {max(ids)}, but the model embeds only {known} tokens: "
@@ -74,6 +76,7 @@ class TextModel(nn.Module):
             torch.tensor(cut["special_tokens_mask"], dtype=torch.bool),
             tuple(self.tokenizer.convert_ids_to_tokens(ids)),
             len(whole["input_ids"]) > len(ids),
+            {} if offsets is None else segments_by_level(text, offsets, cut["special_tokens_mask"]),
         )
 
     def pieces(self, example: Example) -> Iterator[dict[str, Any]]:
@@ -107,6 +110,11 @@ class TextModel(nn.Module):
             [example.special_tokens_mask for example in examples], batch_first=True, padding_value=True
         ).to(device)
         arguments = self.forward_arguments(lengths)
+        levels = set.intersection(*(set(example.segments) for example in examples))
+        parts = {
+            level: padded([example.segments[level] for example in examples], batch_first=True, padding_value=-1)
+            for level in sorted(levels)
+        }
         return Case(
             inputs,
             self(inputs, **arguments).argmax(1),
@@ -114,6 +122,7 @@ class TextModel(nn.Module):
             special,
             arguments,
             self.replacements(),
+            segments={level: numbers.to(device) for level, numbers in parts.items()},
         )
 
     def forward_arguments(self, lengths: Tensor) -> dict[str, Tensor]:

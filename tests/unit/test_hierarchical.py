@@ -1,0 +1,144 @@
+"""Leave-One-Out by sentence and hierarchically, and the sparse surrogate, against sums done by hand."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from faithcheck.explainers.loo.hierarchical import HierarchicalLeaveOneOut
+from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.loo.removal import AttentionMask, Replacement
+from faithcheck.explainers.loo.sparse_surrogate import SparseSurrogate
+from faithcheck.explainers.protocol import Unsupported
+from faithcheck.models import Case, select_target
+from faithcheck.tests.helpers.attention_models import case_of, embedding_model
+from faithcheck.tests.helpers.model_state import assert_same_state, state_of
+
+SENTENCES = torch.tensor([[0, 1, 1, 2, 2, 3], [0, 1, 1, 2, -1, -1], [0, 1, 1, 1, 2, -1]])
+BY = {"by": "sentence"}
+
+
+def with_sentences(name):
+    return replace(case_of(name), segments={"sentence": SENTENCES})
+
+
+class Additive(nn.Module):
+    """A weighted sum of scalar features, and a part of the square of some features' sum."""
+
+    def __init__(self, weights, squared=()):
+        super().__init__()
+        self.weights, self.squared = torch.tensor(weights, dtype=torch.float64), list(squared)
+
+    def forward(self, inputs):
+        return (inputs @ self.weights + inputs[:, self.squared].sum(1) ** 2).unsqueeze(1)
+
+
+def numbers(sentences, count=1):
+    inputs = torch.ones(count, len(sentences), dtype=torch.float64)
+    parts = {"sentence": torch.tensor([sentences]).expand(count, -1)}
+    return Case(inputs, torch.zeros(count, dtype=torch.int64), torch.zeros_like(inputs), segments=parts)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+@pytest.mark.parametrize("removal", [AttentionMask(), Replacement()], ids=str)
+def test_by_sentence_each_sentence_is_removed_as_a_whole(name, removal):
+    """Its tokens get equal shares of f(x) − f(x without the sentence)."""
+    model, case = embedding_model(name), with_sentences(name)
+    attribution = LeaveOneOut(removal, **BY).attribute(model, case)
+    with torch.no_grad():
+        outputs = select_target(case.run(model), case.target)
+        for sentence in range(4):
+            is_there = sentence == SENTENCES
+            without = select_target(removal.remove(case, is_there).run(model), case.target)
+            for i in is_there.any(1).nonzero().flatten().tolist():
+                share = (outputs[i] - without[i]) / is_there[i].sum()
+                torch.testing.assert_close(attribution[i, is_there[i]], share.expand(int(is_there[i].sum())))
+    assert not attribution[SENTENCES < 0].any()
+
+
+def test_parts_of_one_token_are_leave_one_out_by_token():
+    model, case = embedding_model("bert"), case_of("bert")
+    each = torch.arange(6).masked_fill(~case.unpadded, -1)
+    case = replace(case, segments={"word": each})
+    assert torch.equal(LeaveOneOut(by="word").attribute(model, case), LeaveOneOut().attribute(model, case))
+
+
+@pytest.mark.parametrize("explainer", [LeaveOneOut(**BY), HierarchicalLeaveOneOut(), SparseSurrogate()], ids=str)
+def test_a_case_that_does_not_say_its_sentences_is_refused(explainer):
+    with pytest.raises(Unsupported, match=r"by sentence: case\.segments has no 'sentence' \(it has: none\)"):
+        explainer.attribute(embedding_model("bert"), case_of("bert"))
+
+
+# Sentences of 2, 3, 3 and 1 tokens, of effects 2, 9, 3 and 5 where the output is additive.
+WEIGHTS, PARTS = [1, 1, 2, 3, 4, 0, 1, 2, 5], [0, 0, 1, 1, 1, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("budget", "opened", "rows"), [(0.5, [], 5), (0.8, [1], 8), (0.999, [1], 8), (1.0, [1], 8), (0.1, [], 5)]
+)
+def test_the_sentences_with_the_largest_effects_are_opened_within_the_budget(budget, opened, rows):
+    """10 rows are full Leave-One-Out, 5 the first step; a sentence of one token is exact by then."""
+    model, case = Additive(WEIGHTS), numbers(PARTS)
+    attribution, report = HierarchicalLeaveOneOut(budget).attribute_with_report(model, case)
+    shares = {0: [1, 1], 1: [3, 3, 3], 2: [1, 1, 1], 3: [5]}
+    exact = {sentence: [WEIGHTS[i] for i in range(9) if PARTS[i] == sentence] for sentence in opened}
+    expected = [value for sentence in range(4) for value in {**shares, **exact}[sentence]]
+    torch.testing.assert_close(attribution[0], torch.tensor(expected, dtype=torch.float64))
+    assert report.exact[0].tolist() == [part in (*opened, 3) for part in PARTS]
+    assert int(report.rows) == rows
+
+
+def test_the_error_of_unopened_sentences_is_that_of_the_opened_ones():
+    """Sentence 1 was opened: its tokens are off by 1, 0 and 1. Five tokens of nine are not exact."""
+    case, model = numbers(PARTS), Additive(WEIGHTS)
+    _, report = HierarchicalLeaveOneOut(0.8).attribute_with_report(model, case)
+    assert report.error.item() == pytest.approx((2 / 3 * 5 / 9) ** 0.5)
+    assert HierarchicalLeaveOneOut(0.5).attribute_with_report(model, case)[1].error.item() == float("inf")
+    alone = numbers([0, 1, 2])
+    assert HierarchicalLeaveOneOut(0.5).attribute_with_report(Additive([1, 2, 3]), alone)[1].error.item() == 0
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_examples_of_a_batch_are_explained_as_alone_and_opened_tokens_are_exact(name):
+    model, case = embedding_model(name), with_sentences(name)
+    explainer = HierarchicalLeaveOneOut(1.0)
+    before = state_of(model)
+    attribution, report = explainer.attribute_with_report(model, case)
+    loo = LeaveOneOut().attribute(model, case)
+    torch.testing.assert_close(attribution[report.exact], loo[report.exact])
+    assert not attribution[~case.unpadded].any()
+    assert bool((report.exact.sum(1) < case.unpadded.sum(1)).any()), "not all are opened"
+    for i in range(len(case.inputs)):
+        alone, its_report = explainer.attribute_with_report(model, case.select(torch.tensor([i])))
+        torch.testing.assert_close(alone[0], attribution[i])
+        assert int(its_report.rows) == int(report.rows[i])
+    assert_same_state(before, state_of(model))
+
+
+@pytest.mark.parametrize("budget", [0.0, 1.5, float("nan")])
+def test_a_budget_out_of_range_is_refused(budget):
+    with pytest.raises(ValueError, match="a share of full LOO's rows"):
+        HierarchicalLeaveOneOut(budget)
+
+
+def test_the_surrogate_of_an_additive_function_is_its_effects():
+    """Without a penalty, and with as many ablations as determine the weights; the same alone and in a batch."""
+    model, case = Additive(WEIGHTS), numbers(PARTS, 2)
+    attribution = SparseSurrogate(ablations=64, penalty=1e-9).attribute(model, case)
+    expected = torch.tensor([1, 1, 3, 3, 3, 1, 1, 1, 5], dtype=torch.float64)
+    torch.testing.assert_close(attribution, expected.expand(2, -1), rtol=1e-4, atol=1e-4)
+    alone = SparseSurrogate(ablations=64, penalty=1e-9).attribute(model, numbers(PARTS))
+    torch.testing.assert_close(alone, attribution[:1])
+
+
+def test_a_penalty_leaves_out_small_effects_and_special_features_are_kept():
+    model, case = Additive(WEIGHTS), numbers(PARTS)
+    case = replace(case, special_tokens_mask=torch.tensor([[part == 3 for part in PARTS]]))
+    attribution = SparseSurrogate(penalty=0.3).attribute(model, case)[0]
+    assert attribution[2] > 0
+    assert not attribution[[0, 1, 8]].any()
+    constant = SparseSurrogate().attribute(Additive([0] * 9), case)
+    assert torch.equal(constant, torch.zeros(1, 9, dtype=torch.float64))
+    with pytest.raises(ValueError, match="at least one draw"):
+        SparseSurrogate(ablations=0)

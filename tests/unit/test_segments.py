@@ -1,0 +1,82 @@
+"""The parts of a text: which characters begin one, which tokens belong to it, and that cases carry them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from faithcheck.axioms.batching import without_padding
+from faithcheck.axioms.engine.predicted_memory import with_features
+from faithcheck.explainers.loo.removal import Deletion
+from faithcheck.models import Case
+from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.segments import LEVELS, segments
+
+TEXT = 'Mr. Smith saw it. "Why?!" he asked ... it cost 3.5 m\n\n  A U.S. film, isn\'t it'
+PARTS = {
+    "paragraph": ['Mr. Smith saw it. "Why?!" he asked ... it cost 3.5 m', "A U.S. film, isn't it"],
+    "sentence": ["Mr. Smith saw it.", '"Why?!"', "he asked ...", "it cost 3.5 m", "A U.S. film, isn't it"],
+    "word": 'Mr . Smith saw it . " Why ? ! " he asked . . . it cost 3.5 m A U.S . film , isn\'t it'.split(),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_parts_of_a_text(level):
+    """Each character is a token; the text of a part is that of its tokens."""
+    numbers = segments(TEXT, [(i, i + 1) for i in range(len(TEXT))], [False] * len(TEXT), level)
+    found = [
+        "".join(letter for letter, number in zip(TEXT, numbers, strict=True) if number == part).strip()
+        for part in range(max(numbers) + 1)
+    ]
+    assert found == PARTS[level]
+
+
+def test_a_token_belongs_to_its_first_letter_and_a_special_token_to_no_sentence():
+    """Byte-level tokens begin with the space before them. [SEP] in the middle of a text has no characters."""
+    offsets = [(0, 0), (0, 3), (3, 4), (4, 8), (0, 0), (8, 10), (0, 0)]
+    special = [True, False, False, False, True, False, True]
+    assert segments("One. Two a", offsets, special, "sentence") == [0, 1, 1, 2, 3, 2, 4]
+
+
+def test_an_unknown_level_is_refused():
+    with pytest.raises(ValueError, match="unknown level 'line': choose word, sentence or paragraph"):
+        segments("a", [(0, 1)], [False], "line")
+
+
+@pytest.fixture(scope="module")
+def case():
+    model = load(SENTIMENT)
+    return model.case(list(model.encode(["It is good. It isn't bad!", "So so."])))
+
+
+def test_a_case_of_texts_has_the_parts_of_each_token_and_none_at_padding(case):
+    assert case.segments["sentence"].tolist() == [
+        [0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3],
+        [0, 1, 1, 1, 2, -1, -1, -1, -1, -1, -1, -1],
+    ]
+    assert case.segments["word"][0].tolist() == [0, 1, 2, 3, 4, 5, 6, 6, 6, 7, 8, 9]
+
+
+def test_what_changes_the_features_of_a_case_changes_its_parts(case):
+    sentence = case.segments["sentence"]
+    second = case.select(torch.tensor([1]))
+    assert torch.equal(second.segments["sentence"], sentence[1:])
+    assert torch.equal(without_padding(second).segments["sentence"], sentence[1:, :5])
+    assert torch.equal(with_features(case, 14).segments["sentence"][0], torch.cat([sentence[0], sentence[0, :2]]))
+    without = Deletion().remove(second, torch.arange(12).unsqueeze(0) == 1)
+    assert without.segments["sentence"].tolist() == [[0, 1, 1, 2]]
+    assert torch.equal(case.copy().segments["sentence"], sentence)
+
+
+def test_parts_of_another_shape_or_type_are_refused(case):
+    for wrong in (torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 12)):
+        with pytest.raises(ValueError, match=r"segments\['sentence'\] must be int64 \(batch, features\)"):
+            replace(case, segments={"sentence": wrong})
+
+
+def test_the_parts_of_a_case_lie_where_its_inputs_do():
+    inputs = torch.zeros(1, 2)
+    parts = {"word": torch.zeros(1, 2, dtype=torch.int64, device="meta")}
+    with pytest.raises(ValueError, match="one device"):
+        Case(inputs, torch.zeros(1, dtype=torch.int64), inputs, segments=parts)
