@@ -352,18 +352,22 @@ def attention_to_seen_keys(
     if not are_logits_finite(query, key, 1.0 if scale is None else scale) or not largest(value) < torch.inf:
         return attend(query, key, value, attn_mask=mask)  # a weight of 0 times a hidden number may be NaN
     parts = []
-    for queries, rows in zip(query.split(BLOCK, 2), mask.split(BLOCK, 2), strict=True):
+    for queries, rows in zip(torch.split(query, BLOCK, 2), torch.split(mask, BLOCK, 2), strict=True):
         seen = keys_seen(rows)
         parts.append(attend(queries, key[:, :, :seen], value[:, :, :seen], attn_mask=rows[..., :seen]))
     return torch.cat(parts, 2)
 
 
 def keys_seen(mask: Tensor) -> int:
-    """How many of the first keys of a mask ``(…, queries, keys)`` hold all that a query sees; all if one sees none."""
-    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    if not bool(seen.any(-1).all()):
+    """How many of the first keys of a mask ``(rows, heads, queries, keys)`` hold all that its queries see.
+
+    All keys if a query sees none.
+    """
+    numbers = mask.to(torch.uint8) if mask.dtype == torch.bool else mask
+    hidden = 0 if mask.dtype == torch.bool else lowest_seen(mask)
+    if not bool((numbers.amax(-1) > hidden).all()):
         return mask.shape[-1]
-    return int(seen.flatten(0, -2).any(0).nonzero().max()) + 1
+    return int((numbers.amax((0, 1, 2)) > hidden).nonzero().max()) + 1
 
 
 def attention_value(
@@ -405,7 +409,8 @@ def differing_tokens(
     if queries is None or keys is None or of_values is None or query.shape[2] != key.shape[2]:
         return None
     seen, changed = seen_keys(query, mask, is_causal)
-    differs = queries | changed.any(2) | (seen & (keys | of_values).unsqueeze(1)).any(2)
+    differing_keys = (keys | of_values).to(torch.float32) @ seen.T.to(torch.float32)  # how many a query sees
+    differs = queries | changed | (differing_keys > 0)
     if float(differs[:-1].float().mean()) > WORTHWHILE:
         return None
     q, k, v = (written_once(operand) for operand in (query, key, values))
@@ -421,21 +426,30 @@ def differs_of(operand: Value) -> Tensor | None:
 
 
 def seen_keys(query: Value, mask: Value | None, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """Which keys each query sees, and which the mask hides otherwise than in the last row: ``(1 or rows, n, n)``.
+    """Which keys a query of the last row sees ``(n, n)``, and which queries have another mask there ``(1 or rows, n)``.
 
-    A key is seen if a head sees it. It is changed if the mask of a head is another number, unless both hide it, or if a
-    head sees no key at all: such a head attends to hidden ones.
+    A key is seen if a head sees it. A mask is another one if that of a head is another number, unless both hide the
+    key, or if a head sees no key at all: such a head attends to hidden ones.
     """
     n = query.shape[2]
-    everything = torch.ones(1, 1, n, n, dtype=torch.bool, device=query.device)
+    everything = torch.ones(n, n, dtype=torch.bool, device=query.device)
     seen = everything.tril() if is_causal else everything
     if mask is None:
-        return seen[0], torch.zeros_like(seen[0])
-    numbers = mask.full()
-    hidden = ~numbers if numbers.dtype == torch.bool else numbers <= torch.finfo(numbers.dtype).min / 2
-    seen = seen & ~hidden
-    changed = (numbers != numbers[-1:]) & ~(hidden & hidden[-1:]) | ~seen.any(3, keepdim=True)
-    return seen.any(1), changed.any(1)
+        return seen, torch.zeros_like(seen[:1])
+    numbers = one_number_where_hidden(mask.full()).expand(-1, -1, n, -1)
+    changed = (numbers != numbers[-1:]).any(3).any(1)
+    of_heads = seen & (numbers[-1] if numbers.dtype == torch.bool else numbers[-1] > lowest_seen(numbers))
+    return of_heads.any(0), changed | ~of_heads.any(2).all(0)
+
+
+def one_number_where_hidden(mask: Tensor) -> Tensor:
+    """A mask of which all numbers that hide a key are the same."""
+    return mask if mask.dtype == torch.bool else mask.clamp(min=lowest_seen(mask))
+
+
+def lowest_seen(mask: Tensor) -> float:
+    """The number of a floating-point mask up to which a key is hidden."""
+    return torch.finfo(mask.dtype).min / 2
 
 
 def are_logits_finite(query: Tensor, key: Tensor, scale: float) -> bool:
