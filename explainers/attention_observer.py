@@ -10,7 +10,7 @@ weights (`faithcheck.explainers.gates.attention_gates`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor, softmax
 from torch.overrides import TorchFunctionMode
@@ -19,7 +19,14 @@ from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.operations import operation_name
 from faithcheck.explainers.lrp.rules.attention import attention_rule
 from faithcheck.explainers.protocol import Unsupported
+from faithcheck.explainers.running_modules import remembered_module, running_module
 from faithcheck.models.case import Case
+
+Place: TypeAlias = Callable[[], str]
+"""Names a module when it is called."""
+
+OpenExponential: TypeAlias = tuple[Tensor, Tensor, Tensor | None, Place]
+"""z, exp z, Σ exp z once it is computed, and where."""
 
 OPAQUE_ATTENTION = frozenset(
     {"multi_head_attention_forward", "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "log_softmax"}
@@ -27,9 +34,8 @@ OPAQUE_ATTENTION = frozenset(
 """Operations whose attention weights no torch function shows."""
 
 
-def _location() -> str:
-    """Where an operation runs, for error messages: the observer does not follow modules."""
-    return "the model"
+class OtherAttention(Unsupported):
+    """The model has other attention than softmax self-attention over the features."""
 
 
 class AttentionObserver(TorchFunctionMode):
@@ -45,7 +51,7 @@ class AttentionObserver(TorchFunctionMode):
         weights: the attention weights A, one ``(batch, …, queries, keys)`` tensor per layer, detached.
     """
 
-    operations = OPAQUE_ATTENTION | {"scaled_dot_product_attention", "softmax", "exp", "sum", "div"}
+    operations = OPAQUE_ATTENTION | {"scaled_dot_product_attention", "softmax", "logsumexp", "exp", "sum", "div"}
     """The operations that are inspected. All others take the fast path: they return at once."""
     remedy = "take an explainer that reads no attention weights"
     """What the user can do if the model has no attention over the features."""
@@ -54,10 +60,10 @@ class AttentionObserver(TorchFunctionMode):
         super().__init__()
         self.case = case
         self.weights: list[Tensor] = []
-        self.other_softmax_lengths: set[int] = (
-            set()
-        )  # lengths of the softmaxes that are not attention over the features
-        self.open_exponentials: list[tuple[Tensor, Tensor, Tensor | None]] = []  # z, exp z and, once computed, Σ exp z
+        self.places: list[Place] = []  # of the weights
+        self.other_softmaxes: dict[int, Place] = {}  # those that are not attention over the features, by length
+        self.other_attention: Place | None = None  # one of several axes, over the features and more
+        self.open_exponentials: list[OpenExponential] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -65,7 +71,7 @@ class AttentionObserver(TorchFunctionMode):
         name = operation_name(func)
         if name not in self.operations:
             return func(*args, **(kwargs or {}))
-        return self.compute(OperationCall(name, func, args, kwargs or {}, 0.0, _location))
+        return self.compute(OperationCall(name, func, args, kwargs or {}, 0.0, running_module))
 
     def compute(self, call: OperationCall) -> Any:
         """The value of one of the inspected `operations`.
@@ -75,49 +81,57 @@ class AttentionObserver(TorchFunctionMode):
         """
         name = call.name
         if name in OPAQUE_ATTENTION and (name != "log_softmax" or self.is_over_features(call.argument(0, "input"))):
-            raise Unsupported(f"{name} hides its attention weights: load the model with attn_implementation='eager'")
+            raise call.unsupported("it hides its attention weights: load the model with attn_implementation='eager'")
         if name == "scaled_dot_product_attention":
             steps = attention_rule(call)
             with self:
                 return steps()
-        if name == "softmax":
+        if name in ("softmax", "logsumexp"):
             return self.compute_softmax(call)
         return self.recognise_softmax(call, call.value())
 
     def compute_softmax(self, call: OperationCall) -> Any:
-        """The value of a softmax: of attention over the features, or another."""
+        """The value of a softmax: of attention over the features, or another; or of a logsumexp."""
         logits, axis = call.argument(0, "input"), call.argument(1, "dim")
-        if not self.is_over_features(logits):
-            self.other_softmax_lengths.add(logits.shape[-1])
+        if call.name == "logsumexp" or not self.is_over_features(logits):
+            self.note_other(logits)
             return call.value()
         if axis not in (-1, logits.dim() - 1):
-            raise Unsupported("attention weights that are not normalised over the keys, the last axis")
+            raise OtherAttention(f"{call.name} in {call.where()}: it is not normalised over the keys, the last axis")
         options = {name: value for name, value in call.kwargs.items() if name not in ("input", "dim")}
-        return self.checked_attend(logits, lambda z: call.operation(z, axis, *call.args[2:], **options))
+        return self.checked_attend(call, logits, lambda z: call.operation(z, axis, *call.args[2:], **options))
+
+    def note_other(self, logits: Tensor) -> None:
+        """Note a softmax that is not attention over the features."""
+        length = logits.shape[-1]
+        if length not in self.other_softmaxes:
+            self.other_softmaxes[length] = remembered_module()
+        if logits.dim() > 3 and length >= self.case.shape[1] and self.other_attention is None:
+            self.other_attention = remembered_module()
 
     def recognise_softmax(self, call: OperationCall, result: Any) -> Any:
         """Recognise a softmax over the last axis that a model writes as exp z / Σ exp z."""
         name, operand, exponentials = call.name, call.argument(0, "input"), self.open_exponentials
         if name == "exp" and self.is_over_features(operand):
-            exponentials.append((operand, result, None))
+            exponentials.append((operand, result, None, remembered_module()))
         elif name == "sum" and exponentials and operand is exponentials[-1][1]:
-            exponentials[-1] = (*exponentials[-1][:2], result)
+            exponentials[-1] = (*exponentials[-1][:2], result, exponentials[-1][3])
         elif name == "div" and exponentials and operand is exponentials[-1][1]:
-            logits, _, total = exponentials.pop()
+            logits, _, total, _ = exponentials.pop()
             if total is call.argument(1, "other") and total.shape == (*logits.shape[:-1], 1) and not call.kwargs:
-                return self.checked_attend(logits, lambda z: softmax(z, -1))
+                return self.checked_attend(call, logits, lambda z: softmax(z, -1))
         return result
 
     def is_over_features(self, logits: Tensor) -> bool:
         """Whether these are logits of attention: as many keys as queries, and a position for each feature."""
         return logits.dim() >= 3 and logits.shape[-2] == logits.shape[-1] >= self.case.shape[1]
 
-    def checked_attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
+    def checked_attend(self, call: OperationCall, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
         """`attend`, if the first axis of the logits is the batch."""
         if len(logits) != len(self.case.inputs):
-            raise Unsupported(
-                f"attention of {len(logits)} rows for {len(self.case.inputs)} examples: the first axis of attention "
-                "weights must be the batch"
+            raise OtherAttention(
+                f"{call.name} in {call.where()}: attention of {len(logits)} rows for {len(self.case.inputs)} examples: "
+                "the first axis of attention weights must be the batch"
             )
         return self.attend(logits, softmax)
 
@@ -127,20 +141,24 @@ class AttentionObserver(TorchFunctionMode):
         Subclasses override it to record something else, or to change the weights.
         """
         weights = softmax(logits)
-        self.weights.append(weights.detach())
+        self.note(weights.detach())
         return weights
+
+    def note(self, weights: Tensor) -> None:
+        """Record the attention weights of one layer, and where they are."""
+        self.weights.append(weights)
+        self.places.append(remembered_module())
 
     def require_attention(self) -> int:
         """The number of positions, which all layers must have in common.
 
         Raises:
-            Unsupported: no attention over the features was observed, or layers differ in length.
+            OtherAttention: no attention over the features was observed, or layers differ in length.
         """
-        lengths = {weights.shape[-1] for weights in self.weights}
-        if not lengths:
-            raise Unsupported(f"no softmax attention over the features in this model: {self.remedy}")
-        if len(lengths) > 1:
-            raise Unsupported(
-                f"layers of {' and '.join(map(str, sorted(lengths)))} positions: no rule to join them; {self.remedy}"
-            )
-        return lengths.pop()
+        places = {weights.shape[-1]: place for weights, place in zip(self.weights, self.places, strict=True)}
+        if not places:
+            raise OtherAttention(f"softmax in the model: no softmax attention over the features; {self.remedy}")
+        if len(places) > 1:
+            each = " and ".join(f"{length} in {places[length]()}" for length in sorted(places))
+            raise OtherAttention(f"softmax: attention over positions, {each}: no rule to join them; {self.remedy}")
+        return next(iter(places))

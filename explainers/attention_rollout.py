@@ -21,7 +21,7 @@ class HeadMeans(AttentionObserver):
     def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
         """See `AttentionObserver.attend`."""
         weights = softmax(logits)
-        self.weights.append(weights.detach().reshape(len(weights), -1, *weights.shape[-2:]).mean(1))
+        self.note(weights.detach().reshape(len(weights), -1, *weights.shape[-2:]).mean(1))
         return weights
 
 

@@ -5,8 +5,8 @@ file, and the machinery that they share. Not here: removals themselves and Leave
 (`faithcheck.explainers.loo`).
 
 A gate m_i in [0, 1] scales feature i from removed, 0, to unchanged, 1. For removal by attention mask it scales key i's
-attention weight in every row of every layer, A_k ∝ m_k exp z_k. For removal by the baseline it scales the input,
-x′_i + m_i (x_i − x′_i). Leave-One-Out is
+attention weight in every row of every layer, A_k ∝ m_k exp z_k; where a model multiplies by the mask, it stands in
+place of the mask's 1. For removal by the baseline it scales the input, x′_i + m_i (x_i − x′_i). Leave-One-Out is
 
     LOO_i = f(m_i = 1) − f(m_i = 0) = ∫₀¹ ∂f/∂m_i dm_i.
 
@@ -26,6 +26,7 @@ derivative at 1 counts it all the same: along m_i V_i(m_i) from 1 to 0 the integ
 is V_i(1) + V_i′(1). Without a token's own row the finite gate is nearer to Leave-One-Out: r 0.82 instead of 0.72 on
 SST-2 (docs/remedies.md).
 
-All gates assume a model in eval mode and attention of the features to each other alone. If the model has positions
-other than the features, such as a class token, these come before the features. All gates are derived here.
+All gates assume a model in eval mode. `mask_gate` follows the attention mask wherever the model uses it. The others
+assume attention of the features to each other alone, and that positions other than the features, such as a class
+token, come before the features. All gates are derived here.
 """

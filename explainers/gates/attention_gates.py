@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.attention_observer import AttentionObserver
+from faithcheck.explainers.attention_observer import AttentionObserver, OtherAttention
 from faithcheck.explainers.gates import gate_effects
 from faithcheck.explainers.gates.gate_effects import EffectKind, GateEffectCollector, at_least_float32, without_own_row
 from faithcheck.explainers.last_layer import following_last_layer, row_sparse_linear
 from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.rules.dropout import dropout_rule
-from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case, select_target
 
 
@@ -76,7 +75,7 @@ class GatedAttention(AttentionObserver):
             if not (weights.requires_grad and self.weights):
                 weights = weights.detach()  # nothing below the first attention needs a gradient
             weights = self._collector.tap(attention.detach(), weights, logits if reuse else None)
-        self.weights.append(attention.detach())
+        self.note(attention.detach())
         self.gated_weights.append(weights)
         return weights
 
@@ -105,19 +104,30 @@ class GatedAttention(AttentionObserver):
     def require_attention(self) -> int:
         """See `AttentionObserver.require_attention`; refuses also what the gates would miss."""
         if self.open_exponentials:
-            raise Unsupported("exponentials over the features of which no softmax is made: attention of another kind")
+            place = self.open_exponentials[0][3]
+            raise OtherAttention(f"exp in {place()}: exponentials over the features of which no softmax is made")
         positions, features = super().require_attention(), self.case.shape[1]
-        if positions in self.other_softmax_lengths:
-            raise Unsupported(
-                "a softmax over the features beside their attention (pooling, another model's keys): it has no gate; "
-                f"{self.remedy}"
+        if other := self.other_softmaxes.get(positions, self.other_attention):
+            raise OtherAttention(
+                f"softmax in {other()}: over the features beside their attention (pooling, cross-attention, a sink): "
+                f"it has no gate; {self.remedy}"
             )
         if positions > features:
             attended = torch.stack([(weights[..., -features:] > 0).flatten(1, -2).any(1) for weights in self.weights])
             expected = self.case.unpadded if self.removed is None else self.case.unpadded & ~self.removed
             if bool((expected & ~attended.any(0)).any()):
-                raise Unsupported("features that no row attends to: the features are not the last positions (padding?)")
+                raise OtherAttention(
+                    f"softmax in {self.places[0]()}: features that no row attends to: they are not the last positions "
+                    "(padding?)"
+                )
         return positions
+
+    def unread(self, layer: int) -> OtherAttention:
+        """The error that refuses a layer of attention that the explained output does not depend on."""
+        return OtherAttention(
+            f"softmax in {self.places[layer]()}: the explained output does not depend on these attention weights; "
+            f"{self.remedy}"
+        )
 
     @property
     def readout_rows(self) -> Tensor:
@@ -135,17 +145,18 @@ class GatedAttention(AttentionObserver):
             One tensor ``(layers, batch, queries, features)`` for each kind.
 
         Raises:
-            Unsupported: no attention was observed, layers differ in length, or the output does not depend on weights.
+            OtherAttention: no attention was observed, layers differ in length, or the output does not depend on
+                weights.
         """
         self.require_attention()
         if not output.requires_grad and not output.is_inference():  # in inference mode torch raises its own error
-            raise Unsupported("attention weights that the explained output does not depend on")
+            raise self.unread(0)
         self._collector.reset(kinds)
         torch.autograd.grad(output.sum(), self._collector.anchors, allow_unused=True)
         self._collector.finish()
         effects, layers = self._collector.effects, len(self.weights)
         if len(effects) < layers * len(output):
-            raise Unsupported("attention weights that the explained output does not depend on")
+            raise self.unread(min(set(range(layers)) - {layer for layer, _ in effects}))
         by_kind = zip(*(effects[place] for place in sorted(effects)), strict=True)
         features = slice(-self.case.shape[1], None)
         return tuple(torch.unflatten(torch.stack(each)[..., features], 0, (layers, -1)) for each in by_kind)

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor
 
+from faithcheck.explainers.loo.removal import default_removal
 from faithcheck.models.case import Case
 
 GateRemoval: TypeAlias = Literal["attention_mask", "baseline"]
@@ -23,14 +24,14 @@ linearity: where two functions are read at different rows, the finite gate of th
 
 
 def gates_attention(case: Case, removal: GateRemoval | None) -> bool:
-    """Whether the gates scale attention: as the removal says, or by default if the case has an attention mask.
+    """Whether the gates scale attention: as the removal says, or by default if Leave-One-Out removes by the mask.
 
     Raises:
         ValueError: no such removal.
     """
     if removal not in (None, "attention_mask", "baseline"):
         raise ValueError(f"a gate removes by 'attention_mask' or 'baseline', got {removal!r}")
-    return removal == "attention_mask" or (removal is None and "attention_mask" in case.forward_arguments)
+    return (removal or default_removal(case).name) == "attention_mask"
 
 
 def removal_in_words(removal: GateRemoval | None) -> str:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
+from faithcheck.explainers.attention_observer import OtherAttention
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.gates.attention_gates import attention_gate_effects
 from faithcheck.explainers.gates.expectations import FIRST_ORDER
+from faithcheck.explainers.gates.followed_mask import FollowedMask
 from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS
+from faithcheck.explainers.gates.gated_mask import mask_derivatives
 from faithcheck.explainers.gates.one_pass_gate import OnePassGate
+from faithcheck.explainers.last_layer import all_modules
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations
 
@@ -29,5 +34,27 @@ class MaskGate(OnePassGate):
     claims: frozenset[str] = GATE_CLAIMS | {"linearity", "additivity", "antisymmetry", "local_limit"}
 
     def attention_effects(self, model: nn.Module, case: Case) -> Tensor:
-        """The derivatives, ``(batch, features)``."""
-        return attention_gate_effects(model, case, "first-order")[0]
+        """The derivatives, ``(batch, features)``.
+
+        Raises:
+            Unsupported: see `attention_gate_effects`; or `mask_derivatives`, where the model uses its mask otherwise
+                than in self-attention over the features.
+        """
+        mask = case.forward_arguments.get("attention_mask")
+        if mask is None:
+            return attention_gate_effects(model, case, "first-order")[0]
+        if not has_decoder(model):
+            try:
+                with FollowedMask(mask, torch.ones_like(mask, dtype=case.inputs.dtype)) as followed:
+                    effects = attention_gate_effects(model, case, "first-order")[0]
+                if not followed.is_used:
+                    return effects
+            except OtherAttention:
+                pass
+        return mask_derivatives(model, case)
+
+
+def has_decoder(model: nn.Module) -> bool:
+    """Whether the model has a decoder beside its encoder, whose tokens may be as many as the features."""
+    configurations = (getattr(module, "config", None) for module in all_modules(model))
+    return any(getattr(configuration, "is_encoder_decoder", False) for configuration in configurations)

@@ -18,7 +18,6 @@ from faithcheck.explainers.gates.gate_removal import is_long_text
 from faithcheck.explainers.gates.readout_recording import MatrixProduct, RecordedLayer, matrix_product_of_data
 from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.operations import Trait, operations_with
-from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case
 
 COPIED_SHARE = 0.12
@@ -124,7 +123,7 @@ class CopiedRowsAttention(AttentionObserver):
             return super().compute(call)
         assert self.layer.attention is not None
         if self.products_run not in self.layer.attention:
-            raise Unsupported("a matrix product of data beside the attention's two: take finite_mask_gate")
+            raise call.unsupported("a matrix product of data beside the attention's two: take finite_mask_gate")
         product = self.layer.products[self.products_run]
         is_logits = self.products_run == self.layer.attention[0]
         self.products_run += 1

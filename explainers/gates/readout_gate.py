@@ -54,6 +54,7 @@ from faithcheck.explainers.gates.readout_copies import (
 )
 from faithcheck.explainers.gates.readout_recording import LayerRecorder, hidden_states, readout_position
 from faithcheck.explainers.protocol import Unsupported
+from faithcheck.explainers.running_modules import module_in_words
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
 
@@ -133,7 +134,10 @@ class ReadoutGate(OnePassGate):
         if not attentions:
             recorder.require_attention()
         if layers != attentions:
-            raise Unsupported(f"{layers} layers with {attentions} attentions: expected one each; take finite_mask_gate")
+            raise Unsupported(
+                f"softmax in {module_in_words(model, model)}: {layers} layers with {attentions} attentions: expected "
+                "one each; take finite_mask_gate"
+            )
         last_states = recorder.last_states
         assert last_states is not None
         gradients: list[Tensor] = []
@@ -143,7 +147,10 @@ class ReadoutGate(OnePassGate):
         kinds: tuple[EffectKind, ...] = ("finite",) if finite_alone else ("finite", "first-order")
         effects = recorder.effects(output, *kinds)
         if not gradients:
-            raise Unsupported("the explained output does not depend on the last states: take finite_mask_gate")
+            last = module_in_words(model, recorder.layers[-1].module)
+            raise Unsupported(
+                f"forward in {last}: the output does not depend on the last states: take finite_mask_gate"
+            )
         return RecordedPass(recorder, effects, gradients[0], readout_position(gradients[0]))
 
     def _choose_copies(self, case: Case, recorded: RecordedPass) -> tuple[int, CopiedRows]:
@@ -179,13 +186,14 @@ class ReadoutGate(OnePassGate):
         assert last_states is not None
         example = torch.arange(len(rows), device=rows.device).unsqueeze(1)
         first_layer, has_long_text = int(copies.first_layer.min()), bool(copies.is_long.any())
-        states = recorder.layers[first_layer].hidden[example, rows]
+        place, states = recorder.layers[first_layer].place, recorder.layers[first_layer].hidden[example, rows]
         passed_on = torch.zeros_like(copies.feature, dtype=gradient.dtype)
         try:
             for number, layer in enumerate(recorder.layers[first_layer:], first_layer):
                 args, kwargs = tree_map(
                     lambda value: arguments_at_rows(value, rows, gradient.shape[1]), (layer.args, layer.kwargs)
                 )
+                place = layer.place
                 # After the last layer, no row without a copy is read.
                 passes_on = has_long_text and layer is not recorder.layers[-1]
                 removes = number >= copies.first_layer
@@ -195,11 +203,14 @@ class ReadoutGate(OnePassGate):
             for module, _ in recorder.after_layers:
                 states = module(states)
         except (RuntimeError, IndexError, TypeError) as error:
-            raise Unsupported(f"{CANNOT_COPY_ROWS}: {error}") from error
+            raise Unsupported(f"forward in {place()}: {CANNOT_COPY_ROWS}: {error}") from error
         unchanged = last_states[example, rows]
         change = copies.split_groups(unchanged - states)
         tolerance = 1000 * torch.finfo(change.dtype).eps * unchanged.abs().amax()  # round-off of a few layers
         if bool((change[copies.feature < 0].abs() > tolerance).any()):
-            raise Unsupported(f"{CANNOT_COPY_ROWS}: the control row changed although nothing was removed")
+            raise Unsupported(
+                f"forward in {place()}, or a layer before it: {CANNOT_COPY_ROWS}: the control row changed although "
+                "nothing was removed"
+            )
         at_readout = copies.split_groups(gradient[example, rows])[:, :, 0]
         return (change[:, :, 0] * at_readout).sum(-1) - passed_on

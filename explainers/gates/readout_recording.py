@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from faithcheck.explainers.attention_observer import Place
 from faithcheck.explainers.gates.attention_gates import GatedAttention
 from faithcheck.explainers.gates.gate_effects import rows_with_gradient
 from faithcheck.explainers.gates.gate_removal import is_long_text
@@ -21,6 +22,7 @@ from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.lrp.softmax_bypass import transformer_layers
 from faithcheck.explainers.protocol import Unsupported
+from faithcheck.explainers.running_modules import remembered_module, running_module
 from faithcheck.models.case import Case
 
 
@@ -55,6 +57,7 @@ class RecordedLayer:
 
     Attributes:
         module: the layer.
+        place: its name and class.
         args: its positional arguments after the hidden states.
         kwargs: its arguments by keyword.
         hidden: the hidden states before it, ``(batch, positions, width)``.
@@ -65,6 +68,7 @@ class RecordedLayer:
     """
 
     module: nn.Module
+    place: Place
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     hidden: Tensor
@@ -106,7 +110,10 @@ class LayerRecorder(GatedAttention):
     def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
         """See `AttentionObserver.attend`; the product before gave the logits, and the next one gives the output."""
         if not self.layers or self.layers[-1].attention or not self.layers[-1].products:
-            raise Unsupported("expected one attention in each layer, its logits a matrix product of queries and keys")
+            raise Unsupported(
+                f"softmax in {running_module()}: expected one attention in each layer, its logits a matrix product of "
+                "queries and keys; take finite_mask_gate"
+            )
         next_product = len(self.layers[-1].products)
         self.layers[-1].attention = (next_product - 1, next_product)
         return super().attend(logits, softmax)
@@ -117,8 +124,8 @@ class LayerRecorder(GatedAttention):
 
         def before_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not args:
-                raise Unsupported(f"{type(module).__name__}: expected the hidden states as its first argument")
-            self.layers.append(RecordedLayer(module, args[1:], kwargs, args[0].detach()))
+                raise Unsupported(f"forward in {running_module()}: expected the hidden states as its first argument")
+            self.layers.append(RecordedLayer(module, remembered_module(), args[1:], kwargs, args[0].detach()))
             self.after_layers = []
 
         def after_layer(module: nn.Module, args: Any, output: Any) -> None:
@@ -176,7 +183,10 @@ def hidden_states(output: Any) -> Tensor:
     """
     states = output[0] if isinstance(output, tuple | list) and output else output
     if not isinstance(states, Tensor):
-        raise Unsupported(f"a layer returns {type(states).__name__} and no hidden states: take finite_mask_gate")
+        raise Unsupported(
+            f"forward in {running_module()}: it returns {type(states).__name__} and no hidden states: take "
+            "finite_mask_gate"
+        )
     return states
 
 
@@ -189,7 +199,9 @@ def matrix_product_of_data(call: OperationCall) -> tuple[Tensor, Tensor] | None:
     if call.name not in operations_with(Trait.MATRIX_PRODUCT):
         return None
     if call.name == "einsum":
-        raise Unsupported("attention by einsum: the readout gate knows matrix products alone; take finite_mask_gate")
+        raise call.unsupported(
+            "attention by einsum: the readout gate knows matrix products alone; take finite_mask_gate"
+        )
     second = call.argument(1, "other", call.kwargs.get("mat2"))
     return (call.argument(0, "input"), second) if second.dim() > 2 else None
 

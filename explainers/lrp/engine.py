@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
-from inspect import currentframe
 from typing import Any
 
 import torch
@@ -34,6 +33,7 @@ from faithcheck.explainers.lrp.operations import Trait, operation_name, operatio
 from faithcheck.explainers.lrp.rules.norms import layer_norm_rule
 from faithcheck.explainers.lrp.rules_met import record_rules
 from faithcheck.explainers.protocol import Unsupported, per_feature
+from faithcheck.explainers.running_modules import running_module, running_modules
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
 
@@ -59,7 +59,6 @@ class Propagation(TorchFunctionMode):
         self.in_last_layer = False  # see `RowSparsePropagation`
         self.calls_every_rule = epsilon > 0  # a `plain_gradient` is one in the limit alone
         self._known: dict[Any, tuple[str, Rule | None, int]] = {}  # see `_look_up`
-        self.model: nn.Module | None = None
         self.module_keys: tuple[str, ...] = ()  # the rules' classes of modules
         self.with_hooks: set[nn.Module] | None = None  # the model's modules of these classes; None: hooks are global
         self.module_operation: nn.Module | None = None  # the running module that is treated as one operation
@@ -142,8 +141,8 @@ class Propagation(TorchFunctionMode):
                     self.visible.add(value.grad_fn)  # a view of what was overwritten: torch has made it anew
                     continue
                 raise Unsupported(
-                    f"{name} in {self.where()}: an operand comes from {type(value.grad_fn).__name__}, which hides its "
-                    "operations from torch functions (autograd.Function, TorchScript, vmap), or is a constant that "
+                    f"{name} in {running_module()}: an operand comes from {type(value.grad_fn).__name__}, which hides "
+                    "its operations from torch functions (autograd.Function, TorchScript, vmap), or is a constant that "
                     "requires grad: write it in plain torch operations, or detach the constant"
                 )
 
@@ -159,22 +158,14 @@ class Propagation(TorchFunctionMode):
     def apply_steps(self, steps: Callable[[], Tensor | None]) -> Tensor | None:
         """Compute an operation by several operations, each by its own rule."""
         if self.module_operation is not None:
-            raise TypeError(f"{self.where()}: the rule of a class of modules must return the module's value")
+            raise TypeError(f"{running_module()}: the rule of a class of modules must return the module's value")
         with self:
             return steps()
-
-    def where(self) -> str:
-        """The module whose forward pass is running, by the name that the model has for it."""
-        running = next(running_modules(), None)
-        if running is None or self.model is None:
-            return "the model"
-        name = next((name for name, module in self.model.named_modules() if module is running), "")
-        return f"{name or 'the model'} ({type(running).__name__})"
 
     def _call(self, name: str, operation: Callable[..., Any], args: Any, kwargs: Any) -> OperationCall:
         number = self.calls[name]
         self.calls[name] += 1
-        return OperationCall(name, operation, args, kwargs, self.epsilon, self.where, number, self.signed)
+        return OperationCall(name, operation, args, kwargs, self.epsilon, running_module, number, self.signed)
 
     def _without_parameters(self, values: tuple[Any, ...], operands: list[Tensor]) -> tuple[Any, ...]:
         """The values, with every leaf except the explained inputs detached: weights carry no relevance.
@@ -215,7 +206,7 @@ class Propagation(TorchFunctionMode):
                 global hooks only, which take 7 % of a plain forward and backward pass of 16 tokens.
         """
         keys = tuple(key for key in self.rules if key[0] == "*" or key[0].isupper())
-        self.model, self.module_keys = model, keys
+        self.module_keys = keys
         unregistered = unregistered or not operations().keys() >= set(keys)  # `find_unregistered` knows those alone
         self.with_hooks = None if unregistered else {m for m in all_modules(model) if key_of_module(m, keys)}
 
@@ -244,7 +235,7 @@ class Propagation(TorchFunctionMode):
                     return result
                 if tensors_with_relevance(output):
                     # torch's hooks receive the positional arguments only.
-                    raise Unsupported(f"{self.where()}: no rule for a call with keyword arguments alone")
+                    raise Unsupported(f"{running_module()}: no rule for a call with keyword arguments alone")
                 return output
 
         handles: list[Any] = []
@@ -330,18 +321,6 @@ def key_of_module(module: nn.Module, keys: tuple[str, ...]) -> str | None:
 def key_of_class(kind: str, keys: tuple[str, ...]) -> str | None:
     """The first of these keys that fits the name of a class of modules."""
     return next((key for key in keys if fnmatchcase(kind, key)), None)
-
-
-def running_modules() -> Iterator[nn.Module]:
-    """The modules whose forward pass is running, the innermost first, by the Python stack.
-
-    Hooks on every module would tell the same, but take 7 % of a plain forward and backward pass of 16 tokens.
-    """
-    frame = currentframe()
-    while frame is not None:
-        if frame.f_code is nn.Module._call_impl.__code__:
-            yield frame.f_locals["self"]
-        frame = frame.f_back
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from faithcheck.explainers.lrp.engine import Propagation, running_modules
+from faithcheck.explainers.lrp.engine import Propagation
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.recorded_operation import (
     HELD,
@@ -29,6 +29,7 @@ from faithcheck.explainers.lrp.recorded_operation import (
     is_float,
     writes_in_place,
 )
+from faithcheck.explainers.running_modules import running_module, running_modules
 
 
 class LedgerRecorder(Propagation):
@@ -132,7 +133,7 @@ class LedgerRecorder(Propagation):
                 recorded.operands.append(Operand(place, slot, self._producers[leaf.grad_fn]))
             elif is_float(leaf):
                 names = " + ".join(sorted(self._constant_names(leaf)))
-                recorded.constants[place] = names or f"constant of {self.where()}"
+                recorded.constants[place] = names or f"constant of {running_module()}"
 
     def _operand_alias(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.requires_grad:
@@ -209,7 +210,7 @@ class LedgerRecorder(Propagation):
         if constants:
             names = frozenset[str]().union(*(self._constant_names(x) for x in tree_leaves(arguments) if is_float(x)))
             for x in constants:
-                self._constants[id(x)] = (x, names or frozenset({f"constant of {self.where()}"}))
+                self._constants[id(x)] = (x, names or frozenset({f"constant of {running_module()}"}))
 
     def _constant_names(self, x: Tensor) -> frozenset[str]:
         if id(x) in self._constants:

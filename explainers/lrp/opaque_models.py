@@ -10,6 +10,7 @@ from torch import nn
 
 from faithcheck.explainers.last_layer import all_modules
 from faithcheck.explainers.protocol import Unsupported
+from faithcheck.explainers.running_modules import module_in_words
 
 RECOMPUTED = (
     "gradient checkpointing runs its operations again in the backward pass, where no rule applies: switch it off, in "
@@ -27,8 +28,8 @@ def refuse_compiled(model: nn.Module) -> None:
         # By name: the class is in torch._dynamo, which takes seconds to import.
         if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
             raise Unsupported(
-                f"{_name(model, module)} is compiled by torch.compile, and no rule sees the operations of a compiled "
-                "graph: explain the module before it is compiled, which a compiled one keeps as _orig_mod"
+                f"{module_in_words(model, module)} is compiled by torch.compile, and no rule sees the operations of a "
+                "compiled graph: explain the module before it is compiled, which a compiled one keeps as _orig_mod"
             )
 
 
@@ -48,7 +49,7 @@ def refusing_recomputation(model: nn.Module) -> Iterator[None]:
     except RuntimeError as error:
         if RECOMPUTED not in str(error):
             raise
-        raise Unsupported(f"{_name(model, _innermost(model, error))}: {RECOMPUTED}") from error
+        raise Unsupported(f"{module_in_words(model, _innermost(model, error))}: {RECOMPUTED}") from error
 
 
 def _innermost(model: nn.Module, error: RuntimeError) -> nn.Module:
@@ -59,9 +60,3 @@ def _innermost(model: nn.Module, error: RuntimeError) -> nn.Module:
             running = trace.tb_frame.f_locals["self"]
         trace = trace.tb_next
     return running
-
-
-def _name(model: nn.Module, module: nn.Module) -> str:
-    """A module, by the name that the model has for it, and its class."""
-    name = next((name for name, other in model.named_modules() if other is module), "")
-    return f"{name or 'the model'} ({type(module).__name__})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -16,6 +17,7 @@ from faithcheck.models.installed.classes import ModelClass
 from faithcheck.models.installed.shrinking import CLASSES, IMAGE, PATCH, SPECIAL_TOKENS, small_configuration
 
 EXAMPLES, TOKENS, CHANNELS = 2, 8, 3
+LAST = torch.full((EXAMPLES,), TOKENS - 1)
 PADDING, START, END = (SPECIAL_TOKENS[name] for name in ("pad_token_id", "bos_token_id", "eos_token_id"))
 TEXT = 5  # the id of any word
 
@@ -140,16 +142,24 @@ def texts(model: Any, kind: ModelClass) -> tuple[nn.Module, Case]:
     target = torch.randint(CLASSES, (EXAMPLES,))
     for by_ids in (classifies, not classifies):
         embedded = Embedded(model, classifies, by_ids).eval()
-        arguments = {"last": torch.full((EXAMPLES,), TOKENS - 1)}
-        if "attention_mask" in embedded.arguments:
-            arguments["attention_mask"] = torch.ones(EXAMPLES, TOKENS, dtype=torch.int64)
-        case = Case(inputs, target, torch.zeros_like(inputs), forward_arguments=arguments)
+        case = Case(inputs, target, torch.zeros_like(inputs), forward_arguments={"last": LAST})
         try:
+            case = with_mask(embedded, case)
             require_dependence(embedded, case)
             return embedded, case
         except Exception as error:
             failures.append(error)
     raise failures[0]
+
+
+def with_mask(model: Embedded, case: Case) -> Case:
+    """The case with an attention mask of ones, unless the model takes none or a 0 in it changes nothing."""
+    mask = torch.ones(EXAMPLES, TOKENS, dtype=torch.int64)
+    masked = replace(case, forward_arguments={**case.forward_arguments, "attention_mask": mask})
+    halved = {**masked.forward_arguments, "attention_mask": mask * (torch.arange(TOKENS) % 2 == 0)}
+    with torch.no_grad():
+        without = replace(masked, forward_arguments=halved).run(model)
+        return case if torch.allclose(masked.run(model), without) else masked
 
 
 def images(model: Any) -> tuple[nn.Module, Case]:

@@ -96,7 +96,9 @@ def page(found: Mapping[str, Result]) -> str:
         "- *after*: the model's outputs after the attribution are those before it, to the bit;",
         "- *during*: so are those of the explainer's own forward pass, to round-off (an explainer that runs other",
         "  rows, as Leave-One-Out does, has none);",
-        "- *ledger*: the ledger of LRP balances; *copy*: a deep copy of the model gets the same attribution;",
+        "- *ledger*: the ledger of LRP balances; *removal*: the gate is the derivative of the output along the removal",
+        "  by the attention mask, at whose end the output is that of Leave-One-Out;",
+        "- *copy*: a deep copy of the model gets the same attribution;",
         "- *batch*: an example gets the same attribution alone; *padding*: so it does without its two tokens of",
         "  padding.",
         "",
@@ -120,8 +122,10 @@ def page(found: Mapping[str, Result]) -> str:
         "## Each class",
         "",
         "✓: it runs, and every check holds. Else the checks that do not hold, or the operation or reason of a refusal.",
+        "The removal is that of Leave-One-Out and of the gate: the attention mask, or the baseline where the model",
+        "takes no mask or a 0 in it changes nothing.",
         "",
-        *table(["class", *(e.name for e in EXPLAINERS)], rows(found)),
+        *table(["class", "removal", *(e.name for e in EXPLAINERS)], rows(found)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -202,7 +206,7 @@ def rows(found: Mapping[str, Result]) -> Iterable[list[str]]:
     """One row a class that was built."""
     for name, result in found.items():
         if "outcomes" in result:
-            yield [name, *(cell(result["outcomes"][explainer.name]) for explainer in EXPLAINERS)]
+            yield [name, result["removal"], *(cell(result["outcomes"][explainer.name]) for explainer in EXPLAINERS)]
 
 
 def cell(outcome: Result) -> str:

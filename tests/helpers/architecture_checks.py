@@ -16,7 +16,9 @@ from torch.nn.modules.module import register_module_forward_hook
 from faithcheck.axioms.batching import batching, outputs_of, without_padding
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers import CPLRP, AttnLRP, GradientTimesInput, LeaveOneOut, Unsupported
+from faithcheck.explainers.gates.gated_mask import mask_derivatives
 from faithcheck.explainers.gates.mask_gate import MaskGate
+from faithcheck.explainers.loo.removal import default_removal
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger import ConservationLedger, ledger_of_batch
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, attribution_of
@@ -25,19 +27,23 @@ from faithcheck.models.installed.classes import ModelClass
 from faithcheck.models.installed.small_model import small_model
 
 EXPLAINERS: tuple[Explainer, ...] = (AttnLRP(), CPLRP(), LeaveOneOut(), MaskGate())
-CHECKS = ("after", "during", "ledger", "copy", "batch", "padding")
+CHECKS = ("after", "during", "ledger", "removal", "copy", "batch", "padding")
 PADDED = 2  # tokens
 FLOAT64 = tolerance(torch.empty(0, dtype=torch.float64))
 MOST_ROUNDOFF = 1e-2  # a check that allows more would hold for any map
 
 
 def measured(kind: ModelClass) -> dict[str, Any]:
-    """Build a class and run every explainer on it; an outcome an explainer, or ``not_built``, the reason."""
+    """Build a class and run every explainer on it: an outcome an explainer, or ``not_built``, the reason.
+
+    ``removal`` is that of Leave-One-Out and of the gate.
+    """
     try:
         model, case = small_model(kind)
     except Exception as error:  # whatever `transformers` raises for a configuration that it does not take
         return {"class": str(kind), "not_built": in_one_line(error)}
-    return {"class": str(kind), "outcomes": {e.name: outcome(e, model, case) for e in EXPLAINERS}}
+    outcomes = {e.name: outcome(e, model, case) for e in EXPLAINERS}
+    return {"class": str(kind), "removal": default_removal(case).name, "outcomes": outcomes}
 
 
 def outcome(explainer: Explainer, model: nn.Module, case: Case) -> dict[str, Any]:
@@ -71,6 +77,8 @@ def checked(explainer: Explainer, model: nn.Module, case: Case) -> dict[str, Any
         ledger = ledger_of_batch(explainer, model, case)
         gaps["ledger"] = ledger.gap
         allowed = max(allowed, roundoff_of_relevance(ledger))
+    if isinstance(explainer, MaskGate) and "attention_mask" in case.forward_arguments:
+        gaps["removal"] = difference(attribution, mask_derivatives(model, case))
     gaps["copy"] = difference(attribution_of(explainer, deepcopy(model), case), attribution)
     cases = {"batch": case}
     if "attention_mask" in case.forward_arguments:

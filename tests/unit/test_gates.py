@@ -451,6 +451,8 @@ def test_lookalikes_of_a_softmax_are_not_gated(name):
     assert torch.equal(output, case.run(model))
     assert not attention.weights
     with pytest.raises(Unsupported, match=r"no softmax attention over the features|of which no softmax is made"):
+        FiniteMaskGate().attribute(model, case)
+    with pytest.raises(Unsupported, match=r"in the model \(Attends\): the explained output does not depend on it"):
         MaskGate().attribute(model, case)
 
 
@@ -499,9 +501,12 @@ REFUSED = {
     "hidden": (PyTorchEncoder().eval(), "hides its attention weights: load the model with attn_implementation='eager'"),
     "another axis": (Attends(lambda z: torch.softmax(z, 1)), "not normalised over the keys"),
     "heads in the batch": (Merged(KEYS), r"attention of (4 rows for 2|8 rows for 4) examples"),
-    "unlike length": (Shrinking(KEYS), "layers of 5 and 6 positions"),
+    "unlike length": (
+        Shrinking(KEYS),
+        r"5 in the model \(Shrinking\) and 6 in the model \(Shrinking\): no rule to join",
+    ),
     "unused": (Unused(KEYS), "does not depend on"),
-    "none": (nn.Flatten(), "no softmax attention over the features in this model: remove them by their baseline"),
+    "none": (nn.Flatten(), "no softmax attention over the features; remove them by their baseline"),
 }
 
 
