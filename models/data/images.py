@@ -73,7 +73,7 @@ def load_images(source: str = "digits", limit: int | None = None) -> Images:
     Raises:
         ValueError: the limit is below 1.
         DataError: the file or folder is missing, damaged, empty or differs from the above; `datasets` is not installed.
-            So does an image of a folder that can no longer be read when it is asked for again.
+            The images of a folder are read again when they are asked for; one that is gone by then raises it, too.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
