@@ -1,4 +1,4 @@
-"""The figures of every example: correlations with LOO and perturbation figures, in columns."""
+"""The figures of every example, in columns: correlations with LOO, perturbation figures, and shares of the map."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from faithcheck.axioms.engine.json_object import Json
 from faithcheck.axioms.loo_correlation import STATISTICS, correlations
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.stored_array import stored_array
+from faithcheck.models.token_places import PLACES, places
 
 SCOPES = ("no_special", "all")
 CORRELATIONS = tuple(f"{name}_{scope}" for scope in SCOPES for name in STATISTICS)
 CURVES = ("lerf", "morf", "delta", "lerf_aopc", "morf_aopc")
-FIGURES = (*CORRELATIONS, *CURVES)
+SHARES = {place: f"share_{place}" for place in PLACES}
+"""The figures that are the share of a map, in absolute values, at a place."""
+FIGURES = (*CORRELATIONS, *CURVES, *SHARES.values())
 ROUND_OFF = 32  # units in the last place; the same output in different batches was measured to differ by 4 to 8
 POINTS = 21  # of a mean curve
 LEFT_OUT = "its batch was left out"
@@ -115,4 +118,12 @@ def _figures(
             reasons[scope] = statistics.undefined(attribution, loo_map, noise)
     lerf, morf = record["lerf"], record["morf"]
     figures |= {"lerf": mean_output(lerf), "morf": mean_output(morf), "delta": delta(morf, lerf)}
-    return figures | {"lerf_aopc": aopc(lerf), "morf_aopc": aopc(morf)}, reasons
+    figures |= {"lerf_aopc": aopc(lerf), "morf_aopc": aopc(morf)}
+    return figures | _shares(example, np.abs(record["map"])), reasons
+
+
+def _shares(example: Example, sizes: np.ndarray) -> dict[str, float | None]:
+    """The share of the absolute values ``(features,)`` at each place; undefined of a map of zeros."""
+    total = float(sizes.sum())
+    masks = places(example.special_tokens_mask, example.names)
+    return {SHARES[place]: float(sizes[mask.numpy()].sum()) / total if total else None for place, mask in masks.items()}

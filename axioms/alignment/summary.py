@@ -16,7 +16,7 @@ from faithcheck.models.pretrained.example import Examples
 
 REFERENCE = "attnlrp"  # every other explainer is compared with it
 EACH = 10_000
-"""With more examples, a summary holds no value of a single one: 10,000 by eight explainers make 25 MB of JSON."""
+"""With more examples, a summary holds no value of a single one: 10,000 by eight explainers make 30 MB of JSON."""
 COMPARED = ("pearson_no_special", "spearman_no_special", "pearson_all", "pearson_sum_to_one_no_special", "delta")
 
 

@@ -11,7 +11,16 @@ from rich.text import Text
 from faithcheck.reports.pages import alignment_maps, columns, rendering, wording
 from faithcheck.reports.pages.alignment_figures import figures
 from faithcheck.reports.pages.alignment_tables import tables
-from faithcheck.reports.pages.alignment_wording import CURVES, FIGURES, SCOPES, counted, findings, headline, label
+from faithcheck.reports.pages.alignment_wording import (
+    CURVES,
+    FIGURES,
+    SCOPES,
+    SHARES,
+    counted,
+    findings,
+    headline,
+    label,
+)
 from faithcheck.reports.results import ENVIRONMENT, RUN, Json, ResultsError
 from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
@@ -47,7 +56,10 @@ _SHAPE: Shape = {
             "cost?": NUMBER,
             "mean_curves?": {key: [NUMBER] for key in ("removed", "lerf", "morf")},
             "examples?": {...: [NUMBER]},
-            "figures": dict.fromkeys((*FIGURES, *CURVES), _FIGURE),
+            "figures": {
+                **dict.fromkeys((*FIGURES, *CURVES), _FIGURE),
+                **{f"{share}?": _FIGURE for share in SHARES},  # documents of older versions do not have them
+            },
             "undefined": {scope: {...: int} for scope in SCOPES},
         }
     ],

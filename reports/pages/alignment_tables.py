@@ -10,6 +10,7 @@ from faithcheck.reports.pages.alignment_wording import (
     FIGURES,
     PAPER,
     SCOPES,
+    SHARES,
     in_short,
     interval,
     label,
@@ -39,6 +40,7 @@ def tables(document: Json) -> list[Json]:
         *([compared] if (compared := _comparisons(document))["rows"] else []),
         *(_correlations(document, scope, measured) for scope in SCOPES),
         *([_curves(measured_curves(document), document)] if measured_curves(document) else []),
+        *_shares(document, measured),
         *_undefined(document, measured),
     ]
 
@@ -158,6 +160,25 @@ def _curves(measured: list[Json], document: Json) -> Json:
     )
     columns = ["explainer", *(cell for name in names for cell in (name, "95 %"))]
     return {"title": "Perturbation curves, both readings", "note": note, "columns": columns, "rows": rows}
+
+
+def _shares(document: Json, measured: list[Json]) -> Iterator[Json]:
+    """Where relevance sinks; no table of patches, which have no first token, nor of documents of older versions."""
+    rows = [
+        [label(document, explainer["name"])]
+        + [cell for share in SHARES for cell in _with_interval(explainer["figures"][share])]
+        + [str(explainer["figures"]["share_first"]["n"])]
+        for explainer in measured
+        if document["model"]["features"] == "tokens" and "share_first" in explainer["figures"]
+    ]
+    if rows:
+        note = (
+            "The share of a map, in absolute values, at the first token, at other special tokens, and at tokens "
+            "without a letter or digit; means over examples and bootstrap 95 % intervals. LOO's shares are the effects "
+            "of removals. n: examples whose map is not all zero."
+        )
+        columns = ["explainer", *(cell for name in SHARES.values() for cell in (name, "95 %")), "n"]
+        yield {"title": "Where relevance sinks", "note": note, "columns": columns, "rows": rows}
 
 
 def _with_interval(figure: Json) -> tuple[str, str]:

@@ -37,6 +37,11 @@ FIGURES = {
     "delta": "Δ",
 }
 CURVES = ("lerf", "morf", "lerf_aopc", "morf_aopc")
+SHARES = {
+    "share_first": "first token",
+    "share_separators": "separators",
+    "share_punctuation": "punctuation",
+}
 
 
 def label(document: Json, name: str) -> str:

@@ -1,0 +1,38 @@
+"""Places where relevance often sinks: the first token, separators and punctuation.
+
+Language models put much attention on the first token and on separators, whatever the text says (Clark et al. 2019,
+arXiv 1906.04341, §3.2; attention sinks, Xiao et al. 2023, arXiv 2309.17453), and maps made of attention follow them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+PLACES = ("first", "separators", "punctuation")
+
+
+def places(special_tokens_mask: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+    """The tokens at each of `PLACES`, masks ``(tokens,)``; no token is at two.
+
+    The first token, special or not; other special tokens, such as [SEP] and the row that a decoder is read at; and
+    tokens whose name has no letter and no digit.
+
+    Args:
+        special_tokens_mask: ``(tokens,)`` bool.
+        names: of each token, as the tokenizer writes it; padding at the end has none.
+    """
+    first = torch.zeros_like(special_tokens_mask)
+    first[:1] = True
+    separators = special_tokens_mask & ~first
+    punctuation = torch.zeros_like(first)
+    for token, name in enumerate(names):
+        punctuation[token] = not any(character.isalnum() for character in without_marker(name))
+    return {"first": first, "separators": separators, "punctuation": punctuation & ~separators & ~first}
+
+
+def without_marker(name: str) -> str:
+    """A token's name without the letter by which byte-level tokens write a space."""
+    return name.removeprefix("Ġ")

@@ -1,0 +1,81 @@
+"""Where relevance sinks: places of tokens, and the shares of maps there, in an alignment and in the ledger."""
+
+import numpy as np
+import pytest
+import torch
+
+from faithcheck.axioms.alignment.evaluate import ExplainerResult
+from faithcheck.axioms.alignment.figures import figures_of
+from faithcheck.explainers import CPLRP, AttnLRP
+from faithcheck.explainers.lrp.ledger import conservation_ledger
+from faithcheck.models.architectures.base_models import BASE_MODELS
+from faithcheck.models.pretrained.example import Example, Examples
+from faithcheck.models.token_places import places
+from faithcheck.reports.pages.alignment_tables import tables
+from faithcheck.tests.helpers.documents import alignment
+
+TOKENS = ("[CLS]", "it", "'", "s", "##!", "Ġ...", "▁", "[SEP]")
+SPECIAL = torch.tensor([True, *[False] * 6, True])
+
+
+def test_no_token_is_at_two_places():
+    found = {place: mask.nonzero().flatten().tolist() for place, mask in places(SPECIAL, TOKENS).items()}
+    assert found == {"first": [0], "separators": [7], "punctuation": [2, 4, 5, 6]}
+
+
+def test_the_first_token_is_the_first_one_of_a_decoder_too():
+    special = torch.tensor([False, False, True])
+    found = {place: mask.tolist() for place, mask in places(special, ("!", "Ġyes", "Ġ.")).items()}
+    assert found == {
+        "first": [True, False, False],
+        "separators": [False, False, True],
+        "punctuation": [False, False, False],
+    }
+
+
+def test_the_shares_of_a_map():
+    """|a| = 4, 1, 1, 0, 1, 0, 1, 2: 0.4 at the first token, 0.3 at punctuation, 0.2 at [SEP]."""
+    values = [4.0, -1.0, 1.0, 0.0, -1.0, 0.0, 1.0, -2.0]
+    examples = Examples(["", ""], lambda item: Example(torch.arange(8), SPECIAL, TOKENS))
+    record = {"target": 0, "map": values, "morf": [1.0, 0.0], "lerf": [1.0, 0.0]}
+    results = [ExplainerResult("any", records={0: record, 1: {**record, "map": [0.0] * 8}})]
+    columns = figures_of(examples, results, torch.float64)["any"].columns
+    shares = {name: column for name, column in columns.items() if name.startswith("share_")}
+    assert {name: float(column[0]) for name, column in shares.items()} == pytest.approx(
+        {"share_first": 0.4, "share_separators": 0.2, "share_punctuation": 0.3}
+    )
+    assert all(column[1] is np.ma.masked for column in shares.values()), "a map of zeros has no shares"
+
+
+def sinks(document):
+    return [table for table in tables(document) if table["title"] == "Where relevance sinks"]
+
+
+def test_the_page_has_them_of_tokens_and_not_of_patches():
+    document = alignment(loo=(1.0, 0.5), attnlrp=(0.2, 0.3))
+    assert sinks(document) == [], "a document of an older version"
+    for explainer in document["explainers"]:
+        shares = ("share_first", "share_separators", "share_punctuation")
+        explainer["figures"] |= {name: {"mean": 0.1, "low": 0.05, "high": 0.2, "n": 8} for name in shares}
+    (table,) = sinks(document)
+    assert table["rows"][0] == ["loo", *("0.100", "[0.050, 0.200]") * 3, "8"]
+    document["model"]["features"] = "patches"
+    assert sinks(document) == []
+
+
+@pytest.mark.parametrize(("name", "parameter"), [("bert", "position_embeddings"), ("gpt2", "wpe")])
+@pytest.mark.parametrize("explainer", [AttnLRP(), CPLRP()])
+def test_the_ledger_knows_what_position_embeddings_keep(name, parameter, explainer):
+    model, case = (
+        make(0, torch.float64, torch.device("cpu")) for make in (BASE_MODELS[name].model, BASE_MODELS[name].case)
+    )
+    ledger = conservation_ledger(explainer, model, case)
+    shares = ledger.shares([["word"] * case.shape[1]] * len(case.inputs))
+    kept = {cause: lost for cause, lost in ledger.by_cause().items() if parameter in cause}
+    assert len(kept) == 1
+    (positions,) = kept.values()
+    total = ledger.attribution.abs().sum(1) + positions.abs()
+    torch.testing.assert_close(shares["positions"], positions.abs() / total)
+    torch.testing.assert_close(shares["first"], ledger.attribution[:, 0].abs() / total)
+    assert (positions != 0).all()
+    assert shares["punctuation"].tolist() == [0] * len(case.inputs)
