@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from difflib import get_close_matches
-from typing import Any, cast
+from copy import copy
+from typing import cast
 
 import numpy as np
 import torch
@@ -24,10 +23,11 @@ from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.models.case import Case, output_difference
+from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel, generated
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.target_choice import explained_in_words, name_of_output, with_chosen_output
 from faithcheck.models.pretrained.text_model import TextModel
-from faithcheck.models.unknown_name import unknown_name
 from faithcheck.reports import results
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.options.explainers import load_explainers
@@ -66,15 +66,19 @@ def explain(
     text: str,
     explainers: Sequence[Explainer],
     target: str | None = None,
+    contrast: str | None = None,
     max_memory: int | None = None,
 ) -> Json:
     """The maps of one text by several explainers, beside that of LOO.
 
     Args:
-        model: a classifier, or a decoder, whose next token is explained.
-        text: cut if it is longer than the model takes; a note says so.
+        model: a classifier, or a decoder, whose next token or answer is explained.
+        text: of a classifier, cut if it is longer than the model takes; a note says so.
         explainers: the explainers; LOO first, see `choose_explainers`, if the others are to be compared with it.
-        target: the number or the name of the output to explain; the most likely output by default.
+        target: the number or the name of the output to explain; of a decoder also an answer of several tokens, whose
+            log-likelihood is explained. By default the most likely output; of a decoder without a contrast the answer
+            that it generates, see `generated`.
+        contrast: the number or the name of an output that is subtracted from the explained one.
         max_memory: the bytes that an attribution may take over what is in use; by default what is available.
 
     Returns:
@@ -83,23 +87,28 @@ def explain(
         features that are not special (None if it is undefined), ``left_behind``, what the explainer left behind, which
         was undone, and ``notes``, sentences such as warnings; ``classes``, the explained and the most likely outputs,
         each with ``number``, ``name``, ``logit``, ``probability`` (None without one) and whether ``explained``;
-        ``outputs``, their number in all; ``change``, f(x) − f(baseline); and ``notes``.
+        ``outputs``, their number in all; ``what`` is explained, in words; ``target`` and ``contrast``, what was asked
+        for or None; ``answer``, the tokens of an answer; ``change``, f(x) − f(baseline); and ``notes``.
 
     Raises:
-        ExplainError: no such output; no token that is not special; an explainer refused, failed or returned no map.
-        ModelError: the tokenizer is another model's.
+        ExplainError: no token that is not special; a decoder's text is too long; an explainer refused, failed or
+            returned no map.
+        ModelError: no such output; the model generates no answer; the tokenizer is another model's.
         KeyboardInterrupt: Ctrl-C was pressed.
     """
+    asked = {"target": target, "contrast": contrast}
+    model, how = _chosen(model, text, target, contrast)
     example = _encoded(model, text)
     case = model.case([example])
     with torch.no_grad():
-        logits = case.run(model)[0]
-    output = int(case.target[0]) if target is None else _target(model, target, len(logits))
-    case = replace(case, target=torch.full_like(case.target, output))
+        explained, logits = case.run(model)[0], _logits(model, case)
+    output = int(case.target[0])
+    if output == model.against:
+        raise ExplainError(f"--contrast={contrast} is the most likely output itself: give another --target")
     maps = [_explained(explainer, model, case, max_memory) for explainer in explainers]
     special = example.special_tokens_mask.tolist()
     loo = next((one["values"] for one in maps if one["explainer"] == "loo"), None)
-    noise = ROUND_OFF * torch.finfo(logits.dtype).eps * abs(float(logits[output]))
+    noise = ROUND_OFF * torch.finfo(logits.dtype).eps * abs(float(explained[output]))
     for one in maps:
         one |= {"sum": math.fsum(one["values"]), "r": _r(one["values"], loo, special, noise)}
     document: Json = results.plain(
@@ -110,7 +119,10 @@ def explain(
             "architecture": type(model.model).__name__,
             "device": str(case.inputs.device),
             "text": text,
-            "explained": _name(model, output),
+            "explained": _explained_name(model, output),
+            "what": explained_in_words(model, output),
+            **asked,
+            "answer": [name_of_output(model, token) for token in getattr(model, "answer", ())],
             "decoder": isinstance(model, NextTokenModel),
             "classes": _classes(model, logits, output),
             "outputs": len(logits),
@@ -120,7 +132,7 @@ def explain(
             ],
             "maps": maps,
             "change": float(output_difference(model, case)),
-            "notes": list(_notes(model, example)),
+            "notes": [*how, *_notes(model, example)],
         }
     )
     return document
@@ -144,12 +156,49 @@ def _encoded(model: TextModel, text: str) -> Example:
     if not text.strip():
         raise ExplainError("the text is empty: give one with at least one word")
     (example,) = model.encode([text])
+    if example.truncated and isinstance(model, NextTokenModel):
+        answer = " before this answer" if isinstance(model, AnswerModel) else ""
+        raise ExplainError(
+            f"the text has more than the {model.max_length} tokens that the model takes{answer}, and what it says next "
+            "depends on the last ones: give a shorter text"
+        )
     if bool(example.special_tokens_mask.all()):
         hint = (
             ": a decoder is read at its last token, so give at least two" if isinstance(model, NextTokenModel) else ""
         )
         raise ExplainError(f"no token of {text!r} can be explained: all of them are special{hint}")
     return example
+
+
+def _chosen(model: TextModel, text: str, target: str | None, contrast: str | None) -> tuple[TextModel, list[str]]:
+    """The model with its explained output, and a note on an answer that it generated.
+
+    Raises:
+        ModelError: see `with_chosen_output` and `generated`.
+    """
+    chosen = with_chosen_output(model, target, contrast)
+    assert isinstance(chosen, TextModel)
+    if target is not None or contrast is not None or not isinstance(model, NextTokenModel):
+        return chosen, []
+    answer = generated(model, _encoded(model, text))
+    note = f"The answer was generated: the most likely token each time, {LONGEST_ANSWER} at most."
+    return AnswerModel(model.model, model.tokenizer, answer, model.max_length).eval(), [note]
+
+
+def _logits(model: TextModel, case: Case) -> torch.Tensor:
+    """The model's own outputs for the first example, without a contrast; of an answer its log-likelihood."""
+    plain = copy(model)
+    plain.against = None
+    logits: torch.Tensor = case.run(plain)[0]
+    return logits
+
+
+def _explained_name(model: TextModel, output: int) -> str:
+    """The explained output; of an answer its text."""
+    if isinstance(model, AnswerModel):
+        return repr(model.tokenizer.decode(list(model.answer)))
+    less = "" if model.against is None else f" and not {name_of_output(model, model.against)}"
+    return f"{name_of_output(model, output)}{less}"
 
 
 def _notes(model: TextModel, example: Example) -> Iterator[str]:
@@ -248,41 +297,21 @@ def _attribution(explainer: Explainer, model: TextModel, case: Case) -> tuple[to
         explainer, notes = smaller, [SMALLER.format(name=name)]
 
 
-def _target(model: TextModel, target: str, outputs: int) -> int:
-    """The index of the output with this number or name."""
-    if target.isascii() and target.isdigit():
-        if int(target) < outputs:
-            return int(target)
-        raise ExplainError(f"--target={target}: the model has {outputs} outputs, 0 to {outputs - 1}")
-    decoder = isinstance(model, NextTokenModel)
-    listed: Any = model.tokenizer.get_vocab() if decoder else model.model.config.label2id or {}
-    names = {str(name): int(number) for name, number in listed.items()}
-    index = names.get(target, {name.lower(): number for name, number in names.items()}.get(target.lower()))
-    if index is None or not 0 <= index < outputs:
-        # A whole vocabulary would fill the screen: name only the nearest tokens.
-        near = get_close_matches(target, names, n=3)
-        hint = unknown_name("output", target, near if decoder else names) if near or not decoder else "unknown token"
-        raise ExplainError(f"--target={target}: {hint}; or give its number")
-    return index
-
-
-def _name(model: TextModel, output: int) -> str:
-    """The name that the model gives to an output."""
-    if isinstance(model, NextTokenModel):
-        return repr(model.tokenizer.decode([output]))
-    named: Any = model.model.config.id2label or {}
-    return str(named.get(output, output))
-
-
 def _classes(model: TextModel, logits: torch.Tensor, explained: int) -> list[Json]:
-    """The most likely outputs, the first one first, and the explained one."""
+    """The most likely outputs, the first one first, the explained one, and the one that it is contrasted with.
+
+    Of an answer there is one output, its log-likelihood.
+    """
+    if isinstance(model, AnswerModel):
+        likelihood = {"logit": float(logits[0]), "probability": float(logits[0].double().exp())}
+        return [{"number": 0, "name": _explained_name(model, 0), **likelihood, "explained": True}]
     listed = logits.topk(min(CLASSES, len(logits))).indices.tolist()
-    listed += [explained] if explained not in listed else []
+    listed += [i for i in (explained, model.against) if i is not None and i not in listed]
     probabilities = _probabilities(model, logits)
     return [
         {
             "number": i,
-            "name": _name(model, i),
+            "name": name_of_output(model, i),
             "logit": float(logits[i]),
             "probability": None if probabilities is None else float(probabilities[i]),
             "explained": i == explained,

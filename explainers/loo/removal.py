@@ -16,6 +16,7 @@ from faithcheck.explainers.loo.deferred import RowRunner
 from faithcheck.explainers.loo.removal_names import REPLACEMENTS
 from faithcheck.explainers.protocol import Unsupported, replacement_value
 from faithcheck.models.case import Case, select_target
+from faithcheck.models.targets import NO_ANSWER
 
 
 class Removal(Protocol):
@@ -116,7 +117,7 @@ class Deletion:
 
     Positions are counted again, padding is on the right, and each forward argument with a column per feature, such as
     token types, loses the same columns. ``forward_arguments["last"]``, the index of the token that a decoder is read
-    at, becomes the index of the last remaining token.
+    at, becomes the index of the last remaining token. A deleted token is no token of an ``answer`` any more.
     """
 
     name: str = "delete"
@@ -149,6 +150,8 @@ class Deletion:
             arguments["attention_mask"] = arguments["attention_mask"].masked_fill(~keep[row, order], 0)
         if "last" in arguments:
             arguments["last"] = counts - 1
+        if "answer" in arguments:
+            arguments["answer"] = arguments["answer"].masked_fill(~keep[row, order], NO_ANSWER)
         return replace(
             case,
             inputs=case.inputs[row, order],

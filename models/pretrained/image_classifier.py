@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from faithcheck.models.case import Case
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example, Examples
+from faithcheck.models.pretrained.explained_output import ExplainedOutput
 from faithcheck.models.pretrained.image_preparation import Preparation, height_and_width
 
 
-class ImageClassifier(nn.Module):
+class ImageClassifier(ExplainedOutput):
     """An image classifier: patches ``(batch, patches, values)`` to logits ``(batch, classes)``.
 
     A patch's values are its pixels as the model takes them, normalised, ``(channels, height, width)`` flattened;
@@ -46,7 +47,7 @@ class ImageClassifier(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """The logits."""
         logits: Tensor = self.model(self.assembled(inputs)).logits
-        return logits
+        return self.explained(logits)
 
     def assembled(self, patches: Tensor) -> Tensor:
         """Patches ``(batch, patches, values)`` to the model's ``pixel_values`` ``(batch, channels, height, width)``.
@@ -94,7 +95,7 @@ class ImageClassifier(nn.Module):
 
     @torch.no_grad()
     def case(self, examples: Sequence[Example]) -> Case:
-        """The case of these examples, the predicted class explained, baseline 0: the mean grey.
+        """The case of these examples, baseline 0: the mean grey. Explained is the predicted class, or `target`.
 
         Raises:
             ValueError: no examples.
@@ -104,7 +105,7 @@ class ImageClassifier(nn.Module):
         device = self.model.device
         inputs = torch.stack([example.features for example in examples]).to(device)
         special = torch.stack([example.special_tokens_mask for example in examples]).to(device)
-        target = self(inputs).argmax(1)
+        target = self.targets(self(inputs))
         return Case(inputs, target, torch.zeros_like(inputs), special, replacements=self.replacements())
 
     def replacements(self) -> dict[str, Tensor]:

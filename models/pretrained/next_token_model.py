@@ -29,7 +29,8 @@ class NextTokenModel(TextModel):
         # If the model can, compute no other logits: those of a large vocabulary at every token fill the memory.
         keep = {"logits_to_keep": positions} if "logits_to_keep" in signature(self.model.forward).parameters else {}
         logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask, use_cache=False, **keep).logits
-        return (logits if keep else logits[:, positions])[torch.arange(len(last), device=last.device), row_of_example]
+        rows = torch.arange(len(last), device=last.device)
+        return self.explained((logits if keep else logits[:, positions])[rows, row_of_example])
 
     def forward_arguments(self, lengths: Tensor) -> dict[str, Tensor]:
         """The attention mask, and the position whose next token is explained."""

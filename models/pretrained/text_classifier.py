@@ -13,4 +13,4 @@ class TextClassifier(TextModel):
     def forward(self, inputs: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """The logits; ``attention_mask`` ``(batch, tokens)`` is 0 at padding and at tokens removed by the mask."""
         logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask).logits
-        return logits
+        return self.explained(logits)

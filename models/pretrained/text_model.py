@@ -18,13 +18,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from faithcheck.models.case import Case
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example, Examples
+from faithcheck.models.pretrained.explained_output import ExplainedOutput
 from faithcheck.models.pretrained.segments import segments_by_level
 
 SPACES = ("Ġ", "▁")
 """How byte-level and sentencepiece tokenizers write the space before a word."""
 
 
-class TextModel(nn.Module):
+class TextModel(ExplainedOutput):
     """A text model on word embeddings: it tokenises texts into examples, and makes cases of examples.
 
     A subclass has ``forward(inputs, attention_mask, …)`` from embeddings ``(batch, tokens, width)`` to logits.
@@ -95,7 +96,7 @@ class TextModel(nn.Module):
 
     @torch.no_grad()
     def case(self, examples: Sequence[Example]) -> Case:
-        """The case of these examples, padded on the right, the predicted output explained, baseline 0.
+        """The case of these examples, padded on the right, baseline 0. Explained is the predicted output, or `target`.
 
         Raises:
             ValueError: no examples, or one without any token.
@@ -117,7 +118,7 @@ class TextModel(nn.Module):
         }
         return Case(
             inputs,
-            self(inputs, **arguments).argmax(1),
+            self.targets(self(inputs, **arguments)),
             torch.zeros_like(inputs),
             special,
             arguments,

@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
         if not isinstance(model, TextModel):
             raise ExplainError(f"{arguments.model} takes images: faithcheck explain takes a model of text")
         chosen = choose_explainers(arguments.explainer or [DEFAULT])
-        document = explain(model, text, chosen, arguments.target, arguments.max_memory)
+        document = explain(model, text, chosen, arguments.target, arguments.contrast, arguments.max_memory)
         document["model"] = arguments.model or "the project's own"
         files.write(document)
     except (ExplainError, ModelError, OptionError, OSError) as error:

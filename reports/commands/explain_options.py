@@ -12,11 +12,12 @@ from faithcheck.reports.commands.arguments import FITS, MAX_MEMORY, add_file, ad
 HELP = "show explainers' maps of one text beside that of Leave-One-Out"
 DESCRIPTION = """Show the maps of one text by one explainer or several, beside that of Leave-One-Out: each word in
 colour, red for the explained output and blue against it, with r, the correlation with LOO, the probabilities of the
-outputs, and the numbers. The model is loaded as by faithcheck align: a classifier of text, or a decoder, whose next
-token is explained. The exit code is 2 if the text cannot be explained as asked, and 1 if an explainer left something
-behind on the model or in the process."""
+outputs, and the numbers. The model is loaded as by faithcheck align: a classifier of text, or a decoder, of which the
+next token or the log-likelihood of an answer is explained. The exit code is 2 if the text cannot be explained as asked,
+and 1 if an explainer left something behind on the model or in the process."""
 EXAMPLE = """examples:
   faithcheck explain 'a gripping, funny film' --explainer attnlrp --explainer ig_mask --html map.html
+  faithcheck explain 'The capital of France is' --model FOLDER --target ' Paris' --contrast ' London'
   echo 'a gripping, funny film' | faithcheck explain - --json map.json
 """
 
@@ -27,8 +28,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     meaning = "a folder or a hub name; default: the project's own 12-layer BERT for sentiment"
     parser.add_argument("--model", metavar="PATH", help=meaning).complete = shtab.DIRECTORY  # type: ignore[attr-defined]
     add_repeatable(parser, "--explainer", "SPEC", "beside LOO, as for align (default: attnlrp)")
-    meaning = "the output to explain: its number, or its name in the model (default: the most likely)"
-    parser.add_argument("--target", metavar="N", help=meaning)
+    meaning = (
+        "the output to explain: its number, or its name in the model; of a decoder also a token, or an answer of "
+        "several (default: the most likely output; of a decoder, the answer that it generates)"
+    )
+    parser.add_argument("--target", metavar="NAME", help=meaning)
+    parser.add_argument("--contrast", metavar="NAME", help="the output to subtract: why the target, and not this?")
     parser.add_argument("--device", default="cpu", help="torch device (default: %(default)s)")
     parser.add_argument("--max-memory", help=FITS, **MAX_MEMORY)
     add_file(parser, "--json", type=Path, metavar="PATH", help="write the maps, the outputs and the tokens as JSON")

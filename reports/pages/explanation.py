@@ -20,6 +20,7 @@ SCHEMA_VERSION = 1
 _SHAPE: Shape = {
     **dict.fromkeys(("faithcheck", "model", "architecture", "device", "text", "explained"), str),
     "decoder": bool,
+    **{"what?": str, "target?": (str, None), "contrast?": (str, None), "answer?": [str]},
     "outputs": int,
     "change": NUMBER,
     "notes": [str],
@@ -76,12 +77,13 @@ def headline(document: Json) -> str:
 
 def facts(document: Json) -> list[tuple[str, str]]:
     """How the maps were measured, and their sums: labels and text."""
-    what = "next token" if document["decoder"] else "class"
+    kind = "next token" if document["decoder"] else "class"
+    what = document.get("what", f"the logit of the {kind} {document['explained']}")  # absent from older documents
     change = document["change"]
     return [
         ("model", f"{document['model']}: {document['architecture']}, on {document['device']}"),
         *((row["explainer"], _described(row)) for row in document["maps"]),
-        ("explained", f"the logit of the {what} {document['explained']}; relevance is read at the word embeddings"),
+        ("explained", f"{what}; relevance is read at the word embeddings"),
         ("f(x) − f(baseline)", f"{wording.number(change, 4)}, the baseline being word embeddings of 0"),
         *((f"sum of {row['explainer']}", _sum(row["sum"], change)) for row in document["maps"]),
         ("r", "Pearson's correlation of the tokens' values with those of LOO, special tokens left out"),
@@ -208,7 +210,8 @@ def _outputs(document: Json) -> Json:
         ]
         for row in document["classes"]
     ]
-    return columns.plain_table("What the model says", note, ["output", "logit", "probability"], cells)
+    value = "log-likelihood" if document.get("answer") else "logit"
+    return columns.plain_table("What the model says", note, ["output", value, "probability"], cells)
 
 
 def _relevance_table(document: Json, unit: str, found: Sequence[Json]) -> Json:

@@ -13,6 +13,8 @@ from faithcheck.explainers import AttnLRP, IntegratedGradients, LeaveOneOut, Uns
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of
 from faithcheck.models.case import output_difference
+from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER
+from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.next_token_model import NextTokenModel
@@ -49,8 +51,8 @@ class FixedMap:
         return torch.tensor([self.values], dtype=case.inputs.dtype)
 
 
-def viewed(model, *explainers, text=TEXT, target=None):
-    return {**explanation.explain(model, text, explainers, target), "model": "small"}
+def viewed(model, *explainers, text=TEXT, target=None, contrast=None):
+    return {**explanation.explain(model, text, explainers, target, contrast), "model": "small"}
 
 
 def plain(document, width=100):
@@ -70,8 +72,8 @@ def words_of(document, row=0):
 
 def test_the_document_holds_the_map_its_sum_and_the_change_of_the_output(model):
     explainer = LeaveOneOut(AttentionMask())
-    document = viewed(model, explainer)
     case = model.case(model.encode([TEXT]))
+    document = viewed(model, explainer, target=str(int(case.target)))
     expected = attribution_of(explainer, model, case)[0]
     (loo,) = document["maps"]
     assert loo["values"] == expected.tolist()
@@ -110,7 +112,8 @@ def test_choose_explainers_puts_loo_first_and_takes_each_once():
 
 def test_target_chooses_the_explained_output_by_number_or_name(bert):
     model = load(bert)
-    model.model.config.id2label, model.model.config.label2id = {0: "bad", 1: "good"}, {"bad": 0, "good": 1}
+    labels = {"bad": 0, "good": 1, "so-so": 2}
+    model.model.config.id2label, model.model.config.label2id = {i: name for name, i in labels.items()}, labels
     logits = model.case(model.encode([TEXT])).run(model)[0].tolist()
     for target, number in {"0": 0, "1": 1, "bad": 0, "GOOD": 1}.items():
         view = viewed(model, LeaveOneOut(AttentionMask()), target=target)
@@ -124,7 +127,7 @@ def test_target_chooses_the_explained_output_by_number_or_name(bert):
         "goood": "did you mean good",
         "-1": "known: bad, good",
     }.items():
-        with pytest.raises(ExplainError, match=message):
+        with pytest.raises(ModelError, match=message):
             viewed(model, FixedMap(), target=target)
 
 
@@ -136,7 +139,7 @@ def test_a_decoder_lists_the_most_likely_tokens_and_the_explained_one(tmp_path):
     view = viewed(model, LeaveOneOut(AttentionMask()), target=word)
     assert view["explained"] == repr(word)
     assert [one["number"] for one in view["classes"]] == [*logits.topk(5).indices.tolist(), least]
-    with pytest.raises(ExplainError, match="unknown token; or give its number"):
+    with pytest.raises(ModelError, match="unknown token; or give its number"):
         viewed(model, FixedMap(), target="zzzzzz")
 
 
@@ -271,6 +274,85 @@ def test_tokens_are_joined_to_words(bert, names, read):
     example = Example(torch.arange(len(names)), torch.zeros(len(names), dtype=torch.bool), tuple(names))
     found = words([{**piece, "special": False} for piece in model.pieces(example)])
     assert pages.coloured(relevance.coloured(found, [0.0] * len(found)), True).plain == read
+
+
+# --- targets and contrasts -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    return load(small_models.save("gpt2", tmp_path_factory.mktemp("decoder")))
+
+
+def test_a_contrast_is_the_difference_of_two_outputs_and_its_maps(bert):
+    loo = LeaveOneOut(AttentionMask())
+    model = load(bert)
+    asked = (("0", None), ("1", None), ("0", "1"))
+    zero, one, contrast = (viewed(model, loo, target=target, contrast=against) for target, against in asked)
+    values = [np.array(document["maps"][0]["values"]) for document in (zero, one, contrast)]
+    np.testing.assert_allclose(values[2], values[0] - values[1], rtol=1e-4, atol=1e-5)
+    assert contrast["change"] == pytest.approx(zero["change"] - one["change"], abs=1e-5)
+    assert [row["logit"] for row in contrast["classes"]] == [row["logit"] for row in zero["classes"]]
+    assert contrast["what"] == "the logit of the class LABEL_0 minus that of LABEL_1"
+    assert (contrast["target"], contrast["contrast"]) == ("0", "1")
+    assert contrast["what"] in pages.to_html(contrast)
+    assert (model.target, model.against) == (None, None), "the user's model stays as it is"
+
+
+def test_a_decoder_without_a_target_explains_the_answer_that_it_generates(gpt2):
+    document = viewed(gpt2, LeaveOneOut(AttentionMask()))
+    words = [word.strip("'") for word in document["answer"]]
+    assert 1 <= len(words) <= LONGEST_ANSWER
+    for count in range(min(3, len(words))):
+        said = gpt2.case(gpt2.encode([" ".join([TEXT, *words[:count]])])).target
+        assert small_models.WORDS[int(said)] == words[count], "the most likely token each time"
+    assert any("generated" in note for note in document["notes"])
+    features = document["features"]
+    assert [feature["text"] for feature in features] == [*TEXT.split(), *words]
+    assert [feature["special"] for feature in features] == [False] * 4 + [True] * (1 + len(words))
+    (row,) = document["classes"]
+    assert row["probability"] == pytest.approx(np.exp(row["logit"]))
+    assert "log-likelihood of the answer" in plain(document)
+
+
+def test_an_answer_that_is_empty_is_refused(gpt2, monkeypatch):
+    said = int(gpt2.case(gpt2.encode([TEXT])).target)
+    monkeypatch.setattr(gpt2.model.config, "eos_token_id", said)
+    with pytest.raises(ModelError, match=r"the model's answer is empty.*by --target"):
+        viewed(gpt2, FixedMap())
+
+
+@pytest.mark.parametrize(
+    ("target", "contrast", "message"),
+    [
+        ("fox runs", "dog", r"--target=fox runs: the tokenizer splits it into 'fox', 'runs'"),
+        ("fox", "dog runs", r"--contrast=dog runs: the tokenizer splits it into 'dog', 'runs': give one of them"),
+        ("fox", "fox", "--contrast=fox is the target itself"),
+        ("fox", "16", "--contrast=16: the model has 16 outputs, 0 to 15"),
+        ("fox " * 32, None, "the answer has 32 tokens, and GPT2LMHeadModel takes 32 with the text"),
+        ("fox " * 28, None, "more than the 4 tokens that the model takes before this answer"),
+    ],
+)
+def test_targets_that_cannot_be_explained_are_refused(gpt2, target, contrast, message):
+    with pytest.raises(ValueError, match=message):
+        viewed(gpt2, FixedMap(), target=target, contrast=contrast)
+
+
+def test_a_contrast_with_the_most_likely_output_is_refused(gpt2):
+    said = int(gpt2.case(gpt2.encode([TEXT])).target)
+    with pytest.raises(ExplainError, match="is the most likely output itself: give another --target"):
+        viewed(gpt2, FixedMap(), contrast=str(said))
+
+
+@pytest.mark.parametrize("target", [None, "fox", "fox runs"])
+def test_a_text_that_is_longer_than_a_decoder_takes_is_refused(gpt2, target):
+    with pytest.raises(ExplainError, match=r"more than the 3[02] tokens that the model takes"):
+        viewed(gpt2, FixedMap(), text="fox " * 33, target=target)
+
+
+def test_a_text_that_leaves_no_place_for_an_answer_is_refused(gpt2):
+    with pytest.raises(ModelError, match="the prompt leaves no place for an answer: give a shorter text"):
+        viewed(gpt2, FixedMap(), text="fox " * 32)
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,128 @@
+"""Decoders: the log-likelihood of an answer after a text is explained, and answers are generated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from inspect import signature
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.targets import NO_ANSWER, answer_positions, token_log_probabilities
+
+LONGEST_ANSWER = 20
+"""The most tokens that are generated."""
+
+
+class AnswerModel(NextTokenModel):
+    """A decoder: embeddings of a prompt and an answer to the answer's log-likelihood, ``(batch, 1)``.
+
+    The answer is the same after each text. Its tokens are features as well, since its later tokens depend on them. They
+    are special: they stay along a perturbation curve, as the last token of the text does.
+
+    Args:
+        model: see `TextModel`.
+        tokenizer: its tokenizer.
+        answer: the ids of the answer's tokens.
+        max_length: the most tokens of a text and the answer together.
+
+    Raises:
+        ModelError: the answer is empty, or leaves no place for a text.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        answer: tuple[int, ...],
+        max_length: int | None = None,
+    ) -> None:
+        super().__init__(model, tokenizer, max_length)
+        self.answer = answer
+        if not answer:
+            raise ModelError("the answer is empty: give one of at least one token")
+        # What is left for a text: the length at which it is cut.
+        self.max_length -= len(answer)
+        if self.max_length < tokenizer.num_special_tokens_to_add() + 1:
+            raise ModelError(
+                f"the answer has {len(answer)} tokens, and {type(model).__name__} takes "
+                f"{self.max_length + len(answer)} with the text: give a shorter answer"
+            )
+
+    def _example(self, text: str) -> Example:
+        prompt = super()._example(text)
+        return with_tokens(self, prompt, self.answer) if len(prompt) else prompt
+
+    def forward(self, inputs: Tensor, attention_mask: Tensor, answer: Tensor) -> Tensor:  # type: ignore[override]
+        """The sum of log p of the tokens of ``answer`` ``(batch, tokens)``, see `faithcheck.models.targets`."""
+        positions = answer_positions(answer)
+        read = positions - 1
+        keep = {"logits_to_keep": read} if "logits_to_keep" in signature(self.model.forward).parameters else {}
+        logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask, use_cache=False, **keep).logits
+        of_tokens = token_log_probabilities(logits if keep else logits[:, read], answer[:, positions])
+        return of_tokens.sum(1, keepdim=True)
+
+    def forward_arguments(self, lengths: Tensor) -> dict[str, Tensor]:
+        """The attention mask, and the answer's ids at the last tokens of texts of these lengths, answer included."""
+        mask = super().forward_arguments(lengths)["attention_mask"]
+        place = torch.arange(mask.shape[1], device=mask.device) - (lengths.unsqueeze(1) - len(self.answer))
+        within = (place >= 0) & (place < len(self.answer))
+        ids = torch.tensor(self.answer, device=mask.device)[place.clamp(0, len(self.answer) - 1)]
+        return {"attention_mask": mask, "answer": torch.where(within, ids, NO_ANSWER)}
+
+    def extra_repr(self) -> str:
+        """The answer: the fingerprint of a model has its ``repr``."""
+        return f"answer={self.answer}"
+
+
+def with_tokens(model: NextTokenModel, example: Example, ids: tuple[int, ...]) -> Example:
+    """The example with these tokens after its own, all of them special."""
+    return replace(
+        example,
+        features=torch.cat([example.features, torch.tensor(ids, dtype=torch.int64)]),
+        special_tokens_mask=torch.cat([example.special_tokens_mask, torch.ones(len(ids), dtype=torch.bool)]),
+        names=(*example.names, *model.tokenizer.convert_ids_to_tokens(list(ids))),
+    )
+
+
+@torch.no_grad()
+def generated(model: NextTokenModel, prompt: Example) -> tuple[int, ...]:
+    """The answer that the model gives to a prompt: the most likely token each time, until it ends the text.
+
+    At most `LONGEST_ANSWER` tokens, and no more than the model takes; a forward pass for each.
+
+    Raises:
+        ModelError: the prompt leaves no place for an answer, or the answer is empty.
+    """
+    most = min(LONGEST_ANSWER, model.max_length - len(prompt))
+    if most < 1 or prompt.truncated:
+        raise ModelError(
+            f"{type(model.model).__name__} takes {model.max_length} tokens, and the prompt leaves no place for an "
+            "answer: give a shorter text"
+        )
+    answer: tuple[int, ...] = ()
+    ends = _ends_of_text(model)
+    while len(answer) < most:
+        (token,) = model.case([with_tokens(model, prompt, answer)]).target.tolist()
+        if token in ends:
+            break
+        answer += (token,)
+    if not answer:
+        raise ModelError(
+            "the model's answer is empty: its most likely next token ends the text. Give the answer to explain by "
+            "--target, or another text"
+        )
+    return answer
+
+
+def _ends_of_text(model: NextTokenModel) -> set[int]:
+    """The ids of the tokens that end a text."""
+    found: set[int] = set()
+    for source in (model.tokenizer, model.model.config, model.model.generation_config):
+        ids = getattr(source, "eos_token_id", None)
+        found |= set(ids if isinstance(ids, list | tuple) else [ids]) - {None}
+    return found
