@@ -38,7 +38,7 @@ from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Examples
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.loading import ALL_GPUS, load
-from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.target_choice import explained_in_words, with_chosen_output
 from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.reports import results
 from faithcheck.reports.alignment_parquet import write_parquet
@@ -80,6 +80,8 @@ class AlignRequest:
     cache: Path | None = None
     parquet: Path | None = None
     allow_pickle: bool = False
+    target: str | None = None
+    contrast: str | None = None
     isolate: bool = False
     explainer_timeout: float | None = None
     ray: str | None = None
@@ -136,14 +138,15 @@ def prepare(request: AlignRequest) -> Prepared:
 
 
 def load_model(request: AlignRequest) -> TextModel | ImageClassifier:
-    """The model of the request, on its device; `ALL_GPUS` is one, too.
+    """The model of the request with its explained output, on its device; `ALL_GPUS` is one, too.
 
     Raises:
-        ModelError, OptionError: it cannot be loaded, or there is no such device.
+        ModelError, OptionError: it cannot be loaded, there is no such device, or no such output.
     """
     device = request.device if request.device == ALL_GPUS else choose_device(request.device)
     dtype = getattr(torch, request.dtype)
-    return load(request.model or SENTIMENT, device, dtype, request.max_length, request.allow_pickle)
+    model = load(request.model or SENTIMENT, device, dtype, request.max_length, request.allow_pickle)
+    return with_chosen_output(model, request.target, request.contrast)
 
 
 def choose_chunk(request: AlignRequest, examples: Examples) -> tuple[int, str]:
@@ -231,7 +234,6 @@ def heading(request: AlignRequest, prepared: Prepared) -> Json:
         if images
         else "word embeddings, so that what reaches position and type embeddings is not in it"
     )
-    explained = "most likely next token" if isinstance(model, NextTokenModel) else "predicted class"
     return {
         "faithcheck": results.version(),
         "environment": results.environment(),
@@ -242,7 +244,7 @@ def heading(request: AlignRequest, prepared: Prepared) -> Json:
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "fingerprint": fingerprint(model),
             "features": "patches" if images else "tokens",
-            "explained": f"the logit of the {explained}; relevance is read at the {read_at}",
+            "explained": f"{explained_in_words(model)}; relevance is read at the {read_at}",
         },
         "data": {
             "name": data.name,
@@ -250,6 +252,8 @@ def heading(request: AlignRequest, prepared: Prepared) -> Json:
             "fingerprint": data.fingerprint,
         },
         "settings": {
+            "target": request.target,
+            "contrast": request.contrast,
             "removal": setup.removal.description,
             "chunk": setup.chunk,
             "chunk_reason": prepared.chunk_reason,

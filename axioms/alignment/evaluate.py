@@ -53,6 +53,7 @@ from faithcheck.explainers.protocol import (
     describe_settings,
     display_label,
 )
+from faithcheck.models import targets
 from faithcheck.models.case import Case
 from faithcheck.models.digest import digest
 from faithcheck.models.pretrained.example import Example, Examples
@@ -161,7 +162,7 @@ def align(
     measure_batch: MeasureBatch | None = None,
     engine: Engine | None = None,
 ) -> list[ExplainerResult]:
-    """Explain the predicted output of every example by every explainer, and measure each map's perturbation curves.
+    """Explain the output of every example that the model chooses, and measure each map's perturbation curves.
 
     Measurements are stored in ``folder`` batch by batch; batches that are stored already are not measured again. What
     an explainer leaves behind is undone before anything else is measured, and nothing is stored that was measured on a
@@ -254,7 +255,7 @@ def common_key(model: Any, examples: Examples, plan: Batches, settings: Alignmen
         "device": first.inputs.device.type,
         "threads": torch.get_num_threads(),
         "versions": {name: importlib.metadata.version(name) for name in ("faithcheck", "torch", "transformers")},
-        "sources": sources(measure, batches, curves, Case, type(model), faithcheck.explainers),
+        "sources": sources(measure, batches, curves, Case, type(model), targets, faithcheck.explainers),
     }
 
 

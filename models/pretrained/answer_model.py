@@ -57,7 +57,7 @@ class AnswerModel(NextTokenModel):
         prompt = super()._example(text)
         return with_tokens(self, prompt, self.answer) if len(prompt) else prompt
 
-    def forward(self, inputs: Tensor, attention_mask: Tensor, answer: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, inputs: Tensor, attention_mask: Tensor, answer: Tensor) -> Tensor:
         """The sum of log p of the tokens of ``answer`` ``(batch, tokens)``, see `faithcheck.models.targets`."""
         positions = answer_positions(answer)
         read = positions - 1

@@ -80,23 +80,29 @@ def _tokens(model: TextModel | ImageClassifier, option: str, name: str) -> tuple
     Raises:
         ModelError: there is none.
     """
-    decoder = isinstance(model, NextTokenModel)
     outputs = _outputs(model)
     if name.isascii() and name.isdigit():
         if int(name) < outputs:
             return (int(name),)
         raise ModelError(f"{option}={name}: the model has {outputs} outputs, 0 to {outputs - 1}")
-    listed: Any = model.tokenizer.get_vocab() if decoder else model.model.config.label2id or {}
-    names = {str(known): int(number) for known, number in listed.items()}
+    names = _names(model)
     index = names.get(name, {known.lower(): number for known, number in names.items()}.get(name.lower()))
     if index is not None and 0 <= index < outputs:
         return (index,)
     if isinstance(model, NextTokenModel) and (ids := _ids_of_text(model, name)):
         return ids
     # A whole vocabulary would fill the screen: name only the nearest tokens.
-    near = get_close_matches(name, names, n=3)
+    near, decoder = get_close_matches(name, names, n=3), isinstance(model, NextTokenModel)
     hint = unknown_name("output", name, near if decoder else names) if near or not decoder else "unknown token"
     raise ModelError(f"{option}={name}: {hint}; or give its number")
+
+
+def _names(model: TextModel | ImageClassifier) -> dict[str, int]:
+    """The names of the outputs: of a decoder its vocabulary."""
+    listed: Any = model.model.config.label2id or {}
+    if isinstance(model, NextTokenModel):
+        listed = model.tokenizer.get_vocab()
+    return {str(name): int(number) for name, number in listed.items()}
 
 
 def _ids_of_text(model: NextTokenModel, text: str) -> tuple[int, ...]:
@@ -108,10 +114,11 @@ def _ids_of_text(model: NextTokenModel, text: str) -> tuple[int, ...]:
 
 def _outputs(model: TextModel | ImageClassifier) -> int:
     """The number of outputs."""
-    head: Any = model.model.get_output_embeddings()
-    if isinstance(model, NextTokenModel):
-        return len(head.weight) if head is not None else vocabulary_size(model.model)
-    return int(model.model.config.num_labels)
+    unmodified: Any = model.model
+    if not isinstance(model, NextTokenModel):
+        return int(unmodified.config.num_labels)
+    head = unmodified.get_output_embeddings()
+    return vocabulary_size(unmodified) if head is None else len(head.weight)
 
 
 def _split(model: TextModel | ImageClassifier, ids: tuple[int, ...]) -> str:

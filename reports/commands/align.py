@@ -36,6 +36,8 @@ def main(arguments: argparse.Namespace) -> int:
     """
     files = output.files(arguments, {"md": alignment.to_markdown, "html": alignment.to_html})
     _refuse_files_of_a_plan(arguments)
+    if arguments.contrast is not None and arguments.target is None:
+        raise OptionError("--contrast: add --target: an example whose predicted output it is has nothing to explain")
     workers_of(arguments)
     if arguments.cache is not None:
         check_folder(arguments.cache, "--cache")

@@ -9,10 +9,12 @@ from typing import Any
 from faithcheck.axioms.alignment import defaults
 from faithcheck.explainers.loo import removal_names
 from faithcheck.reports.commands.arguments import (
+    CONTRAST,
     FITS,
     MAX_MEMORY,
     PAGE,
     add_cluster,
+    output_name,
     positive_integer,
     positive_number,
     seed,
@@ -47,6 +49,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "file .tsv or .csv (GLUE's header: sentence, label), .jsonl, .jsonl.gz or .parquet; a folder with such a "
             "file named dev, or of Parquet files. Images: digits (default), a file .npz, or a folder",
         ),
+        (
+            "--target",
+            {"type": output_name, "metavar": "NAME"},
+            "the output to explain in every example: its number, or its name in the model; of a decoder also a token, "
+            "or an answer of several (default: the most likely output of each)",
+        ),
+        ("--contrast", {"type": output_name, "metavar": "NAME"}, CONTRAST),
         ("--limit", {"type": positive_integer, "metavar": "N"}, "only the first N examples"),
         (
             "--removal",

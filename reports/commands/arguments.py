@@ -17,6 +17,8 @@ BESIDE = Path()
 """The value of ``--md`` and ``--html`` without a path: the page goes beside the JSON."""
 PAGE: dict[str, Any] = {"nargs": "?", "type": Path, "const": BESIDE, "metavar": "PATH"}
 
+CONTRAST = "the output to subtract: why the target, and not this?"
+
 
 def seed(text: str) -> int:
     """A seed as torch takes it.
@@ -28,6 +30,17 @@ def seed(text: str) -> int:
     if number is None or not 0 <= number < 2**63:
         raise argparse.ArgumentTypeError(f"must be a whole number in 0 … 2^63 − 1, got {text!r}")
     return number
+
+
+def output_name(text: str) -> str:
+    """The number or name of an output; of a decoder a text, whose spaces count.
+
+    Raises:
+        ArgumentTypeError: it is empty.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty: give the number or the name of an output, or leave it out")
+    return text
 
 
 def positive_integer(text: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import shtab
 
-from faithcheck.reports.commands.arguments import FITS, MAX_MEMORY, add_file, add_repeatable
+from faithcheck.reports.commands.arguments import CONTRAST, FITS, MAX_MEMORY, add_file, add_repeatable, output_name
 
 HELP = "show explainers' maps of one text beside that of Leave-One-Out"
 DESCRIPTION = """Show the maps of one text by one explainer or several, beside that of Leave-One-Out: each word in
@@ -32,8 +32,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "the output to explain: its number, or its name in the model; of a decoder also a token, or an answer of "
         "several (default: the most likely output; of a decoder, the answer that it generates)"
     )
-    parser.add_argument("--target", metavar="NAME", help=meaning)
-    parser.add_argument("--contrast", metavar="NAME", help="the output to subtract: why the target, and not this?")
+    parser.add_argument("--target", type=output_name, metavar="NAME", help=meaning)
+    parser.add_argument("--contrast", type=output_name, metavar="NAME", help=CONTRAST)
     parser.add_argument("--device", default="cpu", help="torch device (default: %(default)s)")
     parser.add_argument("--max-memory", help=FITS, **MAX_MEMORY)
     add_file(parser, "--json", type=Path, metavar="PATH", help="write the maps, the outputs and the tokens as JSON")

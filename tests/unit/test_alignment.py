@@ -24,6 +24,7 @@ from faithcheck.axioms.alignment.summary import summary
 from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.explainers import CPLRP, AttnLRP, IntegratedGradients, Unsupported
 from faithcheck.explainers.loo.removal import AttentionMask
+from faithcheck.models.data.texts import load_texts
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.pretrained.loading import load
@@ -623,3 +624,32 @@ def test_pages_are_made_from_the_file_alone(document, tmp_path, capsys):
     results.save({**document, "schema_version": 99}, file)
     assert main(["report", str(file)]) == 2
     assert "schema version 99" in capsys.readouterr().err
+
+
+# --- targets ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_target_and_a_contrast_are_recorded_and_have_stores_of_their_own(small, texts, tmp_path):
+    def measured(**asked):
+        return measure(request(small, texts, tmp_path, limit=3, explainer=("gradient_x_input",), **asked))
+
+    predicted, chosen = measured(), measured(target="1", contrast="LABEL_0")
+    assert chosen["model"]["explained"].startswith("the logit of the class LABEL_1 minus that of LABEL_0;")
+    assert predicted["model"]["explained"].startswith("the logit of the predicted class;")
+    assert (chosen["settings"]["target"], chosen["settings"]["contrast"]) == ("1", "LABEL_0")
+    assert chosen["model"]["fingerprint"] != predicted["model"]["fingerprint"]
+    assert measured() == predicted
+    model = load(small)
+    logits = [model.case([one]).run(model)[0].detach() for one in model.encode(load_texts(str(texts), 3).texts)]
+    mean = float(torch.stack([of[1] - of[0] for of in logits]).mean())
+    assert by_name(chosen)["loo"]["mean_curves"]["lerf"][0] == pytest.approx(mean, rel=1e-4)
+
+
+def test_the_log_likelihood_of_an_answer_is_aligned_with_loo(tmp_path, texts):
+    decoder = small_models.save("gpt2", tmp_path / "gpt2")
+    asked = request(decoder, texts, tmp_path, limit=3, explainer=("mask_gate", "attention_rollout"), target="fox runs")
+    document = measure(asked)
+    assert document["model"]["explained"].startswith("the log-likelihood of the answer 'fox runs', 2 tokens;")
+    measured = by_name(document)
+    assert math.isfinite(measured["mask_gate"]["figures"]["pearson_no_special"]["mean"])
+    assert "each has its own row" in measured["attention_rollout"]["refused"]
