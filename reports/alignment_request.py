@@ -80,6 +80,7 @@ class AlignRequest:
     cache: Path | None = None
     parquet: Path | None = None
     allow_pickle: bool = False
+    allow_code: bool = False
     target: str | None = None
     contrast: str | None = None
     isolate: bool = False
@@ -145,7 +146,8 @@ def load_model(request: AlignRequest) -> TextModel | ImageClassifier:
     """
     device = request.device if request.device == ALL_GPUS else choose_device(request.device)
     dtype = getattr(torch, request.dtype)
-    model = load(request.model or SENTIMENT, device, dtype, request.max_length, request.allow_pickle)
+    allowed = {"allow_pickle": request.allow_pickle, "allow_code": request.allow_code}
+    model = load(request.model or SENTIMENT, device, dtype, request.max_length, **allowed)
     return with_chosen_output(model, request.target, request.contrast)
 
 

@@ -161,7 +161,16 @@ def _hash_of_structure(model: nn.Module) -> hashlib._Hash:
             # The path that it was loaded from does not change the model.
             settings = {key: value for key, value in config.to_dict().items() if key != "_name_or_path"}
             hashed.update(json.dumps(settings, sort_keys=True, default=str).encode())
+    for file in sorted(_files_of_own_code(model)):
+        hashed.update(file.read_bytes())
     return hashed
+
+
+def _files_of_own_code(model: nn.Module) -> set[Path]:
+    """The files of code that a model came with, see `--allow-code`: the version of transformers does not name it."""
+    modules = {type(module).__module__ for module in model.modules()}
+    own = (sys.modules[name] for name in modules if name.startswith("transformers_modules."))
+    return {Path(module.__file__) for module in own if module.__file__}
 
 
 def sources(*used: Any) -> str:

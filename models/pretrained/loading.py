@@ -47,12 +47,14 @@ def load(
     dtype: torch.dtype = torch.float32,
     max_length: int | None = None,
     allow_pickle: bool = False,
+    allow_code: bool = False,
 ) -> TextModel | ImageClassifier:
     """Load a model by local path or hub name, unmodified, with eager attention, in eval mode.
 
     The architecture in its configuration decides how it is used: ``…ForSequenceClassification`` as a `TextClassifier`,
     ``…ForCausalLM`` or ``…LMHeadModel`` as a `NextTokenModel`, ``…ForImageClassification`` as an `ImageClassifier`.
-    Remote code is never run; weights stored as pickle are refused unless ``allow_pickle``.
+    Weights stored as pickle are refused unless ``allow_pickle``, and a model that comes with its own code unless
+    ``allow_code``. Quantised weights are refused.
 
     Args:
         name: a hub name, or a folder with config.json, model.safetensors and a tokenizer, or preprocessor_config.json
@@ -61,13 +63,14 @@ def load(
         dtype: the weights are converted to it, whatever dtype they are stored in.
         max_length: the most tokens of a text, see `TextModel`.
         allow_pickle: also load ``pytorch_model.bin``, through torch's restricted unpickler.
+        allow_code: also run the code that a model's folder or repository has for it, with the user's rights.
 
     Raises:
-        ModelError: the model is missing, has no head of these kinds, asks for an attention that is not built in, its
-            output changes with padding, or masking a token gives NaN.
+        ModelError: the model is missing, has no head of these kinds, is quantised, asks for an attention that is not
+            built in, its output changes with padding, or masking a token gives NaN.
     """
     source = str(name)
-    model, preparation = _read(source, dtype, allow_pickle, device)
+    model, preparation = _read(source, dtype, allow_pickle, allow_code, device)
     model.eval()
     if isinstance(preparation, Path):
         return _image_classifier(model, preparation, max_length).eval()
@@ -78,14 +81,14 @@ def load(
 
 
 def _read(
-    source: str, dtype: torch.dtype, allow_pickle: bool, device: torch.device | str
+    source: str, dtype: torch.dtype, allow_pickle: bool, allow_code: bool, device: torch.device | str
 ) -> tuple[Any, PreTrainedTokenizerBase | Path]:
     """The model, and its tokenizer or, for images, the file of its preprocessor.
 
     Raises:
         ModelError: see `load`.
     """
-    options: dict[str, Any] = {"trust_remote_code": False}
+    options: dict[str, Any] = {"trust_remote_code": allow_code}
     shared = device == ALL_GPUS
     if shared and importlib.util.find_spec("accelerate") is None:
         raise ModelError(f"{source}: a model on several GPUs needs accelerate: pip install accelerate")
@@ -93,6 +96,7 @@ def _read(
     try:
         config = AutoConfig.from_pretrained(source, **options)
         _refuse_foreign_attention(source, config)
+        _refuse_quantised(source, config)
         auto_class = _auto_class(source, config)
         if auto_class is AutoModelForImageClassification:
             # `cached_file` returns None only where it is told not to raise.
@@ -162,6 +166,22 @@ def _refuse_foreign_attention(source: str, config: PreTrainedConfig) -> None:
     config._attn_implementation = ATTENTION  # of the configurations inside too; it would beat the option of loading
 
 
+def _refuse_quantised(source: str, config: PreTrainedConfig) -> None:
+    """Refuse weights that explainers cannot differentiate.
+
+    Raises:
+        ModelError: the configuration says that they are quantised.
+    """
+    quantised: Any = getattr(config, "quantization_config", None)
+    if quantised is not None:
+        settings = quantised if isinstance(quantised, dict) else quantised.to_dict()
+        method = settings.get("quant_method", "by an unknown method")
+        raise ModelError(
+            f"{source}: its weights are quantised ({method}), and explainers cannot differentiate them: give the model "
+            "that it was made from, or save it again after model.dequantize()"
+        )
+
+
 def _attentions(config: PreTrainedConfig) -> list[Any]:
     """The attention that a configuration and those inside it ask for; None where they leave it open."""
     inside = [getattr(config, name, None) for name in config.sub_configs]
@@ -215,6 +235,11 @@ def _loading_error(source: str, error: Exception) -> str:
         f"{HOLDS}. If the weights are stored as pickle, save them again by save_pretrained, or use `faithcheck align "
         "--allow-pickle`"
     )
+    if "custom code" in reason:
+        return (
+            f"{source}: its code is not a part of transformers and would run here with your rights: read it and, if "
+            "you trust it, give --allow-code (in Python allow_code=True)"
+        )
     if Path(source).is_dir():
         return f"{source}: cannot be loaded: {reason}. Expected {files}"
     return (

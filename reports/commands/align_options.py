@@ -9,6 +9,7 @@ from typing import Any
 from faithcheck.axioms.alignment import defaults
 from faithcheck.explainers.loo import removal_names
 from faithcheck.reports.commands.arguments import (
+    ALLOW_CODE,
     CONTRAST,
     FITS,
     MAX_MEMORY,
@@ -120,6 +121,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "stop an explainer that takes longer for a batch: its row is an error",
         ),
         ("--allow-pickle", {"action": "store_true"}, "also load weights stored as pickle, pytorch_model.bin"),
+        ("--allow-code", {"action": "store_true"}, ALLOW_CODE),
         (
             "--explainer",
             {"action": "append", "default": [], "metavar": "NAME"},

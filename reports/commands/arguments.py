@@ -17,6 +17,7 @@ BESIDE = Path()
 """The value of ``--md`` and ``--html`` without a path: the page goes beside the JSON."""
 PAGE: dict[str, Any] = {"nargs": "?", "type": Path, "const": BESIDE, "metavar": "PATH"}
 
+ALLOW_CODE = "also load a model that is not a part of transformers: its own code runs here, with your rights"
 CONTRAST = "the output to subtract: why the target, and not this?"
 
 

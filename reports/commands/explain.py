@@ -63,7 +63,7 @@ def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
 
     try:
         hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
-        model = load(arguments.model or SENTIMENT, arguments.device)
+        model = load(arguments.model or SENTIMENT, arguments.device, allow_code=arguments.allow_code)
         if not isinstance(model, TextModel):
             raise ExplainError(f"{arguments.model} takes images: faithcheck explain takes a model of text")
         chosen = choose_explainers(arguments.explainer or [DEFAULT])

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import shtab
 
-from faithcheck.reports.commands.arguments import CONTRAST, FITS, MAX_MEMORY, add_file, add_repeatable, output_name
+from faithcheck.reports.commands.arguments import (
+    ALLOW_CODE,
+    CONTRAST,
+    FITS,
+    MAX_MEMORY,
+    add_file,
+    add_repeatable,
+    output_name,
+)
 
 HELP = "show explainers' maps of one text beside that of Leave-One-Out"
 DESCRIPTION = """Show the maps of one text by one explainer or several, beside that of Leave-One-Out: each word in
@@ -36,5 +44,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--contrast", type=output_name, metavar="NAME", help=CONTRAST)
     parser.add_argument("--device", default="cpu", help="torch device (default: %(default)s)")
     parser.add_argument("--max-memory", help=FITS, **MAX_MEMORY)
+    parser.add_argument("--allow-code", action="store_true", help=ALLOW_CODE)
     add_file(parser, "--json", type=Path, metavar="PATH", help="write the maps, the outputs and the tokens as JSON")
     add_file(parser, "--html", type=Path, metavar="PATH", help="also write an HTML page")

@@ -2,12 +2,14 @@
 
 import json
 import os
+import sys
 
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
 
+from faithcheck.axioms.alignment.run_key import fingerprint
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.image_preparation import Preparation
@@ -144,8 +146,48 @@ def test_remote_code_is_not_run(folder):
     (folder / "theirs.py").write_text(f"open({str(folder / 'run')!r}, 'w')\nclass Config: ...\nclass Model: ...\n")
     auto = {"AutoConfig": "theirs.Config", "AutoModelForSequenceClassification": "theirs.Model"}
     edit(folder / "config.json", auto_map=auto, model_type="theirs")
-    refusal(folder, "contains custom code")
+    refusal(folder, "its code is not a part of transformers", "trust it, give --allow-code")
     assert not (folder / "run").exists()
+
+
+OWN_CODE = """
+from transformers import BertConfig, BertForSequenceClassification
+
+class OwnConfig(BertConfig):
+    model_type = "own"
+
+class OwnForSequenceClassification(BertForSequenceClassification):
+    config_class = OwnConfig
+
+    def forward(self, *args, **kwargs):
+        output = super().forward(*args, **kwargs)
+        output.logits = {factor} * output.logits
+        return output
+"""
+
+
+def test_own_code_is_run_on_request_and_is_in_the_fingerprint(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    plain = load(folder)
+    logits = plain.case(plain.encode(["quick brown"])).run(plain)
+    auto = {"AutoConfig": "own.OwnConfig", "AutoModelForSequenceClassification": "own.OwnForSequenceClassification"}
+    edit(folder / "config.json", auto_map=auto, model_type="own", architectures=["OwnForSequenceClassification"])
+    found = set()
+    for factor in (2, 3):
+        (folder / "own.py").write_text(OWN_CODE.format(factor=factor))
+        model = load(folder, allow_code=True)
+        torch.testing.assert_close(model.case(model.encode(["quick brown"])).run(model), factor * logits)
+        found.add(fingerprint(model))
+    assert len(found) == 2
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.parametrize(("settings", "method"), [({"quant_method": "gptq", "bits": 4}, "gptq"), ({}, "unknown")])
+def test_quantised_weights_are_refused(folder, settings, method):
+    edit(folder / "config.json", quantization_config=settings)
+    refusal(folder, "its weights are quantised", method, "give the model that it was made from")
 
 
 def test_a_model_whose_output_depends_on_padding_is_refused(tmp_path):
