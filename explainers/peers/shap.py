@@ -62,7 +62,7 @@ class Exact(Shap):
     name = "shap_exact"
     label = "Shapley values, exact (shap)"
     summary = "shap's Shapley values by enumeration; Lundberg & Lee 2017"
-    claims = frozenset({"invariance", "completeness", "dummy", "symmetry", "linearity", "additivity", "antisymmetry"})
+    claims = frozenset({"invariance", "completeness", "dummy", "symmetry", "linearity"})
     refuses = ((ValueError, "masked evaluations to run the Exact explainer"),)
     way_out = "use shap_permutation"
 

@@ -80,12 +80,14 @@ class AnswerModel(NextTokenModel):
 
 
 def with_tokens(model: NextTokenModel, example: Example, ids: tuple[int, ...]) -> Example:
-    """The example with these tokens after its own, all of them special."""
+    """The example with these tokens after its own, all of them special and each a part of the text of its own."""
+    further = torch.arange(len(ids), dtype=torch.int64)
     return replace(
         example,
         features=torch.cat([example.features, torch.tensor(ids, dtype=torch.int64)]),
         special_tokens_mask=torch.cat([example.special_tokens_mask, torch.ones(len(ids), dtype=torch.bool)]),
         names=(*example.names, *model.tokenizer.convert_ids_to_tokens(list(ids))),
+        segments={level: torch.cat([parts, parts.max() + 1 + further]) for level, parts in example.segments.items()},
     )
 
 

@@ -50,6 +50,7 @@ def test_it_is_the_cross_entropy_in_a_batch_of_unequal_lengths(decoder):
     expected = torch.stack([by_cross_entropy(decoder, row, ANSWER) for row in ids])
     torch.testing.assert_close(found[:, 0], expected, **close_in(found))
     assert case.forward_arguments["answer"][1].tolist() == [NO_ANSWER] * 3 + [*ANSWER] + [NO_ANSWER]
+    assert case.segments["word"].tolist() == [[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5, -1]]
     assert case.non_special.sum(1).tolist() == [3, 2], "the last token of the text and the answer are special"
 
 
