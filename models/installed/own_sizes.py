@@ -38,7 +38,7 @@ OWN_SIZES: dict[str, dict[str, Any]] = {
     "esm": {"vocab_size": 64, "mask_token_id": 4},
     "mistral4": {"head_dim": 16},
     "led": {"attention_window": [4, 4]},
-    "longformer": {"attention_window": [4, 4]},
+    "longformer": {"attention_window": [2, 2]},
     "layoutlmv3": {"hidden_size": 768, "coordinate_size": 128, "shape_size": 128},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},

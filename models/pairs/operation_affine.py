@@ -94,6 +94,7 @@ operation_pair(
         adaptive_avg_pool2d=lambda x: functional.adaptive_avg_pool2d(tokens(x).unsqueeze(1), (1, 2)),
         dropout=lambda x: functional.dropout(x, 0.5, training=False),
         interpolate=lambda x: functional.interpolate(tokens(x), size=7, mode="linear"),
+        fold=lambda x: functional.fold(tokens(x), (1, 5), (1, 2)),
         index_add=lambda x: x.index_add(1, index(x), x[:, 4:] * constant(x, 4)),
     ),
     "sums of features, by the 0, ±1 and parts of their matrix",

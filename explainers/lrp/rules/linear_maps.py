@@ -64,7 +64,7 @@ declare("linear conv1d conv2d conv3d", Trait.LINEAR_MAP, rule=linear_rule, bias=
 declare("addmm baddbmm", Trait.LINEAR_MAP, rule=sum_with_product_rule, bias=(0, "input"))
 declare("fft_fft fft_fftn", Trait.LINEAR_MAP, rule=linear_rule)
 declare("avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d", Trait.LINEAR_MAP, rule=linear_rule)
-declare("interpolate", Trait.LINEAR_MAP, rule=linear_rule)  # its weights depend on the sizes alone, in every mode
+declare("interpolate fold", Trait.LINEAR_MAP, rule=linear_rule)  # their weights depend on the sizes alone
 
 declare("add sub rsub", Trait.SUM, Trait.ELEMENTWISE_AFFINE, rule=epsilon_rule)
 declare("index_add", Trait.SUM, rule=epsilon_rule)
