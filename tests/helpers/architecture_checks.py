@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.utils import parametrizations
 
 from faithcheck.axioms.batching import batching, outputs_of, without_padding
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
@@ -25,9 +26,10 @@ from faithcheck.explainers.protocol import Explainer, InvalidAttribution, attrib
 from faithcheck.models.case import Case
 from faithcheck.models.installed.classes import ModelClass
 from faithcheck.models.installed.small_model import small_model
+from faithcheck.models.pairs.sharing_of_modules_and_weights import activations
 
 EXPLAINERS: tuple[Explainer, ...] = (AttnLRP(), CPLRP(), LeaveOneOut(), MaskGate())
-CHECKS = ("after", "during", "ledger", "removal", "copy", "batch", "padding")
+CHECKS = ("after", "during", "ledger", "removal", "copy", "transformed", "batch", "padding")
 PADDED = 2  # tokens
 FLOAT64 = tolerance(torch.empty(0, dtype=torch.float64))
 MOST_ROUNDOFF = 1e-2  # a check that allows more would hold for any map
@@ -42,18 +44,46 @@ def measured(kind: ModelClass) -> dict[str, Any]:
         model, case = small_model(kind)
     except Exception as error:  # whatever `transformers` raises for a configuration that it does not take
         return {"class": str(kind), "not_built": in_one_line(error)}
-    outcomes = {e.name: outcome(e, model, case) for e in EXPLAINERS}
-    return {"class": str(kind), "removal": default_removal(case).name, "outcomes": outcomes}
+    result: dict[str, Any] = {"class": str(kind), "removal": default_removal(case).name}
+    try:
+        same = transformed(model, case)
+    except Exception as error:  # whatever a model raises that reads its weights in a way of its own
+        same, result["not_transformed"] = None, in_one_line(error)
+    return {**result, "outcomes": {e.name: outcome(e, model, case, same) for e in EXPLAINERS}}
 
 
-def outcome(explainer: Explainer, model: nn.Module, case: Case) -> dict[str, Any]:
+@torch.no_grad()
+def transformed(model: nn.Module, case: Case) -> nn.Module:
+    """A copy of the same function by two transforms that need no knowledge of the architecture.
+
+    The weight of every linear map is computed in each forward pass, as γ v/‖v‖ with another length of v; and one
+    module serves for all modules of a kind that have no weights. See `parametrization_of_weights` and
+    `sharing_of_modules_and_weights` in `faithcheck.models.pairs` for why LRP stays the same.
+
+    Raises:
+        ValueError: its outputs differ by more than round-off.
+    """
+    copy = deepcopy(model)
+    for module in [m for m in copy.modules() if type(m) is nn.Linear and m.weight.any(1).all()]:
+        weight = parametrizations.weight_norm(module).parametrizations["weight"]
+        lengths = torch.linspace(0.5, 2, len(weight.original1), dtype=torch.float64)
+        weight.original1 = nn.Parameter(weight.original1 * lengths.unsqueeze(1))  # new: an embedding may share the old
+    same = activations(copy).eval()
+    if (gap := difference(case.run(same), case.run(model))) > FLOAT64:
+        raise ValueError(f"its outputs differ by {gap:.0e}")
+    return same
+
+
+def outcome(explainer: Explainer, model: nn.Module, case: Case, same: nn.Module | None = None) -> dict[str, Any]:
     """``refuses`` or ``crashes``, each with the message; or ``checks``: the gap of each check that applies.
+
+    ``same`` is another model of the same function; None: there is none.
 
     A check holds if its gap is at most ``tolerance``. One that the model itself fails is in ``model``, with its gap:
     see `gap_of_the_model`.
     """
     try:
-        return checked(explainer, model, case)
+        return checked(explainer, model, case, same)
     except Unsupported as refusal:
         return {"refuses": in_one_line(refusal)}
     except InvalidAttribution as invalid:
@@ -62,7 +92,7 @@ def outcome(explainer: Explainer, model: nn.Module, case: Case) -> dict[str, Any
         return {"crashes": f"{type(crash).__name__}: {in_one_line(crash)}"}
 
 
-def checked(explainer: Explainer, model: nn.Module, case: Case) -> dict[str, Any]:
+def checked(explainer: Explainer, model: nn.Module, case: Case, same: nn.Module | None) -> dict[str, Any]:
     """The gaps of all checks of one explainer; see `outcome`."""
     with torch.no_grad():
         before = case.run(model)
@@ -79,7 +109,9 @@ def checked(explainer: Explainer, model: nn.Module, case: Case) -> dict[str, Any
         allowed = max(allowed, roundoff_of_relevance(ledger))
     if isinstance(explainer, MaskGate) and "attention_mask" in case.forward_arguments:
         gaps["removal"] = difference(attribution, mask_derivatives(model, case))
-    gaps["copy"] = difference(attribution_of(explainer, deepcopy(model), case), attribution)
+    for name, other in {"copy": deepcopy(model), "transformed": same}.items():
+        if other is not None:
+            gaps[name] = difference(attribution_of(explainer, other, case), attribution)
     cases = {"batch": case}
     if "attention_mask" in case.forward_arguments:
         cases["padding"] = padded(case)
@@ -199,7 +231,7 @@ def holds(check: str, gap: float, allowed: float) -> bool:
     A copy lies elsewhere in memory, where a matrix product may add in another order. ``allowed`` is the round-off of
     the map; outputs and the ledger, whose gap is relative to the largest relevance, have the tolerance of the type.
     """
-    return gap == 0 if check == "after" else gap <= (allowed if check in ("copy", "batch", "padding") else FLOAT64)
+    return gap == 0 if check == "after" else gap <= (FLOAT64 if check in ("during", "ledger") else allowed)
 
 
 def operation_of(refusal: str) -> str:

@@ -30,6 +30,7 @@ from faithcheck.tests.helpers.architecture_checks import (
     operation_of,
     outcome,
     roundoff_of_relevance,
+    transformed,
 )
 
 DOCS = Path(faithcheck.tests.__path__[0]).resolve().parent / "docs"
@@ -117,6 +118,25 @@ def test_a_check_finds_its_fault(fault):
     held = holding({"": outcome(Faulty(fault), *small_model(LLAMA))})[""]
     assert fault not in held
     assert fault in holding({"": outcome(Faulty(""), *small_model(LLAMA))})[""]
+
+
+@dataclass
+class CountingParameters:
+    """Gradient × input, times the number of parameters: a copy has as many, another parametrization has not."""
+
+    name: str = "counting_parameters"
+
+    def attribute(self, model, case):
+        return GradientTimesInput().attribute(model, case) * len(list(model.parameters()))
+
+
+def test_an_explainer_that_reads_parameters_fails_on_the_transformed_copy():
+    model, case = small_model(LLAMA)
+    same = transformed(model, case)
+    held = [holding({"": outcome(e, model, case, same)})[""] for e in (CountingParameters(), AttnLRP())]
+    assert "copy" in held[0]
+    assert "transformed" not in held[0]
+    assert "transformed" in held[1]
 
 
 class ReadingPadding(LeaveOneOut):
