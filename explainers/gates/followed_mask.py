@@ -26,7 +26,7 @@ REAL = frozenset(
 """Operations that its real counterpart goes through as well."""
 ONE = {"eq": 1, "ne": 0, "gt": 0}
 """Comparisons with a number that are true at the ones of the mask."""
-PRODUCTS = frozenset("mul imul mul_ div itruediv div_".split())
+PRODUCTS = frozenset("mul mul_ div div_".split())
 
 
 class FollowedMask(TorchFunctionMode):

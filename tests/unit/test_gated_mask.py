@@ -108,6 +108,23 @@ def test_the_gate_of_a_sum_by_the_mask_is_leave_one_out(asks):
     torch.testing.assert_close(attribution, LeaveOneOut().attribute(model, case), **EXACT)
 
 
+class Hybrid(nn.Module):
+    """The sum of an attention and of a sum by the mask, which leaves the mask out if it has no 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.weighted = OneLayer(), Weighted(asks=True)
+
+    def forward(self, inputs, attention_mask=None):
+        return self.attention(inputs, attention_mask) + self.weighted(inputs, attention_mask)
+
+
+def test_the_gate_of_a_sum_of_models_is_the_sum_of_their_gates():
+    model, case = Hybrid(), tokens()
+    expected = MaskGate().attribute(model.attention, case) + contributions(model.weighted, case)
+    torch.testing.assert_close(MaskGate().attribute(model, case), expected, **EXACT)
+
+
 def test_the_gate_of_a_mean_by_the_mask():
     """f = Σ m_i a_i / Σ m_i, so ∂f/∂m_i = (a_i − f) / n at m = 1."""
     model, case = Weighted(mean=True), tokens()
