@@ -46,7 +46,7 @@ define suite
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: catalogue help invariance test unit lint types paper remedies peers bench slow power kills ray mutation alarms architectures docs \
+.PHONY: catalogue help invariance test unit lint types paper remedies peers bench long slow power kills ray mutation alarms architectures docs \
 	contributing clean
 
 help:  ## list the targets
@@ -109,6 +109,9 @@ alarms: $(READY)  ## look for false alarms: correct explainers over seeds, types
 
 architectures: $(READY)  ## the explainers on every model class of transformers; writes docs/architectures.md; resumes after a kill
 	@$(BIN)/python tests/experiments/architectures.py
+
+long: $(READY)  ## Leave-One-Out of texts of 2,000 tokens, error against cost; needs ../shared; resumes after a kill
+	@$(BIN)/python tests/experiments/long_texts.py $(ARGS)
 
 catalogue: $(READY)  ## write axioms/catalogue.json anew from the registries; VERSION=2027.03 names a new version
 	@$(BIN)/python -m faithcheck.axioms.engine.catalogue $(VERSION)

@@ -5,8 +5,8 @@
 2. The parts are opened in the order of the sizes of their effects, as long as the budget lasts: each token of an opened
    part is removed, alone.
 3. A token of another part gets an equal share of the part's effect. How far this is from its Leave-One-Out is known for
-   the opened parts. The mean squared error of the last ones, which have the smallest effects, is taken for that of the
-   parts that were not opened.
+   the opened parts. The squared error of a part is assumed to be proportional to its squared effect, with the factor of
+   the last opened parts, which are the most similar to those that were not opened.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HierarchyReport:
         rows: ``(batch,)`` int64, forward rows spent.
         exact: ``(batch, features)`` bool, which features were removed alone; false at padding.
         error: ``(batch,)`` the estimated root mean square of map − LOO over the features, padding aside, in units of
-            the output; 0 if all are exact, ∞ if no part was opened.
+            the output; 0 if all are exact, ∞ if no part with an effect was opened.
     """
 
     rows: Tensor
@@ -99,10 +99,11 @@ class HierarchicalLeaveOneOut:
             without = torch.nn.functional.one_hot(feature, case.shape[1]).bool()
             outputs = outputs_without(model, case, example, without, removal, self.max_tokens)
             values[example, feature] = output[example] - outputs
-        exact = opened | (of_features(sizes == 1, part))
         last = is_opened & (rank >= is_opened.sum(1, keepdim=True) - ERROR_SAMPLE)
-        error = estimated_error((values - shares).square(), of_features(last, part), case.unpadded & ~exact, features)
-        return values, HierarchyReport(first_rows + opened.sum(1), exact, error)
+        off = (values - shares).square() * of_features(last, part)
+        error = estimated_error(off.sum(1), effects.square(), last, ~is_opened & (sizes > 1))
+        exact = opened | of_features(sizes == 1, part)
+        return values, HierarchyReport(first_rows + opened.sum(1), exact, error / features.sqrt())
 
 
 def sizes_of_parts(part: Tensor) -> Tensor:
@@ -133,15 +134,15 @@ def opened_parts(effects: Tensor, sizes: Tensor, left: Tensor) -> tuple[Tensor, 
     return rank, (spent <= left.unsqueeze(1)) & (sizes > 1)
 
 
-def estimated_error(squares: Tensor, sample: Tensor, unknown: Tensor, features: Tensor) -> Tensor:
-    """The root mean square error of a map, if unknown features are off as those of the sample, ``(batch,)``.
+def estimated_error(off: Tensor, squares: Tensor, sample: Tensor, unopened: Tensor) -> Tensor:
+    """The root of the estimated squared error of all unopened parts, ``(batch,)``; 0 if there is none.
 
     Args:
-        squares: ``(batch, features)``, the squared error where it is known.
-        sample: ``(batch, features)`` bool, the features of the last opened parts.
-        unknown: ``(batch, features)`` bool, those that were not removed alone.
-        features: ``(batch,)``, their number, padding aside.
+        off: ``(batch,)``, the squared error of the sample, summed over its features.
+        squares: ``(batch, parts)``, the squared effect of each part.
+        sample: ``(batch, parts)`` bool, the last opened parts.
+        unopened: ``(batch, parts)`` bool, the parts of several features that were not opened.
     """
-    mean = (squares * sample).sum(1) / sample.sum(1)  # 0 / 0 if none was opened
-    error = (mean * unknown.sum(1) / features).sqrt()
-    return torch.where(unknown.any(1), error.nan_to_num(torch.inf), torch.zeros_like(error))
+    factor = off / (squares * sample).sum(1)  # 0 / 0 if none was opened
+    error = (factor * (squares * unopened).sum(1)).sqrt()
+    return torch.where(unopened.any(1), error.nan_to_num(torch.inf, torch.inf), torch.zeros_like(error))
