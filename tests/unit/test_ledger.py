@@ -593,9 +593,24 @@ def test_a_hook_of_the_model_that_changes_gradients_is_detected():
 def test_a_constant_of_a_coarser_type_is_accounted_for_in_the_type_of_the_data():
     """MPT adds position biases in float32 to logits in float64: rounded there, their share would lose nine digits."""
     x, bias = torch.randn(2, 3), torch.full((3,), 0.1, dtype=torch.float32)
-    ledger = ledger_of(lambda f, x: (x / 3 + f.bias).sum(1, keepdim=True), x, bias=bias)
+    ledger = ledger_of(lambda f, x: ((x + f.bias) / 3).sum(1, keepdim=True), x, bias=bias)
     assert ledger.gap < 1e-14
-    torch.testing.assert_close(ledger.by_cause()["bias"], 3 * bias[0].double().expand(2), **CLOSE)
+    torch.testing.assert_close(ledger.by_cause()["bias"], bias[0].double().expand(2), **CLOSE)
+
+
+def test_a_part_that_is_added_to_is_followed():
+    """As in Gemma 3n: whole[1:] += x writes to a view, and again by its index."""
+
+    def added(f, x):
+        whole = torch.stack([x, x * f.w, x]) * 2
+        whole = whole.contiguous()
+        whole[1:] += x * f.w
+        return whole.sum(0)
+
+    x, w = torch.randn(2, 3), torch.randn(3)
+    ledger = ledger_of(added, x, w=w)
+    assert ledger.gap < 1e-14
+    torch.testing.assert_close(ledger.attribution[:, 0], x[:, 0] * (4 + 4 * w[0]), **CLOSE)
 
 
 def test_an_explainer_without_relevance_is_refused():

@@ -125,16 +125,15 @@ def test_batch_norm_of_one_example_whose_channels_lie_next_to_each_other():
     norm, tokens = nn.BatchNorm2d(4).eval(), torch.randn(2, 6, 4)
     for statistic in (norm.running_mean, norm.weight.data, norm.bias.data):
         statistic.normal_()
-    model = Function(lambda x: norm(x.mT.reshape(len(x), 4, 2, 3)).square().sum((1, 2)))
+    readout = torch.randn(3, 24)
+
+    def read(y):
+        return functional.linear(y.reshape(len(y), 24), readout)
+
+    model = Function(lambda x: read(norm(x.mT.view(len(x), 4, 2, 3))))
     factor = norm.weight.detach() / (norm.running_var + norm.eps).sqrt()
-    affine = Function(
-        lambda x: (
-            (x * factor + (norm.bias - norm.running_mean * factor).detach())
-            .mT.reshape(len(x), 4, 2, 3)
-            .square()
-            .sum((1, 2))
-        )
-    )
+    offset = (norm.bias - norm.running_mean * factor).detach()
+    affine = Function(lambda x: read((x * factor + offset).mT))
     for x in (tokens, tokens[:1]):
         expected = AttnLRP().attribute(affine, case_of(x))
         torch.testing.assert_close(AttnLRP().attribute(model, case_of(x)), expected, **CLOSE)
