@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import compress
@@ -205,6 +205,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--device", default="cpu", help="torch device (default: cpu)")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    with without_garbage_collection():
+        return (yield)
+
+
 def pytest_collection_finish() -> None:
     # The tests stay until the end: the garbage collector need not look through them again and again.
     gc.freeze()
@@ -212,7 +218,7 @@ def pytest_collection_finish() -> None:
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Collect nothing within the block: it imports libraries, which stay."""
+    """Collect no garbage within the block: what it makes, imported libraries and tests, stays."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

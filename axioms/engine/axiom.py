@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cache, wraps
 from typing import Literal, TypeAlias, TypeVar
 
 from faithcheck.axioms.engine.verdicts import Measurement
@@ -69,10 +69,7 @@ class Axiom:
         """Whether the axiom is measured on this pair or on its models."""
         if not self.needs_explainer or self.name in pair.axioms:
             return True
-        among, excluded = (
-            any(fnmatch.fnmatchcase(pair.name, glob) for glob in globs) for globs in (self.subjects, self.excluded)
-        )
-        return among and not excluded
+        return _matches(pair.name, tuple(self.subjects)) and not _matches(pair.name, tuple(self.excluded))
 
     def sides(self, pair: Pair) -> tuple[str, ...]:
         """``""`` for both models of the pair together, else ``"f"`` and ``"g"``; of a control, whose g copies f, f."""
@@ -84,6 +81,11 @@ class Axiom:
         """The names of the subjects among these pairs: of pairs, or of their models (``name.f``, ``name.g``)."""
         measured = [pair for pair in pairs if self.is_measured_on(pair)]
         return [f"{pair.name}.{side}".rstrip(".") for pair in measured for side in self.sides(pair)]
+
+
+@cache  # asked hundreds of thousands of times in a run
+def _matches(name: str, globs: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
 
 
 _registry: dict[str, Axiom] = {}
