@@ -64,7 +64,9 @@ def test_parts_of_one_token_are_leave_one_out_by_token():
     assert torch.equal(LeaveOneOut(by="word").attribute(model, case), LeaveOneOut().attribute(model, case))
 
 
-@pytest.mark.parametrize("explainer", [LeaveOneOut(**BY), HierarchicalLeaveOneOut(), SparseSurrogate()], ids=str)
+@pytest.mark.parametrize(
+    "explainer", [LeaveOneOut(**BY), HierarchicalLeaveOneOut(), SparseSurrogate()], ids=lambda explainer: explainer.name
+)
 def test_a_case_that_does_not_say_its_sentences_is_refused(explainer):
     with pytest.raises(Unsupported, match=r"by sentence: case\.segments has no 'sentence' \(it has: none\)"):
         explainer.attribute(embedding_model("bert"), case_of("bert"))
