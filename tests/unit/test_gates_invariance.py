@@ -71,7 +71,7 @@ TOLERANCE = 1e-9
 
 # --- which pairs are refused -----------------------------------------------------------------------------------------
 
-NO_ATTENTION = "no softmax attention over the features"
+NO_ATTENTION = "no softmax attention over the features|removes features in a way that has no gate|hides its attention"
 EINSUM = "attention by einsum"  # the readout gate refuses it before it knows whether it is attention
 UNATTENDED = "features that no row attends to"
 OTHER_KEYS = "beside their attention"
@@ -166,9 +166,12 @@ def parameter(name: str):
 
 OTHER_ORDER = "rollout.reversed_tokens"
 """The pair whose g reverses the tokens before its attention: position i of its weights is not feature i."""
+KNOWN_ANSWERS = "known_answer."
+"""Models beside their copies, on some of which a gate is 0, as theory says: `ground_truth` checks what it is."""
+NAMES = [name for name in registered_pairs() if name != OTHER_ORDER and not name.startswith(KNOWN_ANSWERS)]
 
 
-@pytest.mark.parametrize("name", [parameter(name) for name in registered_pairs() if name != OTHER_ORDER])
+@pytest.mark.parametrize("name", [parameter(name) for name in NAMES])
 def test_gates_in_the_attention_are_invariant(name):
     pair = registered_pairs()[name]
     models = pair.build(*WHERE)

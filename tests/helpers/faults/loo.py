@@ -5,7 +5,8 @@ from __future__ import annotations
 from faithcheck.explainers.loo.removal import GaussianNoise, Replacement
 from faithcheck.tests.helpers.faults.fault import Fault, Line, Settings
 
-LOO = "loo.leave_one_out:LeaveOneOut.attribute_with_output"
+LOO = "loo.leave_one_out:effects_of_parts"
+IS_REMOVED, NEXT = "part[example] == removed.unsqueeze(1)", "(removed.unsqueeze(1) + 1) % len(number)"
 REMOVAL = "loo.removal:Replacement.remove"
 OUTPUTS = "loo.removal:outputs_without"
 PROGRESS = "loo.budget:RemovalProgress"
@@ -19,30 +20,10 @@ LEAVE_ONE_OUT = [
     _loo(
         "the output without the feature", "unchanged[example] - outputs[batch:]", "outputs[batch:]", "f(x) is missing"
     ),
-    _loo(
-        "the next feature is removed",
-        "feature.unsqueeze(1), True",
-        "(feature.unsqueeze(1) + 1) % features, True",
-        "off by one",
-    ),
-    _loo(
-        "the others are removed",
-        "scatter_(1, feature.unsqueeze(1), True)",
-        "scatter_(1, feature.unsqueeze(1), True).logical_not()",
-        "one is kept, not left out",
-    ),
-    _loo(
-        "two features are removed",
-        "scatter_(1, feature.unsqueeze(1), True)",
-        "scatter_(1, feature.unsqueeze(1), True).scatter_(1, (feature.unsqueeze(1) + 1) % features, True)",
-        "and its neighbour",
-    ),
-    _loo(
-        "removed features stay removed",
-        "scatter_(1, feature.unsqueeze(1), True)",
-        "scatter_(1, feature.unsqueeze(1), True).cummax(0).values",
-        "removals add up",
-    ),
+    _loo("the next feature is removed", IS_REMOVED, f"part[example] == {NEXT}", "off by one"),
+    _loo("the others are removed", IS_REMOVED, "part[example] != removed.unsqueeze(1)", "one is kept, not left out"),
+    _loo("two features are removed", IS_REMOVED, f"({IS_REMOVED}) | (part[example] == {NEXT})", "and its neighbour"),
+    _loo("removed features stay removed", IS_REMOVED, f"({IS_REMOVED}).cummax(0).values", "removals add up"),
     _loo("the first example's output", "unchanged[example]", "unchanged[0]", "f(x) of example 0 for the whole batch"),
     _loo("the mean output of the batch", "unchanged[example]", "unchanged.mean()", "f(x) is averaged over the batch"),
     _loo(
