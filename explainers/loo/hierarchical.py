@@ -2,8 +2,15 @@
 
 1. Each part of the text, by default each sentence, is removed as a whole. This is exact, and takes one forward row a
    part.
-2. The parts are opened in the order of the sizes of their effects, as long as the budget lasts: each token of an opened
-   part is removed, alone.
+2. Parts are opened in an order, each that still fits into the budget: each token of an opened part is removed, alone.
+   The order serves one of two aims:
+
+   - a map by token: the largest effects first;
+   - the parts that matter most, by the sums of their tokens' Leave-One-Out (``top=5``): first those whose place among
+     them is least sure. A part that is removed as a whole may have another effect than its tokens one by one, but
+     seldom one so different that it passes a much larger one. So a part's place is the less sure, the nearer its
+     effect is, as a ratio, to that of its rival: the first part outside for a part of the top, and its last for others.
+
 3. A token of another part gets an equal share of the part's effect. How far this is from its Leave-One-Out is known for
    the opened parts. The squared error of a part is assumed to be proportional to its squared effect, with the factor of
    the last opened parts, which are the most similar to those that were not opened.
@@ -16,6 +23,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot, pad
 
 from faithcheck.explainers.loo.leave_one_out import effects_of_parts, parts_of, shared_among_features
 from faithcheck.explainers.loo.removal import Removal, default_removal, outputs_without
@@ -43,18 +51,20 @@ class HierarchyReport:
 
 @dataclass(frozen=True)
 class HierarchicalLeaveOneOut:
-    """Leave-One-Out by sentence, then by token in the sentences with the largest effects, within a budget.
+    """Leave-One-Out by sentence, then by token in the sentences that matter, within a budget.
 
     Attributes:
         budget: the share, in (0, 1], of full LOO's n + 1 forward rows for n features. The rows of the first step are
             spent whatever the budget.
         by: the parts of the first step: "word", "sentence" or "paragraph".
+        top: how many parts are to be found: those whose place among the ``top`` is least sure are opened first. By
+            default the largest effects are, for a map by token.
         removal: how features are removed; by default by the attention mask if the case has one, else they take their
             baseline values.
         max_tokens: the most features, padding included, in one forward pass; bounds memory, not the result.
 
     Raises:
-        ValueError: a budget outside its range.
+        ValueError: a budget or a number of parts outside its range.
     """
 
     label: ClassVar[str] = "Hierarchical Leave-One-Out"
@@ -62,6 +72,7 @@ class HierarchicalLeaveOneOut:
 
     budget: float = 0.1
     by: str = "sentence"
+    top: int | None = None
     removal: Removal | None = None
     max_tokens: int = 4608
     name: str = "hierarchical_loo"
@@ -69,11 +80,14 @@ class HierarchicalLeaveOneOut:
     @property
     def settings(self) -> str:
         """The settings in words, for reports."""
-        return f"by {self.by}, then by token in those with the largest effects, {self.budget:.0%} of full LOO's rows"
+        opened = "the largest effects" if self.top is None else f"the least sure places among the top {self.top}"
+        return f"by {self.by}, then by token in those with {opened}, {self.budget:.0%} of full LOO's rows"
 
     def __post_init__(self) -> None:
         if not 0 < self.budget <= 1:
             raise ValueError(f"budget must be a share of full LOO's rows in (0, 1], got {self.budget!r}")
+        if self.top is not None and self.top < 1:
+            raise ValueError(f"top must be at least 1 part, got {self.top}")
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """The attribution ``(batch, features)``, 0 at padding; raises as `attribute_with_report`."""
@@ -91,15 +105,16 @@ class HierarchicalLeaveOneOut:
         first_rows, features = 1 + (sizes > 0).sum(1), case.unpadded.sum(1)
         # 10 % of 250 rows are 25, whatever the last digit of the float 0.1.
         left = ((features + 1) * self.budget + 1e-9).floor().long() - first_rows
-        rank, is_opened = opened_parts(effects, sizes, left)
+        order = by_size(effects) if self.top is None else by_doubt(effects, self.top)
+        number = opened_parts(order, sizes, left)
+        is_opened, last = number > 0, number > (number.amax(1, keepdim=True) - ERROR_SAMPLE).clamp(min=0)
         opened = of_features(is_opened, part)
         example, feature = opened.nonzero(as_tuple=True)
         values = shares.clone()
         if len(example):
-            without = torch.nn.functional.one_hot(feature, case.shape[1]).bool()
+            without = one_hot(feature, case.shape[1]).bool()
             outputs = outputs_without(model, case, example, without, removal, self.max_tokens)
             values[example, feature] = output[example] - outputs
-        last = is_opened & (rank >= is_opened.sum(1, keepdim=True) - ERROR_SAMPLE)
         off = (values - shares).square() * of_features(last, part)
         error = estimated_error(off.sum(1), effects.square(), last, ~is_opened & (sizes > 1))
         exact = opened | of_features(sizes == 1, part)
@@ -117,21 +132,43 @@ def of_features(parts: Tensor, part: Tensor) -> Tensor:
     return parts.gather(1, part.clamp(min=0)) & (part >= 0)
 
 
-def opened_parts(effects: Tensor, sizes: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
-    """Which parts of several features are opened: the largest effects first, as long as all their features fit.
+def by_size(effects: Tensor) -> Tensor:
+    """The parts, the largest effects first: ``(batch, parts)`` effects to ``(batch, parts)`` indices."""
+    return effects.abs().argsort(dim=1, descending=True, stable=True)
+
+
+def by_doubt(effects: Tensor, top: int) -> Tensor:
+    """The parts, the least sure place among the ``top`` first: ``(batch, parts)`` effects to as many indices.
+
+    Where the parts are no more than ``top``, or the others have no effect, no place is in doubt: the order is by size.
+    """
+    order = by_size(effects)
+    sizes = pad(effects.abs().gather(1, order), (0, top + 1))
+    rival = sizes[:, top - 1 : top].expand_as(sizes).clone()
+    rival[:, :top] = sizes[:, top : top + 1]
+    smaller, larger = torch.minimum(sizes, rival), torch.maximum(sizes, rival)
+    doubt = (smaller / larger.clamp(min=torch.finfo(sizes.dtype).tiny))[:, : order.shape[1]]
+    return order.gather(1, doubt.argsort(dim=1, descending=True, stable=True))
+
+
+def opened_parts(order: Tensor, sizes: Tensor, left: Tensor) -> Tensor:
+    """Which parts of several features are opened: in an order, each whose features still fit.
 
     Args:
-        effects: ``(batch, parts)``.
+        order: ``(batch, parts)``, the indices of the parts.
         sizes: ``(batch, parts)``, their numbers of features.
         left: ``(batch,)``, the rows that may be spent.
 
     Returns:
-        The rank of each part, from 0, and whether it is opened; both ``(batch, parts)``.
+        ``(batch, parts)`` int64: 1 for the part that is opened first, 2 for the second, …, 0 for those that are not.
     """
-    order = effects.abs().masked_fill(sizes < 2, -1).argsort(dim=1, descending=True, stable=True)
-    rank = order.argsort(dim=1)
-    spent = sizes.masked_fill(sizes < 2, 0).gather(1, order).cumsum(1).gather(1, rank)
-    return rank, (spent <= left.unsqueeze(1)) & (sizes > 1)
+    number, left = torch.zeros_like(sizes), left.unsqueeze(1)
+    for part in torch.split(order, 1, dim=1):
+        size = sizes.gather(1, part)
+        fits = (size > 1) & (size <= left)
+        number.scatter_(1, part, (number.amax(1, keepdim=True) + 1) * fits)
+        left = left - size * fits
+    return number
 
 
 def estimated_error(off: Tensor, squares: Tensor, sample: Tensor, unopened: Tensor) -> Tensor:
@@ -146,3 +183,7 @@ def estimated_error(off: Tensor, squares: Tensor, sample: Tensor, unopened: Tens
     factor = off / (squares * sample).sum(1)  # 0 / 0 if none was opened
     error = (factor * (squares * unopened).sum(1)).sqrt()
     return torch.where(unopened.any(1), error.nan_to_num(torch.inf, torch.inf), torch.zeros_like(error))
+
+
+TOP_FIVE = HierarchicalLeaveOneOut(top=5, name="hierarchical_loo_top_five")
+"""On the command line: ``--explainer faithcheck.explainers.loo.hierarchical:TOP_FIVE``."""

@@ -1,12 +1,13 @@
-"""Leave-One-Out of texts of 2,000 tokens on a small decoder: error against cost, and the five sentences that matter.
+"""Leave-One-Out of texts of 2,000 tokens on small decoders: error against cost, and the five sentences that matter.
 
-`make long` runs it, half an hour on one idle core. It needs ../shared, and stores each text in build/long: remove that
-to measure again. From the labelled sentences and long reviews there, a decoder learns to continue a text by "bad" or
-"good". Held-out reviews of one label, one after the other, make texts of 2,000 tokens.
+``make long`` runs it, on a decoder of 2 layers or of ``--layers``. It needs ../shared, and stores models and maps in
+build/long: a second run goes on where the first stopped; remove that folder to measure again. From the labelled
+sentences and long reviews of ../shared, a decoder learns to continue a text by "bad" or "good". Held-out reviews of one
+label, one after the other, make texts of 2,000 tokens.
 
-The reference is LOO by token. A sentence counts as much as its tokens do together. Beside that, LOO by sentence itself
-is a reference. Cost is the number of forward rows over that of LOO by token; all rows of a text have the same length,
-so it is the share of forward tokens, too. A backward row counts as one.
+There are two references: LOO by token, where a sentence counts as much as its tokens do together, and LOO by sentence.
+Cost is the number of forward rows over that of LOO by token; all rows of a text have the same length, so it is the
+share of forward tokens, too. A backward row counts as one, and a row of a proxy model as its share of the layers.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import argparse
 import json
 import random
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.stats import binomtest
+from sklearn.metrics import average_precision_score
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -30,6 +34,7 @@ from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
 from faithcheck.explainers.loo.hierarchical import HierarchicalLeaveOneOut
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.sparse_surrogate import SparseSurrogate
+from faithcheck.models.atomic_write import write_atomically
 from faithcheck.models.data.texts import load_texts
 from faithcheck.models.pretrained import SENTIMENT
 from faithcheck.models.pretrained.loading import load
@@ -37,7 +42,8 @@ from faithcheck.models.training.decoder import accuracy, label_words, next_token
 from faithcheck.models.training.one_thread import one_thread
 from faithcheck.models.training.sentiment import batches, fit, read_corpus
 
-TOKENS, TEXTS, BUDGETED, TOP, ROWS, SEED = 2000, 20, 3, 5, 8, 0
+TOKENS, TOP, ROWS, SEED = 2000, 5, 8, 0
+SCORED = 10  # sentences that the explained model scores, after a cheaper map has chosen them
 FOLDER = Path("build/long")
 DATA = Path("../shared/data")
 
@@ -59,15 +65,24 @@ def joined(file, tokenizer, limit):
     return found[:limit]
 
 
-def train(folder):
-    """A decoder of two layers: sentences first, then long texts."""
+def model_of(layers):
+    """The decoder of so many layers; trained if there is none."""
+    folder = FOLDER / str(layers) / "model"
+    if not (folder / "config.json").exists():
+        with one_thread():
+            train(folder, layers)
+    return load(folder, max_length=TOKENS)
+
+
+def train(folder, layers):
+    """A decoder that reads sentences first, then long texts."""
     tokenizer = AutoTokenizer.from_pretrained(SENTIMENT)
     corpus, long = read_corpus(DATA, SEED), joined(DATA / "movie_reviews/train.jsonl.gz", tokenizer, 300)
     torch.manual_seed(SEED)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=176,
-        max_position_embeddings=2048, tie_word_embeddings=True, pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id,
+        vocab_size=len(tokenizer), hidden_size=64, num_hidden_layers=layers, num_attention_heads=4,
+        intermediate_size=176, max_position_embeddings=2048, tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.cls_token_id, eos_token_id=tokenizer.sep_token_id,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
     for examples, epochs, rate in ((corpus.sentences, 2, 3e-3), (long, 2, 1e-3)):
@@ -82,8 +97,8 @@ def train(folder):
             0.1,
         )
     tokenizer.model_max_length = config.max_position_embeddings
-    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
 
 
 def encode_whole(tokenizer, examples):
@@ -95,36 +110,64 @@ def shuffled(items):
     return items
 
 
-def explained(model, text, with_budget):
-    """Each explainer's map and its cost; of budgeted LOO, which takes long, on request."""
-    (example,) = model.encode([text])
-    case = model.case([example])
-    n = case.shape[1]
-    part = case.segments["sentence"]
-    sentences = int(part.max()) + 1
-    gate = 2 / (n + 1)
-    explainers = {
-        "LOO": (LeaveOneOut(max_tokens=ROWS * n), 1.0),
-        "LOO by sentence": (LeaveOneOut(by="sentence", max_tokens=ROWS * n), (sentences + 1) / (n + 1)),
-        "hierarchical, 10 %": (HierarchicalLeaveOneOut(max_tokens=ROWS * n), None),
-        "sparse surrogate, 64 ablations": (SparseSurrogate(max_tokens=ROWS * n), 64 / (n + 1)),
-        "mask gate": (MaskGate(), gate),
-        "finite mask gate": (FiniteMaskGate(), gate),
-        "readout gate": (ReadoutGate(), gate),
-        "grouped mask gate, 4": (GroupedMaskGate(), 4 * gate),
-    } | ({"budgeted LOO, 5 %": (BudgetedLeaveOneOut(0.05), 0.05)} if with_budget else {})
-    maps, costs, estimated = {}, {}, {}
-    for name, (explainer, cost) in explainers.items():
-        model.model.set_attn_implementation("eager" if "gate" in name or "budget" in name else "sdpa")
+def explainers(tokens, sentences):
+    """``{name: (explainer, forward rows, attention)}``; without rows if the explainer's report says how many."""
+    most = ROWS * tokens
+    return {
+        "LOO by sentence": (LeaveOneOut(by="sentence", max_tokens=most), sentences + 1, "sdpa"),
+        "mask gate": (MaskGate(), 2, "eager"),
+        "finite mask gate": (FiniteMaskGate(), 2, "eager"),
+        "readout gate": (ReadoutGate(), 2, "eager"),
+        "LOO": (LeaveOneOut(max_tokens=most), tokens + 1, "sdpa"),
+        "hierarchical": (HierarchicalLeaveOneOut(max_tokens=most), None, "sdpa"),
+        "hierarchical, top 5": (HierarchicalLeaveOneOut(top=TOP, max_tokens=most), None, "sdpa"),
+        "grouped mask gate, 4": (GroupedMaskGate(), 8, "eager"),
+        "sparse surrogate, 64 ablations": (SparseSurrogate(max_tokens=most), 64, "sdpa"),
+        "budgeted LOO, 5 %": (BudgetedLeaveOneOut(0.05), 0.05 * (tokens + 1), "eager"),
+    }
+
+
+BY_TOKEN = {"LOO", "hierarchical", "hierarchical, top 5"}
+SLOW = {"grouped mask gate, 4", "sparse surrogate, 64 ablations", "budgeted LOO, 5 %"}
+
+
+def explain(models, text, left_out, one):
+    """Add to a text's results the maps that they lack; yields the name of each.
+
+    Args:
+        models: by their numbers of layers: the one that is explained, then its proxy models.
+        text: the text.
+        left_out: names of `explainers`.
+        one: the results: ``maps``, their ``costs`` in forward rows of the explained model, the errors that some
+            ``estimated``, and the ``part`` and ``special`` of each token.
+    """
+    (layers, model), *proxies = models.items()
+    case = case_of(model, text)
+    part = case.segments["sentence"][0]
+    one |= {"part": part.tolist(), "special": case.special_tokens_mask[0].tolist()}
+    known = explainers(case.shape[1], int(part.max()) + 1)
+    for name in (name for name in known if name not in left_out and name not in one["maps"]):
+        explainer, rows, attention = known[name]
+        model.model.set_attn_implementation(attention)
         if isinstance(explainer, HierarchicalLeaveOneOut):
             attribution, report = explainer.attribute_with_report(model, case)
-            cost, estimated[name] = int(report.rows[0]) / (n + 1), float(report.error[0])
+            rows, one["estimated"][name] = int(report.rows[0]), float(report.error[0])
         else:
             attribution = explainer.attribute(model, case)
-        maps[name], costs[name] = attribution[0].tolist(), cost
-        print(name, f"{time.process_time():.0f} s", flush=True)
-    special = case.special_tokens_mask[0].tolist()
-    return {"maps": maps, "costs": costs, "estimated": estimated, "part": part[0].tolist(), "special": special}
+        one["maps"][name], one["costs"][name] = attribution[0].tolist(), rows
+        yield name
+    explainer, rows, _ = known["LOO by sentence"]
+    for its_layers, proxy in proxies:
+        name = f"{its_layers}-layer proxy"
+        if name not in one["maps"]:
+            attribution = explainer.attribute(proxy, replace(case_of(proxy, text), target=case.target))
+            one["maps"][name], one["costs"][name] = attribution[0].tolist(), rows * its_layers / layers
+            yield name
+
+
+def case_of(model, text):
+    (example,) = model.encode([text])
+    return model.case([example])
 
 
 def sums(values, one):
@@ -132,55 +175,106 @@ def sums(values, one):
     return np.bincount(one["part"], weights=np.where(one["special"], 0, values))
 
 
-def top(of_sentences):
-    """The `TOP` sentences with the largest absolute values."""
-    return set(np.argsort(-np.abs(of_sentences), kind="stable")[:TOP].tolist())
+def top(of_sentences, count=TOP):
+    """The sentences with the largest absolute values."""
+    return set(np.argsort(-np.abs(of_sentences), kind="stable")[:count].tolist())
 
 
-COLUMNS = "texts | cost | r | error | r of sentences | found | all five by token | all five by sentence | estimate"
+def with_chosen(one):
+    """A text's maps and costs, with those where a cheap map chooses the sentences that LOO by sentence then scores."""
+    maps, costs = ({name: of for name, of in one[key].items()} for key in ("maps", "costs"))
+    for name in [name for name in maps if name.endswith("proxy") or name == "finite mask gate"]:
+        is_chosen = np.isin(one["part"], list(top(sums(maps[name], one), SCORED)))
+        maps[f"{name} chooses {SCORED}"] = np.where(is_chosen, maps["LOO by sentence"], 0)
+        costs[f"{name} chooses {SCORED}"] = costs[name] + 1 + SCORED
+    return maps, costs
 
 
-def figures(results):
-    """The rows of the table: a name, the number of texts, and the means of the other `COLUMNS`."""
-    for name in results[0]["maps"]:
-        of_text = []
-        for one in (one for one in results if name in one["maps"]):
-            loo, sentence, values = (np.array(one["maps"][key]) for key in ("LOO", "LOO by sentence", name))
-            keep = ~np.array(one["special"])
-            by_token, by_sentence, found = (sums(of, one) for of in (loo, sentence, values))
-            row = [
-                one["costs"][name],
+def relative_error(values, reference):
+    return np.sqrt(np.mean((values - reference) ** 2) / np.mean(reference**2))
+
+
+def by_token(one):
+    """Per map: cost, r and error over tokens, r of the sums of sentences, whether the five are found, the estimate."""
+    maps, costs = with_chosen(one)
+    keep, loo = ~np.array(one["special"], bool), np.array(maps["LOO"])
+    for name, of in maps.items():
+        values = np.array(of)
+        found, reference = sums(values, one), sums(loo, one)
+        error = np.sqrt(np.mean((values - loo) ** 2))
+        yield (
+            name,
+            (
+                costs[name] / (len(loo) + 1),
                 np.corrcoef(values[keep], loo[keep])[0, 1],
-                np.sqrt(np.mean((values - loo)[keep] ** 2) / np.mean(loo[keep] ** 2)),
-                np.corrcoef(found, by_token)[0, 1],
-                len(top(found) & top(by_token)) / TOP,
-                top(found) == top(by_token),
-                top(found) == top(by_sentence),
-                one["estimated"].get(name, np.nan) / np.sqrt(np.mean((values - loo) ** 2) or np.nan),
-            ]
-            of_text.append(row)
-        yield name, len(of_text), np.mean(of_text, 0)
+                relative_error(values[keep], loo[keep]),
+                np.corrcoef(found, reference)[0, 1],
+                one["estimated"][name] / error if name in one["estimated"] else np.nan,
+                top(found) == top(reference),
+            ),
+        )
+
+
+def by_sentence(one):
+    """Per map: cost, r and error over sentences, the average precision on outlying ones, whether the five are found.
+
+    A sentence is outlying if its absolute effect is more than three standard deviations above their mean.
+    """
+    maps, costs = with_chosen(one)
+    reference = sums(maps["LOO by sentence"], one)
+    sizes = np.abs(reference)
+    is_outlying = sizes > sizes.mean() + 3 * sizes.std()
+    for name, values in maps.items():
+        found = sums(values, one)
+        yield (
+            name,
+            (
+                costs[name] / (len(one["part"]) + 1),
+                np.corrcoef(found, reference)[0, 1],
+                relative_error(found, reference),
+                average_precision_score(is_outlying, np.abs(found)) if is_outlying.any() else np.nan,
+                top(found) == top(reference),
+            ),
+        )
+
+
+def print_table(title, columns, results, figures):
+    """The means over texts; of the last column, the number of texts and its 95 % interval by Clopper and Pearson."""
+    print(f"\n{title}\n\n| | {' | '.join(columns)} |\n|{'---|' * (1 + len(columns))}")
+    rows = {}
+    for one in results:
+        for name, values in figures(one):
+            rows.setdefault(name, []).append(values)
+    for name, of in rows.items():
+        means = (f"{np.nanmean(column):.3f}" if np.isfinite(column).any() else "" for column in np.array(of).T[:-1])
+        found = binomtest(sum(bool(values[-1]) for values in of), len(of))
+        low, high = found.proportion_ci(0.95, "exact")
+        print(f"| {name} | {' | '.join(means)} | {found.k} of {found.n} ({low:.0%} – {high:.0%}) |")
 
 
 def main():
-    """Train the decoder if there is none, explain what is not explained yet, and print the table."""
+    """Explain what is not explained yet, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--texts", type=int, default=TEXTS)
-    texts = parser.parse_args().texts
-    if not (FOLDER / "model" / "config.json").exists():
-        with one_thread():
-            train(FOLDER / "model")
-    model = load(FOLDER / "model", max_length=TOKENS)
-    results = []
-    for i, (text, _) in enumerate(joined(DATA / "movie_reviews/dev.jsonl.gz", model.tokenizer, texts)):
-        file = FOLDER / f"{i}.json"
-        if not file.exists():
-            file.write_text(json.dumps(explained(model, text, i < BUDGETED)))
-            print(f"text {i}", flush=True)
-        results.append(json.loads(file.read_text()))
-    print(f"| | {COLUMNS} |")
-    for name, count, row in figures(results):
-        print(f"| {name} | {count} |", " | ".join(f"{value:.3f}" for value in row), "|")
+    parser.add_argument("--layers", type=int, default=2, help="of the decoder that is explained")
+    parser.add_argument("--proxies", type=int, nargs="*", default=[], help="layers of smaller decoders, its proxies")
+    parser.add_argument("--texts", type=int, default=40, help="that are explained")
+    parser.add_argument("--by-token", type=int, default=40, help="the first so many by token, too")
+    parser.add_argument("--slow", type=int, default=6, help="the first so many by all explainers")
+    options = parser.parse_args()
+    models, results = {layers: model_of(layers) for layers in (options.layers, *options.proxies)}, []
+    texts = joined(DATA / "movie_reviews/dev.jsonl.gz", models[options.layers].tokenizer, options.texts)
+    for i, (text, _) in enumerate(texts):
+        file = FOLDER / str(options.layers) / f"{i}.json"
+        one = json.loads(file.read_text()) if file.exists() else {"maps": {}, "costs": {}, "estimated": {}}
+        left_out = (BY_TOKEN if i >= options.by_token else set()) | (SLOW if i >= options.slow else set())
+        for name in explain(models, text, left_out, one):
+            write_atomically(file, json.dumps(one))
+            print(f"text {i}, {name}: {time.process_time():.0f} s", flush=True)
+        results.append(one)
+    columns = ["cost", "r", "error", "r of sentences", "estimated ÷ true error", "five found"]
+    print_table("Against LOO by token", columns, [one for one in results if "LOO" in one["maps"]], by_token)
+    columns = ["cost", "r", "error", "average precision", "five found"]
+    print_table("Against LOO by sentence", columns, results, by_sentence)
 
 
 if __name__ == "__main__":

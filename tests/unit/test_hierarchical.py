@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.explainers.loo.hierarchical import HierarchicalLeaveOneOut
+from faithcheck.explainers.loo.hierarchical import HierarchicalLeaveOneOut, by_doubt
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask, Replacement
 from faithcheck.explainers.loo.sparse_surrogate import SparseSurrogate
@@ -77,10 +77,14 @@ WEIGHTS, PARTS = [1, 1, 2, 3, 4, 0, 1, 2, 5], [0, 0, 1, 1, 1, 2, 2, 2, 3]
 
 
 @pytest.mark.parametrize(
-    ("budget", "opened", "rows"), [(0.5, [], 5), (0.8, [1], 8), (0.999, [1], 8), (1.0, [1], 8), (0.1, [], 5)]
+    ("budget", "opened", "rows"),
+    [(0.5, [], 5), (0.7, [0], 7), (0.8, [1], 8), (0.999, [1], 8), (1.0, [1, 0], 10), (0.1, [], 5)],
 )
 def test_the_sentences_with_the_largest_effects_are_opened_within_the_budget(budget, opened, rows):
-    """10 rows are full Leave-One-Out, 5 the first step; a sentence of one token is exact by then."""
+    """10 rows are full Leave-One-Out, 5 the first step; a sentence of one token is exact by then.
+
+    A sentence that does not fit into what is left is passed over, for the next one that does.
+    """
     model, case = Additive(WEIGHTS), numbers(PARTS)
     attribution, report = HierarchicalLeaveOneOut(budget).attribute_with_report(model, case)
     shares = {0: [1, 1], 1: [3, 3, 3], 2: [1, 1, 1], 3: [5]}
@@ -89,6 +93,29 @@ def test_the_sentences_with_the_largest_effects_are_opened_within_the_budget(bud
     torch.testing.assert_close(attribution[0], torch.tensor(expected, dtype=torch.float64))
     assert report.exact[0].tolist() == [part in (*opened, 3) for part in PARTS]
     assert int(report.rows) == rows
+
+
+def test_the_least_sure_places_among_the_top_are_those_whose_rivals_are_nearest():
+    """Rivals of the top three: 5 of the parts of the top, 6 of the others. 5/6 twice, 4/6, 5/8, 5/10, 1/6, 0."""
+    effects = torch.tensor([[10.0, -1, 6, 0, -8, 5, 4]])
+    assert by_doubt(effects, 3).tolist() == [[2, 5, 6, 4, 0, 1, 3]]
+    assert by_doubt(effects, 1).tolist() == [[0, 4, 2, 5, 6, 1, 3]]
+    for top in (6, 7, 20):  # the last part has no effect, or none is outside
+        assert by_doubt(effects, top).tolist() == [[0, 4, 2, 5, 6, 1, 3]]
+
+
+@pytest.mark.parametrize(("top", "opened", "sums"), [(None, 1, [-5, 9, 4, 1]), (2, 0, [-3, 9, 4, 1])])
+def test_the_top_parts_by_token_are_found_by_opening_an_unsure_one(top, opened, sums):
+    """Sentence 0 has the effect −9 + 2² as a whole, and −9 + 2 · (2² − 1²) token by token; the others are additive."""
+    model, case = Additive([-4, -5, 2, 3, 4, 4, 0, 0, 1], squared=[0, 1]), numbers(PARTS)
+    attribution, report = HierarchicalLeaveOneOut(0.8, top=top).attribute_with_report(model, case)
+    assert report.exact[0].tolist() == [part in (opened, 3) for part in PARTS]
+    assert sums_by_part(attribution) == pytest.approx(sums)
+    assert sums_by_part(LeaveOneOut().attribute(model, case)) == pytest.approx([-3, 9, 4, 1])
+
+
+def sums_by_part(attribution):
+    return torch.zeros(4, dtype=torch.float64).index_add(0, torch.tensor(PARTS), attribution[0]).tolist()
 
 
 def test_the_error_of_unopened_sentences_is_estimated_from_the_opened_ones():
@@ -101,10 +128,11 @@ def test_the_error_of_unopened_sentences_is_estimated_from_the_opened_ones():
     assert HierarchicalLeaveOneOut(0.5).attribute_with_report(Additive([1, 2, 3]), alone)[1].error.item() == 0
 
 
+@pytest.mark.parametrize("top", [None, 1, 3])
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_examples_of_a_batch_are_explained_as_alone_and_opened_tokens_are_exact(name):
+def test_examples_of_a_batch_are_explained_as_alone_and_opened_tokens_are_exact(name, top):
     model, case = embedding_model(name), with_sentences(name)
-    explainer = HierarchicalLeaveOneOut(1.0)
+    explainer = HierarchicalLeaveOneOut(1.0, top=top)
     before = state_of(model)
     attribution, report = explainer.attribute_with_report(model, case)
     loo = LeaveOneOut().attribute(model, case)
@@ -119,9 +147,11 @@ def test_examples_of_a_batch_are_explained_as_alone_and_opened_tokens_are_exact(
 
 
 @pytest.mark.parametrize("budget", [0.0, 1.5, float("nan")])
-def test_a_budget_out_of_range_is_refused(budget):
+def test_a_budget_or_a_number_of_parts_out_of_range_is_refused(budget):
     with pytest.raises(ValueError, match="a share of full LOO's rows"):
         HierarchicalLeaveOneOut(budget)
+    with pytest.raises(ValueError, match="top must be at least 1 part, got 0"):
+        HierarchicalLeaveOneOut(top=0)
 
 
 def test_the_surrogate_of_an_additive_function_is_its_effects():
