@@ -27,10 +27,12 @@ from faithcheck.axioms.engine.record import Record
 from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.axioms.engine.statuses import Group
 from faithcheck.explainers.protocol import Explainer
+from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.data.errors import DataError
 from faithcheck.models.pair import Pair, is_builtin
 from faithcheck.reports import results
+from faithcheck.reports.kept_results import KeptResults, digests, kept_results, loaded_files
 from faithcheck.reports.options import OptionError, names
 from faithcheck.reports.options.checkpoint import choose_checkpoint, describe_checkpoint
 from faithcheck.reports.options.claims import CLAIM, choose_claims
@@ -77,6 +79,12 @@ assert _SPEC is not None
 assert _SPEC.submodule_search_locations is not None
 TESTS = Path(_SPEC.submodule_search_locations[0]).resolve()
 
+KEEP = "faithcheck.keep"
+"""The property of a test whose record may be kept for a later run."""
+NOT_KEPT = (
+    "none: only a run of built-in explainers and pairs has them, on the CPU, without --like, --claim, --expectations, "
+    "--checkpoint and --isolate"
+)
 CUT_SHORT = "the run was stopped before it"
 
 _RUN = pytest.StashKey["Run"]()
@@ -135,6 +143,19 @@ class Run:
             self.expectations,
             config.invocation_params.args,
         )
+        self.kept = self._kept(config)
+
+    def _kept(self, config: pytest.Config) -> KeptResults | None:
+        """What ``--kept-results`` names; None without it, or where results depend on more than can be listed."""
+        option = config.option
+        if option.kept_results is None:
+            return None
+        path = Path(option.kept_results).absolute()
+        check_writable(path, "--kept-results")
+        chosen = (option.like, option.claim, option.expectations, option.checkpoint, option.isolate)
+        built_in = set(option.explainer) <= builtin_explainers().keys() and all(map(is_builtin, self.pairs))
+        own = built_in and not any(chosen) and self.settings.device.type == "cpu"
+        return kept_results(path, self.settings, _loaded(config)) if own else None
 
     def to_json(self) -> Json:
         """The settings of the run, for the results document."""
@@ -172,6 +193,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--expectations",
         metavar="FILE",
         help="your own expectations, such as known failures: a TOML file, see docs/verify.md",
+    )
+    add(
+        "--kept-results",
+        metavar="PATH",
+        help="keep the results of checks that are not red in this file, and use them again while nothing that they "
+        "depend on has changed; of faithcheck's own explainers and pairs, on the CPU",
     )
     add("--max-skips", type=int, metavar="N", help="fail a run in which more than N tests were skipped")
     add(
@@ -254,10 +281,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     run, checkpoint = config.stash[_RUN].to_json(), config.stash[_RUN].checkpoint
-    of_checkpoint = f"\n{describe_checkpoint(checkpoint)}" if checkpoint else ""
+    further = f"\n{describe_checkpoint(checkpoint)}" if checkpoint else ""
+    if config.option.kept_results:
+        further += f"\nkept results: {config.stash[_RUN].kept or NOT_KEPT}"
     return (
         f"faithcheck {results.version()}: seed {run['seed']}, {run['dtype']}, {run['device']}, data: {run['data']}, "
-        f"{len(run['explainers'])} explainers, {run['pairs']} pairs{of_checkpoint}"
+        f"{len(run['explainers'])} explainers, {run['pairs']} pairs{further}"
     )
 
 
@@ -419,17 +448,31 @@ def prepared(pytestconfig: pytest.Config) -> Prepared:
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Callable[[Record], None]:
     """``report(record)``: add the record to the report; skip the test if it is unsupported, fail it if it is red."""
+    return lambda record: _settle(request.node, results.plain(record.to_json()))
 
-    def settle(record: Record) -> None:
-        content = results.plain(record.to_json())
-        request.node.user_properties.append((RECORD, content))
-        match group_of(content["status"]):
-            case Group.SKIP:
-                pytest.skip(f"{content['explainer']}: {content['detail'].get('reason', 'unsupported')}")
-            case Group.RED | Group.UNMEASURED:
-                pytest.fail(wording.message(content), pytrace=False)
 
-    return settle
+@pytest.fixture
+def report_check(request: pytest.FixtureRequest, settings: Settings) -> Callable[[Check], None]:
+    """``report_check(check)``: run the check and `report` its record; or that of an earlier run, by --kept-results."""
+    kept = request.config.stash[_RUN].kept
+    earlier = kept.records if kept else {}
+
+    def report(check: Check) -> None:
+        request.node.user_properties.append((KEEP, check.record_id))
+        content = earlier.get(check.record_id) or results.plain(check.run(settings).to_json())
+        _settle(request.node, content)
+
+    return report
+
+
+def _settle(node: pytest.Item, content: Json) -> None:
+    """Add a record to the report of a test, and skip or fail the test."""
+    node.user_properties.append((RECORD, content))
+    match group_of(content["status"]):
+        case Group.SKIP:
+            pytest.skip(f"{content['explainer']}: {content['detail'].get('reason', 'unsupported')}")
+        case Group.RED | Group.UNMEASURED:
+            pytest.fail(wording.message(content), pytrace=False)
 
 
 @pytest.fixture
@@ -469,9 +512,13 @@ class Reporter:
         self.config, self.run, self.outcomes = config, run, Outcomes()
         self.failed = False
         self.document: Json | None = None
+        self.to_keep: set[str] = set()
+        self.files_of_workers: dict[str, str] | None = {}
+        self.not_kept = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.outcomes.add(report)
+        self.to_keep |= {value for key, value in report.user_properties if key == KEEP}
         if report.failed and not self.failed:
             self.failed = True
             self._print_first(report.nodeid)
@@ -501,12 +548,17 @@ class Reporter:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         # A worker of pytest-xdist has ended; one that crashed has no output.
-        deselected = getattr(node, "workeroutput", {}).get("faithcheck_deselected", 0)
-        self.outcomes.deselected = max(self.outcomes.deselected, deselected)
+        output = getattr(node, "workeroutput", {})
+        self.outcomes.deselected = max(self.outcomes.deselected, output.get("faithcheck_deselected", 0))
+        if self.files_of_workers is not None:
+            loaded = output.get("faithcheck_files")
+            self.files_of_workers = None if loaded is None else self.files_of_workers | loaded
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["faithcheck_deselected"] = self.outcomes.deselected
+            if self.run.kept:
+                self.config.workeroutput["faithcheck_files"] = digests(_loaded(self.config))
             return
         if self.run.settings.isolation:
             self.run.settings.isolation.close()
@@ -516,10 +568,22 @@ class Reporter:
         self.document = self.outcomes.results({**self._settings(), "claimed": claimed}, AXIOMS)
         if self.run.path:
             results.save(self.document, self.run.path)
+        if self.run.kept:
+            self._keep(self.run.kept, self.document["created"])
         # A run is no success if a planned test did not run, whatever exit code it was stopped with.
         success = results.verdict(self.document) is Group.PASS or self.config.option.collectonly
         if not success and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _keep(self, kept: KeptResults, measured: str) -> None:
+        """Keep the results for a later run, and say if that is not possible."""
+        records = [record for records in self.outcomes.records.values() for record in records]
+        if self.files_of_workers is None:
+            why_not = "a worker ended before it could say what it had loaded"
+        else:
+            own = [record for record in records if record["id"] in self.to_keep]
+            why_not = kept.keep(own, measured, _loaded(self.config), self.files_of_workers)
+        self.not_kept = f"no results are kept for a later run: {why_not}" if why_not else ""
 
     def _planned(self) -> dict[str, Check]:
         """The collected tests that are checks, by node id; none where no test needs to be looked up."""
@@ -558,13 +622,16 @@ class Reporter:
     def _settings(self) -> Json:
         """The settings of the run, and for each axiom that left a record the explainers to which it does not apply."""
         axioms = [axiom for axiom in AXIOMS if axiom in self.outcomes.axioms()]
-        return {**self.run.to_json(), "not_applicable": not_applicable(axioms, self.run.explainers)}
+        key = {"kept_key": self.run.kept.key} if self.run.kept and not self.run.kept.why_not else {}
+        return {**self.run.to_json(), **key, "not_applicable": not_applicable(axioms, self.run.explainers)}
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         writer = terminalreporter._tw
         if self.document and (self.document["records"] or self.document["tables"]):
             terminalreporter.section("faithcheck")
             writer.write(screen.render(self.document, width=writer.fullwidth, color=writer.hasmarkup))
+        if self.not_kept:
+            terminalreporter.write_line(self.not_kept)
         if self.run.path:
             terminalreporter.write_line(f"results written to {self.run.path}")
             terminalreporter.write_line(f"every check: faithcheck report {self.run.path}; pages of it: add --md --html")
@@ -578,6 +645,10 @@ def _parameter(node: str) -> str:
 def _ascii(name: str) -> str:
     """A name as pytest writes it in the id of a test."""
     return name.encode("unicode_escape").decode("ascii")
+
+
+def _loaded(config: pytest.Config) -> list[Path]:
+    return loaded_files(config.pluginmanager.get_plugins())
 
 
 def _registered_markers(config: pytest.Config) -> set[str]:

@@ -50,6 +50,7 @@ _RECORD: Shape = {
     "ceiling?": (int, float, None),
     "detail": {"symbolic gap?": str},
     "evidence?": _EVIDENCE,
+    "measured?": str,
 }
 COMMITS = ("user_commit", "faithcheck_commit", "commit")
 """The keys of an environment that name a commit; ``commit`` is that of faithcheck, in documents of older versions."""
@@ -80,6 +81,7 @@ _SHAPE: Shape = {
         "not_applicable?": [dict.fromkeys(("axiom", "reason", "explainer"), str)],
         "arguments?": [str],
         "claimed?": {...: [str]},
+        "kept_key?": str,
     },
     "axioms": {...: str},
     "usual_causes?": {...: str},

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from faithcheck.axioms import AXIOMS, Check, Record, Settings
+from faithcheck.axioms import AXIOMS, Check
 
 
 @pytest.mark.axiom(*AXIOMS)
-def test_axiom(check: Check, settings: Settings, report: Callable[[Record], None]) -> None:
+def test_axiom(check: Check, report_check: Callable[[Check], None]) -> None:
     """Run one check, keep its record for the report, and fail if it is red."""
-    report(check.run(settings))
+    report_check(check)

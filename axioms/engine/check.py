@@ -93,6 +93,11 @@ class Check:
         return f"{self.explainer.name}-{self.subject}" if self.explainer else self.subject
 
     @property
+    def record_id(self) -> str:
+        """The id of its record."""
+        return f"{self.axiom}/{self.id}"
+
+    @property
     def explicit_expectation(self) -> Expectation | None:
         """The user's expectation, else that of the pair, the explainer or the axiom; None if none of them has one."""
         return explicit_expectation(self._axiom, self.explainer, self.pair, self.subject, self.supplied)
@@ -245,7 +250,7 @@ class Check:
         detail = measured.pop("detail", {})
         safe = {key: safe_text(value) if isinstance(value, str) else value for key, value in detail.items()}
         return Record(
-            id=f"{self.axiom}/{self.id}",
+            id=self.record_id,
             axiom=self.axiom,
             explainer=self.explainer.name if self.explainer else None,
             subject=self.subject,

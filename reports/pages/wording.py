@@ -170,6 +170,7 @@ def details(record: Json) -> list[tuple[str, str]]:
     lines = [(labels.get(key, key), number(value, 6)) for key, value in numbers if value is not None]
     lines += [("expected", str(record["expected"])), ("why", record["why"]), ("cite", record["cite"])]
     lines += [(key, number(value, 6)) for key, value in record["detail"].items() if value is not None]
+    lines.append(("measured", record.get("measured", "")))
     return [*((label, text) for label, text in lines if text), ("seed", str(record["seed"])), ("id", record["id"])]
 
 
@@ -212,7 +213,16 @@ def headline(results: Json) -> str:
         ("claimed, outside this run", claims_outside(results)),
     ):
         sentences += [f"{words}: {', '.join(axioms)}"] if axioms else []
-    return "; ".join(sentences)
+    return "; ".join([*sentences, *kept(results)])
+
+
+def kept(results: Json) -> list[str]:
+    """How many results were not measured in this run, when they were, and the key of all that they depend on."""
+    times = sorted(record["measured"] for record in results["records"] if "measured" in record)
+    if not times:
+        return []
+    when = " to ".join(dict.fromkeys((times[0], times[-1])))
+    return [f"{len(times)} results are those of {when}, kept, key {results['settings'].get('kept_key', '–')}"]
 
 
 def catalogue(results: Json) -> str | None:
