@@ -18,7 +18,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import distributions
@@ -72,9 +72,7 @@ class KeptResults:
         """What the head of a run says of it."""
         return self.why_not or f"{len(self.records)} results are used again, nothing has changed (key {self.key})"
 
-    def keep(
-        self, records: Iterable[Json], measured: str, loaded: Iterable[Path], of_workers: Mapping[str, str]
-    ) -> str:
+    def keep(self, records: Iterable[Json], measured: str, loaded: Iterable[Path], of_workers: dict[str, str]) -> str:
         """Keep the records that are not red, for the next run; with those that this run could have used again.
 
         Args:

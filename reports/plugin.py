@@ -518,7 +518,7 @@ class Reporter:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.outcomes.add(report)
-        self.to_keep |= {value for key, value in report.user_properties if key == KEEP}
+        self.to_keep |= {str(value) for key, value in report.user_properties if key == KEEP}
         if report.failed and not self.failed:
             self.failed = True
             self._print_first(report.nodeid)
