@@ -192,7 +192,7 @@ def test_loo_of_a_decoder_against_plain_passes_of_the_same_rows(name, implementa
         def shared(removal=removal, outputs=outputs):
             outputs["shared"] = outputs_without(model, case, feature * 0, without, removal, together * tokens)
 
-        times = in_turn([shared, plain], settings.device, 3)
+        times = in_turn([shared, plain], settings.device, 2)
         torch.testing.assert_close(outputs["shared"], outputs["plain"], rtol=0, atol=1e-5)
         rows.append(row(f"plain passes, {removal.description}", "rows that share", tokens, times[:, 1], times[:, 0]))
     keep(table, f"Leave-One-Out on {name}, {implementation}", "27 of 513 rows, 9 a pass; outputs equal to 1e-5.", rows)
