@@ -167,10 +167,25 @@ def images(model: Any) -> tuple[nn.Module, Case]:
     inputs = torch.randn(EXAMPLES, (IMAGE // PATCH) ** 2, CHANNELS * PATCH**2).double()
     case = Case(inputs, torch.randint(CLASSES, (EXAMPLES,)), torch.zeros_like(inputs))
     patches = Patches(model).eval()
-    with torch.no_grad():  # LeViT keeps the position biases of its first forward pass, and a graph of them with it
-        case.run(patches)
+    measure_batch_statistics(patches, case)
     require_dependence(patches, case)
     return patches, case
+
+
+@torch.no_grad()
+def measure_batch_statistics(model: nn.Module, case: Case) -> None:
+    """Run the model once, and let every BatchNorm keep the statistics of this case.
+
+    With the statistics of a new BatchNorm, a deep model shrinks its inputs' part until biases are all that is left. It
+    runs without gradients: LeViT keeps the position biases of its first forward pass, and a graph of them with it.
+    """
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.momentum = 1.0
+        norm.train()
+    case.run(model)
+    for norm in norms:
+        norm.eval()
 
 
 def require_dependence(model: nn.Module, case: Case) -> None:

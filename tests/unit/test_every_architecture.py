@@ -84,6 +84,14 @@ def test_a_model_that_its_inputs_change_nothing_of_is_not_built(monkeypatch):
     assert measured(LLAMA)["not_built"] == "its output does not depend on its inputs"
 
 
+def test_the_output_of_a_deep_model_with_batch_norm_depends_on_its_inputs():
+    """With the statistics of a new BatchNorm, it would by one part in 10¹¹."""
+    kind = next(kind for kind in KINDS.values() if kind.name == "MobileViTV2ForImageClassification")
+    model, case = small_model(kind)
+    change = LeaveOneOut().attribute(model, case).abs().max()
+    assert change > 1e-4 * case.run(model).abs().max()
+
+
 def test_an_image_model_is_no_text_model():
     kind = next(kind for kind in KINDS.values() if kind.name == "ImageGPTForImageClassification")
     with pytest.raises(NotBuilt, match="takes input_ids, not pixel_values"):
