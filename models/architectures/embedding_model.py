@@ -27,7 +27,7 @@ class KeepFloat64(TorchFunctionMode):
         kwargs = kwargs or {}
         casts = func in CASTS or "dtype" in kwargs  # few of the hundreds of calls of a forward pass do: asked first
         if casts and args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
-            if func is Tensor.float or (func in CASTS and args[1:] == (torch.float32,)):
+            if func is Tensor.float or (func in CASTS and any(arg is torch.float32 for arg in args[1:])):
                 return args[0]
             if kwargs.get("dtype") == torch.float32:
                 kwargs = {**kwargs, "dtype": torch.float64}

@@ -38,7 +38,7 @@ OWN_SIZES: dict[str, dict[str, Any]] = {
     "esm": {"vocab_size": 64, "mask_token_id": 4},
     "mistral4": {"head_dim": 16},
     "led": {"attention_window": [4, 4]},
-    "longformer": {"attention_window": [2, 2]},
+    "longformer": {"attention_window": [4, 4]},
     "layoutlmv3": {"hidden_size": 768, "coordinate_size": 128, "shape_size": 128},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
@@ -71,6 +71,28 @@ OWN_SIZES: dict[str, dict[str, Any]] = {
     },
     "textnet": {"hidden_sizes": [8, 8, 8, 8, 8], "stem_out_channels": 8, "image_size": [32, 32]},
     "mobilevitv2": {"output_stride": 8},
+    "canine": {"num_hash_functions": 1},
+    "musicgen_decoder": {"num_codebooks": 1},
+    "musicgen_melody_decoder": {"num_codebooks": 1},
+    "perceiver": {"num_self_attends_per_block": 2, "num_cross_attention_heads": 1},
+    "encoder-decoder": {
+        "decoder": {
+            "model_type": "bert",
+            "is_decoder": True,
+            "add_cross_attention": True,
+            "vocab_size": 64,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 48,
+        }
+    },
+    "dots3_note_vision_encoder": {
+        "mlp_layer_types": ["dense", "sparse"],
+        "adapter_in_dim": 32,
+        "adapter_out_dim": 32,
+    },
+    "dots3_note_audio_encoder": {"adapter_input_size": 32, "adapter_out_dim": 32},
     "pegasus_x": {"block_size": 4, "num_global_tokens": 2},
     "laguna": {"num_attention_heads_per_layer": [4, 4]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
@@ -83,3 +105,12 @@ OWN_SIZES: dict[str, dict[str, Any]] = {
     "donut-swin": WINDOWS,
 }
 """``{model_type: {attribute: value}}``; of a configuration within another one, by its own model_type."""
+
+ASSISTED = "the keys and values of the model that it assists"
+OTHER_INPUTS = {
+    "gemma4_assistant": ASSISTED,
+    "gemma4_unified_assistant": ASSISTED,
+    "voxtral_realtime": "audio",
+    "shieldgemma2": "an image and a text at once",
+}
+"""``{model_type: what it takes besides, or in place of, a text or an image}``: no small model is built."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
 from typing import Any
@@ -12,8 +14,9 @@ from torch import Tensor, nn
 
 from faithcheck.models.architectures.architecture import spread
 from faithcheck.models.architectures.embedding_model import KeepFloat64
-from faithcheck.models.case import Case, input_gradient
+from faithcheck.models.case import Case
 from faithcheck.models.installed.classes import ModelClass
+from faithcheck.models.installed.own_sizes import OTHER_INPUTS
 from faithcheck.models.installed.shrinking import CLASSES, IMAGE, PATCH, SPECIAL_TOKENS, small_configuration
 
 EXAMPLES, TOKENS, CHANNELS = 2, 8, 3
@@ -49,7 +52,7 @@ class Embedded(nn.Module):
             arguments["decoder_input_ids"] = torch.tensor([[START, TEXT]], device=inputs.device).expand(len(inputs), -1)
         arguments = {name: value for name, value in arguments.items() if name in self.arguments}
         inputs = inputs.clone()  # some models write to their inputs
-        with KeepFloat64():
+        with KeepFloat64(), float64_by_default():
             if self.by_ids:
                 logits = self.run_on_ids(inputs, last, arguments)
             else:
@@ -60,6 +63,8 @@ class Embedded(nn.Module):
 
     def run_on_ids(self, inputs: Tensor, last: Tensor | None, arguments: dict[str, Any]) -> Tensor:
         """The logits of a text of any words, with its embeddings replaced by the inputs.
+
+        A model may put embeddings of its own before those of the text.
 
         Raises:
             NotBuilt: the embedding layer made nothing that has the shape of the inputs.
@@ -72,12 +77,13 @@ class Embedded(nn.Module):
         replaced: list[Tensor] = []
 
         def replace(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-            if replaced or output.shape != inputs.shape:
+            before = output.shape[1] - n if output.dim() == 3 else -1
+            if replaced or before < 0 or output.shape[::2] != inputs.shape[::2]:
                 return output
             replaced.append(inputs)
-            return inputs
+            return torch.cat([output[:, :before], inputs], 1) if before else inputs
 
-        handle = encoder_of(self.model).get_input_embeddings().register_forward_hook(replace)
+        handle = embedding_layer(self.model).register_forward_hook(replace)
         try:
             logits: Tensor = self.model(input_ids=ids, **arguments).logits
         finally:
@@ -87,20 +93,41 @@ class Embedded(nn.Module):
         return logits
 
 
+@contextmanager
+def float64_by_default() -> Iterator[None]:
+    """Within the block torch makes tensors in float64: XGLM and ProphetNet make masks of its least number."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 class Patches(nn.Module):
-    """An image classifier called on square patches, ``(batch, patches, values)``, counted row by row."""
+    """An image classifier called on square patches, ``(batch, patches, values)``, counted row by row.
+
+    A model that takes images of any shape is called on the patches themselves, and on the shape.
+    """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
+        self.takes_patches = "spatial_shapes" in signature(model.forward).parameters
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The logits, ``(batch, classes)``."""
+        """The logits, ``(batch, classes)``: the first output, which PP-LCNet calls last hidden state."""
         n = IMAGE // PATCH
-        grid = inputs.reshape(-1, n, n, CHANNELS, PATCH, PATCH)
-        pixels = grid.permute(0, 3, 1, 4, 2, 5).reshape(-1, CHANNELS, IMAGE, IMAGE)
+        arguments = {"pixel_values": inputs}
+        if self.takes_patches:
+            shapes = torch.full((len(inputs), 2), n, device=inputs.device)
+            mask = torch.ones(inputs.shape[:2], dtype=torch.int64, device=inputs.device)
+            arguments |= {"spatial_shapes": shapes, "pixel_attention_mask": mask}
+        else:
+            grid = inputs.reshape(-1, n, n, CHANNELS, PATCH, PATCH)
+            arguments["pixel_values"] = grid.permute(0, 3, 1, 4, 2, 5).reshape(-1, CHANNELS, IMAGE, IMAGE)
         with KeepFloat64():
-            logits: Tensor = self.model(pixels).logits
+            logits: Tensor = self.model(**arguments)[0]
         return logits
 
 
@@ -114,15 +141,19 @@ def small_model(kind: ModelClass, seed: int = 0) -> tuple[nn.Module, Case]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = random_weights(kind)
-        return images(model) if kind.task == "image_classification" else texts(model, kind)
+        of_images = kind.task == "image_classification" and "pixel_values" in signature(model.forward).parameters
+        return images(model) if of_images else texts(model, kind)  # ImageGPT reads the ids of colours, as a text
 
 
 def random_weights(kind: ModelClass) -> Any:
-    """The model, of the configuration of its model_type, or of the one within it that its class takes."""
+    """The model, of the configuration of its model_type, or of the one within it that its class takes.
+
+    Raises:
+        NotBuilt: a text or an image is not all that it takes.
+    """
     model_class = getattr(transformers, kind.name)
-    taken = "pixel_values" if kind.task == "image_classification" else "input_ids"
-    if model_class.main_input_name != taken:
-        raise NotBuilt(f"it takes {model_class.main_input_name}, not {taken}")
+    if kind.model_type in OTHER_INPUTS:
+        raise NotBuilt(f"it does not run on a text or an image alone: it takes {OTHER_INPUTS[kind.model_type]}")
     options: dict[str, Any] = {"num_labels": CLASSES} if "classification" in kind.task else {}
     configuration = small_configuration(kind.model_type, **options)
     if not isinstance(configuration, model_class.config_class):
@@ -138,7 +169,7 @@ def random_weights(kind: ModelClass) -> Any:
 def texts(model: Any, kind: ModelClass) -> tuple[nn.Module, Case]:
     """The model called on embeddings in the first way that works, and a case of random embeddings."""
     classifies, failures = kind.task == "sequence_classification", []
-    inputs = torch.randn(EXAMPLES, TOKENS, encoder_of(model).get_input_embeddings().weight.shape[1]).double()
+    inputs = torch.randn(EXAMPLES, TOKENS, embedding_layer(model).weight.shape[1]).double()
     target = torch.randint(CLASSES, (EXAMPLES,))
     for by_ids in (classifies, not classifies):
         embedded = Embedded(model, classifies, by_ids).eval()
@@ -188,19 +219,26 @@ def measure_batch_statistics(model: nn.Module, case: Case) -> None:
         norm.eval()
 
 
+@torch.no_grad()
 def require_dependence(model: nn.Module, case: Case) -> None:
     """Refuse a model that its inputs change nothing of.
 
     Raises:
-        NotBuilt: the gradient is 0, or not finite.
+        NotBuilt: the outputs are those of the baseline, or not finite.
     """
-    gradient = input_gradient(model, case)
-    if not gradient.isfinite().all():
-        raise NotBuilt("its gradient is not finite")
-    if not gradient.any():
+    outputs = case.run(model)
+    if not outputs.isfinite().all():
+        raise NotBuilt("in float64 its outputs are not finite")
+    if torch.equal(outputs, replace(case, inputs=case.baseline).run(model)):
         raise NotBuilt("its output does not depend on its inputs")
 
 
-def encoder_of(model: Any) -> Any:
-    """The part of the model that reads the text."""
-    return model.get_encoder() if model.config.is_encoder_decoder else model
+def embedding_layer(model: Any) -> Any:
+    """The layer that embeds the text; of a model that does not name it, the first one."""
+    encoder = model.get_encoder() if model.config.is_encoder_decoder else model
+    try:
+        layer = encoder.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        layer = None
+    named = isinstance(layer, nn.Module) and hasattr(layer, "weight")
+    return layer if named else next(module for module in encoder.modules() if isinstance(module, nn.Embedding))

@@ -40,8 +40,14 @@ def activations(embedding_model: nn.Module) -> nn.Module:
         for name, child in list(parent.named_children()):
             contents: list[object] = [*child.parameters(), *child.buffers(), *child.children()]
             if not contents:
-                setattr(parent, name, first.setdefault(repr(child), child))
+                setattr(parent, name, first.setdefault(kind_of(child), child))
     return embedding_model
+
+
+def kind_of(module: nn.Module) -> str:
+    """The class of a module and its settings: not every ``repr`` shows them all."""
+    settings = {name: value for name, value in vars(module).items() if isinstance(value, (int, float, str, tuple))}
+    return f"{module!r} {settings}"
 
 
 def stack(embedding_model: nn.Module) -> nn.ModuleList:

@@ -107,7 +107,8 @@ def page(found: Mapping[str, Result]) -> str:
         "",
         f"Round-off is at most {FLOAT64:g} of the largest value. Where parts of relevance cancel that are 10⁷ times as",
         "large as the map or more, the ledger knows the factor, and the map of a copy, of a batch or without padding",
-        "may differ by so many times the round-off of float64: these are listed below.",
+        "may differ by so many times the round-off of float64: these are listed below, with the operation that",
+        "shares a sum of nearly 0 among large operands.",
         "",
         *table(["task", "classes", "built", *(e.name for e in EXPLAINERS)], summary(found)),
         "",
@@ -116,6 +117,8 @@ def page(found: Mapping[str, Result]) -> str:
         "## What is refused",
         "",
         *table(["operation or reason", *(e.name for e in EXPLAINERS)], refusals(found)),
+        "",
+        *(f"- {name}, {e}: {o['refuses']}" for name, e, o in each_outcome(found) if "refuses" in o),
         "",
         *section("What crashes", crashes(found)),
         *section("Checks that do not hold", violations(found)),
@@ -204,8 +207,8 @@ def violations(found: Mapping[str, Result]) -> list[str]:
 
 def fewer_digits(found: Mapping[str, Result]) -> list[str]:
     """Maps whose round-off, by the relevance that flows within the model, is above that of the type."""
-    ran = ((name, e, o["tolerance"]) for name, e, o in each_outcome(found) if "checks" in o)
-    return [f"{name}, {explainer}: {allowed:.0e}" for name, explainer, allowed in ran if allowed > FLOAT64]
+    ran = ((name, e, o) for name, e, o in each_outcome(found) if "cancels" in o)
+    return [f"{name}, {explainer}: {o['tolerance']:.0e}, by {o['cancels']}" for name, explainer, o in ran]
 
 
 def by_model(found: Mapping[str, Result]) -> list[str]:

@@ -32,6 +32,7 @@ EXPLAINERS: tuple[Explainer, ...] = (AttnLRP(), CPLRP(), LeaveOneOut(), MaskGate
 CHECKS = ("after", "during", "ledger", "removal", "copy", "transformed", "batch", "padding")
 PADDED = 2  # tokens
 FLOAT64 = tolerance(torch.empty(0, dtype=torch.float64))
+LONGEST = 300  # letters of a message
 MOST_ROUNDOFF = 1e-2  # a check that allows more would hold for any map
 
 
@@ -102,11 +103,12 @@ def checked(explainer: Explainer, model: nn.Module, case: Case, same: nn.Module 
         gaps = {"after": difference(case.run(model), before)}
     if outputs:
         gaps["during"] = max(difference(output, before) for output in outputs)
-    allowed = FLOAT64
+    allowed, cancels = FLOAT64, {}
     if isinstance(explainer, LRP):
         ledger = ledger_of_batch(explainer, model, case)
         gaps["ledger"] = ledger.gap
-        allowed = max(allowed, roundoff_of_relevance(ledger))
+        if (roundoff := roundoff_of_relevance(ledger)) > FLOAT64:
+            allowed, cancels = roundoff, {"cancels": where_relevance_is_largest(ledger)}
     if isinstance(explainer, MaskGate) and "attention_mask" in case.forward_arguments:
         gaps["removal"] = difference(attribution, mask_derivatives(model, case))
     for name, other in {"copy": deepcopy(model), "transformed": same}.items():
@@ -123,7 +125,7 @@ def checked(explainer: Explainer, model: nn.Module, case: Case, same: nn.Module 
             of_model[name] = gap
         elif measurement.gap is not None:
             gaps[name] = measurement.gap
-    return {"checks": gaps, "model": of_model, "tolerance": allowed, "zero": not attribution.any()}
+    return {"checks": gaps, "model": of_model, "tolerance": allowed, "zero": not attribution.any(), **cancels}
 
 
 def gap_of_the_model(
@@ -178,6 +180,15 @@ def roundoff_of_relevance(ledger: ConservationLedger) -> float:
     return min(torch.finfo(torch.float64).eps * largest / size, MOST_ROUNDOFF) if size else 0.0
 
 
+def where_relevance_is_largest(ledger: ConservationLedger) -> str:
+    """The operation, with its module, that makes the largest relevance within the model: the nearest to the output."""
+    sizes = {flow: float(relevance.abs().max()) for flow, relevance in ledger.flows.items()}
+    largest = max(sizes.values())
+    number = max(sender for (sender, _), size in sizes.items() if sender is not None and size >= largest / 2)
+    operation = ledger.operations[number]
+    return f"{operation.operation} in {operation.module or 'the model'}"
+
+
 def padded(case: Case) -> Case:
     """The first example, with its last tokens as padding."""
     example = case.select(torch.tensor([0]))
@@ -209,7 +220,7 @@ def difference(a: Tensor, b: Tensor) -> float:
 
 def in_one_line(error: BaseException) -> str:
     """The message of an error, or its name, in one line."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return " ".join(str(error).split())[:LONGEST] or type(error).__name__
 
 
 def holding(outcomes: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -4,8 +4,9 @@
 """
 
 import json
+import math
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from faithcheck.explainers.lrp.ledger import ledger_of_batch
 from faithcheck.models.case import Case
 from faithcheck.models.installed import small_model as module
 from faithcheck.models.installed.classes import MAPPINGS, installed_classes
-from faithcheck.models.installed.own_sizes import OWN_SIZES
+from faithcheck.models.installed.own_sizes import OTHER_INPUTS, OWN_SIZES
 from faithcheck.models.installed.shrinking import small_configuration, small_size
 from faithcheck.models.installed.small_model import NotBuilt, small_model
 from faithcheck.tests.experiments import architectures
@@ -31,13 +32,21 @@ from faithcheck.tests.helpers.architecture_checks import (
     outcome,
     roundoff_of_relevance,
     transformed,
+    where_relevance_is_largest,
 )
 
 DOCS = Path(faithcheck.tests.__path__[0]).resolve().parent / "docs"
 RECORD = json.loads((DOCS / "architectures.json").read_text())
 KINDS = {str(kind): kind for kind in installed_classes()}
 SAMPLE = sorted(RECORD["classes"])[::40]
-LLAMA = next(kind for kind in KINDS.values() if kind.name == "LlamaForCausalLM")
+
+
+def of_name(name):
+    """The first class of this name."""
+    return next(kind for kind in KINDS.values() if kind.name == name)
+
+
+LLAMA = of_name("LlamaForCausalLM")
 of_this_version = pytest.mark.skipif(
     transformers.__version__ != RECORD["transformers"], reason=f"the record is of transformers {RECORD['transformers']}"
 )
@@ -79,23 +88,48 @@ def test_the_model_and_the_case_follow_from_the_seed():
     assert not torch.equal(case.run(f), case.run(other))
 
 
-def test_a_model_that_its_inputs_change_nothing_of_is_not_built(monkeypatch):
-    monkeypatch.setattr(module, "input_gradient", lambda model, case: torch.zeros_like(case.inputs))
-    assert measured(LLAMA)["not_built"] == "its output does not depend on its inputs"
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [(1.0, "its output does not depend on its inputs"), (math.nan, "in float64 its outputs are not finite")],
+)
+def test_a_model_that_its_inputs_change_nothing_of_is_not_built(output, reason, monkeypatch):
+    monkeypatch.setattr(module.Embedded, "forward", lambda self, inputs, **_: inputs.new_full((len(inputs), 3), output))
+    assert measured(LLAMA)["not_built"] == reason
 
 
 def test_the_output_of_a_deep_model_with_batch_norm_depends_on_its_inputs():
     """With the statistics of a new BatchNorm, it would by one part in 10¹¹."""
-    kind = next(kind for kind in KINDS.values() if kind.name == "MobileViTV2ForImageClassification")
-    model, case = small_model(kind)
+    model, case = small_model(of_name("MobileViTV2ForImageClassification"))
     change = LeaveOneOut().attribute(model, case).abs().max()
     assert change > 1e-4 * case.run(model).abs().max()
 
 
-def test_an_image_model_is_no_text_model():
-    kind = next(kind for kind in KINDS.values() if kind.name == "ImageGPTForImageClassification")
-    with pytest.raises(NotBuilt, match="takes input_ids, not pixel_values"):
-        small_model(kind)
+def test_a_model_that_needs_more_than_a_text_or_an_image_is_not_built():
+    with pytest.raises(NotBuilt, match="it takes audio"):
+        small_model(of_name("VoxtralRealtimeForConditionalGeneration"))
+    assert set(OTHER_INPUTS) <= {kind.model_type for kind in KINDS.values()}
+
+
+CALLED_DIFFERENTLY = {
+    "CpmAntForCausalLM": "it puts embeddings of its own before those of the text",
+    "FSMTForConditionalGeneration": "its encoder does not name its embedding layer",
+    "ImageGPTForImageClassification": "it reads an image as a text of colours",
+    "PPLCNetForImageClassification": "its logits have another name",
+    "Siglip2ForImageClassification": "it takes patches and their number by row and column",
+    "SwitchTransformersForConditionalGeneration": "its router is in float32",
+    "XGLMForCausalLM": "its mask has the default type",
+}
+
+
+@pytest.mark.parametrize("name", CALLED_DIFFERENTLY)
+def test_a_model_that_is_called_in_a_way_of_its_own_reads_every_feature_in_float64(name):
+    model, case = small_model(of_name(name))
+    outputs = case.run(model)
+    assert outputs.dtype == torch.float64
+    removed = [case.inputs.index_fill(1, torch.tensor([feature]), 0) for feature in range(case.shape[1])]
+    changes = torch.stack([(replace(case, inputs=inputs).run(model) - outputs).abs().amax(1) for inputs in removed])
+    assert (changes > 1e-9 * outputs.abs().max()).all()
+    assert torch.get_default_dtype() == torch.float32
 
 
 @dataclass
@@ -160,8 +194,7 @@ def test_a_fault_of_leave_one_out_is_not_the_models():
 
 def test_a_model_that_reads_a_masked_token_depends_on_padding_itself():
     """The row of attention of [CLS], which DeBERTa reads, is masked whole with it: a mean over all positions."""
-    kind = next(kind for kind in KINDS.values() if kind.name == "DebertaForSequenceClassification")
-    measured_there = outcome(LeaveOneOut(), *small_model(kind))
+    measured_there = outcome(LeaveOneOut(), *small_model(of_name("DebertaForSequenceClassification")))
     assert measured_there["model"]["padding"] > 1e-3
     assert "padding" not in measured_there["checks"]
 
@@ -178,6 +211,7 @@ def test_relevance_that_cancels_within_a_model_leaves_fewer_digits():
     x = torch.tensor([[1.0, 1e-12]], dtype=torch.float64)
     ledger = ledger_of_batch(AttnLRP(), Cancelling(), Case(x, torch.zeros(1, dtype=torch.int64), torch.zeros_like(x)))
     assert 1e-4 < roundoff_of_relevance(ledger) < 1e-3
+    assert where_relevance_is_largest(ledger) == "sub in the model"
     digits = {"checks": {"padding": 1e-5, "during": 1e-5}, "tolerance": roundoff_of_relevance(ledger)}
     assert holding({"": digits}) == {"": ["padding"]}
 

@@ -288,3 +288,20 @@ def test_layers_that_are_not_equal_are_refused():
 
     assert not refused("sharing.layers_bert", "bert", lambda embedding_model: embedding_model)
     assert refused("sharing.layers_bert", "bert", differing)
+
+
+class Times(nn.Module):
+    """A factor that its ``repr`` does not show."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return self.factor * x
+
+
+def test_modules_of_a_kind_with_other_settings_are_not_shared():
+    model = sharing.activations(nn.Sequential(Times(2.0), Times(3.0), Times(2.0)))
+    assert model[0] is model[2] is not model[1]
+    assert model(torch.ones(())) == 12
