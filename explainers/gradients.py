@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
 from faithcheck.explainers.protocol import input_gradient, per_feature, replacement_value
+from faithcheck.explainers.quantised_weights import refuse_quantised
 from faithcheck.models.case import Case, output_difference
 from faithcheck.models.expectation import Expectations, expect
 
@@ -49,7 +50,12 @@ class GradientTimesInput:
         return "none"
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
-        """One forward and one backward pass: ``(batch, features)``."""
+        """One forward and one backward pass: ``(batch, features)``.
+
+        Raises:
+            Unsupported: the model has quantised weights.
+        """
+        refuse_quantised(model)
         return per_feature(case.inputs * input_gradient(model, case))
 
 
@@ -111,8 +117,9 @@ class IntegratedGradients:
         """The attribution ``(batch, features)`` and its completeness error Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``.
 
         Raises:
-            Unsupported: the case has no replacement of that name.
+            Unsupported: the case has no replacement of that name, or the model has quantised weights.
         """
+        refuse_quantised(model)
         nodes, weights = np.polynomial.legendre.leggauss(self.steps)
         if self.baseline is not None:
             case = replace(case, baseline=replacement_value(case, self.baseline).expand_as(case.inputs))

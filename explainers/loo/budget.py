@@ -43,6 +43,7 @@ from faithcheck.explainers.loo.removal import (
     outputs_without,
 )
 from faithcheck.explainers.protocol import Unsupported
+from faithcheck.explainers.quantised_weights import refuse_quantised
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
 
@@ -159,7 +160,7 @@ class BudgetedLeaveOneOut:
 
         Raises:
             Unsupported: from the removal; a removal that no gate estimates; or the model has no softmax attention over
-                the features, or hides it.
+                the features, or hides it, or has quantised weights.
         """
         unpadded = case.unpadded.sum(1)
         rows = self.allowed_rows(unpadded)
@@ -168,6 +169,7 @@ class BudgetedLeaveOneOut:
             attribution = LeaveOneOut(self.removal_for(case), self.max_tokens).attribute(model, case)
             zeros = attribution.new_zeros(len(rows))
             return attribution, BudgetReport(unpadded + 1, case.unpadded, zeros, zeros + 1, ("",) * len(rows))
+        refuse_quantised(model)
         if not is_full.any():
             progress = RemovalProgress(model, case, self.removal_for(case), self.max_tokens)
             self.spend(progress, rows)
