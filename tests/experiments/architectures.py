@@ -87,7 +87,7 @@ def page(found: Mapping[str, Result]) -> str:
         "",
         "```sh",
         "make architectures    # tests/experiments/architectures.py; it writes this page and its record",
-        "                      # some 350 s of processor time, in two processes",
+        "                      # some 400 s of processor time, in two processes",
         "```",
         "",
         f"The {len(found)} model classes that transformers {transformers.__version__} lists for causal language",
@@ -118,7 +118,7 @@ def page(found: Mapping[str, Result]) -> str:
         "",
         *table(["operation or reason", *(e.name for e in EXPLAINERS)], refusals(found)),
         "",
-        *(f"- {name}, {e}: {o['refuses']}" for name, e, o in each_outcome(found) if "refuses" in o),
+        *(f"- {name}, {e}: {where_and_what(o)}" for name, e, o in each_outcome(found) if "refuses" in o),
         "",
         *section("What crashes", crashes(found)),
         *section("Checks that do not hold", violations(found)),
@@ -136,7 +136,10 @@ def page(found: Mapping[str, Result]) -> str:
             "Models without a transformed copy",
             [f"{n}: {r['not_transformed']}" for n, r in found.items() if "not_transformed" in r],
         ),
-        *section("What was not built", [f"{n}: {r['not_built']}" for n, r in found.items() if "not_built" in r]),
+        *section(
+            "What was not built",
+            [f"{n}: {r['not_built'].split('. ')[0]}" for n, r in found.items() if "not_built" in r],
+        ),
         "## Each class",
         "",
         "✓: it runs, and every check holds. Else the checks that do not hold, or the operation or reason of a refusal.",
@@ -192,6 +195,11 @@ def refusals(found: Mapping[str, Result]) -> list[list[object]]:
     for (operation, _), count in counts.items():
         totals[operation] += count
     return [[operation, *(counts[operation, e.name] for e in EXPLAINERS)] for operation, _ in totals.most_common()]
+
+
+def where_and_what(outcome: Result) -> str:
+    """A refusal without its end, the way out."""
+    return ": ".join(outcome["refuses"].split(": ")[:2])
 
 
 def crashes(found: Mapping[str, Result]) -> list[str]:
