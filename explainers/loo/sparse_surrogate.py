@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from sklearn.linear_model import Lasso
 from torch import Tensor, nn
 
 from faithcheck.explainers.loo.leave_one_out import parts_of, shared_among_features
@@ -92,6 +91,8 @@ class SparseSurrogate:
         scale = outputs.std(correction=0)
         if not scale > 0:
             return outputs.new_zeros(kept.shape[1])
+        from sklearn.linear_model import Lasso  # not at the top: it takes a second, and every run lists the explainers
+
         lasso = Lasso(alpha=self.penalty)
         lasso.fit(kept.double().cpu().numpy(), (outputs / scale).double().cpu().numpy())
         return torch.from_numpy(lasso.coef_).to(outputs) * scale

@@ -666,6 +666,12 @@ def test_statuses_are_imported_without_torch():
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
 
 
+def test_the_explainers_are_listed_without_sklearn_and_transformers():
+    script = "import sys; from faithcheck.explainers.builtin import builtin_explainers as listed; listed(); "
+    script += "print([name for name in ('sklearn', 'transformers') if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"
+
+
 def test_an_axiom_names_its_subjects_and_expectations_in_its_own_file(ones_axiom):
     holds = Expectation("HOLDS", "it returns ones")
     ones_axiom(subjects=("product.x1x2x3",), expected={("ones_explainer", "product.*.f"): holds})
