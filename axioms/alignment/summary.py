@@ -43,8 +43,7 @@ def summary(examples: Examples, results: Sequence[ExplainerResult], figures: Map
         "counts": {
             "examples": len(examples),
             "measured": len(chosen),
-            "empty": int(((examples.non_special == 0) & ~examples.unanswered).sum()),
-            **({"unanswered": int(examples.unanswered.sum())} if examples.unanswered.any() else {}),
+            "empty": int((examples.non_special == 0).sum()),
             "alone": int(((examples.features == 1) & (examples.non_special == 1)).sum()),
             "truncated": int(examples.truncated.sum()),
             "one_feature": int((examples.non_special[chosen] == 1).sum()),
@@ -80,7 +79,6 @@ def _summary(result: ExplainerResult, figures: Figures | None, seed: int, each: 
         "left_behind": "; ".join(result.left_behind),
         "smaller": result.smaller,
         **({"left_out": result.left_out} if result.left_out else {}),
-        **({"no_positions": result.no_positions} if result.no_positions else {}),
         **({"memory": {key: result.memory[key] for key in ("predicted", "measured")}} if result.memory else {}),
         **({} if result.cost is None else {"cost": result.cost}),
         **({"mean_curves": figures.mean_curves} if figures and figures.mean_curves else {}),

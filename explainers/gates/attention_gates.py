@@ -9,58 +9,42 @@ for k ≠ i, and A_i becomes 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.attention_observer import AttentionObserver, OtherAttention
+from faithcheck.explainers.attention_observer import OtherAttention
 from faithcheck.explainers.gates import gate_effects
+from faithcheck.explainers.gates.followed_mask import FollowedMask
 from faithcheck.explainers.gates.gate_effects import EffectKind, GateEffectCollector, at_least_float32, without_own_row
-from faithcheck.explainers.last_layer import following_last_layer, row_sparse_linear
-from faithcheck.explainers.lrp.operation_call import OperationCall
-from faithcheck.explainers.lrp.rules.dropout import dropout_rule
+from faithcheck.explainers.gates.gate_observer import GateObserver
 from faithcheck.models.case import Case, select_target
 
 
-class GatedAttention(AttentionObserver):
+class GatedAttention(GateObserver):
     """Attention with features removed whole or in part, and the effect of each feature's gate on the output.
 
     Args:
         case: what the model is run on.
         removed: ``(batch, features)`` bool, the features to remove from every row of every layer; by default none.
         strength: how far to remove them, in [0, 1]: the weights become (1 − strength)·A + strength·(A without them).
+        mask: see `GateObserver`.
 
     Attributes:
         weights: the attention weights A of each layer, ``(batch, …, queries, keys)``, detached, before the removal.
         gated_weights: the weights that the model continues with, shaped likewise.
     """
 
-    operations = AttentionObserver.operations | {"dropout"}
     remedy = "remove them by their baseline"
 
-    def __init__(self, case: Case, removed: Tensor | None = None, strength: float = 1.0) -> None:
-        super().__init__(case)
+    def __init__(
+        self, case: Case, removed: Tensor | None = None, strength: float = 1.0, mask: FollowedMask | None = None
+    ) -> None:
+        super().__init__(case, mask)
         self.removed, self.strength = removed, strength
         self.gated_weights: list[Tensor] = []
         self._collector = GateEffectCollector()
-
-    @contextmanager
-    def skipping_rows(self, model: nn.Module) -> Iterator[None]:
-        """Within the block, the backward pass skips the rows of the model's last layer that have no gradient."""
-        others = self.operations
-        enter, leave = (partial(setattr, self, "operations", names) for names in (others | {"linear"}, others))
-        with following_last_layer(model, enter, leave):
-            yield
-
-    def compute(self, call: OperationCall) -> Any:
-        """See `AttentionObserver.compute`; refuses dropout in train mode, which is random."""
-        if call.name == "linear":
-            return row_sparse_linear(*call.args, **call.kwargs)
-        return dropout_rule(call) if call.name == "dropout" else super().compute(call)
 
     def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
         """See `AttentionObserver.attend`; removes features, and taps the weights for the backward pass."""
@@ -164,7 +148,12 @@ class GatedAttention(AttentionObserver):
 
 @torch.enable_grad()
 def attention_gate_effects(
-    model: nn.Module, case: Case, kind: EffectKind, removed: Tensor | None = None, strength: float = 1.0
+    model: nn.Module,
+    case: Case,
+    kind: EffectKind,
+    removed: Tensor | None = None,
+    strength: float = 1.0,
+    mask: FollowedMask | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The effect of each feature's gate, summed over layers and rows; the model's inputs need no gradient.
 
@@ -176,12 +165,13 @@ def attention_gate_effects(
         kind: which effect.
         removed: see `GatedAttention`.
         strength: see `GatedAttention`.
+        mask: see `GateObserver`.
 
     Returns:
         The effects, ``(batch, features)``, and the explained output, ``(batch,)``.
     """
-    attention = GatedAttention(case, removed, strength)
-    with attention.skipping_rows(model), attention:
+    attention = GatedAttention(case, removed, strength, mask)
+    with attention.single_pass(model), attention:
         output = select_target(case.run(model), case.target)
     (by_layer,) = attention.effects(output, kind)
     effects = by_layer.sum(0)

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from faithcheck.explainers.lrp.operations import operation_name
 
@@ -29,11 +28,11 @@ ONE = {"eq": 1, "ne": 0, "gt": 0}
 PRODUCTS = frozenset("mul mul_ div div_".split())
 
 
-class FollowedMask(TorchFunctionMode):
+class FollowedMask:
     """Follows the attention mask through a forward pass, and puts the gates in its place where data are multiplied.
 
     A state-space model, for one, multiplies its hidden states by the mask, and a mean over tokens divides by its sum.
-    Many models leave this out if the mask has no 0: within this mode, they are told that it has one. A mask that is
+    Many models leave this out if the mask has no 0: by `compute`, they are told that it has one. A mask that is
     multiplied by a number is about to be added to logits, and is followed no further.
 
     Args:
@@ -45,27 +44,28 @@ class FollowedMask(TorchFunctionMode):
     """
 
     def __init__(self, mask: Tensor, gates: Tensor) -> None:
-        super().__init__()
         self.is_used = False
         # By id; the tensors are held, so that an id stays that of its tensor.
         self._forms: dict[int, Form] = {id(mask): (mask, mask * gates)}
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def is_among(self, operands: tuple[Any, ...]) -> bool:
+        """Whether one of the first two operands is the mask in some form."""
+        forms = self._forms
+        return bool(operands) and (id(operands[0]) in forms or (len(operands) > 1 and id(operands[1]) in forms))
+
+    def compute(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The result of an operation that has the mask among its first two operands."""
         forms = [self._forms.get(id(operand)) for operand in args[:2]]
-        if not any(forms):
-            return func(*args, **(kwargs or {}))
         name = operation_name(func)
         meets_data = name not in CASTS and any(map(is_data, args[:2], forms))  # mask.to(data) reads a type alone
         self.is_used |= meets_data or (len(forms) == 2 and all(forms))
         if meets_data and name in PRODUCTS:
             dtype = torch.result_type(*args[:2])
             return func(*(x if form is None else form[1].to(dtype) for x, form in zip(args, forms, strict=True)))
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         if name == "all":
             return torch.zeros_like(result)
-        counterpart = self._counterpart(name, func, args, kwargs or {}, forms)
+        counterpart = self._counterpart(name, func, args, kwargs, forms)
         if counterpart is not None:
             self._forms[id(result)] = result, counterpart
         return result

@@ -29,10 +29,9 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._pytree import tree_iter
 
-from faithcheck.explainers.attention_observer import AttentionObserver
 from faithcheck.explainers.gates.followed_mask import FollowedMask
+from faithcheck.explainers.gates.gate_observer import GateObserver
 from faithcheck.explainers.lrp.operation_call import OperationCall
-from faithcheck.explainers.lrp.rules.dropout import dropout_rule
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.explainers.running_modules import module_in_words, running_module
 from faithcheck.models.case import Case, select_target
@@ -41,25 +40,24 @@ AXIS = {"softmax": (1, "dim"), "log_softmax": (1, "dim"), "logsumexp": (1, "dim"
 """Operations over keys that can be left out: position and name of the argument that is the axis."""
 
 
-class GatedKeys(AttentionObserver):
+class GatedKeys(GateObserver):
     """Gates on the keys of every operation that leaves removed features out, seen beside a copy without some of them.
 
     Args:
         case: the examples, followed by their copies.
         gates: ``(batch, features)``, of the examples.
         removed: likewise, bool, the features that the copies lack.
+        mask: see `GateObserver`.
     """
 
-    operations = AttentionObserver.operations | AXIS.keys() | {"dropout"}
+    operations = GateObserver.operations | AXIS.keys()
 
-    def __init__(self, case: Case, gates: Tensor, removed: Tensor) -> None:
-        super().__init__(case)
+    def __init__(self, case: Case, gates: Tensor, removed: Tensor, mask: FollowedMask | None = None) -> None:
+        super().__init__(case, mask)
         self.log_gates, self.removed = with_ones(gates).log(), removed
 
     def compute(self, call: OperationCall) -> Any:
-        """See `AttentionObserver.compute`; refuses dropout in train mode, which is random."""
-        if call.name == "dropout":
-            return dropout_rule(call)
+        """See `GateObserver.compute`; gates the other operations that leave keys out, too."""
         if call.name not in AXIS:
             return super().compute(call)
         logits, axis = call.argument(0, "input"), call.argument(*AXIS[call.name], -1)
@@ -155,7 +153,7 @@ def gated_outputs(model: nn.Module, case: Case, gates: Tensor, removed: Tensor) 
     mask = twice.forward_arguments["attention_mask"]
     mask = mask.masked_fill(torch.cat([torch.zeros_like(removed), removed]), 0)
     twice = replace(twice, forward_arguments={**twice.forward_arguments, "attention_mask": mask})
-    with FollowedMask(mask, with_ones(gates)), GatedKeys(twice, gates, removed):
+    with GatedKeys(twice, gates, removed, FollowedMask(mask, with_ones(gates))):
         output = twice.run(model)
     gated, without = select_target(output, twice.target).chunk(2)
     return gated, without

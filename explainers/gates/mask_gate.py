@@ -45,8 +45,8 @@ class MaskGate(OnePassGate):
             return attention_gate_effects(model, case, "first-order")[0]
         if not has_decoder(model):
             try:
-                with FollowedMask(mask, torch.ones_like(mask, dtype=case.inputs.dtype)) as followed:
-                    effects = attention_gate_effects(model, case, "first-order")[0]
+                followed = FollowedMask(mask, torch.ones_like(mask, dtype=case.inputs.dtype))
+                effects = attention_gate_effects(model, case, "first-order", mask=followed)[0]
                 if not followed.is_used:
                     return effects
             except OtherAttention:

@@ -147,7 +147,7 @@ class LayerRecorder(GatedAttention):
                     layer.register_forward_hook(after_layer),
                 ]
             handles += [module.register_forward_hook(after_other_module) for module in modules_outside(model, layers)]
-            with self.skipping_rows(model):
+            with self.single_pass(model):
                 yield
         finally:
             for handle in handles:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from faithcheck.explainers.linear_map import onednn_linear, runs_on_onednn
 from faithcheck.explainers.loo.deferred import DeferredTensor, value_of
 from faithcheck.explainers.loo.deferred_values import (
     WORTHWHILE,
@@ -159,17 +160,11 @@ def linear_value(x: Value, weights: Sequence[Value], activation: tuple[str, str]
 
 
 def linear_map(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: tuple[str, str]) -> Tensor:
-    """An activation of x Wᵀ + b; on CPUs in float32 by oneDNN in one operation, which here is the fastest."""
-    if FAST_LINEAR_MAP and x.dtype == torch.float32 and x.device.type == "cpu" and x.numel():
-        name, algorithm = activation
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], algorithm)
-        return result
-    result = functional.linear(x, weight, bias)
-    return ACTIVATIONS[activation](result)
+    """An activation of x Wᵀ + b; by oneDNN, where it runs, in one operation."""
+    if runs_on_onednn(x, weight, bias):
+        return onednn_linear(x, weight, bias, activation)
+    return ACTIVATIONS[activation](functional.linear(x, weight, bias))
 
-
-FAST_LINEAR_MAP = hasattr(torch.ops.mkldnn, "_linear_pointwise")
-"""Whether this torch has oneDNN's linear map with an activation."""
 
 ACTIVATIONS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
     ("none", ""): lambda x: x,

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from faithcheck.explainers.last_layer import all_modules, following_last_layer, row_sparse_linear
+from faithcheck.explainers.last_layer import all_modules
+from faithcheck.explainers.linear_map import computing_linear_maps
 from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
 from faithcheck.explainers.lrp.opaque_models import refuse_compiled, refusing_recomputation
 from faithcheck.explainers.lrp.operation_call import HOLDING_NO_TENSOR, OperationCall, Rule, tensors_with_relevance
@@ -56,7 +57,7 @@ class Propagation(TorchFunctionMode):
         self.rules, self.epsilon, self.point, self.signed = rules, epsilon, point, signed
         self.visible: set[Any] = set()  # the autograd nodes of all results that this mode has seen
         self.calls: Counter[str] = Counter()
-        self.in_last_layer = False  # see `RowSparsePropagation`
+        self.linear: Callable[..., Tensor] | None = None  # in place of torch's, see `SinglePassPropagation`
         self.calls_every_rule = epsilon > 0  # a `plain_gradient` is one in the limit alone
         self._known: dict[Any, tuple[str, Rule | None, int]] = {}  # see `_look_up`
         self.module_keys: tuple[str, ...] = ()  # the rules' classes of modules
@@ -80,8 +81,8 @@ class Propagation(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         name, rule, operands_of_plain_gradient = self._known.get(func) or self._look_up(func)
         self.refuse_hidden(operands, name)
-        if self.in_last_layer and name == "linear":
-            func = row_sparse_linear
+        if name == "linear" and self.linear is not None:
+            func = self.linear
         if len(operands) > operands_of_plain_gradient:
             call = self._call(name, func, args, kwargs or {})
             call.operands = operands
@@ -261,17 +262,14 @@ class Propagation(TorchFunctionMode):
                     raise UnregisteredModule
 
 
-class RowSparsePropagation(Propagation):
-    """A `Propagation` for one backward pass, which skips the rows of the last layer that have no gradient.
-
-    It looks at values, so that several backward passes cannot be batched. Arguments as there.
-    """
+class SinglePassPropagation(Propagation):
+    """A `Propagation` for one backward pass, with the linear maps of `computing_linear_maps`. Arguments as there."""
 
     @contextmanager
     def treating_modules_as_operations(self, model: nn.Module, unregistered: bool = False) -> Iterator[None]:
-        """As `Propagation` does; also follows the last layer."""
-        enter, leave = (partial(setattr, self, "in_last_layer", running) for running in (True, False))
-        with following_last_layer(model, enter, leave), super().treating_modules_as_operations(model, unregistered):
+        """As `Propagation` does; also chooses the linear maps."""
+        linear_maps = computing_linear_maps(model, partial(setattr, self, "linear"))
+        with linear_maps, super().treating_modules_as_operations(model, unregistered):
             yield
 
 
@@ -376,19 +374,9 @@ class LRP:
             ZeroDivisionError: the stabiliser has no sign, and a denominator z + ε, or 2z + ε of a product, is 0; names
                 the operation and the module.
         """
-        propagation, output = self.propagate(model, case, RowSparsePropagation)
+        propagation, output = self.propagate(model, case, SinglePassPropagation)
         (gradient,) = torch.autograd.grad(output.sum(), propagation.point)
         return per_feature(case.inputs * gradient)
-
-    def position_relevance(self, model: nn.Module, case: Case) -> Tensor:
-        """What the position embeddings that a model adds keep of each example's relevance, ``(batch,)``.
-
-        Raises:
-            Unsupported: the model adds none; or see `attribute`.
-        """
-        from faithcheck.explainers.lrp.position_pairs import position_relevance  # not at the top: it needs this module
-
-        return position_relevance(self, model, case)
 
     @torch.enable_grad()
     def propagate(

@@ -42,11 +42,8 @@ _SHAPE: Shape = {
         **dict.fromkeys(("chunk", "max_tokens", "threads", "seed"), int),
         "max_length": (int, None),
     },
-    "examples?": {"index?": [int], "digests?": [str], "answers?": [str]},
-    "counts": {
-        **dict.fromkeys(("examples", "measured", "empty", "alone", "truncated", "one_feature"), int),
-        "unanswered?": int,
-    },
+    "examples?": {"index?": [int], "digests?": [str]},
+    "counts": dict.fromkeys(("examples", "measured", "empty", "alone", "truncated", "one_feature"), int),
     "explainers": [
         {
             **dict.fromkeys(("name", "how", "refused", "warned"), str),
@@ -55,7 +52,6 @@ _SHAPE: Shape = {
             "left_behind?": str,
             "smaller?": str,
             "left_out?": str,
-            "no_positions?": str,
             "memory?": dict.fromkeys(PEAKS, int),
             "cost?": NUMBER,
             "mean_curves?": {key: [NUMBER] for key in ("removed", "lerf", "morf")},

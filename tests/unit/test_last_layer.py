@@ -5,9 +5,10 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from faithcheck.explainers import last_layer
+from faithcheck.explainers import linear_map
 from faithcheck.explainers.builtin import builtin_explainers
-from faithcheck.explainers.last_layer import RowSparseLinear, all_modules, row_sparse_linear
+from faithcheck.explainers.last_layer import all_modules
+from faithcheck.explainers.linear_map import ConstantLinear, constant_linear
 from faithcheck.tests.helpers.attention_models import case_of, embedding_model
 
 SUMMED_IN_ANOTHER_ORDER = {"rtol": 1e-10, "atol": 1e-12}
@@ -16,7 +17,7 @@ SUMMED_IN_ANOTHER_ORDER = {"rtol": 1e-10, "atol": 1e-12}
 @pytest.fixture
 def many_rows(monkeypatch):
     """Sets the number of rows from which on rows are skipped."""
-    return lambda rows: monkeypatch.setattr(last_layer, "MANY_ROWS", rows)
+    return lambda rows: monkeypatch.setattr(linear_map, "MANY_ROWS", rows)
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 5, 4)], ids=["rows", "batch"])
@@ -25,7 +26,7 @@ def test_rows_without_a_gradient_cost_nothing(shape, bias):
     torch.manual_seed(0)
     linear = nn.Linear(4, 3, bias=bias, dtype=torch.float64)
     values = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    result = RowSparseLinear.apply(values, linear.weight, linear.bias)
+    result = ConstantLinear.apply(values, linear.weight, linear.bias, True)
     assert torch.equal(result, linear(values))
     for rows in ([], [0], [1, 3], range(5)):
         gradient = torch.zeros_like(result)
@@ -41,13 +42,13 @@ def test_rows_without_a_gradient_cost_nothing(shape, bias):
 @pytest.mark.parametrize("name", ["attnlrp", "cplrp", "blockwise_lrp", "mask_gate", "finite_mask_gate", "readout_gate"])
 def test_rows_are_skipped_in_the_last_layer_alone(name, many_rows, monkeypatch):
     model, case, explainer = embedding_model("bert"), case_of("bert"), builtin_explainers()[name]
-    apply, weights = RowSparseLinear.apply, []
+    apply, weights = ConstantLinear.apply, []
 
-    def counted(values, weight, bias):
+    def counted(values, weight, bias, skips_rows):
         weights.append(weight.data_ptr())
-        return apply(values, weight, bias)
+        return apply(values, weight, bias, skips_rows)
 
-    monkeypatch.setattr(RowSparseLinear, "apply", counted)
+    monkeypatch.setattr(ConstantLinear, "apply", counted)
     plain = explainer.attribute(model, case)
     assert not weights, "few rows"
     many_rows(1)
@@ -62,7 +63,7 @@ def test_computed_weights_keep_their_gradient(many_rows):
     torch.manual_seed(0)
     values = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     for computed in (lambda: (values[:3].tanh(),), lambda: (torch.eye(4).double(), values[0].tanh())):
-        made = torch.autograd.grad(row_sparse_linear(values, *computed()).sum(), values)
+        made = torch.autograd.grad(constant_linear(True, values, *computed()).sum(), values)
         plain = torch.autograd.grad(nn.functional.linear(values, *computed()).sum(), values)
         assert torch.equal(*made, *plain)
 

@@ -1,0 +1,125 @@
+"""Linear maps with constant weights, x Wᵀ + b, as fast as the processor computes them.
+
+What belongs here: the linear map that LRP, the gates and Leave-One-Out take in place of torch's. Values and gradients
+are torch's up to round-off; docs/cost.md says what it saves. Not here: LRP's rule for linear maps
+(`faithcheck.explainers.lrp.rules.linear_maps`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from faithcheck.explainers.last_layer import following_last_layer
+
+MANY_ROWS = 32
+"""From this number of rows on, rows are skipped. With 16 rows it gained nothing (docs/cost.md); 32 is a choice."""
+
+LARGE_ROWS, LARGE_WEIGHTS = 64, 2**19
+"""From these numbers of rows and weights on, oneDNN computes linear maps. Below, a backward pass in Python takes as
+long as oneDNN saves (docs/cost.md)."""
+
+HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+"""Whether this torch has oneDNN's linear map with an activation."""
+
+
+def runs_on_onednn(*tensors: Tensor | None) -> bool:
+    """Whether oneDNN computes linear maps of these tensors: plain ones of float32 on a CPU, without autocast."""
+    is_on = HAS_ONEDNN and torch._C._get_mkldnn_enabled() and not torch._C._is_any_autocast_enabled()
+    return is_on and all(map(_fits_onednn, tensors))
+
+
+def _fits_onednn(x: Tensor | None) -> bool:
+    if x is None:
+        return True
+    is_plain = type(x) in (Tensor, nn.Parameter) and x.layout == torch.strided
+    return is_plain and x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0
+
+
+def onednn_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, activation: tuple[str, str] = ("none", "")
+) -> Tensor:
+    """An activation of x Wᵀ + b in one operation of oneDNN, which has no gradient.
+
+    Args:
+        x: ``(…, inputs)``.
+        weight: ``(outputs, inputs)``.
+        bias: ``(outputs,)``.
+        activation: its name and its variant in oneDNN.
+    """
+    name, variant = activation
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], variant)
+    return result
+
+
+class ConstantLinear(torch.autograd.Function):
+    """A linear map with constant weights, by oneDNN where it runs.
+
+    Its backward pass can skip rows with a zero gradient: in a Transformer's last layer, most rows but one.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor | None, skips_rows: bool) -> Tensor:
+        """The linear map, ``(…, rows, inputs)`` to ``(…, rows, outputs)``."""
+        ctx.save_for_backward(weight)
+        ctx.skips_rows = skips_rows
+        return (
+            onednn_linear(values, weight, bias)
+            if runs_on_onednn(values, weight, bias)
+            else linear(values, weight, bias)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        """The gradient at the values; none at weight and bias, which are not asked for."""
+        (weight,) = ctx.saved_tensors
+        weight = weight.to(gradient)
+        rows = gradient.any(-1) if ctx.skips_rows else None
+        if rows is None or rows.all():  # keys and values have a gradient in all rows
+            return _times(gradient, weight), None, None, None
+        at_values = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
+        at_values[rows] = _times(gradient[rows], weight)
+        return at_values, None, None, None
+
+
+def _times(gradient: Tensor, weight: Tensor) -> Tensor:
+    """The product of ``(…, outputs)`` with ``(outputs, inputs)``: ``(…, inputs)``."""
+    return onednn_linear(gradient, weight.mT) if runs_on_onednn(gradient, weight) else gradient @ weight
+
+
+def constant_linear(skips_rows: bool, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.linear` by a `ConstantLinear`.
+
+    By torch alone if there are few rows or weights, or if weight or bias are computed and may need a gradient.
+
+    Args:
+        skips_rows: whether most rows may have a zero gradient, as in the last layer.
+        input: ``(…, rows, inputs)``.
+        weight: ``(outputs, inputs)``.
+        bias: ``(outputs,)``.
+    """
+    skips_rows = skips_rows and input.dim() > 1 and input.shape[-2] >= MANY_ROWS
+    is_large = weight.numel() >= LARGE_WEIGHTS and input.numel() >= LARGE_ROWS * input.shape[-1]
+    are_constants = weight.is_leaf and (bias is None or bias.is_leaf)
+    if are_constants and (skips_rows or (is_large and runs_on_onednn(input, weight, bias))):
+        result: Tensor = ConstantLinear.apply(input, weight, bias, skips_rows)  # type: ignore[no-untyped-call]
+        return result
+    return linear(input, weight, bias)
+
+
+@contextmanager
+def computing_linear_maps(model: nn.Module, take: Callable[[Callable[..., Tensor]], None]) -> Iterator[None]:
+    """Within the block, hand over what computes linear maps: now, and before and after the model's last layer runs.
+
+    It is `constant_linear`, for one backward pass: it looks at values, so that several passes cannot be batched.
+    """
+    in_last_layer, elsewhere = partial(constant_linear, True), partial(constant_linear, False)
+    take(elsewhere)
+    with following_last_layer(model, partial(take, in_last_layer), partial(take, elsewhere)):
+        yield

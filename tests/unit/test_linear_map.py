@@ -1,0 +1,122 @@
+"""Linear maps by oneDNN: values and gradients are torch's up to round-off, and everything else is left to torch."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from faithcheck.explainers import CPLRP, AttnLRP, linear_map
+from faithcheck.explainers.gates.mask_gate import MaskGate
+from faithcheck.explainers.linear_map import LARGE_ROWS, LARGE_WEIGHTS, constant_linear, onednn_linear, runs_on_onednn
+from faithcheck.tests.helpers.attention_models import case_of, embedding_model
+
+ROUND_OFF = {"rtol": 1e-4, "atol": 1e-4}  # float32: sums of 1024 products of standard normals
+requires_onednn = pytest.mark.skipif(not linear_map.HAS_ONEDNN, reason="this torch has no linear map by oneDNN")
+
+
+@pytest.fixture
+def by_onednn(monkeypatch):
+    """The shapes of the operands that oneDNN gets."""
+    shapes = []
+
+    def counted(x, weight, *options):
+        shapes.append((tuple(x.shape), tuple(weight.shape)))
+        return onednn_linear(x, weight, *options)
+
+    monkeypatch.setattr(linear_map, "onednn_linear", counted)
+    return shapes
+
+
+def operands(rows=LARGE_ROWS, outputs=LARGE_WEIGHTS // 512, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (
+        torch.randn(shape, generator=generator, dtype=dtype) for shape in ((2, rows // 2, 512), (outputs, 512), outputs)
+    )
+    return x.requires_grad_(), nn.Parameter(weight), nn.Parameter(bias)
+
+
+@requires_onednn
+@pytest.mark.parametrize("skips_rows", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_value_and_gradient_are_those_of_torch(skips_rows, has_bias, by_onednn):
+    x, weight, bias = operands()
+    bias = bias if has_bias else None
+    value, expected = constant_linear(skips_rows, x, weight, bias), linear(x, weight, bias)
+    torch.testing.assert_close(value, expected, **ROUND_OFF)
+    gradient = torch.randn(value.shape, generator=torch.Generator().manual_seed(1))
+    gradient[:, 3:] = 0
+    made, plain = (torch.autograd.grad(of, x, gradient)[0] for of in (value, expected))
+    torch.testing.assert_close(made, plain, **ROUND_OFF)
+    rows = (6,) if skips_rows else (2, LARGE_ROWS // 2)
+    assert by_onednn == [(tuple(x.shape), (1024, 512)), ((*rows, 1024), (512, 1024))]
+
+
+class OwnParameter(nn.Parameter):
+    """A subclass, which may compute otherwise."""
+
+
+@requires_onednn
+@pytest.mark.parametrize(
+    "case",
+    {
+        "float64": lambda: operands(dtype=torch.float64),
+        "few rows": lambda: operands(rows=LARGE_ROWS - 2),
+        "few weights": lambda: operands(outputs=LARGE_WEIGHTS // 512 - 1),
+        "a class of its own": lambda: (lambda x, w, b: (x, OwnParameter(w), b))(*operands()),
+        "computed weights": lambda: (lambda x, w, b: (x, w * 1.0, b))(*operands()),
+        "computed bias": lambda: (lambda x, w, b: (x, w, b * 1.0))(*operands()),
+        "a meta tensor": lambda: tuple(each.to("meta") for each in operands()),
+    }.items(),
+    ids=lambda case: case[0],
+)
+def test_everything_else_is_left_to_torch(case, by_onednn):
+    assert constant_linear(False, *operands()).isfinite().all()
+    assert by_onednn
+    by_onednn.clear()
+    given = case[1]()
+    value = constant_linear(False, *given)
+    assert not by_onednn
+    assert value.is_meta or torch.equal(value, linear(*given))
+
+
+@requires_onednn
+def test_onednn_can_be_switched_off(by_onednn):
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        constant_linear(False, *operands())
+    finally:
+        torch._C._set_mkldnn_enabled(True)
+    assert not by_onednn
+
+
+@requires_onednn
+def test_autocast_is_left_to_torch(by_onednn):
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not runs_on_onednn(torch.ones(1))
+        assert constant_linear(False, *operands()).dtype == torch.bfloat16
+    assert not by_onednn
+
+
+@requires_onednn
+def test_shapes_that_do_not_fit_raise_an_error(by_onednn):
+    x, weight, bias = operands()
+    with pytest.raises(RuntimeError):
+        constant_linear(False, x[..., :500], weight, bias)
+    with pytest.raises(RuntimeError):
+        constant_linear(False, x, weight, bias[:-1])
+
+
+@requires_onednn
+@pytest.mark.parametrize("explainer", [AttnLRP(), CPLRP(), MaskGate()], ids=lambda explainer: explainer.name)
+def test_an_attribution_by_onednn_is_that_by_torch(explainer, by_onednn, monkeypatch):
+    model, case = copy.deepcopy(embedding_model("bert")).float(), case_of("bert")
+    case = replace(case, inputs=case.inputs.float(), baseline=case.baseline.float())
+    plain = explainer.attribute(model, case)
+    assert not by_onednn, "few weights"
+    monkeypatch.setattr(linear_map, "LARGE_WEIGHTS", 1)
+    monkeypatch.setattr(linear_map, "LARGE_ROWS", 1)
+    torch.testing.assert_close(explainer.attribute(model, case), plain, rtol=1e-3, atol=1e-5)
+    assert by_onednn
