@@ -120,8 +120,8 @@ def connected(address: str, wanted: Workers) -> Iterator[Cluster]:
             warnings.simplefilter("ignore")  # Ray's own, of its next versions
             try:
                 context = ray.init(address, **options)
-            except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-                raise OptionError(f"--ray={address}: {_first_line(error)}") from error
+            except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
+                raise OptionError(f"--ray={address}: {_first_line(error)}{_token_hint(address, error)}") from error
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         yield Cluster(room(resources, wanted), str(context.dashboard_url or ""))
     finally:
@@ -165,6 +165,13 @@ def room(resources: Mapping[str, float], wanted: Workers) -> int:
         asks = f"{wanted.number or 1} workers of {wanted.cpus} processors and {wanted.gpus:g} GPUs"
         raise OptionError(f"--ray: the cluster has {has}, too few for {asks}")
     return wanted.number or room
+
+
+def _token_hint(address: str, error: Exception) -> str:
+    """What to do where a cluster may have refused this process: Ray looks for a token by itself only for ``auto``."""
+    if not isinstance(error, ConnectionError) or address == "auto" or os.environ.get("RAY_AUTH_MODE") == "token":
+        return ""
+    return "; if the cluster asks for a token, as ray start says, set RAY_AUTH_MODE=token here, with the same token"
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,12 +6,13 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from faithcheck.axioms.alignment.schedule import MOST_ENDED, Schedule, Task
 from faithcheck.reports.distribution.cluster import Workers, connected
-from faithcheck.reports.distribution.worker import Worker, versions
+from faithcheck.reports.distribution.worker import Worker, difference, versions
 from faithcheck.reports.options import OptionError
 from faithcheck.reports.results import Json
 
@@ -214,6 +215,8 @@ class _Dispatch:
     def _ended(self, reference: Any, why: str) -> None:
         if self._starting.pop(reference, None) is not None:
             self._ended_at_start += 1
+            if self._ended_at_start == 1 and (other := self._other_versions()):
+                raise OptionError(other)
             if self._ended_at_start >= MOST_ENDED:
                 raise OptionError(f"--ray: {MOST_ENDED} workers in turn ended while they started: {why}")
         else:
@@ -226,6 +229,15 @@ class _Dispatch:
                 self._schedule.split(task, parts)
         if len(self._starting) + len(self._there) < self._schedule.open:
             self.add_worker()
+
+    def _other_versions(self) -> str:
+        """What the cluster has otherwise than this process: a worker of other code may end before it can say so."""
+        import ray
+
+        with suppress(ray.exceptions.RayError):
+            there: dict[str, str] = ray.get(ray.remote(versions).remote())
+            return difference(self._expected["versions"], there, "the cluster")
+        return ""
 
     def _keep(self, task: Task, answer: Json) -> None:
         for level, message in answer["messages"]:

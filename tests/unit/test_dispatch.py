@@ -9,8 +9,9 @@ import pytest
 
 from faithcheck.axioms.alignment.schedule import MOST_ENDED, Task
 from faithcheck.reports.distribution import dispatch
-from faithcheck.reports.distribution.cluster import Cluster, Workers
+from faithcheck.reports.distribution.cluster import Cluster, Workers, connected
 from faithcheck.reports.distribution.dispatch import Recipe, distribute
+from faithcheck.reports.distribution.worker import versions
 from faithcheck.reports.options import OptionError
 
 TASKS = [Task("a", number) for number in range(3)]
@@ -39,12 +40,12 @@ class Ray:
     class RayActorError(Exception):
         pass
 
-    def __init__(self, starts=(), answer=lambda task: {**ANSWER, "content": task}):
-        self.starts, self.answer, self.started = [*starts], answer, 0
-        self.exceptions = SimpleNamespace(RayActorError=self.RayActorError)
+    def __init__(self, starts=(), answer=lambda task: {**ANSWER, "content": task}, versions=versions):
+        self.starts, self.answer, self.started, self.versions = [*starts], answer, 0, versions
+        self.exceptions = SimpleNamespace(RayActorError=self.RayActorError, RayError=self.RayActorError)
 
-    def remote(self, worker):
-        return self
+    def remote(self, worker_or_function):
+        return self if worker_or_function is object else SimpleNamespace(remote=lambda: Reference(self.versions()))
 
     def options(self, num_cpus, num_gpus):
         def start(*arguments):
@@ -120,6 +121,12 @@ def test_workers_that_end_while_they_start_end_the_run_if_none_starts_in_between
     assert sorted(job.kept) == TASKS
 
 
+def test_a_worker_of_other_code_that_ends_while_it_starts_is_told_from_others(shared):
+    ray = Ray(starts=[DIES], versions=lambda: {**versions(), "torch": "1.0"})
+    with pytest.raises(OptionError, match=r"^--ray: the worker on the cluster has torch 1\.0 in place of .*: install"):
+        shared(ray)
+
+
 def test_a_worker_that_differs_ends_the_run(shared):
     with pytest.raises(OptionError, match=r"^it has another torch$"):
         shared(Ray(starts=["it has another torch"]))
@@ -133,3 +140,26 @@ def test_a_task_that_ends_three_workers_is_left_out(shared):
     assert (record["retried"], record["left_out"]) == (MOST_ENDED - 1, 1)
     assert (states[-1].retried, states[-1].left_out) == (MOST_ENDED - 1, 1)
     assert ray.started < 2 + MOST_ENDED, "no worker is started for which there is no task"
+
+
+def test_a_cluster_that_refuses_is_one_line_and_says_what_a_token_needs(monkeypatch):
+    ray = pytest.importorskip("ray")
+    error = ConnectionError("Failed to connect\nin many lines")
+
+    def refuse(*_, **__):
+        raise error
+
+    def refusal(address):
+        with pytest.raises(OptionError) as refused:
+            connected(address, Workers()).__enter__()
+        return str(refused.value)
+
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+        monkeypatch.setenv(name, "0")  # afterwards they are as before
+    monkeypatch.setattr(ray, "init", refuse)
+    hint = "if the cluster asks for a token, as ray start says, set RAY_AUTH_MODE=token here, with the same token"
+    assert refusal("10.0.0.5:6379") == f"--ray=10.0.0.5:6379: Failed to connect; {hint}"
+    assert refusal("auto") == "--ray=auto: Failed to connect"
+    error = ray.exceptions.AuthenticationError("no token was found")
+    assert refusal("10.0.0.5:6379").startswith("--ray=10.0.0.5:6379: no token was found")
