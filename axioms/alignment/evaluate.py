@@ -101,8 +101,8 @@ class ExplainerResult:
         name: the name of the explainer.
         label: its name in tables and figures.
         how: its settings, in words.
-        records: {example: {"target", "map", "morf", "lerf"}}, empty if the explainer could not be measured; those of a
-            store are read when they are asked for.
+        records: {example: {"target", "map", "morf", "lerf", "positions"}}, empty if the explainer could not be
+            measured; those of a store are read when they are asked for.
         store: that has the records; None without one.
         refused: why the explainer could not be measured; else empty.
         failed: whether that is an error of the explainer, and not its refusal of this model.
@@ -115,6 +115,7 @@ class ExplainerResult:
             bytes over what was in use before; None if it cannot be predicted.
         cost: the arithmetic of an attribution, in plain forward passes of the same examples, over one batch in
             `COUNTED`; None without any.
+        no_positions: why no relevance of position embeddings is known; else empty.
     """
 
     name: str
@@ -131,6 +132,7 @@ class ExplainerResult:
     left_out: str = ""
     memory: Mapping[str, int] | None = None
     cost: float | None = None
+    no_positions: str = ""
 
 
 def table_2(settings: AlignmentSettings) -> list[Explainer]:
@@ -387,6 +389,7 @@ class ExplainerPass:
             memory=total.memory,
             cost=total.attribution / total.forward if total.forward else None,
             left_out=_of_batches(len(self._left_out), next(iter(self._left_out.values()), ""), len(self.plan)),
+            no_positions=total.no_positions,
         )
 
     def _contents(self, numbers: Iterable[int]) -> Iterator[Json]:
@@ -421,6 +424,7 @@ class _Total:
     memory: Mapping[str, int] | None = None
     attribution: int = 0
     forward: int = 0
+    no_positions: str = ""
 
     def add(self, content: Json) -> None:
         """One batch, as `measure` returned it."""
@@ -430,6 +434,7 @@ class _Total:
         self.left_behind |= dict.fromkeys(content["left_behind"])
         self.first_smaller = self.first_smaller or content.get("smaller", "")
         self.smaller += bool(content.get("smaller"))
+        self.no_positions = self.no_positions or content["no_positions"]
         memory = content.get("memory")
         if memory and (self.memory is None or memory["predicted"] > self.memory["predicted"]):
             self.memory = memory
@@ -476,11 +481,12 @@ def measure(
         number: of the batch; random numbers follow from it, so that a resumed run draws the same.
 
     Returns:
-        Plain values: ``warnings`` and ``left_behind``, lists of lines; ``records``, what `records_of` returns;
+        Plain values: ``warnings`` and ``left_behind``, lists of lines; ``records``, what `records_of` returns, and of
+        each example its ``positions``, what position embeddings keep, or None;
         ``cost``, the operations of the matrix products of the ``attribution`` and of one ``forward`` pass, 0 in a batch
-        where they are not counted; perhaps
-        ``memory`` and ``smaller``, see `ExplainerResult`. In place of ``records`` and ``cost``, if the explainer could
-        not be measured, ``refused``, the reason, and whether it ``failed``.
+        where they are not counted; ``no_positions``, and perhaps ``memory`` and ``smaller``, see `ExplainerResult`. In
+        place of ``records``, ``cost`` and ``no_positions``, if the explainer could not be measured, ``refused``, the
+        reason, and whether it ``failed``.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.
@@ -549,10 +555,16 @@ def _measured(
             _seed(number)
             with MatrixProducts() if number % COUNTED == 0 else nullcontext() as products:
                 explained = attribution()
+            positions, no_positions = positions_of(explainer, loaded.model, case)
         cost = {"attribution": 0, "forward": 0}
         if products is not None:
             cost = {"attribution": products.operations, "forward": forward_operations(loaded.model, case)}
-        return {"records": records_of(loaded.model, case, explained, settings), "cost": cost}
+        of_examples = zip(records_of(loaded.model, case, explained, settings), positions, strict=True)
+        return {
+            "records": [{**record, "positions": kept} for record, kept in of_examples],
+            "no_positions": no_positions,
+            "cost": cost,
+        }
 
     content = _attempt(explainer.name, records)
     # Each batch has its own random numbers, so that it is no trace to draw some.
@@ -595,6 +607,7 @@ def joined(contents: Sequence[Json], why: str) -> Json:
         "warnings": [warning for content in contents for warning in content["warnings"]],
         "left_behind": _left_behind(contents),
         "cost": {key: sum(content["cost"][key] for content in contents) for key in ("attribution", "forward")},
+        "no_positions": next((content["no_positions"] for content in contents if content["no_positions"]), ""),
         "smaller": why,
         **({"memory": max(measured, key=lambda memory: memory["predicted"])} if measured else {}),
     }
@@ -625,6 +638,28 @@ def _seed(number: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+def positions_of(explainer: Explainer, model: nn.Module, case: Case) -> tuple[list[float | None], str]:
+    """What position embeddings keep of the relevance of each example; or None of each, and the reason.
+
+    An explainer that knows has a method ``position_relevance(model, case)``, as `faithcheck.explainers.lrp.engine.LRP`
+    has.
+
+    Raises:
+        InvalidAttribution: a value is not finite.
+    """
+    unknown: list[float | None] = [None] * len(case.inputs)
+    known: Callable[[nn.Module, Case], Tensor] | None = getattr(explainer, "position_relevance", None)
+    if known is None:
+        return unknown, "it gives relevance to features alone"
+    try:
+        kept = known(model, case)
+    except Unsupported as error:
+        return unknown, message_text(error)
+    if not kept.isfinite().all():
+        raise InvalidAttribution("the relevance of position embeddings is not finite")
+    return kept.tolist(), ""
 
 
 def records_of(model: Any, case: Case, attribution: Tensor, settings: AlignmentSettings) -> list[Json]:

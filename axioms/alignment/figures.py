@@ -21,8 +21,8 @@ from faithcheck.models.token_places import PLACES, places
 SCOPES = ("no_special", "all")
 CORRELATIONS = tuple(f"{name}_{scope}" for scope in SCOPES for name in STATISTICS)
 CURVES = ("lerf", "morf", "delta", "lerf_aopc", "morf_aopc")
-SHARES = {place: f"share_{place}" for place in PLACES}
-"""The figures that are the share of a map, in absolute values, at a place."""
+SHARES = {place: f"share_{place}" for place in (*PLACES, "positions")}
+"""The figures that are the share of a map, in absolute values, at a place; and what position embeddings keep."""
 FIGURES = (*CORRELATIONS, *CURVES, *SHARES.values())
 ROUND_OFF = 32  # units in the last place; the same output in different batches was measured to differ by 4 to 8
 POINTS = 21  # of a mean curve
@@ -119,11 +119,20 @@ def _figures(
     lerf, morf = record["lerf"], record["morf"]
     figures |= {"lerf": mean_output(lerf), "morf": mean_output(morf), "delta": delta(morf, lerf)}
     figures |= {"lerf_aopc": aopc(lerf), "morf_aopc": aopc(morf)}
-    return figures | _shares(example, np.abs(record["map"])), reasons
+    return figures | _shares(example, np.abs(record["map"]), record.get("positions")), reasons
 
 
-def _shares(example: Example, sizes: np.ndarray) -> dict[str, float | None]:
-    """The share of the absolute values ``(features,)`` at each place; undefined of a map of zeros."""
+def _shares(example: Example, sizes: np.ndarray, positions: float | None) -> dict[str, float | None]:
+    """The share of the absolute values ``(features,)`` at each place, and what position embeddings keep of all.
+
+    The first are shares of the map; all is the map and the positions. A share of nothing is undefined.
+    """
     total = float(sizes.sum())
     masks = places(example.special_tokens_mask, example.names)
-    return {SHARES[place]: float(sizes[mask.numpy()].sum()) / total if total else None for place, mask in masks.items()}
+    shares = {place: _share(float(sizes[mask.numpy()].sum()), total) for place, mask in masks.items()}
+    kept = None if positions is None else _share(abs(positions), total + abs(positions))
+    return {SHARES[place]: share for place, share in (shares | {"positions": kept}).items()}
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

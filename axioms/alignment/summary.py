@@ -79,6 +79,7 @@ def _summary(result: ExplainerResult, figures: Figures | None, seed: int, each: 
         "left_behind": "; ".join(result.left_behind),
         "smaller": result.smaller,
         **({"left_out": result.left_out} if result.left_out else {}),
+        **({"no_positions": result.no_positions} if result.no_positions else {}),
         **({"memory": {key: result.memory[key] for key in ("predicted", "measured")}} if result.memory else {}),
         **({} if result.cost is None else {"cost": result.cost}),
         **({"mean_curves": figures.mean_curves} if figures and figures.mean_curves else {}),

@@ -378,6 +378,16 @@ class LRP:
         (gradient,) = torch.autograd.grad(output.sum(), propagation.point)
         return per_feature(case.inputs * gradient)
 
+    def position_relevance(self, model: nn.Module, case: Case) -> Tensor:
+        """What the position embeddings that a model adds keep of each example's relevance, ``(batch,)``.
+
+        Raises:
+            Unsupported: the model adds none; or see `attribute`.
+        """
+        from faithcheck.explainers.lrp.position_pairs import position_relevance  # not at the top: it needs this module
+
+        return position_relevance(self, model, case)
+
     @torch.enable_grad()
     def propagate(
         self, model: nn.Module, case: Case, mode: type[Propagation] = Propagation

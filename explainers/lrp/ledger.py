@@ -16,7 +16,6 @@ except in a cast, which has a formula.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,15 +24,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from faithcheck.explainers.lrp.constant_names import POSITIONS
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger_recorder import LedgerRecorder
 from faithcheck.explainers.lrp.recorded_operation import ExampleBalance, RecordedOperation, rule_name
 from faithcheck.explainers.protocol import per_feature
 from faithcheck.models.case import Case
 from faithcheck.models.token_places import PLACES, places
-
-POSITIONS = re.compile(r"position|pos_emb|\bwpe\b")
-"""The names of parameters and buffers that are position embeddings, as transformers' models have them."""
 
 
 @dataclass(frozen=True)

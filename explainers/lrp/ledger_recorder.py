@@ -8,20 +8,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from faithcheck.explainers.lrp.engine import Propagation
+from faithcheck.explainers.lrp.constant_names import NamingConstants
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.recorded_operation import (
-    HELD,
     Gradients,
     Operand,
     RecordedOperation,
@@ -32,7 +29,7 @@ from faithcheck.explainers.lrp.recorded_operation import (
 from faithcheck.explainers.running_modules import running_module, running_modules
 
 
-class LedgerRecorder(Propagation):
+class LedgerRecorder(NamingConstants):
     """A `Propagation` that records the operands and results of every operation. Arguments as there.
 
     Attributes:
@@ -47,26 +44,8 @@ class LedgerRecorder(Propagation):
         self.gradients: Gradients = {}
         self._producers: dict[Any, int | None] = {}  # autograd node → number of the operation; None: the inputs
         self._slots = 0
-        # Both hold the tensor beside its data: an id may be given to another tensor once the first is freed.
+        # It holds the tensor beside its slot: an id may be given to another tensor once the first is freed.
         self._aliases: dict[int, tuple[Tensor, int]] = {}  # id of an alias → the alias, its slot
-        self._constants: dict[int, tuple[Tensor, frozenset[str]]] = {}  # id of a constant → the constant, its names
-        self._names: dict[int, str] = {}  # id of a module, parameter or buffer → its name
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = super().__torch_function__(func, types, args, kwargs)
-        if self.module_operation is None:
-            self._trace_constants(result, (args, kwargs))
-        return result
-
-    @contextmanager
-    def treating_modules_as_operations(self, model: nn.Module, unregistered: bool = False) -> Iterator[None]:
-        """As `Propagation` does; also learns the names of the model's modules, parameters and buffers."""
-        parts = (*model.named_modules(), *model.named_parameters(), *model.named_buffers())
-        self._names = {id(part): name.removesuffix(".weight") for name, part in parts}
-        with super().treating_modules_as_operations(model, unregistered):
-            yield
 
     def wrap_inputs(self, args: Any) -> Any:
         """The same arguments, with an alias for each operand that carries relevance."""
@@ -122,7 +101,7 @@ class LedgerRecorder(Propagation):
     def _recorded(self, rule: Rule, call: OperationCall) -> RecordedOperation:
         leaves, structure = tree_flatten((call.args, call.kwargs))
         detached = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        module = self._names.get(id(next(running_modules(), None)), "")
+        module = self.names.get(id(next(running_modules(), None)), "")
         own = call.operation if self.module_operation is None else self.module_operation
         return RecordedOperation(call, rule, module, own, detached, structure)
 
@@ -132,7 +111,7 @@ class LedgerRecorder(Propagation):
                 _, slot = self._aliases[id(leaf)]
                 recorded.operands.append(Operand(place, slot, self._producers[leaf.grad_fn]))
             elif is_float(leaf):
-                names = " + ".join(sorted(self._constant_names(leaf)))
+                names = " + ".join(sorted(self.constant_names(leaf)))
                 recorded.constants[place] = names or f"constant of {running_module()}"
 
     def _operand_alias(self, value: Any) -> Any:
@@ -195,26 +174,3 @@ class LedgerRecorder(Propagation):
             operation.leaves = [copied(leaf) for leaf in operation.leaves]
             for result in operation.results:
                 result.value = copied(result.value)
-
-    # --- the names of constants ---
-
-    def detach_parameter(self, parameter: Tensor) -> Tensor:
-        """See `Propagation.detach_parameter`; the constant keeps the parameter's name."""
-        constant = super().detach_parameter(parameter)
-        self._constants[id(constant)] = (constant, self._constant_names(parameter))
-        return constant
-
-    def _trace_constants(self, result: Any, arguments: Any) -> None:
-        """Name new constants after the parameters and buffers they are made of, or after the module that made them."""
-        constants = [x for x in tree_leaves(result) if is_float(x) and not x.requires_grad]
-        if constants:
-            names = frozenset[str]().union(*(self._constant_names(x) for x in tree_leaves(arguments) if is_float(x)))
-            for x in constants:
-                self._constants[id(x)] = (x, names or frozenset({f"constant of {running_module()}"}))
-
-    def _constant_names(self, x: Tensor) -> frozenset[str]:
-        if id(x) in self._constants:
-            return self._constants[id(x)][1]
-        if id(x) in self._names:
-            return frozenset({self._names[id(x)]})
-        return frozenset({HELD} if x is self.point or not x.is_leaf else ())

@@ -20,13 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.lrp.attnlrp import AttnLRP
-from faithcheck.explainers.lrp.ledger import POSITIONS
-from faithcheck.explainers.lrp.ledger_recorder import LedgerRecorder
-from faithcheck.explainers.lrp.recorded_operation import RecordedOperation
+from faithcheck.explainers.lrp.position_pairs import AddedPositions
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case
-
-ADDITIONS = frozenset({"add", "add_"})
 
 
 @dataclass(frozen=True)
@@ -57,24 +53,24 @@ class PositionalLRP:
         Raises:
             Unsupported: see `LRP.attribute`; or the model adds no position embeddings to its tokens.
         """
-        recorder, output = AttnLRP(self.epsilon).propagate(model, case, LedgerRecorder)
-        assert isinstance(recorder, LedgerRecorder)
-        attribution = per_feature(case.inputs * recorder.backward(output.sum()))
-        added = [positions for one in recorder.operations for positions in _positions(one, recorder, case)]
-        if not added:
+        pairs, output = AttnLRP(self.epsilon).propagate(model, case, AddedPositions)
+        assert isinstance(pairs, AddedPositions)
+        gradient, relevances = pairs.relevances(output)
+        of_tokens = [each.sum(2)[:, -case.shape[1] :] for each in relevances if _is_of_tokens(each, case)]
+        if not of_tokens:
             raise Unsupported(
                 "no position embeddings that are added to the tokens, so that none keep relevance: take attnlrp"
             )
-        return attribution + torch.stack(added).sum(0)
+        return per_feature(case.inputs * gradient) + torch.stack(of_tokens).sum(0).to(case.inputs.dtype)
+
+    def position_relevance(self, model: nn.Module, case: Case) -> Tensor:
+        """None, as the tokens have it.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise Unsupported("its map has the relevance of positions, at their tokens")
 
 
-def _positions(operation: RecordedOperation, recorder: LedgerRecorder, case: Case) -> list[Tensor]:
-    """p ⊙ G of each position embedding p that an operation adds to tokens, ``(batch, features)``."""
-    if operation.call.name not in ADDITIONS:
-        return []
-    (result,) = operation.results
-    gradient = recorder.gradients.get(result.after)
-    if gradient is None or gradient.dim() != 3 or gradient.shape[1] < case.shape[1]:
-        return []
-    named = [place for place, names in operation.constants.items() if POSITIONS.search(names)]
-    return [(operation.leaves[place] * gradient).sum(2)[:, -case.shape[1] :] for place in named]
+def _is_of_tokens(relevance: Tensor, case: Case) -> bool:
+    return relevance.dim() == 3 and relevance.shape[1] >= case.shape[1]

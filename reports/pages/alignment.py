@@ -52,6 +52,7 @@ _SHAPE: Shape = {
             "left_behind?": str,
             "smaller?": str,
             "left_out?": str,
+            "no_positions?": str,
             "memory?": dict.fromkeys(PEAKS, int),
             "cost?": NUMBER,
             "mean_curves?": {key: [NUMBER] for key in ("removed", "lerf", "morf")},

@@ -27,6 +27,12 @@ COST = (
     "Cost: the arithmetic of an attribution, in plain forward passes of the same inputs, counted in one batch of 16 "
     "from the shortest inputs on."
 )
+SINKS = (
+    "The share of a map, in absolute values, at the first token, at other special tokens, and at tokens without a "
+    "letter or digit; positions: what the position embeddings that a model adds keep, as a share of the map and them. "
+    "Means over examples and bootstrap 95 % intervals. LOO's shares are the effects of removals. n: examples whose map "
+    "is not all zero."
+)
 _TABLE_2 = ("explainer", "r", "95 %", "sum to one", "LeRF", "MoRF", "Δ", "95 %", "cost", "n")
 _OF_CURVES = range(4, 8)
 
@@ -163,22 +169,27 @@ def _curves(measured: list[Json], document: Json) -> Json:
 
 
 def _shares(document: Json, measured: list[Json]) -> Iterator[Json]:
-    """Where relevance sinks; no table of patches, which have no first token, nor of documents of older versions."""
-    rows = [
-        [label(document, explainer["name"])]
-        + [cell for share in SHARES for cell in _with_interval(explainer["figures"][share])]
-        + [str(explainer["figures"]["share_first"]["n"])]
-        for explainer in measured
-        if document["model"]["features"] == "tokens" and "share_first" in explainer["figures"]
-    ]
-    if rows:
-        note = (
-            "The share of a map, in absolute values, at the first token, at other special tokens, and at tokens "
-            "without a letter or digit; means over examples and bootstrap 95 % intervals. LOO's shares are the effects "
-            "of removals. n: examples whose map is not all zero."
-        )
-        columns = ["explainer", *(cell for name in SHARES.values() for cell in (name, "95 %")), "n"]
-        yield {"title": "Where relevance sinks", "note": note, "columns": columns, "rows": rows}
+    """Where relevance sinks; patches have no first token and no punctuation. Older documents lack some shares."""
+    known = set.intersection(*(set(explainer["figures"]) for explainer in measured)) if measured else set()
+    of_tokens = document["model"]["features"] == "tokens"
+    shown = [share for share in SHARES if share in known and (of_tokens or share == "share_positions")]
+    if shown:
+        rows = [
+            [label(document, explainer["name"])]
+            + [cell for share in shown for cell in _of_share(explainer, share)]
+            + [str(max(explainer["figures"][share]["n"] for share in shown))]
+            for explainer in measured
+        ]
+        columns = ["explainer", *(cell for share in shown for cell in (SHARES[share], "95 %")), "n"]
+        yield {"title": "Where relevance sinks", "note": SINKS, "columns": columns, "rows": rows}
+
+
+def _of_share(explainer: Json, share: str) -> tuple[str, str]:
+    """The mean and its interval; or why no relevance of positions is known."""
+    figure = explainer["figures"][share]
+    if share == "share_positions" and not figure["n"]:
+        return explainer.get("no_positions") or "–", "–"
+    return _with_interval(figure)
 
 
 def _with_interval(figure: Json) -> tuple[str, str]:

@@ -41,6 +41,7 @@ SHARES = {
     "share_first": "first token",
     "share_separators": "separators",
     "share_punctuation": "punctuation",
+    "share_positions": "positions",
 }
 
 

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.axioms.alignment.evaluate import ExplainerResult
+from faithcheck.axioms.alignment.evaluate import ExplainerResult, positions_of
 from faithcheck.axioms.alignment.figures import figures_of
 from faithcheck.explainers import CPLRP, AttnLRP
+from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
 from faithcheck.explainers.lrp.ledger import conservation_ledger
+from faithcheck.explainers.protocol import InvalidAttribution
 from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.token_places import places
@@ -34,15 +37,15 @@ def test_the_first_token_is_the_first_one_of_a_decoder_too():
 
 
 def test_the_shares_of_a_map():
-    """|a| = 4, 1, 1, 0, 1, 0, 1, 2: 0.4 at the first token, 0.3 at punctuation, 0.2 at [SEP]."""
+    """|a| = 4, 1, 1, 0, 1, 0, 1, 2: 0.4 at the first token, 0.3 at punctuation, 0.2 at [SEP]; positions: 2.5/12.5."""
     values = [4.0, -1.0, 1.0, 0.0, -1.0, 0.0, 1.0, -2.0]
     examples = Examples(["", ""], lambda item: Example(torch.arange(8), SPECIAL, TOKENS))
-    record = {"target": 0, "map": values, "morf": [1.0, 0.0], "lerf": [1.0, 0.0]}
-    results = [ExplainerResult("any", records={0: record, 1: {**record, "map": [0.0] * 8}})]
+    record = {"target": 0, "map": values, "positions": -2.5, "morf": [1.0, 0.0], "lerf": [1.0, 0.0]}
+    results = [ExplainerResult("any", records={0: record, 1: {**record, "map": [0.0] * 8, "positions": 0.0}})]
     columns = figures_of(examples, results, torch.float64)["any"].columns
     shares = {name: column for name, column in columns.items() if name.startswith("share_")}
     assert {name: float(column[0]) for name, column in shares.items()} == pytest.approx(
-        {"share_first": 0.4, "share_separators": 0.2, "share_punctuation": 0.3}
+        {"share_first": 0.4, "share_separators": 0.2, "share_punctuation": 0.3, "share_positions": 0.2}
     )
     assert all(column[1] is np.ma.masked for column in shares.values()), "a map of zeros has no shares"
 
@@ -51,16 +54,56 @@ def sinks(document):
     return [table for table in tables(document) if table["title"] == "Where relevance sinks"]
 
 
-def test_the_page_has_them_of_tokens_and_not_of_patches():
+def test_the_page_has_them_of_tokens_and_the_share_of_positions_of_patches_too():
     document = alignment(loo=(1.0, 0.5), attnlrp=(0.2, 0.3))
     assert sinks(document) == [], "a document of an older version"
+    shown = ("0.100", "[0.050, 0.200]")
     for explainer in document["explainers"]:
-        shares = ("share_first", "share_separators", "share_punctuation")
+        shares = ("share_first", "share_separators", "share_punctuation", "share_positions")
         explainer["figures"] |= {name: {"mean": 0.1, "low": 0.05, "high": 0.2, "n": 8} for name in shares}
+    loo = document["explainers"][0]
+    loo["figures"]["share_positions"] = {"mean": None, "low": None, "high": None, "n": 0}
+    loo["no_positions"] = "it gives relevance to features alone"
     (table,) = sinks(document)
-    assert table["rows"][0] == ["loo", *("0.100", "[0.050, 0.200]") * 3, "8"]
+    assert table["rows"][0] == ["loo", *shown * 3, "it gives relevance to features alone", "–", "8"]
     document["model"]["features"] = "patches"
-    assert sinks(document) == []
+    (table,) = sinks(document)
+    assert table["rows"][1] == ["attnlrp", *shown, "8"]
+
+
+@pytest.mark.parametrize(
+    "explainer",
+    [AttnLRP(), CPLRP(), BlockwiseLRP(), AttnLRP(1e-2)],
+    ids=["attnlrp", "cplrp", "blockwise_lrp", "attnlrp with a stabiliser"],
+)
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "vit"])
+def test_an_alignment_has_what_the_ledger_says_of_positions(name, explainer):
+    model, case = (
+        make(0, torch.float64, torch.device("cpu")) for make in (BASE_MODELS[name].model, BASE_MODELS[name].case)
+    )
+    positions, why = positions_of(explainer, model, case)
+    causes = conservation_ledger(explainer, model, case).by_cause()
+    (expected,) = (lost for cause, lost in causes.items() if "position_embeddings" in cause or "wpe" in cause)
+    assert why == ""
+    torch.testing.assert_close(torch.tensor(positions, dtype=torch.float64), expected)
+
+
+def test_why_no_relevance_of_positions_is_known():
+    model, case = (
+        make(0, torch.float64, torch.device("cpu")) for make in (BASE_MODELS["llama"].model, BASE_MODELS["llama"].case)
+    )
+    none = [None] * len(case.inputs)
+    assert positions_of(AttnLRP(), model, case) == (none, "the model adds no position embeddings")
+    assert positions_of(LeaveOneOut(), model, case) == (none, "it gives relevance to features alone")
+    with pytest.raises(InvalidAttribution, match="position embeddings is not finite"):
+        positions_of(NotFinite(), model, case)
+
+
+class NotFinite:
+    name = "not_finite"
+
+    def position_relevance(self, model, case):
+        return torch.full((len(case.inputs),), torch.nan)
 
 
 @pytest.mark.parametrize(("name", "parameter"), [("bert", "position_embeddings"), ("gpt2", "wpe")])

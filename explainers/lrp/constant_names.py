@@ -1,0 +1,66 @@
+"""Names the constants of a forward pass: what parameters and buffers they are made of, or which module made them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from faithcheck.explainers.lrp.engine import Propagation
+from faithcheck.explainers.lrp.recorded_operation import HELD, is_float
+from faithcheck.explainers.running_modules import running_module
+
+POSITIONS = re.compile(r"position|pos_emb|\bwpe\b")
+"""The names of parameters and buffers that are position embeddings, as transformers' models have them."""
+
+
+class NamingConstants(Propagation):
+    """A `Propagation` that knows the names of constants, tensors that carry no relevance. Arguments as there."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # It holds the tensor beside its names: an id may be given to another tensor once the first is freed.
+        self._constants: dict[int, tuple[Tensor, frozenset[str]]] = {}  # id of a constant → the constant, its names
+        self.names: dict[int, str] = {}  # id of a module, parameter or buffer → its name
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = super().__torch_function__(func, types, args, kwargs)
+        if self.module_operation is None:
+            self._trace_constants(result, (args, kwargs))
+        return result
+
+    @contextmanager
+    def treating_modules_as_operations(self, model: nn.Module, unregistered: bool = False) -> Iterator[None]:
+        """As `Propagation` does; also learns the names of the model's modules, parameters and buffers."""
+        parts = (*model.named_modules(), *model.named_parameters(), *model.named_buffers())
+        self.names = {id(part): name.removesuffix(".weight") for name, part in parts}
+        with super().treating_modules_as_operations(model, unregistered):
+            yield
+
+    def detach_parameter(self, parameter: Tensor) -> Tensor:
+        """See `Propagation.detach_parameter`; the constant keeps the parameter's name."""
+        constant = super().detach_parameter(parameter)
+        self._constants[id(constant)] = (constant, self.constant_names(parameter))
+        return constant
+
+    def _trace_constants(self, result: Any, arguments: Any) -> None:
+        """Name new constants after the parameters and buffers they are made of, or after the module that made them."""
+        constants = [x for x in tree_leaves(result) if is_float(x) and not x.requires_grad]
+        if constants:
+            names = frozenset[str]().union(*(self.constant_names(x) for x in tree_leaves(arguments) if is_float(x)))
+            for x in constants:
+                self._constants[id(x)] = (x, names or frozenset({f"constant of {running_module()}"}))
+
+    def constant_names(self, x: Tensor) -> frozenset[str]:
+        """The names of what a constant is made of; none if it was made before the forward pass."""
+        if id(x) in self._constants:
+            return self._constants[id(x)][1]
+        if id(x) in self.names:
+            return frozenset({self.names[id(x)]})
+        return frozenset({HELD} if x is self.point or not x.is_leaf else ())
