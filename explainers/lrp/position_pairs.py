@@ -12,7 +12,8 @@ method's own rule of that operation then says what the position gets:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -27,56 +28,108 @@ from faithcheck.explainers.lrp.recorded_operation import is_float, relevance
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case
 
+ROTARY = re.compile(rf"{POSITIONS.pattern}|rotary|rope|inv_freq")
+"""The names of parameters and buffers that cosines and sines of positions are made of."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """A constant of positions that became an operand with relevance.
+
+    Attributes:
+        leaf: of the shape of the result that it is joined to, ``(batch, …)``.
+        varying: the axes along which the constant varies; others repeat it.
+        operation: that joins it.
+    """
+
+    leaf: Tensor
+    varying: frozenset[int]
+    operation: str
+
 
 class AddedPositions(NamingConstants, SinglePassPropagation):
     """A `Propagation` in which position embeddings carry relevance where they are added. Arguments as there.
 
     Attributes:
         joining: the names of constants that become operands with relevance, by the operation that joins them.
-        positions: these operands, leaves of the shape of the result that they are joined to, ``(batch, …)``.
-        varying: of each, the axes along which the constant varies; other axes repeat it.
+        positions: these operands.
     """
 
     joining: ClassVar[Mapping[str, re.Pattern[str]]] = dict.fromkeys(("add", "add_"), POSITIONS)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.positions: list[Tensor] = []
-        self.varying: list[frozenset[int]] = []
+        self.positions: list[Position] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        names = self.joining.get(operation_name(func))
+        name = operation_name(func)
+        names = self.joining.get(name)
         if names is not None and self.module_operation is None and torch.is_grad_enabled():
             operands = [x for x in tensors_with_relevance((args, kwargs)) if not self._is_constant(x)]
             if len(operands) == 1:
-                args, kwargs = tree_map(lambda value: self._joined(value, operands[0], names), (args, kwargs))
+                args, kwargs = tree_map(lambda value: self._joined(value, operands[0], name), (args, kwargs))
         return super().__torch_function__(func, types, args, kwargs)
 
     def _is_constant(self, x: Tensor) -> bool:
         return not x.requires_grad or (x.is_leaf and x is not self.point)
 
-    def _joined(self, value: Any, operand: Tensor, names: re.Pattern[str]) -> Any:
-        """An operand with relevance in place of a constant of these names; any other value as it is."""
+    def _joined(self, value: Any, operand: Tensor, operation: str) -> Any:
+        """An operand with relevance in place of a constant of positions; any other value as it is."""
         if not is_float(value) or not self._is_constant(value):
             return value
-        if not any(names.search(name) for name in self.constant_names(value)):
+        if not any(self.joining[operation].search(name) for name in self.constant_names(value)):
             return value
-        shape = torch.broadcast_shapes(value.shape, operand.shape)
+        shape = torch.broadcast_shapes(value.shape, operand.shape)  # type: ignore[no-untyped-call]
         leaf = value.detach().expand(shape).clone().requires_grad_()
         first = len(shape) - value.dim()
-        self.positions.append(leaf)
-        self.varying.append(frozenset(first + axis for axis, size in enumerate(value.shape) if size > 1))
+        varying = frozenset(first + axis for axis, size in enumerate(value.shape) if size > 1)
+        self.positions.append(Position(leaf, varying, operation))
         alias = leaf.view_as(leaf)
         self.visible.add(alias.grad_fn)
         return alias
 
     def relevances(self, output: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The gradient at the inputs, shaped like them, and the relevance of each of `positions`, in float64."""
-        point, *gradients = torch.autograd.grad(output.sum(), [self.point, *self.positions], allow_unused=True)
+        leaves = [position.leaf for position in self.positions]
+        point, *gradients = torch.autograd.grad(output.sum(), [self.point, *leaves], allow_unused=True)
         assert point is not None
-        return point, [relevance(p, g).expand(p.shape) for p, g in zip(self.positions, gradients, strict=True)]
+        return point, [relevance(leaf, g).expand(leaf.shape) for leaf, g in zip(leaves, gradients, strict=True)]
+
+
+class PositionPairs(AddedPositions):
+    """`AddedPositions`, in which the cosines and sines of rotary positions carry relevance where they multiply."""
+
+    joining: ClassVar[Mapping[str, re.Pattern[str]]] = {
+        **AddedPositions.joining,
+        **dict.fromkeys(("mul", "mul_"), ROTARY),
+    }
+
+    def of_tokens(self, relevances: Sequence[Tensor], tokens: int) -> list[Tensor]:
+        """The relevance of each position at its token, ``(batch, tokens)`` each, from `relevances`.
+
+        Of more positions than tokens, such as that of a class token, those of the tokens are the last ones.
+
+        Raises:
+            Unsupported: a position embedding is not of the tokens, such as one of pairs of tokens.
+        """
+        return [_of_tokens(*one, tokens) for one in zip(self.positions, relevances, strict=True)]
+
+
+def _of_tokens(position: Position, relevance: Tensor, tokens: int) -> Tensor:
+    last = relevance.dim() - 1
+    # An embedding is added to ``(batch, tokens, width)``; a rotation multiplies that, or one of each head.
+    added = position.operation in AddedPositions.joining
+    axes = {1} if added else position.varying - {0, last}
+    if not axes and tokens == 1:
+        return relevance.flatten(1).sum(1, keepdim=True)
+    if len(axes) != 1 or (added and last != 2) or relevance.shape[min(axes)] < tokens:
+        raise Unsupported(
+            f"position embeddings in a tensor of shape {(*relevance.shape,)}, which are not of the {tokens} tokens: "
+            "take attnlrp"
+        )
+    return relevance.sum([other for other in range(1, last + 1) if other not in axes])[:, -tokens:]
 
 
 def position_relevance(lrp: LRP, model: nn.Module, case: Case) -> Tensor:

@@ -1,14 +1,26 @@
-"""PA-LRP for position embeddings: what they keep of the relevance goes to the tokens at their positions.
+"""PA-LRP: the relevance that positions keep goes to the tokens at these positions.
 
 Bakish, Zimerman, Chefer & Wolf 2025, arXiv 2506.02138: a Transformer's inputs are pairs of a token and its position. An
-LRP method reads relevance at the word embeddings x, and the position embeddings p that a model adds keep their share.
-With the rules of AttnLRP and G, the modified gradient at the sum x + p, Eq. 1 of arXiv 2510.18810 gives x ⊙ G and
-p ⊙ G. The map here is their sum over a token's coordinates, (x + p) ⊙ G: for ε → 0, AttnLRP of the model as a function
-of x + p.
+LRP method reads relevance at the word embeddings x. Here, positions are operands with relevance, too, and AttnLRP's own
+rules share it (`faithcheck.explainers.lrp.position_pairs`). The map adds what a position has to its token.
 
-So the tokens have what AttnLRP's tokens and positions have in its conservation ledger. Positions of no token, such as
-that of a ViT's class token, keep theirs. Of the paper's rules, those for rotary positions are not here: a model that
-adds no position embeddings is refused.
+*Added, x + p.* With G, the modified gradient at the sum, Eq. 1 of arXiv 2510.18810 gives x ⊙ G and p ⊙ G. Their sum
+over a token's coordinates is (x + p) ⊙ G: for ε → 0, AttnLRP of the model as a function of x + p. So the tokens have
+what AttnLRP's tokens and positions have in its conservation ledger.
+
+*Rotary, q' = q ⊙ cos + (rotated q) ⊙ sin* (Su et al. 2021, arXiv 2104.09864, Eq. 34), and likewise the keys. Each
+product z = h ⊙ c with c = cos or sin has two operands, so that its relevance z ⊙ G is shared equally (Eqs. 3–4):
+
+1. c gets ½ z ⊙ G, which goes to the token at its position: over both products and all coordinates ½ q' ⊙ G.
+2. h gets the other half: ½ of the gradient that AttnLRP passes on, where constants have no share.
+3. So a token's query and key keep half of their relevance at the token itself, in each layer, and half goes on to what
+   the layer read there. Nothing is gained or lost between them. Biases and softmaxes of the layers below keep less.
+
+The paper's own code also takes absolute values and divides each layer's map by its largest value. Here the map keeps
+its signs and its sum.
+
+Positions of no token, such as that of a ViT's class token, keep theirs. A model in which no positions are found is
+refused, and one whose positions are of pairs of tokens, such as a bias of attention logits.
 """
 
 from __future__ import annotations
@@ -20,21 +32,21 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.lrp.attnlrp import AttnLRP
-from faithcheck.explainers.lrp.position_pairs import AddedPositions
+from faithcheck.explainers.lrp.position_pairs import PositionPairs
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case
 
 
 @dataclass(frozen=True)
 class PositionalLRP:
-    """(x + p) ⊙ G: AttnLRP whose map has the relevance of added position embeddings, too.
+    """AttnLRP whose map has the relevance of added and of rotary positions, too.
 
     Attributes:
         epsilon: the stabiliser ε ≥ 0 of AttnLRP.
     """
 
     label: ClassVar[str] = "PA-LRP"
-    summary: ClassVar[str] = "AttnLRP, and the relevance of position embeddings at their tokens; Bakish et al. 2025"
+    summary: ClassVar[str] = "AttnLRP, and the relevance of positions at their tokens; Bakish et al. 2025"
 
     epsilon: float = 0.0
     name: str = "pa_lrp"
@@ -51,17 +63,15 @@ class PositionalLRP:
         """One forward and one backward pass: ``(batch, features)``.
 
         Raises:
-            Unsupported: see `LRP.attribute`; or the model adds no position embeddings to its tokens.
+            Unsupported: see `LRP.attribute`; or no positions of tokens are found in the model.
         """
-        pairs, output = AttnLRP(self.epsilon).propagate(model, case, AddedPositions)
-        assert isinstance(pairs, AddedPositions)
+        pairs, output = AttnLRP(self.epsilon).propagate(model, case, PositionPairs)
+        assert isinstance(pairs, PositionPairs)
+        if not pairs.positions:
+            raise Unsupported("no position embeddings were found that are added or rotate: take attnlrp")
         gradient, relevances = pairs.relevances(output)
-        of_tokens = [each.sum(2)[:, -case.shape[1] :] for each in relevances if _is_of_tokens(each, case)]
-        if not of_tokens:
-            raise Unsupported(
-                "no position embeddings that are added to the tokens, so that none keep relevance: take attnlrp"
-            )
-        return per_feature(case.inputs * gradient) + torch.stack(of_tokens).sum(0).to(case.inputs.dtype)
+        of_tokens = torch.stack(pairs.of_tokens(relevances, case.shape[1])).sum(0)
+        return per_feature(case.inputs * gradient) + of_tokens.to(case.inputs.dtype)
 
     def position_relevance(self, model: nn.Module, case: Case) -> Tensor:
         """None, as the tokens have it.
@@ -70,7 +80,3 @@ class PositionalLRP:
             Unsupported: always.
         """
         raise Unsupported("its map has the relevance of positions, at their tokens")
-
-
-def _is_of_tokens(relevance: Tensor, case: Case) -> bool:
-    return relevance.dim() == 3 and relevance.shape[1] >= case.shape[1]

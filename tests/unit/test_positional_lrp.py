@@ -1,4 +1,4 @@
-"""PA-LRP: the map of AttnLRP where token plus position is the input, its sum in the ledger, its claims, its refusal."""
+"""PA-LRP: the map of AttnLRP where pairs of token and position are the input, its sum, its claims, its refusals."""
 
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ import torch
 from faithcheck.axioms import check_explainer
 from faithcheck.explainers import AttnLRP, Unsupported
 from faithcheck.explainers.lrp.ledger import conservation_ledger
+from faithcheck.explainers.lrp.position_pairs import PositionPairs
 from faithcheck.explainers.lrp.positional import PositionalLRP
 from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.case import Case
@@ -85,9 +86,90 @@ def test_however_they_are_added(add):
     torch.testing.assert_close(PositionalLRP().attribute(model, case), expected, **CLOSE)
 
 
-def test_rotary_positions_are_refused():
-    with pytest.raises(Unsupported, match="no position embeddings that are added to the tokens"):
-        PositionalLRP().attribute(*of("llama"))
+class OfPairs(torch.nn.Module):
+    """A decoder as a function of pairs: the embedding, the cosines and the sines of each token, one after the other."""
+
+    def __init__(self, model, width):
+        super().__init__()
+        self.model, self.width = model, width
+
+    def forward(self, inputs, **arguments):
+        cos, sin = inputs[..., self.width :].chunk(2, -1)
+        (rotary,) = (module for module in self.model.modules() if type(module).__name__ == "LlamaRotaryEmbedding")
+        rotary.forward = lambda *_, **__: (cos, sin)
+        try:
+            return self.model(inputs[..., : self.width], **arguments)
+        finally:
+            del rotary.forward
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-2])
+def test_of_rotary_positions_it_is_attnlrp_of_the_model_as_a_function_of_pairs(epsilon):
+    model, case = of("llama")
+    (rotary,) = (module for module in model.modules() if type(module).__name__ == "LlamaRotaryEmbedding")
+    rotations = rotary(case.inputs, torch.arange(case.shape[1])[None])  # one row, as in the model: it is of float32
+    pairs = torch.cat([case.inputs, *(each.expand(len(case.inputs), -1, -1) for each in rotations)], -1)
+    case_of_pairs = replace(case, inputs=pairs, baseline=torch.zeros_like(pairs))
+    expected = AttnLRP(epsilon).attribute(OfPairs(model, case.inputs.shape[-1]), case_of_pairs)
+    attribution = PositionalLRP(epsilon).attribute(model, case)
+    # Llama's softmax is of float32, and so is the gradient there.
+    torch.testing.assert_close(attribution, expected, rtol=1e-5, atol=1e-6)
+    plain = AttnLRP(epsilon).attribute(model, case)
+    assert ((attribution - plain).abs().amax(1) > 1e-2 * plain.abs().amax(1)).any()
+
+
+class Rotated(torch.nn.Module):
+    """Σ over tokens and coordinates of x ⊙ cos, by an operation that is given; ``inv_freq`` are the frequencies."""
+
+    def __init__(self, multiply, axis):
+        super().__init__()
+        self.multiply, self.axis = multiply, axis
+        self.inv_freq = torch.nn.Buffer(torch.tensor([1.0, 0.1], dtype=torch.float64))
+
+    def cosines(self, n):
+        return (torch.arange(n, dtype=torch.float64)[:, None] * self.inv_freq).cos()
+
+    def forward(self, inputs):
+        heads = inputs.unflatten(2, (3, 2)).transpose(1, self.axis)  # (batch, tokens, heads, 2), or heads first
+        cosines = self.cosines(inputs.shape[1]).unsqueeze(1 if self.axis == 1 else 0)
+        return self.multiply(heads.clone(), cosines).sum((1, 2, 3)).unsqueeze(1)
+
+
+@pytest.mark.parametrize("axis", [1, 2], ids=["tokens before heads", "heads before tokens"])
+@pytest.mark.parametrize("multiply", [torch.mul, torch.Tensor.mul_, lambda x, c: c * x])
+@pytest.mark.parametrize("tokens", [1, 3, 4])
+def test_half_stays_at_the_token_and_half_goes_to_its_position(multiply, axis, tokens):
+    """Here both are one token, so that nothing moves: Σ over coordinates of x cos."""
+    model, inputs = Rotated(multiply, axis), torch.randn(2, tokens, 6, dtype=torch.float64)
+    case = Case(inputs, torch.zeros(2, dtype=torch.int64), torch.zeros_like(inputs))
+    expected = (inputs.unflatten(2, (3, 2)) * model.cosines(tokens)[:, None]).sum((2, 3))
+    torch.testing.assert_close(PositionalLRP().attribute(model, case), expected, **CLOSE)
+    pairs, output = AttnLRP().propagate(model, case, PositionPairs)
+    (position,) = pairs.of_tokens(pairs.relevances(output)[1], tokens)
+    torch.testing.assert_close(position, expected / 2, **CLOSE)
+
+
+def test_a_model_without_positions_is_refused():
+    with pytest.raises(Unsupported, match="no position embeddings were found"):
+        PositionalLRP().attribute(torch.nn.Flatten(), Case(torch.ones(1, 2, 2), torch.tensor([0]), torch.ones(1, 2, 2)))
+
+
+class Biased(torch.nn.Module):
+    """A relative position bias in the logits of x xᵀ, one head."""
+
+    def __init__(self):
+        super().__init__()
+        self.relative_position_bias = torch.nn.Parameter(torch.randn(1, 1, 3, 3, dtype=torch.float64))
+
+    def forward(self, inputs):
+        return ((inputs @ inputs.transpose(1, 2)).unsqueeze(1) + self.relative_position_bias).flatten(1)
+
+
+def test_positions_of_pairs_of_tokens_are_refused():
+    inputs = torch.randn(2, 3, 4, dtype=torch.float64)
+    case = Case(inputs, torch.zeros(2, dtype=torch.int64), torch.zeros_like(inputs))
+    with pytest.raises(Unsupported, match=r"shape \(2, 1, 3, 3\), which are not of the 3 tokens"):
+        PositionalLRP().attribute(Biased(), case)
 
 
 def test_its_claims_hold():
