@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from faithcheck.axioms.alignment import evaluate
+from faithcheck.axioms.alignment.answers import with_answers
 from faithcheck.axioms.alignment.batches import AlignmentError, measurable
 from faithcheck.axioms.alignment.defaults import CHUNK, LONG, MAX_TOKENS, TABLE_2
 from faithcheck.axioms.alignment.figures import Figures, figures_of
@@ -34,11 +35,13 @@ from faithcheck.models.data.errors import DataError
 from faithcheck.models.data.images import Images, load_images
 from faithcheck.models.data.texts import Texts, load_texts
 from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.pretrained.answer_model import AnswerModel
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Examples
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.loading import ALL_GPUS, load
-from faithcheck.models.pretrained.target_choice import explained_in_words, with_chosen_output
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.target_choice import explained_in_words, with_chosen_output, with_generated_answers
 from faithcheck.models.pretrained.text_model import TextModel
 from faithcheck.reports import results
 from faithcheck.reports.alignment_parquet import write_parquet
@@ -83,6 +86,7 @@ class AlignRequest:
     allow_code: bool = False
     target: str | None = None
     contrast: str | None = None
+    next_token: bool = False
     isolate: bool = False
     explainer_timeout: float | None = None
     ray: str | None = None
@@ -111,14 +115,25 @@ class Prepared:
     chunk_reason: str
     folder: Path
 
+    def answer_of(self, i: int) -> str | None:
+        """The answer that is explained in an example, as text; None if none is."""
+        if not isinstance(self.model, AnswerModel):
+            return None
+        return str(self.model.tokenizer.decode(list(self.examples[i].answer or ())))
 
-def prepare(request: AlignRequest) -> Prepared:
-    """Load the model and the data, and choose the options that the request leaves open.
+
+def prepare(request: AlignRequest, advance: Advance = lambda name, done, of: None) -> Prepared:
+    """Load the model and the data, generate the answers, and choose the options that the request leaves open.
+
+    Args:
+        request: the options.
+        advance: as of `measure`, for the answers.
 
     Raises:
         ModelError, DataError, OptionError: a file or a name is missing, or an option does not fit the model.
     """
     model = load_model(request)
+    folder = request.cache or cache_folder() / "alignment"
     data: Texts | Images
     if isinstance(model, ImageClassifier):
         data = load_images(request.data or "digits", request.limit)
@@ -126,6 +141,11 @@ def prepare(request: AlignRequest) -> Prepared:
     else:
         data = load_texts(request.data or "own", request.limit)
         examples = model.encode(data.texts)
+    if isinstance(model, AnswerModel) and model.answer is None:
+        total = len(measurable(examples))
+        examples = with_answers(
+            model, examples, request.max_tokens, folder, lambda name, done: advance(name, done, total)
+        )
     chunk, reason = choose_chunk(request, examples)
     setup = evaluate.AlignmentSettings(
         choose_removal(request, model, examples),
@@ -135,20 +155,25 @@ def prepare(request: AlignRequest) -> Prepared:
         choose_timeout(request.explainer_timeout),
         request.max_memory,
     )
-    return Prepared(model, data, examples, setup, reason, request.cache or cache_folder() / "alignment")
+    return Prepared(model, data, examples, setup, reason, folder)
 
 
 def load_model(request: AlignRequest) -> TextModel | ImageClassifier:
     """The model of the request with its explained output, on its device; `ALL_GPUS` is one, too.
 
     Raises:
-        ModelError, OptionError: it cannot be loaded, there is no such device, or no such output.
+        ModelError, OptionError: it cannot be loaded, there is no such device, or no such output; --next-token of a
+            model that is no decoder.
     """
     device = request.device if request.device == ALL_GPUS else choose_device(request.device)
     dtype = getattr(torch, request.dtype)
     allowed = {"allow_pickle": request.allow_pickle, "allow_code": request.allow_code}
     model = load(request.model or SENTIMENT, device, dtype, request.max_length, **allowed)
-    return with_chosen_output(model, request.target, request.contrast)
+    if not request.next_token:
+        return with_generated_answers(model, request.target, request.contrast)
+    if not isinstance(model, NextTokenModel):
+        raise OptionError(f"--next-token: {request.model or SENTIMENT} is no decoder: leave it out")
+    return with_chosen_output(model, None, None)
 
 
 def choose_chunk(request: AlignRequest, examples: Examples) -> tuple[int, str]:
@@ -293,7 +318,7 @@ def measure(
 
 def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, watch: Watch) -> Json:
     # Where the workers have GPUs, this process may have none.
-    prepared = prepare(replace(request, device="cpu") if request.gpus_per_worker else request)
+    prepared = prepare(replace(request, device="cpu") if request.gpus_per_worker else request, advance)
     examples, setup = prepared.examples, prepared.setup
     refuse_what_ends_a_process(request.isolate, [name for name in request.explainer if name not in TABLE_2])
     chosen = choose_explainers(request.explainer, setup)
@@ -329,6 +354,7 @@ def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, wa
     records = {one.name: one.records for one in outcomes if not one.refused}
     if "examples" in summarised:
         summarised["examples"]["digests"] = [digest_of(prepared.data, i) for i in summarised["examples"]["index"]]
+        summarised["examples"] |= _answers(prepared, summarised["examples"]["index"])
     document: Json = results.plain(
         {
             "schema_version": alignment.SCHEMA_VERSION,
@@ -346,6 +372,12 @@ def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, wa
     return document
 
 
+def _answers(prepared: Prepared, indices: Sequence[int]) -> Json:
+    """The answer to each of these examples, as text; nothing if no answer is explained."""
+    found = [prepared.answer_of(i) for i in indices]
+    return {"answers": found} if isinstance(prepared.model, AnswerModel) else {}
+
+
 def _parquet(
     request: AlignRequest,
     prepared: Prepared,
@@ -359,7 +391,7 @@ def _parquet(
     about = results.plain({**heading(request, prepared), "catalogue": catalogued})
     digest = partial(digest_of, prepared.data)
     files = {
-        one.name: write_parquet(request.parquet, one, figures[one.name], digest, about)
+        one.name: write_parquet(request.parquet, one, figures[one.name], digest, prepared.answer_of, about)
         for one in outcomes
         if not one.refused
     }

@@ -23,7 +23,7 @@ from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.models.case import Case, output_difference
-from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel, generated
+from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel, generated_or_refused
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.next_token_model import NextTokenModel
 from faithcheck.models.pretrained.target_choice import explained_in_words, name_of_output, with_chosen_output
@@ -77,7 +77,7 @@ def explain(
         explainers: the explainers; LOO first, see `choose_explainers`, if the others are to be compared with it.
         target: the number or the name of the output to explain; of a decoder also an answer of several tokens, whose
             log-likelihood is explained. By default the most likely output; of a decoder without a contrast the answer
-            that it generates, see `generated`.
+            that it generates, see `generated_or_refused`.
         contrast: the number or the name of an output that is subtracted from the explained one.
         max_memory: the bytes that an attribution may take over what is in use; by default what is available.
 
@@ -174,13 +174,13 @@ def _chosen(model: TextModel, text: str, target: str | None, contrast: str | Non
     """The model with its explained output, and a note on an answer that it generated.
 
     Raises:
-        ModelError: see `with_chosen_output` and `generated`.
+        ModelError: see `with_chosen_output` and `generated_or_refused`.
     """
     chosen = with_chosen_output(model, target, contrast)
     assert isinstance(chosen, TextModel)
     if target is not None or contrast is not None or not isinstance(model, NextTokenModel):
         return chosen, []
-    answer = generated(model, _encoded(model, text))
+    answer = generated_or_refused(model, _encoded(model, text))
     note = f"The answer was generated: the most likely token each time, {LONGEST_ANSWER} at most."
     return AnswerModel(model.model, model.tokenizer, answer, model.max_length).eval(), [note]
 
@@ -195,7 +195,7 @@ def _logits(model: TextModel, case: Case) -> torch.Tensor:
 
 def _explained_name(model: TextModel, output: int) -> str:
     """The explained output; of an answer its text."""
-    if isinstance(model, AnswerModel):
+    if isinstance(model, AnswerModel) and model.answer:
         return repr(model.tokenizer.decode(list(model.answer)))
     less = "" if model.against is None else f" and not {name_of_output(model, model.against)}"
     return f"{name_of_output(model, output)}{less}"

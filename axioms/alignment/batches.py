@@ -73,7 +73,9 @@ def batches(examples: Examples, max_tokens: int) -> Batches:
     """
     chosen = measurable(examples)
     if not len(chosen):
-        raise AlignmentError(f"none of the {len(examples)} examples has a feature that is not special")
+        unanswered = int(examples.unanswered.sum())
+        hint = f"; the model's answer to {unanswered} of them is empty: give one by --target" if unanswered else ""
+        raise AlignmentError(f"none of the {len(examples)} examples has a feature that is not special{hint}")
     order = stored_array(len(chosen), np.int64)
     order[:] = chosen[np.argsort(examples.features[chosen], kind="stable")]
     starts = stored_array(len(chosen) + 1, np.int64)

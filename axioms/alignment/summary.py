@@ -43,7 +43,8 @@ def summary(examples: Examples, results: Sequence[ExplainerResult], figures: Map
         "counts": {
             "examples": len(examples),
             "measured": len(chosen),
-            "empty": int((examples.non_special == 0).sum()),
+            "empty": int(((examples.non_special == 0) & ~examples.unanswered).sum()),
+            **({"unanswered": int(examples.unanswered.sum())} if examples.unanswered.any() else {}),
             "alone": int(((examples.features == 1) & (examples.non_special == 1)).sum()),
             "truncated": int(examples.truncated.sum()),
             "one_feature": int((examples.non_special[chosen] == 1).sum()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from inspect import signature
 
@@ -21,13 +22,15 @@ LONGEST_ANSWER = 20
 class AnswerModel(NextTokenModel):
     """A decoder: embeddings of a prompt and an answer to the answer's log-likelihood, ``(batch, 1)``.
 
-    The answer is the same after each text. Its tokens are features as well, since its later tokens depend on them. They
-    are special: they stay along a perturbation curve, as the last token of the text does.
+    The answer is the same after each text; or each has its own, which the model generates: see `answered`. Its tokens
+    are features as well, since its later tokens depend on them. They are special: they stay along a perturbation curve,
+    as the last token of the text does.
 
     Args:
         model: see `TextModel`.
         tokenizer: its tokenizer.
-        answer: the ids of the answer's tokens.
+        answer: the ids of the answer's tokens; None: each example has its own. Then `encode` gives prompts alone, cut
+            so that `LONGEST_ANSWER` tokens, or half of ``max_length``, are left for an answer.
         max_length: the most tokens of a text and the answer together.
 
     Raises:
@@ -38,24 +41,30 @@ class AnswerModel(NextTokenModel):
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        answer: tuple[int, ...],
+        answer: tuple[int, ...] | None,
         max_length: int | None = None,
     ) -> None:
         super().__init__(model, tokenizer, max_length)
         self.answer = answer
-        if not answer:
+        if answer == ():
             raise ModelError("the answer is empty: give one of at least one token")
+        self.max_length_with_answer = self.max_length
+        places = min(LONGEST_ANSWER, self.max_length // 2) if answer is None else len(answer)
         # What is left for a text: the length at which it is cut.
-        self.max_length -= len(answer)
+        self.max_length -= places
         if self.max_length < tokenizer.num_special_tokens_to_add() + 1:
             raise ModelError(
-                f"the answer has {len(answer)} tokens, and {type(model).__name__} takes "
-                f"{self.max_length + len(answer)} with the text: give a shorter answer"
+                f"the answer has {places} tokens, and {type(model).__name__} takes {self.max_length_with_answer} with "
+                "the text: give a shorter answer"
             )
 
     def _example(self, text: str) -> Example:
         prompt = super()._example(text)
-        return with_tokens(self, prompt, self.answer) if len(prompt) else prompt
+        return with_tokens(self, prompt, self.answer) if self.answer and len(prompt) else prompt
+
+    def answers(self, prompts: Sequence[Example]) -> list[tuple[int, ...]]:
+        """The answers that the model gives to prompts, see `generated`."""
+        return generated(NextTokenModel(self.model, self.tokenizer, self.max_length_with_answer).eval(), prompts)
 
     def forward(self, inputs: Tensor, attention_mask: Tensor, answer: Tensor) -> Tensor:
         """The sum of log p of the tokens of ``answer`` ``(batch, tokens)``, see `faithcheck.models.targets`."""
@@ -66,17 +75,18 @@ class AnswerModel(NextTokenModel):
         of_tokens = token_log_probabilities(logits if keep else logits[:, read], answer[:, positions])
         return of_tokens.sum(1, keepdim=True)
 
-    def forward_arguments(self, lengths: Tensor) -> dict[str, Tensor]:
-        """The attention mask, and the answer's ids at the last tokens of texts of these lengths, answer included."""
-        mask = super().forward_arguments(lengths)["attention_mask"]
-        place = torch.arange(mask.shape[1], device=mask.device) - (lengths.unsqueeze(1) - len(self.answer))
-        within = (place >= 0) & (place < len(self.answer))
-        ids = torch.tensor(self.answer, device=mask.device)[place.clamp(0, len(self.answer) - 1)]
-        return {"attention_mask": mask, "answer": torch.where(within, ids, NO_ANSWER)}
+    def forward_arguments(self, examples: Sequence[Example]) -> dict[str, Tensor]:
+        """The attention mask, and the ids of each example's answer at its last tokens."""
+        mask = super().forward_arguments(examples)["attention_mask"]
+        answers = torch.full_like(mask, NO_ANSWER)
+        for row, example in zip(answers, examples, strict=True):
+            ids = torch.tensor(example.answer or (), dtype=row.dtype, device=row.device)
+            row[len(example) - len(ids) : len(example)] = ids
+        return {"attention_mask": mask, "answer": answers}
 
     def extra_repr(self) -> str:
         """The answer: the fingerprint of a model has its ``repr``."""
-        return f"answer={self.answer}"
+        return f"answer={f'generated, at most {LONGEST_ANSWER} tokens' if self.answer is None else self.answer}"
 
 
 def with_tokens(model: NextTokenModel, example: Example, ids: tuple[int, ...]) -> Example:
@@ -88,31 +98,49 @@ def with_tokens(model: NextTokenModel, example: Example, ids: tuple[int, ...]) -
         special_tokens_mask=torch.cat([example.special_tokens_mask, torch.ones(len(ids), dtype=torch.bool)]),
         names=(*example.names, *model.tokenizer.convert_ids_to_tokens(list(ids))),
         segments={level: torch.cat([parts, parts.max() + 1 + further]) for level, parts in example.segments.items()},
+        answer=(*(example.answer or ()), *ids),
     )
 
 
-@torch.no_grad()
-def generated(model: NextTokenModel, prompt: Example) -> tuple[int, ...]:
-    """The answer that the model gives to a prompt: the most likely token each time, until it ends the text.
+def answered(model: NextTokenModel, prompt: Example, answer: tuple[int, ...]) -> Example:
+    """A prompt with its answer. After an empty one nothing can be explained: then all tokens are special."""
+    if answer:
+        return with_tokens(model, prompt, answer)
+    return replace(prompt, special_tokens_mask=torch.ones_like(prompt.special_tokens_mask), answer=())
 
-    At most `LONGEST_ANSWER` tokens, and no more than the model takes; a forward pass for each.
+
+@torch.no_grad()
+def generated(model: NextTokenModel, prompts: Sequence[Example]) -> list[tuple[int, ...]]:
+    """The answers that the model gives to prompts: the most likely token each time, until it ends the text.
+
+    At most `LONGEST_ANSWER` tokens, and no more than the model takes; a forward pass of all prompts for each. An answer
+    is empty if its first token ends the text.
+    """
+    most = [min(LONGEST_ANSWER, model.max_length - len(prompt)) for prompt in prompts]
+    answers: list[tuple[int, ...]] = [() for _ in prompts]
+    unfinished, ends = [i for i, count in enumerate(most) if count > 0], _ends_of_text(model)
+    while unfinished:
+        case = model.case([with_tokens(model, prompts[i], answers[i]) for i in unfinished])
+        said = dict(zip(unfinished, case.target.tolist(), strict=True))
+        going = {i: token for i, token in said.items() if token not in ends}
+        for i, token in going.items():
+            answers[i] += (token,)
+        unfinished = [i for i in going if len(answers[i]) < most[i]]
+    return answers
+
+
+def generated_or_refused(model: NextTokenModel, prompt: Example) -> tuple[int, ...]:
+    """The answer that the model gives to a prompt, see `generated`.
 
     Raises:
         ModelError: the prompt leaves no place for an answer, or the answer is empty.
     """
-    most = min(LONGEST_ANSWER, model.max_length - len(prompt))
-    if most < 1 or prompt.truncated:
+    if len(prompt) >= model.max_length or prompt.truncated:
         raise ModelError(
             f"{type(model.model).__name__} takes {model.max_length} tokens, and the prompt leaves no place for an "
             "answer: give a shorter text"
         )
-    answer: tuple[int, ...] = ()
-    ends = _ends_of_text(model)
-    while len(answer) < most:
-        (token,) = model.case([with_tokens(model, prompt, answer)]).target.tolist()
-        if token in ends:
-            break
-        answer += (token,)
+    (answer,) = generated(model, [prompt])
     if not answer:
         raise ModelError(
             "the model's answer is empty: its most likely next token ends the text. Give the answer to explain by "

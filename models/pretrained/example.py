@@ -25,6 +25,8 @@ class Example:
         truncated: whether the text was cut to the length that the model, or the user, allows.
         segments: the part of the text that each feature belongs to, by level, int64 ``(n,)``; see
             `faithcheck.models.pretrained.segments`. Empty for an image, and if the tokenizer gives no offsets.
+        answer: the ids of the answer, which the text's last tokens are; empty if the model gave none; None if no answer
+            is explained.
     """
 
     features: Tensor
@@ -32,6 +34,7 @@ class Example:
     names: tuple[str, ...]
     truncated: bool = False
     segments: Mapping[str, Tensor] = field(default_factory=dict)
+    answer: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -44,7 +47,8 @@ class Examples(Sequence[Example]):
         features: the number of features of each, int32 ``(examples,)``.
         non_special: the number of features of each that are not special, int32 ``(examples,)``.
         truncated: whether each was cut, bool ``(examples,)``.
-        digest: SHA-256 of the features and the special tokens of all.
+        unanswered: whether the model gave an empty answer to each, bool ``(examples,)``.
+        digest: SHA-256 of the features, the special tokens and the answers of all.
 
     Args:
         items: the texts or images.
@@ -54,12 +58,13 @@ class Examples(Sequence[Example]):
     def __init__(self, items: Sequence[Any], make: Callable[[Any], Example]) -> None:
         self._items, self._make = items, make
         self.features, self.non_special = (stored_array(len(items), np.int32) for _ in range(2))
-        self.truncated = stored_array(len(items), np.bool_)
+        self.truncated, self.unanswered = (stored_array(len(items), np.bool_) for _ in range(2))
         hashed = hashlib.sha256()
         for i, example in enumerate(self):
             self.features[i], self.truncated[i] = len(example), example.truncated
-            self.non_special[i] = int((~example.special_tokens_mask).sum())
-            hashed.update(f"{digest(example.features)} {digest(example.special_tokens_mask)} ".encode())
+            self.non_special[i], self.unanswered[i] = int((~example.special_tokens_mask).sum()), example.answer == ()
+            answer = "" if example.answer is None else f"{example.answer} "
+            hashed.update(f"{digest(example.features)} {digest(example.special_tokens_mask)} {answer}".encode())
         self.digest = hashed.hexdigest()
 
     def __len__(self) -> int:

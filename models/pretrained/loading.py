@@ -24,6 +24,7 @@ from transformers.utils.hub import cached_file
 
 from faithcheck.models.pretrained import SENTIMENT
 from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.folder import HOLDS
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.image_preparation import read_preparation
@@ -256,10 +257,11 @@ def _check_masking(text_model: TextModel, source: str) -> None:
         ModelError: padding changes its output, masking the first token gives NaN, or it cannot be called with word
             embeddings.
     """
-    device = text_model.model.device
-    inputs = text_model.embed(torch.arange(4) % vocabulary_size(text_model.model)).unsqueeze(0)
-    three, four = (text_model.forward_arguments(torch.tensor(lengths, device=device)) for lengths in ([3], [3, 4]))
-    first_masked = {**three, "attention_mask": torch.tensor([[0, 1, 1]], device=device)}
+    ids = torch.arange(4) % vocabulary_size(text_model.model)
+    inputs = text_model.embed(ids).unsqueeze(0)
+    of_three, of_four = (Example(ids[:n], torch.zeros(n, dtype=torch.bool), ()) for n in (3, 4))
+    three, four = (text_model.forward_arguments(examples) for examples in ([of_three], [of_three, of_four]))
+    first_masked = {**three, "attention_mask": torch.tensor([[0, 1, 1]], device=inputs.device)}
     try:
         alone = text_model(inputs[:, :3], **three)
         padded = text_model(inputs.expand(2, -1, -1), **four)[:1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import signature
 
 import torch
@@ -32,6 +33,6 @@ class NextTokenModel(TextModel):
         rows = torch.arange(len(last), device=last.device)
         return self.explained((logits if keep else logits[:, positions])[rows, row_of_example])
 
-    def forward_arguments(self, lengths: Tensor) -> dict[str, Tensor]:
+    def forward_arguments(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """The attention mask, and the position whose next token is explained."""
-        return {**super().forward_arguments(lengths), "last": lengths - 1}
+        return {**super().forward_arguments(examples), "last": self.lengths(examples) - 1}

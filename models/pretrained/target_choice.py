@@ -6,7 +6,7 @@ from copy import copy
 from difflib import get_close_matches
 from typing import Any
 
-from faithcheck.models.pretrained.answer_model import AnswerModel
+from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.next_token_model import NextTokenModel
@@ -46,6 +46,19 @@ def with_chosen_output(
     return chosen
 
 
+def with_generated_answers(
+    model: TextModel | ImageClassifier, target: str | None, contrast: str | None
+) -> TextModel | ImageClassifier:
+    """As `with_chosen_output`; but of a decoder without a target the answer that it generates to each text.
+
+    Raises:
+        ModelError: see `with_chosen_output`; or no place is left for an answer.
+    """
+    if isinstance(model, NextTokenModel) and target is None and contrast is None:
+        return AnswerModel(model.model, model.tokenizer, None, model.max_length).eval()
+    return with_chosen_output(model, target, contrast)
+
+
 def name_of_output(model: TextModel | ImageClassifier, output: int) -> str:
     """The name that the model gives to an output; of a decoder, the text of a token, quoted."""
     if isinstance(model, NextTokenModel):
@@ -62,6 +75,10 @@ def explained_in_words(model: TextModel | ImageClassifier, target: int | None = 
         target: the explained output of one example; by default that of all.
     """
     if isinstance(model, AnswerModel):
+        if model.answer is None:
+            return (
+                f"the log-likelihood of the answer that the model gives to each text, {LONGEST_ANSWER} tokens at most"
+            )
         text, count = model.tokenizer.decode(list(model.answer)), len(model.answer)
         return f"the log-likelihood of the answer {text!r}, {count} token{'s' if count > 1 else ''}"
     decoder, target = isinstance(model, NextTokenModel), model.target if target is None else target

@@ -105,12 +105,11 @@ class TextModel(ExplainedOutput):
             raise ValueError("a case needs at least one example, and every example at least one token")
         device = self.model.device
         padded = torch.nn.utils.rnn.pad_sequence
-        lengths = torch.tensor([len(example) for example in examples], device=device)
         inputs = padded([self.embed(example.features) for example in examples], batch_first=True)
         special = padded(
             [example.special_tokens_mask for example in examples], batch_first=True, padding_value=True
         ).to(device)
-        arguments = self.forward_arguments(lengths)
+        arguments = self.forward_arguments(examples)
         levels = set.intersection(*(set(example.segments) for example in examples))
         parts = {
             level: padded([example.segments[level] for example in examples], batch_first=True, padding_value=-1)
@@ -126,10 +125,15 @@ class TextModel(ExplainedOutput):
             segments={level: numbers.to(device) for level, numbers in parts.items()},
         )
 
-    def forward_arguments(self, lengths: Tensor) -> dict[str, Tensor]:
-        """The arguments of `forward` besides the embeddings, for right-padded texts of these lengths ``(batch,)``."""
+    def forward_arguments(self, examples: Sequence[Example]) -> dict[str, Tensor]:
+        """The arguments of `forward` besides the embeddings, for these texts padded on the right."""
+        lengths = self.lengths(examples)
         positions = torch.arange(int(lengths.max()), device=lengths.device)
         return {"attention_mask": (positions < lengths.unsqueeze(1)).long()}
+
+    def lengths(self, examples: Sequence[Example]) -> Tensor:
+        """The number of tokens of each, ``(batch,)``."""
+        return torch.tensor([len(example) for example in examples], device=self.model.device)
 
     def replacements(self) -> dict[str, Tensor]:
         """Baselines of one token by name: zero, the vocabulary's mean and, if the model has them, [MASK] and [PAD]."""

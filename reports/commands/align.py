@@ -38,6 +38,8 @@ def main(arguments: argparse.Namespace) -> int:
     _refuse_files_of_a_plan(arguments)
     if arguments.contrast is not None and arguments.target is None:
         raise OptionError("--contrast: add --target: an example whose predicted output it is has nothing to explain")
+    if arguments.next_token and arguments.target is not None:
+        raise OptionError("--next-token: leave it out with --target, which says what is explained")
     workers_of(arguments)
     if arguments.cache is not None:
         check_folder(arguments.cache, "--cache")

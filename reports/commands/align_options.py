@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         (
             "--model",
             {},
-            "a folder or a hub name of a model saved as …ForSequenceClassification, …ForCausalLM (next token) or "
+            "a folder or a hub name of a model saved as …ForSequenceClassification, …ForCausalLM (an answer) or "
             "…ForImageClassification; default: the project's own 12-layer BERT",
         ),
         (
@@ -54,9 +54,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--target",
             {"type": output_name, "metavar": "NAME"},
             "the output to explain in every example: its number, or its name in the model; of a decoder also a token, "
-            "or an answer of several (default: the most likely output of each)",
+            "or an answer of several (default: the most likely output of each, of a decoder the answer that it "
+            "generates)",
         ),
         ("--contrast", {"type": output_name, "metavar": "NAME"}, CONTRAST),
+        (
+            "--next-token",
+            {"action": "store_true"},
+            "of a decoder: explain the logit of the most likely next token, and no answer that it generates",
+        ),
         ("--limit", {"type": positive_integer, "metavar": "N"}, "only the first N examples"),
         (
             "--removal",

@@ -42,8 +42,11 @@ _SHAPE: Shape = {
         **dict.fromkeys(("chunk", "max_tokens", "threads", "seed"), int),
         "max_length": (int, None),
     },
-    "examples?": {"index?": [int], "digests?": [str]},
-    "counts": dict.fromkeys(("examples", "measured", "empty", "alone", "truncated", "one_feature"), int),
+    "examples?": {"index?": [int], "digests?": [str], "answers?": [str]},
+    "counts": {
+        **dict.fromkeys(("examples", "measured", "empty", "alone", "truncated", "one_feature"), int),
+        "unanswered?": int,
+    },
     "explainers": [
         {
             **dict.fromkeys(("name", "how", "refused", "warned"), str),

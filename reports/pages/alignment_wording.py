@@ -196,6 +196,7 @@ def counted(document: Json) -> list[str]:
         f"{counts['measured']} of {counts['examples']} {items} are measured.",
         f"Left out, without any {feature} that is not special: {counts['empty']}; with a single {feature}, whose "
         f"removal leaves nothing: {counts['alone']}.",
+        *_unanswered(counts),
         f"Cut to {document['settings']['max_length']} {features}: {counts['truncated']}."
         if counts["truncated"]
         else f"No {items[:-1]} is cut.",
@@ -203,6 +204,15 @@ def counted(document: Json) -> list[str]:
         f"undefined: {counts['one_feature']}.",
         *_of_each(document),
     ]
+
+
+def _unanswered(counts: Json) -> Iterator[str]:
+    """How many texts the model does not answer, and the way out."""
+    if counts.get("unanswered"):
+        yield (
+            f"Left out, as the model's answer is empty: {counts['unanswered']}: its most likely next token ends the "
+            "text. --target gives an answer."
+        )
 
 
 def _of_each(document: Json) -> Iterator[str]:

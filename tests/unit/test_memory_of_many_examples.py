@@ -76,7 +76,7 @@ def summarised(number, folder):
     assert len(plan) == number // BATCH
     passes = {name: ExplainerPass(Stub(name), plan, {"number": number}, folder) for name in ("loo", "attnlrp")}
     draw = np.random.default_rng(0)
-    common = {"warnings": ["one"], "left_behind": [], "cost": {"attribution": 2, "forward": 1}}
+    common = {"warnings": ["one"], "left_behind": [], "no_positions": "", "cost": {"attribution": 2, "forward": 1}}
     with ExitStack() as stores:
         for one in passes.values():
             stores.enter_context(one)
@@ -87,7 +87,7 @@ def summarised(number, folder):
     document = summary.summary(examples, results, found, 0)
     assert document["counts"]["measured"] == number
     assert "examples" not in document
-    files = [alignment_parquet.write_parquet(folder / "rows", one, found[one.name], str, {}) for one in results]
+    files = [alignment_parquet.write_parquet(folder / "rows", one, found[one.name], str, str, {}) for one in results]
     shown = shown_examples(found, examples, {one.name: one.records for one in results}, lambda one: [{}] * FEATURES)
     return texts, examples, plan, passes, results, found, document, files, shown
 

@@ -149,6 +149,7 @@ WRONG = [
     ("align --explainer theirs.py", "--explainer=theirs.py", "theirs:Name"),
     ("align --device gpu", "--device=gpu", "did you mean cuda?"),
     ("align --contrast negative", "--contrast", "add --target"),
+    ("align --next-token --target good", "--next-token", "leave it out with --target"),
     ("align --target ''", "--target", "give the number or the name of an output"),
     ("explain text --target ' '", "--target", "give the number or the name of an output"),
     ("explain text --contrast ''", "--contrast", "give the number or the name of an output"),
