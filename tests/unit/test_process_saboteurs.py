@@ -115,6 +115,7 @@ def test_after_the_crash_of_a_worker_every_planned_check_has_a_record(pytest_cod
         expectations=[],
         settings=Settings(),
         path=tmp_path / "a.json",
+        kept=None,
         to_json=settings,
     )
     plugins = SimpleNamespace(get_plugin=lambda name: None)
