@@ -39,7 +39,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # Without pytest's plugin for logs, which takes 2 ms a check: torch has many loggers. Logs are in the captured stderr.
 CHECKS := -n 2 --dist worksteal -p no:logging
 MODULES := -n 2 --dist loadscope
-invariance test unit slow power kills ray contributing: export OMP_NUM_THREADS := 1
+invariance test unit slow power kills ray ladder contributing: export OMP_NUM_THREADS := 1
 
 # $(call suite,NAME,ARGUMENTS): run pytest, make the pages, also of a red run, and exit with pytest's exit code.
 # Old files are removed first. Otherwise a run that stops before its first test would leave them as its results.
@@ -49,7 +49,7 @@ define suite
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: catalogue help invariance test unit lint types paper remedies peers bench long slow power kills ray mutation alarms architectures docs \
+.PHONY: catalogue help invariance test unit lint types paper remedies peers bench long slow power kills ray mutation alarms ladder architectures docs \
 	contributing clean
 
 help:  ## list the targets
@@ -109,6 +109,9 @@ mutation: $(READY)  ## mutate the axioms and rules, and see which mutants a test
 
 alarms: $(READY)  ## look for false alarms: correct explainers over seeds, types and threads; ARGS="--seeds=20"
 	@$(BIN)/python tests/experiments/false_alarms.py $(ARGS)
+
+ladder: $(READY)  ## bfloat16 and float16: false alarms over seeds, and wrong rules that are found; resumes after a kill
+	@$(BIN)/python tests/experiments/ladder_of_types.py $(ARGS)
 
 architectures: $(READY)  ## the explainers on every model class of transformers; writes docs/architectures.md; resumes after a kill
 	@$(BIN)/python tests/experiments/architectures.py

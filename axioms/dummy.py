@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.evidence import Compared
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance, tolerance_of_outputs
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
@@ -68,4 +68,4 @@ def drawn(case: Case, seed: int) -> Case:
 
 def equal(a: Tensor, b: Tensor) -> bool:
     """Whether outputs differ by no more than the round-off of the largest output; NaN equals nothing."""
-    return relative_gap((a - b).unsqueeze(0), b.unsqueeze(0)) <= tolerance(b)
+    return relative_gap((a - b).unsqueeze(0), b.unsqueeze(0)) <= tolerance_of_outputs(b)

@@ -26,7 +26,6 @@ from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.axioms.full_removal import removes_otherwise
-from faithcheck.axioms.precision import cast
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.closed_forms import explained_output, leave_one_out
@@ -69,7 +68,7 @@ def local_limit(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
     """
     attribution = attribution_of(explainer, model, case).double()
     # In float32, the round-off of f over the smallest part would be larger than the violations.
-    precise, point = deepcopy(model).double(), cast(case, torch.float64)
+    precise, point = deepcopy(model).double(), case.to(torch.float64)
     limit = change_per_part(precise, point)
     values, scale = attribution - limit, torch.maximum(attribution.abs(), limit.abs())
     size = explained_output(precise, point).abs()

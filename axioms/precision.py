@@ -6,7 +6,6 @@ The bound is that of Higham, Accuracy and Stability of Numerical Algorithms, 2nd
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -41,23 +40,10 @@ def precision(explainer: Explainer, model: nn.Module, case: Case) -> Measurement
         Unsupported, InvalidAttribution: from the explainer.
     """
     single = deepcopy(model).to(torch.float32)
-    rounded = cast(case, torch.float32)
+    rounded = case.to(torch.float32)
     coarse = attribution_of(explainer, single, rounded).double()
-    fine = attribution_of(explainer, deepcopy(single).to(torch.float64), cast(rounded, torch.float64)).double()
+    fine = attribution_of(explainer, deepcopy(single).to(torch.float64), rounded.to(torch.float64)).double()
     values, scale = coarse - fine, torch.cat([coarse, fine], 1)
     roundoff = additions(model, case) * UNIT_ROUNDOFF
     compared = Compared(coarse, fine, ("the map in float32", "the map in float64"))
     return Measurement(relative_gap(values, scale), roundoff / (1 - roundoff), values, scale, compared=compared)
-
-
-def cast(case: Case, dtype: torch.dtype) -> Case:
-    """The case with its inputs, baseline, replacements and forward arguments in another floating-point type."""
-    return replace(
-        case,
-        inputs=case.inputs.to(dtype),
-        baseline=case.baseline.to(dtype),
-        replacements={name: value.to(dtype) for name, value in case.replacements.items()},
-        forward_arguments={
-            name: x.to(dtype) if x.is_floating_point() else x for name, x in case.forward_arguments.items()
-        },
-    )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance, tolerance_of_outputs
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case, output_difference, select_target
 
@@ -63,7 +63,7 @@ def given_zero(explainer: Explainer, model: nn.Module, questions: Case, feature:
 
     A difference that is round-off counts as 0.
     """
-    tol, row = tolerance(questions.inputs), torch.arange(len(feature), device=feature.device)
+    tol, row = tolerance_of_outputs(questions.inputs), torch.arange(len(feature), device=feature.device)
     attribution = attribution_of(explainer, model, questions)[row, feature].double()
     difference = output_difference(model, questions).double()
     with torch.no_grad():

@@ -24,7 +24,6 @@ from torch import nn
 
 from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap
-from faithcheck.axioms.precision import cast
 from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of, expected_like
 from faithcheck.models.case import Case
 from faithcheck.models.networks.scalar_product import Leaf, ScalarProduct, Tree, depths, evaluate
@@ -250,7 +249,7 @@ def symbolic(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Me
     (left, numbers), (right, numbers_of_g) = chain_of(f), chain_of(g)
     if output(left) != output(right) or numbers != numbers_of_g:
         raise ValueError(f"f and g are not one function: {output(left)} and {output(right)}")
-    derivation, gap, exact, case = DERIVATIONS[name], 0.0, True, cast(case, torch.float64)
+    derivation, gap, exact, case = DERIVATIONS[name], 0.0, True, case.to(torch.float64)
     for model, chain in ((deepcopy(f).double(), left), (deepcopy(g).double(), right)):
         exactly = with_numbers(derivation, chain, tuple(numbers.items()))
         gap = max(gap, float_gap(explainer, model, case, exactly))

@@ -103,6 +103,24 @@ class Case:
         replacements = {name: value.clone() for name, value in self.replacements.items()}
         return replace(self._with_rows(Tensor.clone), replacements=replacements, feature_names=self.feature_names)
 
+    def to(self, dtype: torch.dtype) -> Case:
+        """The case with its inputs, baseline, replacements and forward arguments in another floating-point type."""
+        return self.with_numbers(lambda numbers: numbers.to(dtype))
+
+    def with_numbers(self, of: Callable[[Tensor], Tensor]) -> Case:
+        """The case with each of its floating-point tensors replaced by a function of it, of the same shape."""
+
+        def changed(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: of(value) if value.is_floating_point() else value for name, value in values.items()}
+
+        return replace(
+            self,
+            inputs=of(self.inputs),
+            baseline=of(self.baseline),
+            replacements=changed(self.replacements),
+            forward_arguments=changed(self.forward_arguments),
+        )
+
     def select(self, index: Tensor) -> Case:
         """A copy of the case with the examples of these indices, in this order; an index may occur more than once."""
         return self._with_rows(lambda tensor: tensor.index_select(0, index))

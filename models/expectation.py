@@ -77,6 +77,8 @@ INVARIANT_BY_DEFINITION: Expectations = {
 }
 """What every pair expects of the explainers that depend on the model's function alone."""
 
+PRECISION = "precision precision_bfloat16 precision_float16"
+"""The axioms that a type coarser than float64 gives the same attribution."""
 
 ALL_LRP = "epsilon_lrp attnlrp cplrp"
 """The LRP explainers. Without a product of two activations their rules are equal; ε-LRP refuses such a product."""

@@ -37,6 +37,7 @@ from faithcheck.reports.options import OptionError, names
 from faithcheck.reports.options.checkpoint import choose_checkpoint, describe_checkpoint
 from faithcheck.reports.options.claims import CLAIM, choose_claims
 from faithcheck.reports.options.device import choose_device
+from faithcheck.reports.options.dtype import DTYPES, MEANING
 from faithcheck.reports.options.expectations import choose_expectations, refuse_stale
 from faithcheck.reports.options.explainer_timeout import choose_timeout
 from faithcheck.reports.options.explainers import choose_explainers
@@ -122,6 +123,7 @@ class Run:
         names.refuse_unknown_device(option.device)
         self.settings = Settings(
             seed=option.seed,
+            dtype=getattr(torch, option.dtype),
             device=choose_device(option.device),
             timeout=choose_timeout(option.explainer_timeout),
             reuse=True,
@@ -230,6 +232,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--paper-max-length", type=int, metavar="N", help="cut these texts to N tokens")
     add("--seed", type=int, default=0, help="seed of models, cases and drawn inputs (default: 0)")
     add("--device", default="cpu", help="torch device (default: cpu)")
+    add("--dtype", choices=DTYPES, default="float64", help=MEANING)
 
 
 @pytest.hookimpl(wrapper=True)

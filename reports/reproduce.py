@@ -34,6 +34,7 @@ def command(document: Json, record: Json) -> str:
     words += [] if by_pytest else ["--axiom", record["axiom"]]
     words += [word for one in pairs for word in ("--pairs", one)]
     words += ["--seed", str(record["seed"]), "--device", settings["device"]]
+    words += ["--dtype", settings["dtype"]] if settings.get("dtype", "float64") != "float64" else []
     likes = [like.rpartition("=") for like in _values(ran, "--like")]
     words += [word for of, _, like in likes if of in ("", spec) for word in ("--like", like)]
     words += [word for option in _KEPT for value in _values(ran, option) for word in (option, value)]

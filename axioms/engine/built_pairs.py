@@ -50,6 +50,8 @@ def _models(pair: Pair, seed: int, dtype: torch.dtype, device: torch.device) -> 
     build = pair.build
     if not isinstance(build, BuildFromBase):
         f, g = build(seed, dtype, device)
+        if pair.control:  # several checks of each explainer ask the same of it
+            measured_once.share(f)
         return ModelSnapshot(f), ModelSnapshot(g)
     key = build.base, seed, dtype, device
     if key not in _bases:

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from faithcheck.axioms.engine.axiom import Axiom
-from faithcheck.axioms.engine.built_pairs import built, discard
+from faithcheck.axioms.engine.built_pairs import Built, built, discard
+from faithcheck.axioms.engine.derived_tolerance import UnmeasurableInType, measured_in, settle_in
 from faithcheck.axioms.engine.error_text import difference_text, error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.engine.evidence import Compared, evidence_of
 from faithcheck.axioms.engine.expectations import SuppliedExpectation, expectation_of, explicit_expectation
@@ -30,7 +31,7 @@ from faithcheck.axioms.engine.record import Record
 from faithcheck.axioms.engine.registry import AXIOMS
 from faithcheck.axioms.engine.statuses import Group, Status
 from faithcheck.axioms.engine.time_limit import time_limit
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, settle
+from faithcheck.axioms.engine.verdicts import TOLERANCES, Measurement, relative_gap, settle
 from faithcheck.axioms.one_function.forward_and_gradient import NotAPair
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.lrp.rules_met import recording_rules
@@ -160,7 +161,7 @@ class Check:
         if self.expectation.verdict == "ERROR" and self.expectation.error in message:
             return self._record(settings, Status.EXPECTED_ERROR, detail={"error": message})
         if isinstance(error, Unsupported):
-            if explicit is None or explicit.verdict == "UNCLAIMED":
+            if explicit is None or explicit.verdict == "UNCLAIMED" or isinstance(error, UnmeasurableInType):
                 return self._record(settings, Status.UNSUPPORTED, detail={"reason": message_text(error)})
             # An explicit expectation must be measured: a rule that went missing is no skip.
             message = f"the explainer refused, although {explicit.verdict} is expected: {message_text(error)}"
@@ -180,20 +181,14 @@ class Check:
         return self._record(settings, Status.NOT_RUN, detail={"reason": reason})
 
     def _measure_and_settle(self, settings: Settings) -> Record:
-        f, g, case = built(self.pair, settings.seed, settings.dtype, settings.device)
-        models = {"": (f, g), "f": (f,), "g": (g,)}[self.side]
+        if self._derives_tolerance(settings):
+            return self._measure_and_settle_in(settings)
+        models, case = self._models(built(self.pair, settings.seed, self.type_of_models(settings), settings.device))
         seed_torch(settings.seed)  # whether the pair was built now or held from an earlier check
         with recording_rules() as rules:
             measurement = self._measure(models, case, settings)
-        if measurement.gap is not None and not math.isfinite(measurement.gap):
-            where = f" at {measurement.detail['told apart by']}" if "told apart by" in measurement.detail else ""
-            raise ValueError(f"the gap is {measurement.gap}: an output or a gradient is NaN or infinite{where}")
-        expectation = self.expectation
-        predicted = None
-        if expectation.predict is not None:
-            with restored(*models):
-                predicted = expectation.predict(*(snapshot.model for snapshot in models), case)
-        scale = measurement.scale
+        _refuse_not_finite(measurement)
+        expectation, predicted = self.expectation, self._predicted(models, case)
         status, error = settle(measurement, expectation, predicted)
         detail = dict(measurement.detail)
         if expectation.verdict == "VIOLATES" and self._axiom.measured_on == "pairs":
@@ -202,15 +197,74 @@ class Check:
             detail["control gap"] = control.gap
             if control.gap is None or control.gap > control.tol:
                 status = Status.INCONCLUSIVE
+        evidence = _evidence(measurement, predicted, status, models, case)
+        measured = replace(measurement, detail=detail)
+        return self._settled(settings, measured, status, error, predicted, rules=rules, evidence=evidence)
+
+    def _measure_and_settle_in(self, settings: Settings) -> Record:
+        """The same in a coarser type, with the tolerance that the model's own round-off there gives."""
+        if isinstance(self.explainer, StoredMaps):
+            raise UnmeasurableInType(
+                f"{self.explainer.name} holds maps that were made elsewhere: their round-off in another type cannot be "
+                "measured; check them without --dtype"
+            )
+        models, case = self._models(built(self.pair, settings.seed, self.type_of_models(settings), settings.device))
+        predicted = self._predicted(models, case)
+
+        def measure(copies: Sequence[nn.Module], of: Case) -> Measurement:
+            seed_torch(settings.seed)
+            return self._measure([ModelSnapshot(model) for model in copies], of, settings)
+
+        with recording_rules() as rules:
+            measured = measured_in(settings.dtype, measure, [snapshot.model for snapshot in models], case)
+        _refuse_not_finite(measured.exact)
+        measurement, status, error = settle_in(measured, self.expectation, predicted)
+        _refuse_not_finite(measurement)
+        return self._settled(settings, measurement, status, error, predicted, rules=rules)
+
+    def _derives_tolerance(self, settings: Settings) -> bool:
+        """Whether the check is measured in a coarse type with a tolerance of its own.
+
+        An axiom about the pair itself, or with a tolerance of its own, says in which type it measures.
+        """
+        return settings.dtype != torch.float64 and self.explainer is not None and self._axiom.tolerance is None
+
+    def type_of_models(self, settings: Settings) -> torch.dtype:
+        """The type in which the models are built: float64 where that of the run is simulated, or has no tolerance."""
+        simulated = self._derives_tolerance(settings) or settings.dtype not in TOLERANCES
+        return torch.float64 if simulated else settings.dtype
+
+    def _models(self, of_pair: Built) -> tuple[tuple[ModelSnapshot, ...], Case]:
+        f, g, case = of_pair
+        return {"": (f, g), "f": (f,), "g": (g,)}[self.side], case
+
+    def _predicted(self, models: Sequence[ModelSnapshot], case: Case) -> Tensor | None:
+        predict = self.expectation.predict
+        if predict is None:
+            return None
+        with restored(*models):
+            return predict(*(snapshot.model for snapshot in models), case)
+
+    def _settled(
+        self,
+        settings: Settings,
+        measurement: Measurement,
+        status: Status,
+        error: float | None,
+        predicted: Tensor | None,
+        rules: set[str],
+        evidence: dict[str, Any] | None = None,
+    ) -> Record:
+        scale = measurement.scale
         return self._record(
             settings,
             status,
-            evidence=_evidence(measurement, predicted, status, models, case),
+            evidence=evidence,
             gap=measurement.gap,
             tol=measurement.tol,
             predicted=None if predicted is None or scale is None else relative_gap(predicted, scale),
             prediction_error=error,
-            detail=detail,
+            detail=dict(measurement.detail),
             rules=tuple(sorted(rules)),
         )
 
@@ -264,6 +318,12 @@ class Check:
             detail=safe,
             **blank | measured,
         )
+
+
+def _refuse_not_finite(measurement: Measurement) -> None:
+    if measurement.gap is not None and not math.isfinite(measurement.gap):
+        where = f" at {measurement.detail['told apart by']}" if "told apart by" in measurement.detail else ""
+        raise ValueError(f"the gap is {measurement.gap}: an output or a gradient is NaN or infinite{where}")
 
 
 def _evidence(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import torch
@@ -43,18 +45,52 @@ TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 """The largest relative gap that round-off explains, by dtype."""
 
 
+_derived: ContextVar[tuple[float, torch.dtype] | None] = ContextVar("derived", default=None)
+
+
+@contextmanager
+def tolerance_is(derived: float, dtype: torch.dtype) -> Iterator[None]:
+    """Within the block, the tolerance is this one, derived from the round-off of a model in this dtype."""
+    token = _derived.set((derived, dtype))
+    try:
+        yield
+    finally:
+        _derived.reset(token)
+
+
+def tolerance_is_derived() -> bool:
+    """Whether the tolerance is one that `tolerance_is` set, and holds all of the round-off."""
+    return _derived.get() is not None
+
+
 def tolerance(inputs: Tensor) -> float:
     """The largest relative gap that round-off explains for inputs of this dtype.
 
     A sum of 10⁵ products loses at most about five digits in float64 and, in practice, three in float32; the smallest
-    violation that the registry predicts is above 10⁻³, so both leave room on either side.
+    violation that the registry predicts is above 10⁻³, so both leave room on either side. In a coarser dtype round-off
+    may be as large as a violation, so that the tolerance is derived for each check, see
+    `faithcheck.axioms.engine.derived_tolerance`.
 
     Raises:
-        ValueError: a coarser dtype, in which round-off is as large as a violation.
+        ValueError: a coarser dtype, without a derived tolerance.
     """
+    if (derived := _derived.get()) is not None:
+        return derived[0]
     if inputs.dtype not in TOLERANCES:
-        raise ValueError(f"axioms are measured in float64 or float32, not in {inputs.dtype}")
+        raise ValueError(
+            f"no one tolerance holds in {inputs.dtype}: a check derives its own (--dtype); float64 and float32 have one"
+        )
     return TOLERANCES[inputs.dtype]
+
+
+def tolerance_of_outputs(outputs: Tensor) -> float:
+    """The largest relative difference of two outputs of one model that round-off explains: whether a feature counts.
+
+    It is `tolerance`. Where that is derived, it is not known yet, or is of what an axiom measures, and not of outputs:
+    then it is √ε of the dtype, half of its digits, so that the same features count in every measurement of a check.
+    """
+    derived = _derived.get()
+    return tolerance(outputs) if derived is None else math.sqrt(torch.finfo(derived[1]).eps)
 
 
 def relative_gap(difference: Tensor, *scales: Tensor) -> float:

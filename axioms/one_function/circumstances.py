@@ -19,7 +19,6 @@ from torch.overrides import BaseTorchFunctionMode
 from faithcheck.axioms.engine.verdicts import tolerance
 from faithcheck.axioms.one_function.forward_and_gradient import Computed, NotAPair, forward_and_gradient, refused
 from faithcheck.axioms.one_function.scale import Difference, Scale, within
-from faithcheck.axioms.precision import cast
 from faithcheck.models.case import Case
 
 Circumstance: TypeAlias = Callable[[nn.Module, Case], Tensor]
@@ -130,7 +129,7 @@ class Consistency:
         other = torch.float32 if dtype == torch.float64 else torch.float64
         name = str(other).removeprefix("torch.")
         try:
-            model, case = deepcopy(self.model).to(other), cast(self.case, other)
+            model, case = deepcopy(self.model).to(other), self.case.to(other)
             alone = case.select(case.target.new_zeros(1))
             computed = forward_and_gradient(self.which, model, case).to(dtype)
             runs = {

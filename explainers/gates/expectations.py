@@ -33,7 +33,7 @@ from faithcheck.models.closed_forms import (
     leave_one_out_of,
     loo_disagreement,
 )
-from faithcheck.models.expectation import Expectations, expect
+from faithcheck.models.expectation import PRECISION, Expectations, expect
 from faithcheck.models.networks import masked_attention_closed_forms as exact
 from faithcheck.models.networks import scalar_product, sundararajan
 from faithcheck.models.networks.probes import missed_change
@@ -86,7 +86,7 @@ EVERY_GATE: Expectations = {
     **expect("sensitivity", "control.*", "analytic gradients are 0 on a set of measure 0 only"),
     **expect("dummy", "probe.*", "removed by the baseline: the function's own derivatives in a dummy are 0"),
     **expect("randomisation", "control.*", "random mixtures of the maps of many units: ρ² is 1 over their number"),
-    **expect("precision", "control.*", "no difference of numbers much larger than itself"),
+    **expect(PRECISION, "control.*", "no difference of numbers much larger than itself"),
 }
 SWAPPED = "derivatives of the function at a point where it lets the features swap"
 TANGENT: Expectations = {

@@ -7,7 +7,7 @@ product nor a function of one value, so exp(x₁ + x₂) and exp(x₁)·exp(x₂
 
 from __future__ import annotations
 
-from faithcheck.models.expectation import Expectations, expect
+from faithcheck.models.expectation import PRECISION, Expectations, expect
 from faithcheck.models.networks.counterexamples import distributed_gap, exp_of_sum_blockwise_gap
 from faithcheck.models.networks.linear_attention_closed_forms import BLOCKWISE, path_completeness_error
 from faithcheck.models.networks.perceptron import lrp_under_shift
@@ -53,7 +53,7 @@ ON_CONTROLS: Expectations = {
     **expect("shift", "control.mlp.f", SHIFTED, predict=lrp_under_shift),
     **expect("shift", "control.product.f", SHIFTED, predict=shift_of_shares([1 / 3, 1 / 3, 1 / 3])),
     **expect("randomisation", "control.*", "random mixtures of the maps of many units: ρ² is 1 over their number"),
-    **expect("precision", "control.*", "no difference of numbers much larger than itself"),
+    **expect(PRECISION, "control.*", "no difference of numbers much larger than itself"),
 }
 ON_PROBES: Expectations = {
     **expect("conservation", "probe.softmax.f", "Eq. 5 passes ½Var_A x on, not ½Σ Ax", predict=loss_at_softmax),

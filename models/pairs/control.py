@@ -38,7 +38,14 @@ from faithcheck.models.closed_forms import (
     gradient_under_shift,
     leave_one_out,
 )
-from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
+from faithcheck.models.expectation import (
+    ALL_LRP,
+    INVARIANT_BY_DEFINITION,
+    PRECISION,
+    Expectations,
+    expect,
+    expect_lrp,
+)
 from faithcheck.models.networks.perceptron import bias_free_perceptron, lrp_under_shift
 from faithcheck.models.networks.scalar_product import ScalarProduct, excess_of_last_factor, left_comb, shift_of_shares
 from faithcheck.models.pair import Pair, equivalent_pair, register
@@ -85,7 +92,7 @@ def expect_of_any_model(values: str, gradients: str) -> Expectations:
         **expect("randomisation", both, "random mixtures of the maps of many units: ρ² is 1 over their number"),
         **expect("determinism", both, "draws no random numbers"),
         **expect("batching", both, "no operation mixes examples"),
-        **expect("precision", both, "no difference of numbers much larger than itself"),
+        **expect(PRECISION, both, "no difference of numbers much larger than itself"),
     }
 
 
@@ -147,7 +154,7 @@ ON_BERT: Expectations = {
     **expect("shift", f"{GRADIENT} {LRP_OF_PRODUCTS}", "LayerNorm subtracts a token's mean, so its gradient sums to 0"),
     **expect("sensitivity", ROLLOUT, "a product of softmax weights, which are positive"),
     **expect("shift", ROLLOUT, "the attention weights stay the same"),
-    **expect("determinism batching precision", ROLLOUT, "a product of each example's own attention weights"),
+    **expect(f"determinism batching {PRECISION}", ROLLOUT, "a product of each example's own attention weights"),
     **expect("linearity", ROLLOUT, "the same for every output: 2a beside 3a", floor=0.66, ceiling=0.67),
     **expect("additivity", ROLLOUT, "the same for every output: a − 2a beside 2a", floor=0.49, ceiling=0.51),
     **expect("antisymmetry", ROLLOUT, "the same for every output: a + a beside a", floor=1.99, ceiling=2.01),

@@ -20,9 +20,8 @@ from faithcheck.reports.commands.arguments import (
     positive_number,
     seed,
 )
+from faithcheck.reports.options.dtype import DTYPES
 
-DTYPES = ("float32", "float64", "bfloat16", "float16")
-"""Names of dtypes of torch."""
 HELP = "measure how well explainers agree with Leave-One-Out on a model of text or images"
 DESCRIPTION = """Measure how well explainers agree with Leave-One-Out on a model (Table 2 of arXiv 2510.18810):
 correlation with LOO, MoRF, LeRF and Δ, with 95 % intervals and paired comparisons.

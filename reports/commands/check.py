@@ -101,6 +101,7 @@ def _settings(arguments: argparse.Namespace, specs: Sequence[str]) -> Settings:
             raise OptionError(f"--axiom={axiom}: {unknown_name('axiom', axiom, AXIOMS)}")
     return Settings(
         seed=arguments.seed,
+        dtype=getattr(torch, arguments.dtype),
         device=torch.device("cuda") if arguments.gpus_per_worker else choose_device(arguments.device),
         timeout=choose_timeout(arguments.explainer_timeout),
         reuse=True,

@@ -14,6 +14,7 @@ from faithcheck.reports.commands.arguments import (
     seed,
 )
 from faithcheck.reports.options.claims import CLAIM
+from faithcheck.reports.options.dtype import DTYPES, MEANING
 
 HELP = "run the suite on an explainer"
 DESCRIPTION = """Run the suite on explainers, without pytest, and print its report. By default every axiom is
@@ -46,6 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_pages(parser)
     parser.add_argument("--seed", type=seed, default=0, help="seed of models and cases (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="torch device (default: %(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float64", help=MEANING)
     meaning = "a check that takes longer is red (default: no limit)"
     parser.add_argument("--explainer-timeout", type=positive_number, metavar="SECONDS", help=meaning)
     meaning = "run the checks in a process of their own: a crash or os._exit there is one red check"

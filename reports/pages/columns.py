@@ -1,6 +1,6 @@
 """The columns of the report's tables. The terminal, the Markdown page and the HTML page show the same columns.
 
-A new column is one more `Column` in `SUMMARY`, `CORRELATIONS`, `SLOWEST`, `SYMBOLIC_GAPS`, `EXPECTATIONS` or
+A new column is one more `Column` in `SUMMARY`, `CORRELATIONS`, `SLOWEST`, `DIGITS`, `SYMBOLIC_GAPS`, `EXPECTATIONS` or
 `MEASURED`. It reads the results document, most often one of its records; a figure that records do not hold yet goes
 into ``Measurement.detail``, in the axiom that measures it.
 """
@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import median
 from typing import Any
 
 from faithcheck.axioms.engine.statuses import Group
@@ -153,6 +154,31 @@ def slowest(results: Json) -> list[Json]:
     if reused := results.get("reused"):
         note += f" In {reused} checks, what f gives was measured for another pair of the same f, and used again."
     return [table("Slowest checks", note, SLOWEST, rows)] if (rows := results.get("slowest")) else []
+
+
+# --- digits: a row for each explainer, of the maps in a coarse type and of the checks of a run in one ----------------
+
+DIGITS = (
+    Column("measured", lambda row: str(row["measured"])),
+    Column("explainer", lambda row: str(row["explainer"])),
+    Column("checks", lambda row: str(len(row["digits"]))),
+    Column("least", lambda row: f"{min(row['digits']):.1f}"),
+    Column("median", lambda row: f"{median(row['digits']):.1f}"),
+)
+
+
+def digits(results: Json) -> list[Json]:
+    """The table of the decimal digits that round-off leaves; [] if nothing was measured in a coarse type."""
+    of: dict[tuple[str, str], list[float]] = {}
+    for record in results["records"]:
+        left = record["detail"].get("digits")
+        if left is not None and record["explainer"]:
+            by_map = record["axiom"].startswith("precision_")
+            measured = record["axiom"] if by_map else f"the checks in {results['settings']['dtype']}"
+            of.setdefault((measured, str(record["explainer"])), []).append(left)
+    note = "Of the largest attribution, or of what an axiom measures; Leave-One-Out and the gradient lose digits too."
+    rows = [{"measured": m, "explainer": e, "digits": found} for (m, e), found in sorted(of.items())]
+    return [table("Decimal digits that round-off leaves", note, DIGITS, rows)] if rows else []
 
 
 # --- symbolic gaps: a row for the explainers that share a gap on a pair ----------------------------------------------

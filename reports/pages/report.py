@@ -67,6 +67,7 @@ def _view(results: Json) -> Json:
         "tables": [
             *columns.correlations([record for record in records if record["axiom"] == "loo"]),
             *columns.symbolic_gaps(records),
+            *columns.digits(results),
             *rules.tables(results),
             *columns.slowest(results),
             *measured,

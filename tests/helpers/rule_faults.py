@@ -12,8 +12,9 @@ from unittest.mock import patch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.check import Check, Settings
 from faithcheck.axioms.engine.plan import plan
+from faithcheck.axioms.engine.record import Record
 from faithcheck.axioms.engine.statuses import RED
 from faithcheck.explainers.lrp.blockwise import BlockRules, Blockwise
 from faithcheck.explainers.lrp.engine import LRP
@@ -114,20 +115,33 @@ def rule_faults(method: LRP) -> list[RuleFault]:
     ]
 
 
+BY_CLAIMS = ("invariance", "balance")
+BY_NAME = (*BY_CLAIMS, "conservation")
+
+
 def red_by_claims(fault: RuleFault) -> list[str]:
     """The checks on the pairs of the operation that are red for the method under another name: by its claims alone."""
     with fault.applied(name="wrong") as wrong:
-        return _red(wrong, fault.operation, ("invariance", "balance"))
+        return _red(records(wrong, fault.operation, BY_CLAIMS, Settings()))
 
 
 def red_by_name(fault: RuleFault) -> list[str]:
     """The checks on the pairs of the operation that are red for the method under its own name."""
     with fault.applied() as wrong:
-        return _red(wrong, fault.operation, ("invariance", "balance", "conservation"))
+        return _red(records(wrong, fault.operation, BY_NAME, Settings()))
 
 
-def _red(lrp: LRP, operation: str, axioms: tuple[str, ...]) -> list[str]:
+def records(lrp: LRP, operation: str, axioms: tuple[str, ...], settings: Settings) -> list[Record]:
+    """The records of these axioms on the pairs of the operation."""
+    return [check.run(settings) for check in checks(lrp, operation, axioms)]
+
+
+def checks(lrp: LRP, operation: str, axioms: tuple[str, ...]) -> list[Check]:
+    """The checks of these axioms on the pairs of the operation."""
     registered_pairs()
     pairs = PAIRS_OF_OPERATIONS.get(operation, [])
-    checks = (check for axiom in axioms for check in plan(axiom, [lrp], pairs))
-    return [f"{check.axiom}/{check.subject}" for check in checks if check.run(Settings()).status in RED]
+    return [check for axiom in axioms for check in plan(axiom, [lrp], pairs)]
+
+
+def _red(records: list[Record]) -> list[str]:
+    return [f"{record.axiom}/{record.subject}" for record in records if record.status in RED]

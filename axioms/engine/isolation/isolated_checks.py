@@ -112,7 +112,7 @@ def run_check(request: Json, started: Callable[[], None]) -> Json:
     check, settings = check_of(request)
     with suppress(Exception), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         seed_torch(settings.seed)  # as in `Check.run`, which reports an error of the pair
-        built(check.pair, settings.seed, settings.dtype, settings.device)
+        built(check.pair, settings.seed, check.type_of_models(settings), settings.device)
     started()
     record = check.run(settings)
     return {**record.to_json(), "detail": {key: _plain(value) for key, value in record.detail.items()}}

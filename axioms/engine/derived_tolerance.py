@@ -1,0 +1,196 @@
+"""Tolerances that are derived: what the round-off of a type does to a measurement, measured by simulation.
+
+A check in a coarse type measures its axiom three times. Exactly: in float64. Simulated: in float64, where each result
+of an operation, each weight and each input is rounded to a number of the type at random, in several draws
+(`simulated_roundoff`). In the type. What the draws move is round-off: the tolerance is `DEVIATIONS` times as much.
+So a model whose numbers cancel has a tolerance of its own, and no constant stands for all.
+
+A draw errs up to one unit in the last place, a processor half of it, so that the variance of a draw is twice that of a
+processor. In float32 kernels also add in float32, which the draws do not show: the tolerance is twice as large.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.axioms.engine.evidence import Compared
+from faithcheck.axioms.engine.measured_once import once
+from faithcheck.axioms.engine.simulated_roundoff import SimulatedRoundoff, draws_of, rounded_case, rounded_model
+from faithcheck.axioms.engine.statuses import Status
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, settle, tolerance_is
+from faithcheck.explainers.gradients import GradientTimesInput
+from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
+from faithcheck.models.case import Case
+from faithcheck.models.expectation import Expectation
+
+Measure = Callable[[Sequence[nn.Module], Case], Measurement]
+"""Measures an axiom on models and a case of one type."""
+
+DEVIATIONS = {torch.float32: 8, torch.bfloat16: 4, torch.float16: 4}
+"""How many times the largest simulated round-off is round-off still, by type."""
+DRAWS, NUMBERS = 3, 24
+"""The least draws, and the least numbers that they give in all: of a single number, many draws are needed."""
+
+REFERENCES: dict[torch.dtype, tuple[Explainer, ...]] = {
+    dtype: (LeaveOneOut(), GradientTimesInput()) for dtype in DEVIATIONS
+}
+"""Of a model's function alone: its values and its derivative. Each type has its own, which ask once, see `once`."""
+
+NO_KERNEL = "not implemented for|not supported for|unsupported dtype|unsupported scalar type|expected scalar type"
+"""Torch's error messages where a kernel is missing in a type, or gets operands of several types."""
+MIXED_TYPES = "must have the same dtype|should be the same|expected .* to have (the )?same dtype|Expected both dtypes"
+
+
+class UnmeasurableInType(Unsupported):
+    """The type is too coarse for the check, or torch has no kernel of it; the explainer did not refuse the model."""
+
+
+@dataclass(frozen=True)
+class InType:
+    """An axiom measured in a coarse type.
+
+    Attributes:
+        dtype: the type.
+        exact: the measurement in float64.
+        in_type: that in the type.
+        roundoff: by how much simulated round-off moved it, relative to its scale: the largest of the draws, and at
+            least the unit round-off.
+    """
+
+    dtype: torch.dtype
+    exact: Measurement
+    in_type: Measurement
+    roundoff: float
+
+    @property
+    def tol(self) -> float:
+        """The largest gap that round-off explains."""
+        return DEVIATIONS[self.dtype] * self.roundoff
+
+
+def measured_in(dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module], case: Case) -> InType:
+    """Measure an axiom in float64, under simulated round-off, and in the type.
+
+    Args:
+        dtype: a key of `DEVIATIONS`.
+        measure: the axiom.
+        models: in float64; they are copied.
+        case: in float64.
+
+    Raises:
+        UnmeasurableInType: torch has no kernel of the type for an operation, or no digit of the measurement survives.
+    """
+    exact = measure(models, case)
+    if exact.gap is None:
+        return InType(dtype, exact, exact, 0.0)
+    name = type_name(dtype)
+
+    def moved(draw: int) -> Tensor:
+        with tolerance_is(math.inf, dtype), SimulatedRoundoff(dtype, draw):
+            simulated = measure([rounded_model(m, dtype, draw) for m in models], rounded_case(case, dtype, draw))
+        if simulated.values.shape != exact.values.shape:
+            raise UnmeasurableInType(f"under the round-off of {name} the axiom measures another number of values")
+        return simulated.values - exact.values
+
+    try:
+        moves = draws_of(moved, DRAWS, NUMBERS)
+    except InvalidAttribution as error:
+        raise UnmeasurableInType(f"in {name} numbers of the model overflow: {error}") from error
+    scale = exact.values if exact.scale is None else exact.scale
+    unit = torch.full_like(exact.values, exact.unit)
+    # A map is rounded to the type at least once, also where the draws cannot see it: the axiom computes in float64.
+    least = torch.finfo(dtype).eps / 2
+    roundoff = max(least, *(relative_gap(move, exact.values, scale, unit) for move in moves))
+    result = InType(dtype, exact, exact, roundoff)
+    if not result.tol < 1:
+        raise UnmeasurableInType(
+            f"no digit survives in {name}: round-off alone moves the measurement by {roundoff:.2g}"
+        )
+    with refusing_kernels(name), tolerance_is(result.tol, dtype):
+        copies = [deepcopy(model).to(dtype) for model in models]
+        return replace(result, in_type=measure(copies, case.to(dtype)))
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """The name of a type, as ``--dtype`` takes it."""
+    return str(dtype).removeprefix("torch.")
+
+
+@contextmanager
+def refusing_kernels(name: str) -> Iterator[None]:
+    """Within the block, torch's error that a kernel is missing in a type is a refusal that names the type."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "ComplexHalf support is experimental")  # its round-off is measured
+            yield
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        if not re.search(f"{NO_KERNEL}|{MIXED_TYPES}", str(error)):
+            raise
+        first = str(error).splitlines()[0]
+        raise UnmeasurableInType(f"it does not run in {name}: {first}") from error
+
+
+def settle_in(
+    measured: InType, expectation: Expectation, predicted: Tensor | None
+) -> tuple[Measurement, Status, float | None]:
+    """The measurement in the type with its derived tolerance, and how it settles against what theory expects.
+
+    Raises:
+        UnmeasurableInType: the violation that theory expects is no larger than the round-off of the type.
+    """
+    in_type = replace(measured.in_type, tol=measured.tol)
+    in_type = replace(in_type, detail={**in_type.detail, "digits": digits(measured.roundoff)})
+    if expectation.verdict == "VIOLATES" and measured.exact.gap is not None and measured.exact.gap <= 2 * measured.tol:
+        raise UnmeasurableInType(
+            f"round-off hides the violation: it is {measured.exact.gap:.2g} in float64, and round-off explains "
+            f"{measured.tol:.2g}"
+        )
+    status, error = settle(in_type, expectation, predicted)
+    return in_type, status, error
+
+
+def digits(roundoff: float) -> float | None:
+    """How many decimal digits survive round-off of this relative size; None where it moves nothing."""
+    return max(0.0, -math.log10(roundoff)) if roundoff > 0 else None
+
+
+def map_in(dtype: torch.dtype, explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """How far an explainer's map in a coarse type is from its map in float64; the measuring function of an axiom.
+
+    The tolerance is `DEVIATIONS` times what simulated round-off does to the maps of `REFERENCES` on the same model and
+    case: the function's values and its derivative lose as much themselves. Simulated round-off of the explainer would
+    forgive whatever it loses.
+
+    Returns:
+        ``values`` is the difference of the maps, ``(batch, features)``; ``gap`` is its largest entry relative to the
+        example's largest attribution, in [0, 2]. ``detail`` has the digits of the map that round-off leaves.
+
+    Raises:
+        Unsupported, InvalidAttribution: from the explainer.
+        UnmeasurableInType: see `measured_in`; no digit of the references survives.
+    """
+
+    def tolerance_by(reference: Explainer) -> float:
+        def measure(models: Sequence[nn.Module], of: Case) -> Measurement:
+            return Measurement(0.0, 0.0, attribution_of(reference, models[0], of).double())
+
+        return once(reference, model, case, lambda: measured_in(dtype, measure, [model], case).tol)
+
+    tol = max(map(tolerance_by, REFERENCES[dtype]))
+    exact = attribution_of(explainer, model, case).double()
+    with refusing_kernels(type_name(dtype)):
+        coarse = attribution_of(explainer, deepcopy(model).to(dtype), case.to(dtype)).double()
+    values, scale = coarse - exact, torch.cat([coarse, exact], 1)
+    gap = relative_gap(values, scale)
+    compared = Compared(coarse, exact, (f"the map in {type_name(dtype)}", "the map in float64"))
+    return Measurement(gap, tol, values, scale, {"digits": digits(gap)}, compared=compared)

@@ -1,0 +1,116 @@
+"""The round-off of a coarse type, simulated in float64: each result of an operation is rounded to a number of the type.
+
+A result is rounded up or down at random, up as often as it lies near the upper neighbour, so that the errors have mean
+0 and many draws show what round-off can do (stochastic rounding: Croci et al. 2022, doi 10.1098/rsos.211631; as a way
+to measure round-off: Parker 1997, Monte Carlo Arithmetic). Which way is a function of the number and the draw alone:
+two models that compute the same numbers round them alike, as they do on a processor.
+
+A kernel of a coarse type adds in float32 and rounds its result once. So does this: in float64, then once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from faithcheck.models.case import Case
+
+INCREMENT, FACTORS = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+"""Of SplitMix64 (Steele et al. 2014, doi 10.1145/2660193.2660195)."""
+
+
+class SimulatedRoundoff(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
+    """Within the block, every float64 result of an operation is rounded to a number of a coarser type.
+
+    Args:
+        dtype: the type whose round-off is simulated.
+        draw: the number of the draw: another draw rounds otherwise.
+    """
+
+    def __init__(self, dtype: torch.dtype, draw: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dtype, self.draw = dtype, draw
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run the operation, and round what it computed in place; a view of an operand is rounded already."""
+        results = func(*args, **(kwargs or {}))
+        if not any(returned.alias_info and not returned.alias_info.is_write for returned in func._schema.returns):
+            for result in tree_leaves(results):
+                if isinstance(result, Tensor) and result.dtype == torch.float64 and result.layout == torch.strided:
+                    result.copy_(rounded(result, self.dtype, self.draw))
+        return results
+
+
+def rounded(numbers: Tensor, dtype: torch.dtype, draw: int) -> Tensor:
+    """Each number, in float64, as one of its two neighbours of the type; a number of the type stays as it is.
+
+    A number beyond the largest of the type is infinite there.
+    """
+    limits = torch.finfo(dtype)
+    # finfo.eps is the distance of 1 from the next number. Below the least normal number the distances are all equal.
+    _, exponent = torch.frexp(numbers.abs().clamp(limits.tiny, limits.max))
+    distance = torch.ldexp(torch.full_like(numbers, limits.eps / 2), exponent)
+    steps = numbers / distance
+    below = steps.floor()
+    up = uniform(numbers, draw) < steps - below
+    neighbour = (below + up) * distance
+    beyond = neighbour.abs() > limits.max
+    return torch.where(torch.isfinite(numbers), torch.where(beyond, neighbour * torch.inf, neighbour), numbers)
+
+
+def uniform(numbers: Tensor, draw: int) -> Tensor:
+    """A number of [0, 1) for each float64 number, a function of its bits without the sign, and of the draw.
+
+    Without the exponent too: a number and twice the number round alike, as on a processor.
+    """
+    bits = (numbers.contiguous().view(torch.int64) & (2**52 - 1)) + _signed((draw + 1) * INCREMENT)
+    for shift, factor in zip((30, 27), FACTORS, strict=True):
+        bits = (bits ^ _shifted(bits, shift)) * _signed(factor)
+    result: Tensor = _shifted(bits ^ _shifted(bits, 31), 11).double() * 2.0**-53
+    return result
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """The bits moved to the right, with zeros on the left; torch would repeat the sign."""
+    moved: Tensor = (bits >> by) & (2 ** (64 - by) - 1)
+    return moved
+
+
+def _signed(number: int) -> int:
+    """The number modulo 2⁶⁴, as torch's int64 holds it."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def rounded_model(model: nn.Module, dtype: torch.dtype, draw: int) -> nn.Module:
+    """A copy of a float64 model whose weights and buffers are numbers of the type."""
+    copied = deepcopy(model)
+    with torch.no_grad():
+        for tensor in [*copied.parameters(), *copied.buffers()]:
+            if tensor.dtype == torch.float64:
+                tensor.copy_(rounded(tensor, dtype, draw))
+    return copied
+
+
+def rounded_case(case: Case, dtype: torch.dtype, draw: int) -> Case:
+    """A float64 case whose numbers are numbers of the type."""
+
+    def round_one(numbers: Tensor) -> Tensor:
+        return rounded(numbers, dtype, draw) if numbers.dtype == torch.float64 else numbers
+
+    return case.with_numbers(round_one)
+
+
+def draws_of(measure: Callable[[int], Tensor], least: int, numbers: int) -> list[Tensor]:
+    """What is measured in each draw: at least so many draws, and so many numbers in all."""
+    results = [measure(draw) for draw in range(least)]
+    while sum(result.numel() for result in results) < numbers and results[0].numel():
+        results.append(measure(len(results)))
+    return results

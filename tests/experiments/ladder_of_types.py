@@ -1,0 +1,126 @@
+"""The suite in coarse types: false alarms over seeds, and the wrong rules that are still found there.
+
+``make ladder`` runs it, a process for each type. What one seed, or one LRP method, gives is one line of
+``build/ladder.jsonl``, so a second run goes on where the first stopped.
+
+A wrong rule, red in float64, is *found* where one of its red checks is red in the type too. It is *missed* where one has
+a gap beyond twice its tolerance in the type and is not red there, and *hidden* where none has: the fault moves the map by
+less than the digits that the type leaves. It is *not measured* where none of them has a digit left in the type.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from faithcheck.axioms import AXIOMS, plan
+from faithcheck.axioms.engine.check import Settings
+from faithcheck.axioms.engine.record import Record
+from faithcheck.axioms.engine.statuses import RED
+from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP
+from faithcheck.explainers.builtin import builtin_explainers
+from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
+from faithcheck.models import registered_pairs
+from faithcheck.tests.helpers import rule_faults
+from faithcheck.tests.helpers.campaign_results import state_of_the_code, store, stored
+
+RESULTS = Path(__file__).parents[2] / "build" / "ladder.jsonl"
+TYPES = ("bfloat16", "float16")
+METHODS = (AttnLRP, CPLRP, EpsilonLRP, BlockwiseLRP)
+
+
+def alarms(dtype: torch.dtype, seed: int, globs: Sequence[str]) -> dict[str, Any]:
+    """Every check of the built-in explainers on these pairs whose tolerance is derived: counts, and the red ones."""
+    explainers = list(builtin_explainers().values())
+    counts, red, largest = Counter[str](), [], 0.0
+    for pair in registered_pairs().values():
+        if not any(fnmatch.fnmatch(pair.name, glob) for glob in globs):
+            continue
+        for name, axiom in AXIOMS.items():
+            if not axiom.needs_explainer or axiom.tolerance is not None:
+                continue
+            for check in plan(name, explainers, [pair]):
+                record = check.run(Settings(seed, dtype, reuse=True))
+                counts[record.status] += 1
+                if record.status in RED:
+                    red.append(f"{record.id}: {record.gap}, {record.tol}, {record.detail}")
+                elif record.status == "holds" and record.tol:
+                    largest = max(largest, (record.gap or 0) / record.tol)
+    return {"counts": counts, "red": red, "largest gap over tolerance": largest}
+
+
+def faults(dtype: torch.dtype, method: type) -> dict[str, Any]:
+    """How each wrong rule of a method that is red in float64 fares in the type."""
+    counts, missed = Counter[str](), []
+    for fault in rule_faults.rule_faults(method()):
+        outcomes = set()
+        with fault.applied() as wrong:
+            for check in rule_faults.checks(wrong, fault.operation, rule_faults.BY_NAME):
+                precise = check.run(Settings())
+                if precise.status in RED and "found" not in outcomes:
+                    outcomes.add(outcome_of(precise, check.run(Settings(dtype=dtype))))
+        if not outcomes:
+            continue  # it is not red in float64 either
+        outcome = next(one for one in OUTCOMES if one in outcomes)
+        counts[outcome] += 1
+        if outcome == "missed":
+            missed.append(fault.id)
+    return {"counts": counts, "missed": missed}
+
+
+OUTCOMES = ("found", "missed", "hidden", "not measured")
+
+
+def outcome_of(precise: Record, coarse: Record) -> str:
+    """What one check of a wrong rule, red in float64, says in the type; see the top of this file."""
+    if coarse.status in RED:
+        return "found"
+    if coarse.gap is None or coarse.tol is None or precise.gap is None:
+        return "not measured"
+    return "missed" if precise.gap > 2 * coarse.tol else "hidden"
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Measure what has no result yet, of one type."""
+    torch.set_num_threads(1)
+    dtype, state = getattr(torch, arguments.dtype), f"{state_of_the_code([rule_faults])} {arguments.pairs}"
+    found = {(result["dtype"], result["part"]) for result in stored(RESULTS, state)}
+    parts: list[tuple[str, Any]] = [(method.__name__, method) for method in METHODS]
+    parts += [(f"seed {seed}", seed) for seed in range(arguments.seeds)]
+    for part, of in parts:
+        if (arguments.dtype, part) in found:
+            continue
+        started = time.perf_counter()
+        result = alarms(dtype, of, arguments.pairs.split(",")) if isinstance(of, int) else faults(dtype, of)
+        row = {"dtype": arguments.dtype, "part": part, **result, "seconds": time.perf_counter() - started}
+        store(RESULTS, state, row)
+        print(row, flush=True)
+
+
+def main() -> int:
+    """Start a process for each type. Returns 1 if a check is red that should not be, or a wrong rule is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10, help="how many (default: %(default)s)")
+    parser.add_argument("--pairs", default="control.*", help="globs, separated by commas (default: %(default)s)")
+    parser.add_argument("--dtype", choices=TYPES, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.dtype:
+        work(arguments)
+        return 0
+    commands = [[sys.executable, __file__, *sys.argv[1:], f"--dtype={dtype}"] for dtype in TYPES]
+    ended = [process.wait() for process in [subprocess.Popen(command) for command in commands]]
+    results = stored(RESULTS, f"{state_of_the_code([rule_faults])} {arguments.pairs}")
+    return int(any(ended) or any(result.get("red") or result.get("missed") for result in results))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

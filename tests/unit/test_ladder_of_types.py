@@ -1,0 +1,176 @@
+"""Checks in float32, bfloat16 and float16: their tolerance comes from the round-off of the model itself."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from faithcheck.axioms import AXIOMS, Check, Settings, plan
+from faithcheck.axioms.engine.derived_tolerance import DEVIATIONS, measured_in
+from faithcheck.axioms.engine.verdicts import tolerance
+from faithcheck.explainers import AttnLRP, builtin_explainers
+from faithcheck.explainers.stored_maps import StoredMaps
+from faithcheck.models import Pair, registered_pairs
+from faithcheck.models.pairs.cases import points
+from faithcheck.models.pairs.copies import copies
+from faithcheck.reports.pages.columns import digits as digits_table
+from faithcheck.reports.reproduce import command
+from faithcheck.tests.helpers import rule_faults
+
+BUILTIN, PAIRS = builtin_explainers(), registered_pairs()
+COARSE = (torch.bfloat16, torch.float16)
+TYPES = (torch.float32, *COARSE)
+
+
+class Changed:
+    """A built-in explainer whose map is changed by a function; it claims one axiom."""
+
+    name = "changed"
+
+    def __init__(self, axiom, change, of="integrated_gradients"):
+        self.claims, self.change, self.of = {axiom}, change, BUILTIN[of]
+
+    def attribute(self, model, case):
+        return self.change(self.of.attribute(model, case))
+
+
+def run(axiom, explainer, pair, dtype, side="f"):
+    pair = PAIRS[pair] if isinstance(pair, str) else pair
+    return Check(axiom, explainer, pair, side).run(Settings(dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("axiom", ["completeness", "linearity", "scale", "batching"])
+def test_what_holds_in_float64_holds_to_the_round_off_of_the_type(axiom, dtype):
+    record = run(axiom, BUILTIN["integrated_gradients"], "control.mlp", dtype)
+    assert record.status == "holds"
+    assert 0 < record.tol < 1
+    # A tolerance is at least that of one rounding, and as many digits are reported.
+    assert record.tol >= DEVIATIONS[dtype] * torch.finfo(dtype).eps / 2
+    assert 10 ** -record.detail["digits"] == pytest.approx(record.tol / DEVIATIONS[dtype])
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_prediction_is_settled_in_the_type(dtype):
+    record = run("invariance", BUILTIN["attnlrp"], "product.n4_depths_1233", dtype, side="")
+    assert record.status == "predicted violation"
+    assert record.prediction_error <= record.tol < record.predicted
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_wrong_map_is_red_in_the_type(dtype):
+    assert run("completeness", Changed("completeness", lambda a: 2 * a), "control.mlp", dtype).status == "broken claim"
+    noise = Changed("scale", lambda a: a + 1)
+    assert run("scale", noise, "control.mlp", dtype).status == "broken claim"
+
+
+def test_a_wrong_rule_is_red_in_bfloat16():
+    faults = [f for f in rule_faults.rule_faults(AttnLRP()) if f.operation in ("matmul", "layer_norm")]
+    faults = [fault for fault in faults if fault.fault in ("twice as much", "with the other sign")]
+    assert len(faults) == 4
+    for fault in faults:
+        with fault.applied() as wrong:
+            records = rule_faults.records(wrong, fault.operation, rule_faults.BY_CLAIMS, Settings(dtype=torch.bfloat16))
+        assert any(record.status in ("broken claim", "inconclusive") for record in records), fault.id
+
+
+def test_a_violation_that_round_off_hides_is_skipped_with_both_sizes():
+    record = run("completeness", BUILTIN["loo"], "control.mlp", torch.bfloat16)
+    assert record.status == "unsupported"
+    assert "round-off hides the violation: it is 0." in record.detail["reason"]
+    assert run("completeness", BUILTIN["loo"], "control.mlp", torch.float64).status == "predicted violation"
+
+
+def test_where_numbers_cancel_no_digit_survives():
+    """(x + 2¹²·m) − 2¹²·m in bfloat16: a unit of the sum is 2⁵·m."""
+
+    def cancelled(attribution):
+        large = attribution.abs().amax(1, keepdim=True) * 2**12
+        return (attribution + large) - large
+
+    record = run("completeness", Changed("completeness", cancelled), "control.mlp", torch.bfloat16)
+    assert record.status == "unsupported"
+    assert "no digit survives in bfloat16" in record.detail["reason"]
+
+
+def test_a_missing_kernel_is_a_refusal_that_names_the_type():
+    class OfFloat64(torch.nn.Module):
+        def forward(self, inputs):
+            if inputs.dtype == torch.float16:
+                raise RuntimeError("\"sort\" not implemented for 'Half'")
+            return inputs.sum(1, keepdim=True).repeat(1, 3)
+
+    pair = Pair("mine.sum", copies(OfFloat64), points, "a copy")
+    record = run("completeness", BUILTIN["gradient_x_input"], pair, torch.float16)
+    assert record.status == "unsupported"
+    assert record.detail["reason"] == "it does not run in float16: \"sort\" not implemented for 'Half'"
+    assert run("completeness", BUILTIN["gradient_x_input"], pair, torch.bfloat16).status == "recorded"
+
+
+def test_an_error_that_is_not_of_the_type_stays_an_error():
+    def fails(attribution):
+        if attribution.dtype == torch.bfloat16:
+            raise RuntimeError("mine")
+        return attribution
+
+    record = run("completeness", Changed("completeness", fails), "control.mlp", torch.bfloat16)
+    assert (record.status, "mine" in record.detail["error"]) == ("error", True)
+
+
+def test_maps_that_were_made_elsewhere_are_refused_in_another_type(tmp_path):
+    maps = object.__new__(StoredMaps)
+    object.__setattr__(maps, "name", "theirs")
+    check = Check("loo", maps, PAIRS["control.mlp"], "f")
+    with pytest.raises(Exception, match=r"theirs holds maps that were made elsewhere.*without --dtype"):
+        check._measure_and_settle(Settings(dtype=torch.bfloat16))
+
+
+def test_outside_of_a_check_a_coarse_type_has_no_tolerance():
+    with pytest.raises(ValueError, match=r"no one tolerance holds in torch.bfloat16: a check derives its own"):
+        tolerance(torch.ones(1, dtype=torch.bfloat16))
+
+
+def test_the_models_and_the_case_stay_as_they_were():
+    pair = PAIRS["control.mlp"]
+    model, case = pair.build(0, torch.float64, torch.device("cpu"))[0], points(0, torch.float64, torch.device("cpu"))
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def measure(models, of):
+        return AXIOMS["completeness"].measure(BUILTIN["integrated_gradients"], models[0], of)
+
+    measured = measured_in(torch.bfloat16, measure, [model], case)
+    assert measured.in_type.values.dtype == torch.float64 != measured.in_type.compared
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+    assert measured_in(torch.bfloat16, measure, [model], case).roundoff == measured.roundoff, "the draws are fixed"
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_a_map_of_a_coarse_type_is_held_to_the_round_off_of_the_model(name):
+    """(a + 2⁷m) − 2⁷m, m the example's maximum: a unit of the sum is 2⁷·eps of the map."""
+
+    def shaved(attribution):
+        large = attribution.abs().amax(1, keepdim=True) * 2**7
+        return (attribution + large) - large
+
+    axiom, dtype = f"precision_{name}", torch.float64
+    assert run(axiom, Changed("precision", lambda a: a, "gradient_x_input"), "control.mlp", dtype).status == "holds"
+    record = run(axiom, Changed("precision", shaved, "gradient_x_input"), "control.mlp", dtype)
+    assert record.status == "broken claim"
+    assert record.detail["digits"] < 2
+
+
+def test_who_claims_precision_claims_it_in_every_type():
+    planned = {check.axiom for axiom in AXIOMS for check in plan(axiom, [BUILTIN["loo"]], [PAIRS["control.mlp"]])}
+    assert {"precision", "precision_bfloat16", "precision_float16"} <= planned
+
+
+def test_the_report_lists_the_digits_and_the_command_has_the_type():
+    settings = {"dtype": "bfloat16", "device": "cpu", "explainers": ["loo"], "specs": {}, "arguments": []}
+    record = run("scale", BUILTIN["loo"], "control.mlp", torch.bfloat16)
+    results = {"records": [record.to_json()], "settings": settings}
+    (table,) = digits_table(results)
+    assert table["rows"] == [["the checks in bfloat16", "loo", "1", *2 * [f"{record.detail['digits']:.1f}"]]]
+    assert "--dtype bfloat16" in command(results, record.to_json())
+    in_float64 = replace(record, detail={}).to_json()
+    assert digits_table({**results, "records": [in_float64]}) == []
+    assert "--dtype" not in command({"settings": {**settings, "dtype": "float64"}}, in_float64)
