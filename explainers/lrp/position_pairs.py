@@ -106,22 +106,25 @@ class PositionPairs(AddedPositions):
         **dict.fromkeys(("mul", "mul_"), ROTARY),
     }
 
-    def of_tokens(self, relevances: Sequence[Tensor], tokens: int) -> list[Tensor]:
-        """The relevance of each position at its token, ``(batch, tokens)`` each, from `relevances`.
+    def of_tokens(self, relevances: Sequence[Tensor], shape: torch.Size) -> list[Tensor]:
+        """The relevance of each position at its token, each of this shape, ``(batch, tokens)``, from `relevances`.
 
         Of more positions than tokens, such as that of a class token, those of the tokens are the last ones.
 
         Raises:
-            Unsupported: a position embedding is not of the tokens, such as one of pairs of tokens.
+            Unsupported: a position embedding is not of the tokens, such as one of pairs of tokens, or of examples that
+                the model packs into other rows.
         """
-        return [_of_tokens(*one, tokens) for one in zip(self.positions, relevances, strict=True)]
+        return [_of_tokens(*one, *shape) for one in zip(self.positions, relevances, strict=True)]
 
 
-def _of_tokens(position: Position, relevance: Tensor, tokens: int) -> Tensor:
+def _of_tokens(position: Position, relevance: Tensor, batch: int, tokens: int) -> Tensor:
     last = relevance.dim() - 1
     # An embedding is added to ``(batch, tokens, width)``; a rotation multiplies that, or one of each head.
     added = position.operation in AddedPositions.joining
     axes = {1} if added else position.varying - {0, last}
+    if len(relevance) != batch:
+        raise Unsupported(f"position embeddings of {len(relevance)} rows for {batch} examples: take attnlrp")
     if not axes and tokens == 1:
         return relevance.flatten(1).sum(1, keepdim=True)
     if len(axes) != 1 or (added and last != 2) or relevance.shape[min(axes)] < tokens:

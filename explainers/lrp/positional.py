@@ -70,7 +70,7 @@ class PositionalLRP:
         if not pairs.positions:
             raise Unsupported("no position embeddings were found that are added or rotate: take attnlrp")
         gradient, relevances = pairs.relevances(output)
-        of_tokens = torch.stack(pairs.of_tokens(relevances, case.shape[1])).sum(0)
+        of_tokens = torch.stack(pairs.of_tokens(relevances, case.shape)).sum(0)
         return per_feature(case.inputs * gradient) + of_tokens.to(case.inputs.dtype)
 
     def position_relevance(self, model: nn.Module, case: Case) -> Tensor:

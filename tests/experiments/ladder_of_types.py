@@ -3,9 +3,9 @@
 ``make ladder`` runs it, a process for each type. What one seed, or one LRP method, gives is one line of
 ``build/ladder.jsonl``, so a second run goes on where the first stopped.
 
-A wrong rule, red in float64, is *found* where one of its red checks is red in the type too. It is *missed* where one has
-a gap beyond twice its tolerance in the type and is not red there, and *hidden* where none has: the fault moves the map by
-less than the digits that the type leaves. It is *not measured* where none of them has a digit left in the type.
+A wrong rule, red in float64, is *found* where one of its red checks is red in the type too. It is *missed* where one
+has a gap beyond twice its tolerance in the type and is not red there, and *hidden* where none has: the fault moves the
+map by less than the digits that the type leaves. It is *not measured* where none of them has a digit left in the type.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """PA-LRP: the map of AttnLRP where pairs of token and position are the input, its sum, its claims, its refusals."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -145,7 +146,7 @@ def test_half_stays_at_the_token_and_half_goes_to_its_position(multiply, axis, t
     expected = (inputs.unflatten(2, (3, 2)) * model.cosines(tokens)[:, None]).sum((2, 3))
     torch.testing.assert_close(PositionalLRP().attribute(model, case), expected, **CLOSE)
     pairs, output = AttnLRP().propagate(model, case, PositionPairs)
-    (position,) = pairs.of_tokens(pairs.relevances(output)[1], tokens)
+    (position,) = pairs.of_tokens(pairs.relevances(output)[1], (len(case.inputs), tokens))
     torch.testing.assert_close(position, expected / 2, **CLOSE)
 
 
@@ -170,6 +171,13 @@ def test_positions_of_pairs_of_tokens_are_refused():
     case = Case(inputs, torch.zeros(2, dtype=torch.int64), torch.zeros_like(inputs))
     with pytest.raises(Unsupported, match=r"shape \(2, 1, 3, 3\), which are not of the 3 tokens"):
         PositionalLRP().attribute(Biased(), case)
+
+
+@pytest.mark.parametrize("pair", ["execution.packed_gpt2", "execution.packed_llama"])
+def test_positions_of_examples_that_are_packed_into_other_rows_are_refused(pair):
+    (record,) = check_explainer(PositionalLRP(), ["invariance"], [pair])
+    assert record.status == "unsupported"
+    assert re.search(r"position embeddings of \d rows for \d examples: take attnlrp", record.detail["reason"])
 
 
 def test_its_claims_hold():
