@@ -94,8 +94,8 @@ def work(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     dtype, state = getattr(torch, arguments.dtype), f"{state_of_the_code([rule_faults])} {arguments.pairs}"
     found = {(result["dtype"], result["part"]) for result in stored(RESULTS, state)}
-    parts: list[tuple[str, Any]] = [(method.__name__, method) for method in METHODS]
-    parts += [(f"seed {seed}", seed) for seed in range(arguments.seeds)]
+    parts: list[tuple[str, Any]] = [(f"seed {seed}", seed) for seed in range(arguments.seeds)]
+    parts += [(method.__name__, method) for method in METHODS]
     for part, of in parts:
         if (arguments.dtype, part) in found:
             continue
