@@ -8,10 +8,10 @@ into ``Measurement.detail``, in the axiom that measures it.
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from statistics import median
 from typing import Any
 
 from faithcheck.axioms.engine.statuses import Group
@@ -163,7 +163,7 @@ DIGITS = (
     Column("explainer", lambda row: str(row["explainer"])),
     Column("checks", lambda row: str(len(row["digits"]))),
     Column("least", lambda row: f"{min(row['digits']):.1f}"),
-    Column("median", lambda row: f"{median(row['digits']):.1f}"),
+    Column("median", lambda row: f"{statistics.median(row['digits']):.1f}"),
 )
 
 
