@@ -91,13 +91,15 @@ def outcome_of(precise: Record, coarse: Record) -> str:
     return "missed" if precise.gap > 2 * coarse.tol else "hidden"
 
 
+def campaign(arguments: argparse.Namespace) -> str:
+    """The state of the code and what is looked at: results of another campaign do not count."""
+    return f"{state_of_the_code([rule_faults])} {arguments.pairs} {arguments.faults}"
+
+
 def work(arguments: argparse.Namespace) -> None:
     """Measure what has no result yet, of one type."""
     torch.set_num_threads(1)
-    dtype, state = (
-        getattr(torch, arguments.dtype),
-        f"{state_of_the_code([rule_faults])} {arguments.pairs} {arguments.faults}",
-    )
+    dtype, state = getattr(torch, arguments.dtype), campaign(arguments)
     found = {(result["dtype"], result["part"]) for result in stored(RESULTS, state)}
     parts: list[tuple[str, Any]] = [(f"seed {seed}", seed) for seed in range(arguments.seeds)]
     parts += [(method.__name__, method) for method in METHODS]
@@ -105,11 +107,10 @@ def work(arguments: argparse.Namespace) -> None:
         if (arguments.dtype, part) in found:
             continue
         started = time.perf_counter()
-        result = (
-            alarms(dtype, of, arguments.pairs.split(","))
-            if isinstance(of, int)
-            else faults(dtype, of, arguments.faults)
-        )
+        if isinstance(of, int):
+            result = alarms(dtype, of, arguments.pairs.split(","))
+        else:
+            result = faults(dtype, of, arguments.faults)
         row = {"dtype": arguments.dtype, "part": part, **result, "seconds": time.perf_counter() - started}
         store(RESULTS, state, row)
         print(row, flush=True)
@@ -128,7 +129,7 @@ def main() -> int:
         return 0
     commands = [[sys.executable, __file__, *sys.argv[1:], f"--dtype={dtype}"] for dtype in TYPES]
     ended = [process.wait() for process in [subprocess.Popen(command) for command in commands]]
-    results = stored(RESULTS, f"{state_of_the_code([rule_faults])} {arguments.pairs} {arguments.faults}")
+    results = stored(RESULTS, campaign(arguments))
     return int(any(ended) or any(result.get("red") or result.get("missed") for result in results))
 
 
