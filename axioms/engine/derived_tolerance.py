@@ -150,6 +150,10 @@ def settle_in(
     """
     in_type = replace(measured.in_type, tol=measured.tol)
     in_type = replace(in_type, detail={**in_type.detail, "digits": digits(measured.roundoff)})
+    exact = measured.exact.gap or 0.0
+    if expectation.verdict == "HOLDS" and in_type.gap is not None and exact > max(in_type.gap, measured.tol):
+        # Numbers that overflow in the type may hide a violation that float64 shows and that is no round-off.
+        in_type = replace(in_type, gap=exact, detail={**in_type.detail, "gap in the type": in_type.gap})
     if expectation.verdict == "VIOLATES" and measured.exact.gap is not None and measured.exact.gap <= 2 * measured.tol:
         raise UnmeasurableInType(
             f"round-off hides the violation: it is {measured.exact.gap:.2g} in float64, and round-off explains "

@@ -74,6 +74,15 @@ def test_a_wrong_rule_is_red_in_bfloat16():
         assert any(record.status in ("broken claim", "inconclusive") for record in records), fault.id
 
 
+def test_a_violation_of_float64_stays_one_where_the_type_does_not_show_it():
+    def wrong_in_float64(attribution):
+        return attribution * (1.5 if attribution.dtype == torch.float64 else 1)
+
+    record = run("completeness", Changed("completeness", wrong_in_float64), "control.mlp", torch.float16)
+    assert record.status == "broken claim"
+    assert record.detail["gap in the type"] <= record.tol < record.gap
+
+
 def test_a_violation_that_round_off_hides_is_skipped_with_both_sizes():
     record = run("completeness", BUILTIN["loo"], "control.mlp", torch.bfloat16)
     assert record.status == "unsupported"
