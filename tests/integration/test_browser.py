@@ -148,6 +148,7 @@ def test_search_shows_what_it_finds_and_nothing_else(page):
     assert page.locator("#found").inner_text() == f"0 of {len(a_run()['records'])} records"
     page.get_by_role("button", name="Show all").click()
     page.wait_for_function("document.getElementById('found').value === ''")
+    page.locator("#checks td[id] >> visible=true").first.wait_for()  # on a busy machine the page is drawn later
     assert len(shown(page)) == len(BY_LABEL), "what was closed before the search is closed again"
 
 
