@@ -7,9 +7,11 @@ are torch's up to round-off; docs/cost.md says what it saves. Not here: LRP's ru
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -21,17 +23,34 @@ from faithcheck.explainers.last_layer import following_last_layer
 MANY_ROWS = 32
 """From this number of rows on, rows are skipped. With 16 rows it gained nothing (docs/cost.md); 32 is a choice."""
 
-LARGE_ROWS, LARGE_WEIGHTS = 64, 2**19
-"""From these numbers of rows and weights on, oneDNN computes linear maps. Below, a backward pass in Python takes as
-long as oneDNN saves (docs/cost.md)."""
+MANY_MULTIPLICATIONS = 2**21
+"""From this number on, rows times weights, oneDNN computes linear maps. Below, a backward pass in Python takes longer
+than oneDNN saves (docs/cost.md)."""
 
 HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
 """Whether this torch has oneDNN's linear map with an activation."""
 
 
+def _is_by_intel() -> bool:
+    """Whether Intel made the processor. Its maker, not a time measured here, decides: every run rounds alike."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            described = "".join(islice(file, 9))  # of the first core; the maker stands in the second line
+    except OSError:  # not Linux
+        described = platform.processor()
+    return "GenuineIntel" in described
+
+
+ONEDNN_IS_FASTER = HAS_ONEDNN and not _is_by_intel()
+"""Whether oneDNN's linear map is faster than torch's own, which is Intel's MKL (docs/cost.md)."""
+
+
 def runs_on_onednn(*tensors: Tensor | None) -> bool:
-    """Whether oneDNN computes linear maps of these tensors: plain ones of float32 on a CPU, without autocast."""
-    is_on = HAS_ONEDNN and torch._C._get_mkldnn_enabled() and not torch._C._is_any_autocast_enabled()
+    """Whether oneDNN computes linear maps of these tensors: plain ones of float32 on a CPU, without autocast.
+
+    On a processor by Intel it computes none.
+    """
+    is_on = ONEDNN_IS_FASTER and torch._C._get_mkldnn_enabled() and not torch._C._is_any_autocast_enabled()
     return is_on and all(map(_fits_onednn, tensors))
 
 
@@ -65,38 +84,37 @@ class ConstantLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, weight: Tensor, bias: Tensor | None, skips_rows: bool) -> Tensor:
+    def forward(
+        ctx: Any, values: Tensor, weight: Tensor, bias: Tensor | None, skips_rows: bool, by_onednn: bool
+    ) -> Tensor:
         """The linear map, ``(…, rows, inputs)`` to ``(…, rows, outputs)``."""
         ctx.save_for_backward(weight)
-        ctx.skips_rows = skips_rows
-        return (
-            onednn_linear(values, weight, bias)
-            if runs_on_onednn(values, weight, bias)
-            else linear(values, weight, bias)
-        )
+        ctx.skips_rows, ctx.by_onednn = skips_rows, by_onednn
+        return onednn_linear(values, weight, bias) if by_onednn else linear(values, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
         """The gradient at the values; none at weight and bias, which are not asked for."""
         (weight,) = ctx.saved_tensors
-        weight = weight.to(gradient)
         rows = gradient.any(-1) if ctx.skips_rows else None
         if rows is None or rows.all():  # keys and values have a gradient in all rows
-            return _times(gradient, weight), None, None, None
+            return _times(gradient, weight, ctx.by_onednn), None, None, None, None
         at_values = gradient.new_zeros(*gradient.shape[:-1], weight.shape[1])
-        at_values[rows] = _times(gradient[rows], weight)
-        return at_values, None, None, None
+        at_values[rows] = _times(gradient[rows], weight, ctx.by_onednn)
+        return at_values, None, None, None, None
 
 
-def _times(gradient: Tensor, weight: Tensor) -> Tensor:
+def _times(gradient: Tensor, weight: Tensor, by_onednn: bool) -> Tensor:
     """The product of ``(…, outputs)`` with ``(outputs, inputs)``: ``(…, inputs)``."""
-    return onednn_linear(gradient, weight.mT) if runs_on_onednn(gradient, weight) else gradient @ weight
+    if by_onednn and _fits_onednn(gradient):
+        return onednn_linear(gradient, weight.mT)
+    return gradient @ weight.to(gradient)
 
 
 def constant_linear(skips_rows: bool, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear` by a `ConstantLinear`.
 
-    By torch alone if there are few rows or weights, or if weight or bias are computed and may need a gradient.
+    By torch alone if the map is small, or if weight or bias are computed and may need a gradient.
 
     Args:
         skips_rows: whether most rows may have a zero gradient, as in the last layer.
@@ -105,11 +123,14 @@ def constant_linear(skips_rows: bool, input: Tensor, weight: Tensor, bias: Tenso
         bias: ``(outputs,)``.
     """
     skips_rows = skips_rows and input.dim() > 1 and input.shape[-2] >= MANY_ROWS
-    is_large = weight.numel() >= LARGE_WEIGHTS and input.numel() >= LARGE_ROWS * input.shape[-1]
-    are_constants = weight.is_leaf and (bias is None or bias.is_leaf)
-    if are_constants and (skips_rows or (is_large and runs_on_onednn(input, weight, bias))):
-        result: Tensor = ConstantLinear.apply(input, weight, bias, skips_rows)  # type: ignore[no-untyped-call]
-        return result
+    is_large = input.numel() * len(weight) >= MANY_MULTIPLICATIONS
+    if (skips_rows or is_large) and weight.is_leaf and (bias is None or bias.is_leaf):
+        by_onednn = runs_on_onednn(input, weight, bias)
+        if skips_rows or by_onednn:
+            result: Tensor = ConstantLinear.apply(  # type: ignore[no-untyped-call]
+                input, weight, bias, skips_rows, by_onednn
+            )
+            return result
     return linear(input, weight, bias)
 
 

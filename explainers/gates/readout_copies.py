@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.attention_observer import AttentionObserver
+from faithcheck.explainers.gates.gate_observer import GateObserver
 from faithcheck.explainers.gates.gate_removal import is_long_text
 from faithcheck.explainers.gates.readout_recording import MatrixProduct, RecordedLayer, matrix_product_of_data
+from faithcheck.explainers.linear_map import constant_linear
 from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.models.case import Case
@@ -87,7 +89,7 @@ class CopiedRows:
         return values * self.valid.reshape(len(self.rows), *(1,) * (values.dim() - 4), -1, 1, self.rows.shape[2])
 
 
-class CopiedRowsAttention(AttentionObserver):
+class CopiedRowsAttention(GateObserver):
     """Attention of copied rows: each group attends to its own changed keys and to the other rows' unchanged keys.
 
     It does not attend to the group's removed feature.
@@ -103,10 +105,11 @@ class CopiedRowsAttention(AttentionObserver):
         passed_on: ``(batch, groups)``, that effect on the output.
     """
 
-    operations = AttentionObserver.operations | operations_with(Trait.MATRIX_PRODUCT)
+    operations = GateObserver.operations | operations_with(Trait.MATRIX_PRODUCT)
 
     def __init__(self, case: Case, layer: RecordedLayer, copies: CopiedRows, removes: Tensor, passes_on: bool) -> None:
         super().__init__(case)
+        self.linear = partial(constant_linear, False)  # no backward pass follows, in which rows could be skipped
         self.layer, self.copies, self.removes, self.passes_on = layer, copies, removes, passes_on
         self.products_run = 0
         self.passed_on = layer.hidden.new_zeros(copies.feature.shape)

@@ -26,7 +26,7 @@ def test_rows_without_a_gradient_cost_nothing(shape, bias):
     torch.manual_seed(0)
     linear = nn.Linear(4, 3, bias=bias, dtype=torch.float64)
     values = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    result = ConstantLinear.apply(values, linear.weight, linear.bias, True)
+    result = ConstantLinear.apply(values, linear.weight, linear.bias, True, False)
     assert torch.equal(result, linear(values))
     for rows in ([], [0], [1, 3], range(5)):
         gradient = torch.zeros_like(result)
@@ -44,9 +44,9 @@ def test_rows_are_skipped_in_the_last_layer_alone(name, many_rows, monkeypatch):
     model, case, explainer = embedding_model("bert"), case_of("bert"), builtin_explainers()[name]
     apply, weights = ConstantLinear.apply, []
 
-    def counted(values, weight, bias, skips_rows):
+    def counted(values, weight, *options):
         weights.append(weight.data_ptr())
-        return apply(values, weight, bias, skips_rows)
+        return apply(values, weight, *options)
 
     monkeypatch.setattr(ConstantLinear, "apply", counted)
     plain = explainer.attribute(model, case)

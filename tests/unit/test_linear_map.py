@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 from faithcheck.explainers import CPLRP, AttnLRP, linear_map
 from faithcheck.explainers.gates.mask_gate import MaskGate
-from faithcheck.explainers.linear_map import LARGE_ROWS, LARGE_WEIGHTS, constant_linear, onednn_linear, runs_on_onednn
+from faithcheck.explainers.linear_map import MANY_MULTIPLICATIONS, constant_linear, onednn_linear, runs_on_onednn
 from faithcheck.tests.helpers.attention_models import case_of, embedding_model
 
 ROUND_OFF = {"rtol": 1e-4, "atol": 1e-4}  # float32: sums of 1024 products of standard normals
@@ -19,8 +19,9 @@ requires_onednn = pytest.mark.skipif(not linear_map.HAS_ONEDNN, reason="this tor
 
 @pytest.fixture
 def by_onednn(monkeypatch):
-    """The shapes of the operands that oneDNN gets."""
+    """The shapes of the operands that oneDNN gets; on any processor it counts as faster."""
     shapes = []
+    monkeypatch.setattr(linear_map, "ONEDNN_IS_FASTER", True)
 
     def counted(x, weight, *options):
         shapes.append((tuple(x.shape), tuple(weight.shape)))
@@ -30,7 +31,7 @@ def by_onednn(monkeypatch):
     return shapes
 
 
-def operands(rows=LARGE_ROWS, outputs=LARGE_WEIGHTS // 512, dtype=torch.float32):
+def operands(rows=64, outputs=MANY_MULTIPLICATIONS // (64 * 512), dtype=torch.float32):
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (
         torch.randn(shape, generator=generator, dtype=dtype) for shape in ((2, rows // 2, 512), (outputs, 512), outputs)
@@ -50,8 +51,8 @@ def test_value_and_gradient_are_those_of_torch(skips_rows, has_bias, by_onednn):
     gradient[:, 3:] = 0
     made, plain = (torch.autograd.grad(of, x, gradient)[0] for of in (value, expected))
     torch.testing.assert_close(made, plain, **ROUND_OFF)
-    rows = (6,) if skips_rows else (2, LARGE_ROWS // 2)
-    assert by_onednn == [(tuple(x.shape), (1024, 512)), ((*rows, 1024), (512, 1024))]
+    rows = (6,) if skips_rows else (2, 32)
+    assert by_onednn == [(tuple(x.shape), (64, 512)), ((*rows, 64), (512, 64))]
 
 
 class OwnParameter(nn.Parameter):
@@ -63,8 +64,8 @@ class OwnParameter(nn.Parameter):
     "case",
     {
         "float64": lambda: operands(dtype=torch.float64),
-        "few rows": lambda: operands(rows=LARGE_ROWS - 2),
-        "few weights": lambda: operands(outputs=LARGE_WEIGHTS // 512 - 1),
+        "few rows": lambda: operands(rows=62),
+        "few weights": lambda: operands(outputs=MANY_MULTIPLICATIONS // (64 * 512) - 1),
         "a class of its own": lambda: (lambda x, w, b: (x, OwnParameter(w), b))(*operands()),
         "computed weights": lambda: (lambda x, w, b: (x, w * 1.0, b))(*operands()),
         "computed bias": lambda: (lambda x, w, b: (x, w, b * 1.0))(*operands()),
@@ -93,6 +94,16 @@ def test_onednn_can_be_switched_off(by_onednn):
 
 
 @requires_onednn
+def test_where_torch_is_faster_it_computes(by_onednn, monkeypatch):
+    constant_linear(False, *operands())
+    assert by_onednn
+    by_onednn.clear()
+    monkeypatch.setattr(linear_map, "ONEDNN_IS_FASTER", False)
+    constant_linear(False, *operands())
+    assert not by_onednn
+
+
+@requires_onednn
 def test_autocast_is_left_to_torch(by_onednn):
     with torch.autocast("cpu", torch.bfloat16):
         assert not runs_on_onednn(torch.ones(1))
@@ -115,8 +126,7 @@ def test_an_attribution_by_onednn_is_that_by_torch(explainer, by_onednn, monkeyp
     model, case = copy.deepcopy(embedding_model("bert")).float(), case_of("bert")
     case = replace(case, inputs=case.inputs.float(), baseline=case.baseline.float())
     plain = explainer.attribute(model, case)
-    assert not by_onednn, "few weights"
-    monkeypatch.setattr(linear_map, "LARGE_WEIGHTS", 1)
-    monkeypatch.setattr(linear_map, "LARGE_ROWS", 1)
+    assert not by_onednn, "few multiplications"
+    monkeypatch.setattr(linear_map, "MANY_MULTIPLICATIONS", 1)
     torch.testing.assert_close(explainer.attribute(model, case), plain, rtol=1e-3, atol=1e-5)
     assert by_onednn
