@@ -31,6 +31,7 @@ from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
 from faithcheck.explainers.lrp.opaque_models import refuse_compiled, refusing_recomputation
 from faithcheck.explainers.lrp.operation_call import HOLDING_NO_TENSOR, OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.operations import Trait, operation_name, operations, operations_with
+from faithcheck.explainers.lrp.rules.attention import attention_rule, fused_attention
 from faithcheck.explainers.lrp.rules.norms import layer_norm_rule
 from faithcheck.explainers.lrp.rules_met import record_rules
 from faithcheck.explainers.protocol import Unsupported, per_feature
@@ -263,7 +264,16 @@ class Propagation(TorchFunctionMode):
 
 
 class SinglePassPropagation(Propagation):
-    """A `Propagation` for one backward pass, with the linear maps of `computing_linear_maps`. Arguments as there."""
+    """A `Propagation` for one backward pass, with the linear maps of `computing_linear_maps`. Arguments as there.
+
+    Attention that the model computes in one operation stays one, where that gives the same gradient.
+    """
+
+    def apply_rule(self, rule: Rule, call: OperationCall) -> Any:
+        """As `Propagation` does; attention in one operation."""
+        if rule is attention_rule and self.epsilon == 0 and (result := fused_attention(call, self.rules)) is not None:
+            return result
+        return super().apply_rule(rule, call)
 
     @contextmanager
     def treating_modules_as_operations(self, model: nn.Module, unregistered: bool = False) -> Iterator[None]:
