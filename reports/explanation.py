@@ -203,7 +203,8 @@ def _explained_name(model: TextModel, output: int) -> str:
 
 def _notes(model: TextModel, example: Example) -> Iterator[str]:
     """Sentences on tokens that the tokenizer does not know and on a text that was cut."""
-    if unknown := int((example.features == model.tokenizer.unk_token_id).sum()):
+    unknown_token = model.tokenizer.unk_token_id  # None where every byte has a token, as in Llama 3 and Qwen
+    if unknown := 0 if unknown_token is None else int((example.features == unknown_token).sum()):
         yield f"{unknown} of {len(example)} tokens are unknown to the tokenizer."
     if example.truncated:
         yield f"The text was cut to {len(example)} tokens, the most that the model takes: the rest is not read."

@@ -52,8 +52,11 @@ class Batches(Sequence[list[int]]):
 
 
 def measurable(examples: Examples) -> np.ndarray:
-    """The examples with a feature that is not special, and at least one other feature that remains if it is removed."""
-    return np.flatnonzero((examples.features > 1) & (examples.non_special > 0))
+    """The examples with a feature that is not special, and at least one other feature that remains if it is removed.
+
+    Examples that are to be left out (`Example.left_out`) are not among them.
+    """
+    return np.flatnonzero((examples.features > 1) & (examples.non_special > 0) & ~examples.left_out)
 
 
 def longest(examples: Examples) -> tuple[int, int]:
@@ -73,8 +76,9 @@ def batches(examples: Examples, max_tokens: int) -> Batches:
     """
     chosen = measurable(examples)
     if not len(chosen):
-        unanswered = int(examples.unanswered.sum())
+        unanswered, too_long = int(examples.unanswered.sum()), int(examples.left_out.sum())
         hint = f"; the model's answer to {unanswered} of them is empty: give one by --target" if unanswered else ""
+        hint += f"; {too_long} of them are longer than the model takes: cut them with --max-length" if too_long else ""
         raise AlignmentError(f"none of the {len(examples)} examples has a feature that is not special{hint}")
     order = stored_array(len(chosen), np.int64)
     order[:] = chosen[np.argsort(examples.features[chosen], kind="stable")]

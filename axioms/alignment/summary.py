@@ -43,10 +43,11 @@ def summary(examples: Examples, results: Sequence[ExplainerResult], figures: Map
         "counts": {
             "examples": len(examples),
             "measured": len(chosen),
-            "empty": int(((examples.non_special == 0) & ~examples.unanswered).sum()),
+            "empty": int(((examples.non_special == 0) & ~examples.unanswered & ~examples.left_out).sum()),
             **({"unanswered": int(examples.unanswered.sum())} if examples.unanswered.any() else {}),
             "alone": int(((examples.features == 1) & (examples.non_special == 1)).sum()),
-            "truncated": int(examples.truncated.sum()),
+            **({"too_long": int(examples.left_out.sum())} if examples.left_out.any() else {}),
+            "truncated": int((examples.truncated & ~examples.left_out).sum()),
             "one_feature": int((examples.non_special[chosen] == 1).sum()),
         },
         **({"examples": _of_examples(examples, chosen)} if each else {}),

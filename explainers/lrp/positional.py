@@ -21,6 +21,17 @@ its signs and its sum.
 
 Positions of no token, such as that of a ViT's class token, keep theirs. A model in which no positions are found is
 refused, and one whose positions are of pairs of tokens, such as a bias of attention logits.
+
+*Where it is invariant.* The map is that of AttnLRP, on the model as a function of tokens and positions. So it is
+invariant where AttnLRP is, if both models join the same positions to the same values:
+
+1. Added positions are joined to the embeddings, below all that a change of weights or of attention changes.
+2. Queries and keys in another basis M, which commutes with rotations, have M q' and M⁻ᵀ G in place of q' and G: what a
+   position has, ½ q'·G, is the same. A rotation in other coordinates, or as a complex product, has the same products.
+3. Padding, a cache and a batch run one by one arrange tokens in other rows. `position_pairs.row_of_token` finds them.
+
+It is not, by closed forms, where AttnLRP is not (``linear_attention.assoc``), and where one model rotates once and the
+other twice (``rotary.two_steps``): a position has its half each time. It refuses rotations by products with matrices.
 """
 
 from __future__ import annotations
@@ -31,12 +42,36 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.lrp.attnlrp import AttnLRP
-from faithcheck.explainers.lrp.position_pairs import PositionPairs
+from faithcheck.explainers.lrp.position_pairs import PositionPairs, has_positions
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case
+from faithcheck.models.expectation import Expectations, expect
+from faithcheck.models.networks.linear_attention_closed_forms import association_gap_with_positions, output_at_baseline
+
+EXPECTED: Expectations = {
+    **expect(
+        "invariance",
+        "linear_attention.assoc",
+        "AttnLRP's ¼ e ⊙ (g_v − g_q), of tokens e = wx + p in place of the pixels x",
+        predict=association_gap_with_positions,
+    ),
+    **expect(
+        "completeness",
+        "linear_attention.*",
+        "without biases, relevance at tokens and positions sums to f(x): the output at the baseline is too much",
+        predict=output_at_baseline,
+    ),
+    **expect("sensitivity", "control.bert.f", "an analytic gradient is 0 on a set of measure 0 only"),
+    **expect("shift", "control.bert.f", "LayerNorm subtracts a token's mean, so its gradient sums to 0"),
+}
+"""What theory expects on the suite's subjects, beyond the claims: ``{(axiom, subject): Expectation}``."""
+
+NO_POSITIONS = "no position embeddings were found that are added or rotate: take attnlrp"
 
 
+@builtin("lrp")
 @dataclass(frozen=True)
 class PositionalLRP:
     """AttnLRP whose map has the relevance of added and of rotary positions, too.
@@ -51,8 +86,13 @@ class PositionalLRP:
     epsilon: float = 0.0
     name: str = "pa_lrp"
     claims: frozenset[str] = frozenset(
-        "linearity additivity antisymmetry scale determinism batching precision randomisation".split()
+        "invariance linearity additivity antisymmetry scale determinism batching precision randomisation".split()
     )
+
+    @property
+    def expected(self) -> Expectations:
+        """What theory expects on the suite's models, for ε → 0."""
+        return {} if self.epsilon else EXPECTED
 
     @property
     def settings(self) -> str:
@@ -65,12 +105,14 @@ class PositionalLRP:
         Raises:
             Unsupported: see `LRP.attribute`; or no positions of tokens are found in the model.
         """
+        if not has_positions(model):
+            raise Unsupported(NO_POSITIONS)
         pairs, output = AttnLRP(self.epsilon).propagate(model, case, PositionPairs)
         assert isinstance(pairs, PositionPairs)
         if not pairs.positions:
-            raise Unsupported("no position embeddings were found that are added or rotate: take attnlrp")
+            raise Unsupported(NO_POSITIONS)
         gradient, relevances = pairs.relevances(output)
-        of_tokens = torch.stack(pairs.of_tokens(relevances, case.shape)).sum(0)
+        of_tokens = torch.stack(pairs.of_tokens(relevances)).sum(0)
         return per_feature(case.inputs * gradient) + of_tokens.to(case.inputs.dtype)
 
     def position_relevance(self, model: nn.Module, case: Case) -> Tensor:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
+from faithcheck.models.data.characters import has_half_a_character
 from faithcheck.models.data.errors import DataError
 from faithcheck.models.data.stored_numbers import StoredNumbers
 from faithcheck.models.data.stored_texts import StoredTexts
@@ -296,10 +297,17 @@ def _is_label(text: str) -> bool:
 
 def _from_json(lines: Iterable[str]) -> Iterator[Row]:
     for line in lines:
-        row = json.loads(line)
+        try:
+            row = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(
+                f'no JSON: {error}; each line is an object, {{"text": "…"}}: mend this one or leave it out'
+            ) from error
         text, label = (row.get("text"), row.get("label")) if isinstance(row, dict) else (None, None)
         if not isinstance(text, str) or not (label is None or (type(label) is int and label >= 0)):
             raise ValueError(f'expected {{"text": "…", "label": a whole number from 0}}, got {line.rstrip()[:60]!r}')
+        if has_half_a_character(text):
+            raise ValueError("its text has half of a surrogate pair, which is no character: mend it or leave it out")
         yield text, label
 
 

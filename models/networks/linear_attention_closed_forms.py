@@ -10,17 +10,19 @@ q·k·v of three linear maps of the tokens:
 3. Gradient × input gives x ⊙ (g_q + g_k + g_v), and Integrated Gradients from 0, without positions, a third of it, as
    block-wise LRP does for any order.
 4. Several heads add up, and each halves as one head does. The residual of a block gets the same in both orders.
+5. PA-LRP gives position embeddings their part: the same as AttnLRP, of the tokens e = wx + p in place of x.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.case import Case, output_difference
+from faithcheck.models.case import Case, output_difference, select_target
 from faithcheck.models.networks.linear_attention import HasPaths, LinearAttention, Order, path_gradients
 
 
@@ -74,6 +76,28 @@ def association_gap(f: HasPaths, g: nn.Module, case: Case) -> Tensor:
     """
     gap = weighted_paths(PathShares(-1 / 4, 0, 1 / 4), f, case)
     return gap.reshape(*case.shape, -1).sum(2)
+
+
+class OfTokens:
+    """The upper part of a `LinearAttention`, with separate tokens for each path."""
+
+    def __init__(self, model: LinearAttention) -> None:
+        self.forward_paths = model.attend
+
+
+def association_gap_with_positions(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
+    """`attnlrp_gap` of tokens with their positions, e = wx + p: ¼ e ⊙ (g_v − g_q), ``(batch, pixels)``."""
+    model = checked(f)
+    with torch.no_grad():
+        tokens = model.embed(model.scale(case.inputs))
+    case_of_tokens = replace(case, inputs=tokens, baseline=torch.zeros_like(tokens))
+    return association_gap(OfTokens(model), g, case_of_tokens)
+
+
+@torch.no_grad()
+def output_at_baseline(model: nn.Module, case: Case) -> Tensor:
+    """f(x′), ``(batch,)``: Σ_i a_i − (f(x) − f(x′)) of a map whose sum is f(x)."""
+    return select_target(replace(case, inputs=case.baseline).run(model), case.target)
 
 
 def path_completeness_error(shares: dict[Order, PathShares]) -> Callable[[nn.Module, Case], Tensor]:

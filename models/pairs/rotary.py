@@ -1,4 +1,4 @@
-"""Rotary positions in three ways: half of the coordinates exchanged, one matrix for each position, and neighbours.
+"""Rotary positions in several ways: halves of the coordinates, neighbours, one matrix for each position, two steps.
 
 A query or a key is n/2 complex numbers, multiplied by e^{iφ} of its position (Su et al. 2021, arXiv 2104.09864, Eqs.
 12–15 and 34). The real and imaginary parts are i and i + n/2 of `transformers`, or 2i and 2i + 1 of the paper; they are
@@ -12,6 +12,14 @@ Why LRP stays the same, at ε = 0:
    over coordinates, and the bilinear rule gives each of them half of its own term.
 
 ε-LRP and DeepLIFT refuse the softmax.
+
+PA-LRP gives positions their part, and stays the same where the products with cosines and sines do. Two rotations have
+twice as many as one, and the position is given its part of relevance twice (a product with matrices is refused):
+
+1. A rotation passes ½ of the relevance S of a query to its position and ½ to its linear map. There the bias keeps its
+   share, which is B of S. As the position is the token's own, the token has ½S + ½(S − B) = S − ½B.
+2. Of two rotations, the first has ½S to share: ½S + ¼S + ¼(S − B) = S − ¼B. So the gap is −¼B, of queries and keys.
+3. B is ¼ b ⊙ ∂f/∂q: the weights have ½ of a product with values, and a query ½ of a product with keys.
 """
 
 from __future__ import annotations
@@ -22,6 +30,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
 from faithcheck.models.pair import equivalent_pair, random_points
 from faithcheck.models.pairs.copies import model_and_copy
@@ -62,6 +71,11 @@ def neighbours(x: Tensor, angles: Tensor) -> Tensor:
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], 3).flatten(2)
 
 
+def two_steps(x: Tensor, angles: Tensor) -> Tensor:
+    """A rotation by half of each angle, twice."""
+    return exchanged_halves(exchanged_halves(x, angles / 2), angles / 2)
+
+
 class Rotary(nn.Module):
     """One head with rotary positions, the mean over tokens, a linear map: ``(batch, 5, 6)`` to ``(batch, 2)``."""
 
@@ -71,13 +85,17 @@ class Rotary(nn.Module):
         self.query, self.key, self.value = (nn.Linear(WIDTH, SIZE) for _ in range(3))
         self.head = nn.Linear(SIZE, 2)
         frequencies = 100.0 ** (-torch.arange(SIZE // 2, dtype=torch.float64) / (SIZE // 2))
-        self.angles = nn.Buffer(torch.arange(STEPS, dtype=torch.float64).unsqueeze(1) * frequencies)
+        self.rotary_angles = nn.Buffer(torch.arange(STEPS, dtype=torch.float64).unsqueeze(1) * frequencies)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The outputs."""
-        q, k = (self.rotate(linear(tokens), self.angles) for linear in (self.query, self.key))
+        return self.attend(self.query(tokens), self.key(tokens), self.value(tokens))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The outputs, from queries and keys before they are rotated, and values."""
+        q, k = (self.rotate(x, self.rotary_angles) for x in (query, key))
         weights = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(SIZE), -1)
-        outputs: Tensor = self.head((weights @ self.value(tokens)).mean(1))
+        outputs: Tensor = self.head((weights @ value).mean(1))
         return outputs
 
 
@@ -85,6 +103,9 @@ CONSTANT = {
     **INVARIANT_BY_DEFINITION,
     **expect_lrp("a rotation by constant angles passes the plain gradient on, however it is computed", of=THREE),
 }
+SAME_PRODUCTS = expect_lrp(
+    "the products with cosines and sines, which share relevance, are the same numbers", of="pa_lrp"
+)
 
 
 @equivalent_pair(
@@ -92,7 +113,7 @@ CONSTANT = {
     case=CASE,
     why="a rotation of the plane is a product with e^{iφ}",
     cite=CITE,
-    expected=CONSTANT,
+    expected={**CONSTANT, **SAME_PRODUCTS},
     axioms=("invariance",),
 )
 def by_complex_product(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
@@ -121,6 +142,7 @@ def by_matrices(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn
     expected={
         **INVARIANT_BY_DEFINITION,
         **expect_lrp("q·k is a sum over coordinates, each with half of its own term in any order", of=THREE),
+        **SAME_PRODUCTS,
     },
     axioms=("invariance",),
 )
@@ -133,3 +155,32 @@ def by_neighbours(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[
             linear.weight.copy_(linear.weight[order])
             linear.bias.copy_(linear.bias[order])
     return f, g
+
+
+@torch.enable_grad()
+def biases_kept_twice(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
+    """PA-LRP's map on one rotation minus that on two, ``(batch, tokens)``: −1/16 (b_q·∂f/∂q + b_k·∂f/∂k)."""
+    assert isinstance(f, Rotary)
+    q, k, v = (linear(case.inputs).detach().requires_grad_() for linear in (f.query, f.key, f.value))
+    at_q, at_k = torch.autograd.grad(select_target(f.attend(q, k, v), case.target).sum(), (q, k))
+    return -(at_q @ f.query.bias + at_k @ f.key.bias).detach() / 16
+
+
+@equivalent_pair(
+    "rotary.two_steps",
+    case=CASE,
+    why="the angles of two rotations of a plane add up",
+    cite=CITE,
+    expected={
+        **CONSTANT,
+        **expect_lrp(
+            "each rotation gives its position half, and the bias of a query or key keeps ½ of its share, or ¼",
+            predict=biases_kept_twice,
+            of="pa_lrp",
+        ),
+    },
+    axioms=("invariance",),
+)
+def by_two_steps(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """One rotation against two by half of its angle."""
+    return model_and_copy(lambda: Rotary(exchanged_halves), seed, dtype, device, rotate=two_steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from inspect import signature
 
 import torch
@@ -17,12 +18,15 @@ class NextTokenModel(TextModel):
 
     The output is read at a text's last token, so this token is special, as [CLS] is. It stays along a perturbation
     curve: otherwise, in texts without other special tokens, an attention row would be left with no key.
+
+    What a decoder says next depends on the last tokens of its prompt. So a prompt that had to be cut is left out of a
+    data set, unless the user gave the length at which to cut (``cuts_prompts``).
     """
 
     def _example(self, text: str) -> Example:
         example = super()._example(text)
         example.special_tokens_mask[-1:] = True
-        return example
+        return replace(example, left_out=example.truncated and not self.cuts_prompts)
 
     def forward(self, inputs: Tensor, attention_mask: Tensor, last: Tensor) -> Tensor:
         """The logits at position ``last`` ``(batch,)``, each text's last token, removed or not."""

@@ -40,7 +40,7 @@ def with_chosen_output(
         raise ModelError(f"--contrast={contrast} is the target itself: give another output")
     if len(tokens) > 1:
         assert isinstance(model, NextTokenModel)
-        return AnswerModel(model.model, model.tokenizer, tokens, model.max_length).eval()
+        return _answering(model, tokens)
     chosen = copy(model)
     chosen.target, chosen.against = next(iter(tokens), None), next(iter(against), None)
     return chosen
@@ -55,8 +55,15 @@ def with_generated_answers(
         ModelError: see `with_chosen_output`; or no place is left for an answer.
     """
     if isinstance(model, NextTokenModel) and target is None and contrast is None:
-        return AnswerModel(model.model, model.tokenizer, None, model.max_length).eval()
+        return _answering(model, None)
     return with_chosen_output(model, target, contrast)
+
+
+def _answering(model: NextTokenModel, answer: tuple[int, ...] | None) -> AnswerModel:
+    """The decoder with its explained answer, see `AnswerModel`; it cuts prompts where the decoder does."""
+    chosen = AnswerModel(model.model, model.tokenizer, answer, model.max_length).eval()
+    chosen.cuts_prompts = model.cuts_prompts
+    return chosen
 
 
 def name_of_output(model: TextModel | ImageClassifier, output: int) -> str:

@@ -52,6 +52,7 @@ class TextModel(ExplainedOutput):
                 f"max length {max_length} is out of range: {type(model).__name__} takes {least} to {limit} tokens"
             )
         self.max_length = max_length or limit
+        self.cuts_prompts = max_length is not None  # see `NextTokenModel`
 
     def encode(self, texts: Sequence[str]) -> Examples:
         """Tokenise texts, special tokens added, the longest cut to ``max_length``.

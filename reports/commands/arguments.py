@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import shtab
 
 from faithcheck.axioms.engine import memory_units
+from faithcheck.models.data.characters import has_half_a_character
 
 Number = TypeVar("Number", int, float)
 
@@ -37,10 +38,21 @@ def output_name(text: str) -> str:
     """The number or name of an output; of a decoder a text, whose spaces count.
 
     Raises:
-        ArgumentTypeError: it is empty.
+        ArgumentTypeError: it is empty, or not in UTF-8.
     """
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty: give the number or the name of an output, or leave it out")
+    return characters(text)
+
+
+def characters(text: str) -> str:
+    """A text for a tokenizer.
+
+    Raises:
+        ArgumentTypeError: it is not in UTF-8.
+    """
+    if has_half_a_character(text):
+        raise argparse.ArgumentTypeError("is not in UTF-8: write it in the encoding of this terminal's locale")
     return text
 
 

@@ -14,6 +14,7 @@ from faithcheck.reports.commands.arguments import (
     MAX_MEMORY,
     add_file,
     add_repeatable,
+    characters,
     output_name,
 )
 
@@ -32,7 +33,9 @@ EXAMPLE = """examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("text", metavar="TEXT", help="the text to explain; - reads it from standard input")
+    parser.add_argument(
+        "text", metavar="TEXT", type=characters, help="the text to explain; - reads it from standard input"
+    )
     meaning = "a folder or a hub name; default: the project's own 12-layer BERT for sentiment"
     parser.add_argument("--model", metavar="PATH", help=meaning).complete = shtab.DIRECTORY  # type: ignore[attr-defined]
     add_repeatable(parser, "--explainer", "SPEC", "beside LOO, as for align (default: attnlrp)")

@@ -46,6 +46,7 @@ _SHAPE: Shape = {
     "counts": {
         **dict.fromkeys(("examples", "measured", "empty", "alone", "truncated", "one_feature"), int),
         "unanswered?": int,
+        "too_long?": int,
     },
     "explainers": [
         {

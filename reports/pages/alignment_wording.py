@@ -197,6 +197,7 @@ def counted(document: Json) -> list[str]:
         f"Left out, without any {feature} that is not special: {counts['empty']}; with a single {feature}, whose "
         f"removal leaves nothing: {counts['alone']}.",
         *_unanswered(counts),
+        *_too_long(document),
         f"Cut to {document['settings']['max_length']} {features}: {counts['truncated']}."
         if counts["truncated"]
         else f"No {items[:-1]} is cut.",
@@ -212,6 +213,15 @@ def _unanswered(counts: Json) -> Iterator[str]:
         yield (
             f"Left out, as the model's answer is empty: {counts['unanswered']}: its most likely next token ends the "
             "text. --target gives an answer."
+        )
+
+
+def _too_long(document: Json) -> Iterator[str]:
+    """How many texts are longer than the decoder takes, and the way out."""
+    if too_long := document["counts"].get("too_long"):
+        yield (
+            f"Left out, with more than the {document['settings']['max_length']} tokens that a prompt may have: "
+            f"{too_long}, as what the model says next depends on the last ones. --max-length=N cuts texts to N tokens."
         )
 
 

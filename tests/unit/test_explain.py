@@ -243,6 +243,11 @@ def test_notes_say_that_a_text_was_cut_or_has_unknown_tokens(bert):
     assert note == "1 of 5 tokens are unknown to the tokenizer."
 
 
+def test_a_tokenizer_without_an_unknown_token_knows_every_token(gpt2):
+    gpt2.tokenizer.unk_token = None
+    assert not any("unknown" in note for note in viewed(gpt2, LeaveOneOut(AttentionMask()))["notes"])
+
+
 def test_notes_repeat_the_warnings_of_the_explainer(bert):
     (note,) = viewed(load(bert), IntegratedGradients(1))["maps"][0]["notes"]
     assert note.startswith("integrated_gradients warned: Integrated Gradients with 1 steps misses completeness")

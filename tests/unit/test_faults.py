@@ -34,6 +34,7 @@ ON_TWO_PAIRS = {
     "attnlrp: a mask of zeros": ["operation.attention", "attention.distances_sdpa"],
     "blockwise_lrp: functions not contracted": ["degree.silu_of_product", "degree.silu_of_three"],
     "blockwise_lrp: constants keep the degree": ["degree.product_plus_one", "degree.one_minus_product"],
+    "pa_lrp: the rows of another pass": ["batching.single_gpt2", "batching.single_llama"],
 }
 """Faults that a single check found once; each has a second."""
 

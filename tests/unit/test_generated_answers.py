@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -141,6 +141,25 @@ def test_an_empty_answer_is_counted_with_the_way_out(folder, tmp_path):
     sentences = " ".join(pages.to_markdown(document).split())
     assert f"Left out, as the model's answer is empty: {len(empty)}" in sentences
     assert "--target gives an answer" in sentences
+
+
+@pytest.mark.parametrize(("next_token", "most"), [(False, 16), (True, 32)])
+def test_a_prompt_that_is_too_long_is_left_out_and_counted_unless_the_user_cuts_it(folder, tmp_path, next_token, most):
+    """Cut, it would be another prompt: what the model says next depends on the last tokens."""
+    texts = tmp_path / "texts.tsv"
+    request = asked(folder, tmp_path, next_token=next_token, max_tokens=4000)
+    texts.write_text(texts.read_text() + "fox " * 33 + "\t0\n")
+    document = measure(request)
+    assert (document["counts"]["too_long"], document["counts"]["truncated"]) == (1, 0)
+    assert document["examples"]["index"] == MEASURED
+    sentences = " ".join(pages.to_markdown(document).split())
+    assert f"Left out, with more than the {most} tokens that a prompt may have: 1" in sentences
+    cut = measure(replace(request, max_length=32))
+    assert ("too_long" in cut["counts"], cut["counts"]["truncated"]) == (False, 1)
+    assert cut["examples"]["index"] == [*MEASURED, len(TEXTS)]
+    texts.write_text("fox " * 33 + "\t0\n")
+    with pytest.raises(AlignmentError, match=r"1 of them are longer than the model takes: cut them with --max-length"):
+        measure(request)
 
 
 def test_if_every_answer_is_empty_nothing_can_be_measured(folder, tmp_path, monkeypatch, capsys):

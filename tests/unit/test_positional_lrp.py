@@ -9,7 +9,7 @@ import torch
 from faithcheck.axioms import check_explainer
 from faithcheck.explainers import AttnLRP, Unsupported
 from faithcheck.explainers.lrp.ledger import conservation_ledger
-from faithcheck.explainers.lrp.position_pairs import PositionPairs
+from faithcheck.explainers.lrp.position_pairs import Position, PositionPairs, row_of_token
 from faithcheck.explainers.lrp.positional import PositionalLRP
 from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.case import Case
@@ -146,13 +146,81 @@ def test_half_stays_at_the_token_and_half_goes_to_its_position(multiply, axis, t
     expected = (inputs.unflatten(2, (3, 2)) * model.cosines(tokens)[:, None]).sum((2, 3))
     torch.testing.assert_close(PositionalLRP().attribute(model, case), expected, **CLOSE)
     pairs, output = AttnLRP().propagate(model, case, PositionPairs)
-    (position,) = pairs.of_tokens(pairs.relevances(output)[1], (len(case.inputs), tokens))
+    (position,) = pairs.of_tokens(pairs.relevances(output)[1])
     torch.testing.assert_close(position, expected / 2, **CLOSE)
 
 
-def test_a_model_without_positions_is_refused():
+class WithoutPositions(torch.nn.Module):
+    """A model that must not run."""
+
+    def forward(self, inputs):
+        raise AssertionError("it ran")
+
+
+def test_a_model_without_positions_is_refused_before_it_runs():
     with pytest.raises(Unsupported, match="no position embeddings were found"):
-        PositionalLRP().attribute(torch.nn.Flatten(), Case(torch.ones(1, 2, 2), torch.tensor([0]), torch.ones(1, 2, 2)))
+        PositionalLRP().attribute(WithoutPositions(), Case(torch.ones(1, 2, 2), torch.tensor([0]), torch.ones(1, 2, 2)))
+
+
+def test_a_model_that_does_not_use_its_positions_is_refused():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 1))
+    model.register_buffer("position_ids", torch.arange(4))
+    with pytest.raises(Unsupported, match="no position embeddings were found"):
+        PositionalLRP().attribute(model, Case(torch.ones(1, 2, 2), torch.tensor([0]), torch.ones(1, 2, 2)))
+
+
+@pytest.mark.parametrize("pair", ["linear_attention.assoc", "rotary.two_steps"])
+def test_where_it_is_not_invariant_its_closed_form_is_met(pair):
+    (record,) = check_explainer(PositionalLRP(), ["invariance"], [pair])
+    assert (record.status, record.expected) == ("predicted violation", "VIOLATES")
+    assert record.gap > 0.02
+    assert record.prediction_error < 1e-12
+
+
+ONE_WAY_TO_RUN = "batching.padded batching.single execution.cached execution.prefix"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ONE_WAY_TO_RUN.split())
+def test_positions_go_to_their_tokens_however_a_model_arranges_its_rows(family, name):
+    (record,) = check_explainer(PositionalLRP(), ["invariance"], [f"{family}_{name}"])
+    assert record.status == "holds"
+
+
+# --- which row is of which token --------------------------------------------------------------------------------------
+
+ARRANGED = {
+    "as they are": (lambda x: x, [0, 1, 2, 3, 4, 5]),
+    "in reverse": (lambda x: x.flip(1), [2, 1, 0, 5, 4, 3]),
+    "examples in reverse": (lambda x: x.flip(0), [3, 4, 5, 0, 1, 2]),
+    "padded on both sides": (lambda x: torch.nn.functional.pad(x, (0, 0, 1, 2)), [1, 2, 3, 7, 8, 9]),
+    "in one row": (lambda x: x.reshape(1, 6, 4), [0, 1, 2, 3, 4, 5]),
+    "one example": (lambda x: x[1:], [3, 3, 3, 0, 1, 2]),
+    "the last token": (lambda x: x[:, 2:], [2, 2, 0, 2, 2, 1]),
+    "each by a linear map": (lambda x: x @ torch.arange(20.0).double().view(4, 5), [0, 1, 2, 3, 4, 5]),
+    "the mean of the tokens": (lambda x: x.mean(1, keepdim=True), None),
+    "the sum of neighbours": (lambda x: x + x.roll(1, 1), None),
+    "twice": (lambda x: torch.cat([x, x]), None),
+    "two tokens in one row": (lambda x: x.reshape(1, 3, 8), None),
+    "no token": (lambda x: 0 * x, None),
+}
+
+
+@pytest.mark.parametrize("name", ARRANGED)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_row_of_each_token(name, dtype):
+    """The last number is of tokens that have no row: the number of rows."""
+    arrange, expected = ARRANGED[name]
+    point = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    operand = arrange(point).to(dtype)
+    rows = row_of_token(Position(operand.detach(), frozenset({1, 2}), "add"), operand, point)
+    assert (rows if rows is None else rows.tolist()) == expected
+
+
+def test_a_tensor_that_positions_repeat_has_no_rows():
+    point = torch.randn(1, 3, 4, dtype=torch.float64, requires_grad=True)
+    position = Position(torch.zeros(2, 3, 4, dtype=torch.float64), frozenset({0, 1, 2}), "add")
+    assert row_of_token(position, point * 2, point) is None
 
 
 class Biased(torch.nn.Module):
@@ -169,15 +237,17 @@ class Biased(torch.nn.Module):
 def test_positions_of_pairs_of_tokens_are_refused():
     inputs = torch.randn(2, 3, 4, dtype=torch.float64)
     case = Case(inputs, torch.zeros(2, dtype=torch.int64), torch.zeros_like(inputs))
-    with pytest.raises(Unsupported, match=r"shape \(2, 1, 3, 3\), which are not of the 3 tokens"):
+    with pytest.raises(
+        Unsupported, match=r"in 2 × 1 rows of a tensor of shape \(2, 1, 3, 3\): each .* of the 2 × 3 tokens"
+    ):
         PositionalLRP().attribute(Biased(), case)
 
 
 @pytest.mark.parametrize("pair", ["execution.packed_gpt2", "execution.packed_llama"])
 def test_positions_of_examples_that_are_packed_into_other_rows_are_refused(pair):
-    (record,) = check_explainer(PositionalLRP(), ["invariance"], [pair])
+    record, *_ = check_explainer(PositionalLRP(), ["invariance"], [pair])
     assert record.status == "unsupported"
-    assert re.search(r"position embeddings of \d rows for \d examples: take attnlrp", record.detail["reason"])
+    assert re.search(r"2 × 12 rows .* one of the 3 × 6 tokens; take attnlrp", record.detail["reason"])
 
 
 def test_its_claims_hold():

@@ -236,6 +236,19 @@ def test_a_damaged_json_line_is_named(tmp_path, line):
         load_texts(str(tmp_path / "some.jsonl"))
 
 
+@pytest.mark.parametrize(
+    ("line", "way_out"),
+    [
+        ("{", r"no JSON: .*; each line is an object, \{.text.: .*\}: mend this one or leave it out$"),
+        ('{"text": "a \\ud800"}', r"half of a surrogate pair, which is no character: mend it or leave it out$"),
+    ],
+)
+def test_a_json_line_that_cannot_be_read_has_a_way_out(tmp_path, line, way_out):
+    (tmp_path / "some.jsonl").write_text(line + "\n")
+    with pytest.raises(DataError, match=way_out):
+        load_texts(str(tmp_path / "some.jsonl"))
+
+
 def test_a_text_without_a_label_among_others_is_refused(tmp_path):
     (tmp_path / "some.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "b"}\n')
     with pytest.raises(DataError, match="1 of 2 texts have a label"):

@@ -153,6 +153,8 @@ WRONG = [
     ("align --target ''", "--target", "give the number or the name of an output"),
     ("explain text --target ' '", "--target", "give the number or the name of an output"),
     ("explain text --contrast ''", "--contrast", "give the number or the name of an output"),
+    ("explain 'rat\udce9'", "TEXT", "write it in the encoding of this terminal's locale"),
+    ("align --target 'rat\udce9'", "--target", "write it in the encoding of this terminal's locale"),
     ("align --removal baseline", "'baseline'", "'attention_mask'"),
     ("align --dtype float8", "'float8'", "'float32'"),
     ("align --limit 0", "--limit", "a whole number of at least 1"),

@@ -13,6 +13,7 @@ PRODUCTS = "lrp.rules.products"
 NORMS = "lrp.rules.norms"
 IDENTITY = "lrp.rules.activations:identity_rule"
 BLOCKS = "lrp.blockwise"
+PAIRS = "lrp.position_pairs"
 
 
 def second_operand_constant_rule(call):
@@ -371,4 +372,72 @@ BLOCKWISE_LRP = [
     Fault("a large ε", "blockwise_lrp", Settings({"epsilon": 1e-2}), "z + 0.01 absorbs relevance", escapes=""),
 ]
 
-FAULTS = [*EPSILON_LRP, *ATTNLRP, *CPLRP, *BLOCKWISE_LRP]
+PA_LRP = [
+    _line(
+        "pa_lrp",
+        "positions left out",
+        "lrp.positional:PositionalLRP.attribute",
+        "+ of_tokens.to(",
+        "+ 0 * of_tokens.to(",
+        "AttnLRP's map",
+    ),
+    _line(
+        "pa_lrp",
+        "positions twice",
+        "lrp.positional:PositionalLRP.attribute",
+        "+ of_tokens.to(",
+        "+ 2 * of_tokens.to(",
+        "relevance of positions is counted twice",
+    ),
+    _line(
+        "pa_lrp",
+        "the size of the relevance of positions",
+        "lrp.positional:PositionalLRP.attribute",
+        ".sum(0)",
+        ".sum(0).abs()",
+        "positions keep their signs here",
+    ),
+    _line(
+        "pa_lrp",
+        "positions in reverse",
+        f"{PAIRS}:PositionPairs.of_tokens",
+        ".view(shape)",
+        ".view(shape).flip(1)",
+        "the first token has the last position",
+    ),
+    _line(
+        "pa_lrp",
+        "the first rows",
+        f"{PAIRS}:PositionPairs.join",
+        "row_of_token(position, operand, self.point)",
+        "torch.arange(math.prod(in_order)) % math.prod(shape)",
+        "padding or a class token may be in them",
+    ),
+    _line(
+        "pa_lrp",
+        "the rows of another pass",
+        f"{PAIRS}:PositionPairs.join",
+        "depends(operand.grad_fn, known[1])",
+        "True",
+        "the model runs one example after the other",
+    ),
+    _line(
+        "pa_lrp",
+        "rotations have no part",
+        f"{PAIRS}:AddedPositions.__torch_function__",
+        "self.joining.get(name)",
+        "AddedPositions.joining.get(name)",
+        "cosines and sines are constants",
+    ),
+    _line(
+        "pa_lrp",
+        "additions have no part",
+        f"{PAIRS}:AddedPositions.__torch_function__",
+        "self.joining.get(name)",
+        'self.joining.get(name if "mul" in name else "")',
+        "added positions are constants",
+    ),
+    Fault("a large ε", "pa_lrp", Settings({"epsilon": 1e-2}), "z + 0.01 absorbs relevance"),
+]
+
+FAULTS = [*EPSILON_LRP, *ATTNLRP, *CPLRP, *BLOCKWISE_LRP, *PA_LRP]

@@ -147,6 +147,7 @@ CONSTANTS = [
         "attnlrp",
         "cplrp",
         "blockwise_lrp",
+        "pa_lrp",
         "mask_gate",
         "finite_mask_gate",
         "grouped_mask_gate",
