@@ -49,7 +49,7 @@ define suite
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: catalogue help invariance test unit lint types paper remedies peers bench long slow power kills ray mutation alarms ladder architectures docs \
+.PHONY: catalogue help invariance test unit lint types paper remedies peers bench long slow power kills ray mutation alarms ladder torchao architectures docs \
 	contributing clean
 
 help:  ## list the targets
@@ -110,8 +110,13 @@ mutation: $(READY)  ## mutate the axioms and rules, and see which mutants a test
 alarms: $(READY)  ## look for false alarms: correct explainers over seeds, types and threads; ARGS="--seeds=20"
 	@$(BIN)/python tests/experiments/false_alarms.py $(ARGS)
 
-ladder: $(READY)  ## bfloat16 and float16: false alarms over seeds, and wrong rules that are found; resumes after a kill
+ladder: $(READY)  ## bfloat16, float16 and int8: false alarms over seeds, and wrong rules that are found; resumes after a kill
 	@$(BIN)/python tests/experiments/ladder_of_types.py $(ARGS)
+
+# Beside the environment: a transformers that finds torchao imports it in every process.
+torchao: $(READY)  ## explainers on models that torchao quantised; installs it into build/torchao
+	@$(BIN)/pip install --quiet --no-deps --upgrade --target build/torchao -c constraints.txt torchao
+	@PYTHONPATH=build/torchao $(BIN)/pytest tests/unit/test_torchao.py $(ARGS)
 
 architectures: $(READY)  ## the explainers on every model class of transformers; writes docs/architectures.md; resumes after a kill
 	@$(BIN)/python tests/experiments/architectures.py

@@ -31,6 +31,7 @@ from faithcheck.explainers.lrp.rules.norms import batch_norm_rule
 from faithcheck.explainers.lrp.rules.products import constant_factor_rule
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.explainers.protocol import Unsupported, per_feature
+from faithcheck.explainers.quantised_weights import parts_of
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations
 
@@ -203,5 +204,6 @@ def constants_of(call: OperationCall) -> list[Any]:
 def equal(a: Any, b: Any) -> bool:
     """Whether two constants are equal."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return torch.equal(a, b)
+        ours, theirs = parts_of(a), parts_of(b)
+        return len(ours) == len(theirs) and all(map(torch.equal, ours, theirs))
     return bool(a == b)

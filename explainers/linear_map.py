@@ -57,8 +57,18 @@ def runs_on_onednn(*tensors: Tensor | None) -> bool:
 def _fits_onednn(x: Tensor | None) -> bool:
     if x is None:
         return True
-    is_plain = type(x) in (Tensor, nn.Parameter) and x.layout == torch.strided
-    return is_plain and x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0
+    return (
+        is_plain(x)
+        and x.layout == torch.strided
+        and x.dtype == torch.float32
+        and x.device.type == "cpu"
+        and x.numel() > 0
+    )
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether a tensor is of no class of its own; quantised weights are, and have few operations besides torch's."""
+    return type(x) in (Tensor, nn.Parameter)
 
 
 def onednn_linear(
@@ -114,7 +124,8 @@ def _times(gradient: Tensor, weight: Tensor, by_onednn: bool) -> Tensor:
 def constant_linear(skips_rows: bool, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear` by a `ConstantLinear`.
 
-    By torch alone if the map is small, or if weight or bias are computed and may need a gradient.
+    By torch alone if the map is small, if weight or bias are computed and may need a gradient, or if the weight is
+    quantised.
 
     Args:
         skips_rows: whether most rows may have a zero gradient, as in the last layer.
@@ -124,7 +135,8 @@ def constant_linear(skips_rows: bool, input: Tensor, weight: Tensor, bias: Tenso
     """
     skips_rows = skips_rows and input.dim() > 1 and input.shape[-2] >= MANY_ROWS
     is_large = input.numel() * len(weight) >= MANY_MULTIPLICATIONS
-    if (skips_rows or is_large) and weight.is_leaf and (bias is None or bias.is_leaf):
+    are_constants = is_plain(weight) and weight.is_leaf and (bias is None or bias.is_leaf)
+    if are_constants and (skips_rows or is_large):
         by_onednn = runs_on_onednn(input, weight, bias)
         if skips_rows or by_onednn:
             result: Tensor = ConstantLinear.apply(  # type: ignore[no-untyped-call]

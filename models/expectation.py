@@ -77,7 +77,7 @@ INVARIANT_BY_DEFINITION: Expectations = {
 }
 """What every pair expects of the explainers that depend on the model's function alone."""
 
-PRECISION = "precision precision_bfloat16 precision_float16"
+PRECISION = "precision precision_bfloat16 precision_float16 precision_int8"
 """The axioms that a type coarser than float64 gives the same attribution."""
 
 ALL_LRP = "epsilon_lrp attnlrp cplrp"

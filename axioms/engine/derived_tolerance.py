@@ -6,7 +6,8 @@ of an operation, each weight and each input is rounded to a number of the type a
 So a model whose numbers cancel has a tolerance of its own, and no constant stands for all.
 
 A draw errs up to one unit in the last place, a processor half of it, so that the variance of a draw is twice that of a
-processor. In float32 kernels also add in float32, which the draws do not show: the tolerance is twice as large.
+processor: so it is on the grid of weights of 8 bits. In float32 kernels also add in float32, which the draws do not
+show: the tolerance is twice as large, and, there and beside weights of 8 bits, at least what n `additions` lose.
 """
 
 from __future__ import annotations
@@ -24,19 +25,27 @@ from torch import Tensor, nn
 
 from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.measured_once import once
-from faithcheck.axioms.engine.simulated_roundoff import SimulatedRoundoff, draws_of, rounded_case, rounded_model
+from faithcheck.axioms.engine.roundoff import additions
+from faithcheck.axioms.engine.simulated_roundoff import (
+    SimulatedRoundoff,
+    draws_of,
+    numbers_of,
+    rounded_case,
+    rounded_model,
+)
 from faithcheck.axioms.engine.statuses import Status
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, settle, tolerance_is
 from faithcheck.explainers.gradients import GradientTimesInput
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
 from faithcheck.models.case import Case
+from faithcheck.models.eight_bit_weights import linear_maps, quantised
 from faithcheck.models.expectation import Expectation
 
 Measure = Callable[[Sequence[nn.Module], Case], Measurement]
 """Measures an axiom on models and a case of one type."""
 
-DEVIATIONS = {torch.float32: 8, torch.bfloat16: 4, torch.float16: 4}
+DEVIATIONS = {torch.float32: 8, torch.bfloat16: 4, torch.float16: 4, torch.int8: 4}
 """How many times the largest simulated round-off is round-off still, by type."""
 DRAWS, NUMBERS = 3, 24
 """The least draws, and the least numbers that they give in all: of a single number, many draws are needed."""
@@ -88,16 +97,18 @@ def measured_in(dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module
         case: in float64.
 
     Raises:
-        UnmeasurableInType: torch has no kernel of the type for an operation, or no digit of the measurement survives.
+        UnmeasurableInType: torch has no kernel of the type for an operation, no digit of the measurement survives, or
+            in int8 no model has weights that are quantised.
     """
+    refuse_nothing_to_quantise(dtype, models)
     exact = measure(models, case)
     if exact.gap is None:
         return InType(dtype, exact, exact, 0.0)
-    name = type_name(dtype)
+    name, numbers = type_name(dtype), numbers_of(dtype)
 
     def moved(draw: int) -> Tensor:
-        with tolerance_is(math.inf, dtype), SimulatedRoundoff(dtype, draw):
-            simulated = measure([rounded_model(m, dtype, draw) for m in models], rounded_case(case, dtype, draw))
+        with tolerance_is(math.inf, numbers), SimulatedRoundoff(numbers, draw):
+            simulated = measure([rounded_model(m, dtype, draw) for m in models], rounded_case(case, numbers, draw))
         if simulated.values.shape != exact.values.shape:
             raise UnmeasurableInType(f"under the round-off of {name} the axiom measures another number of values")
         return simulated.values - exact.values
@@ -108,17 +119,45 @@ def measured_in(dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module
         raise UnmeasurableInType(f"in {name} numbers of the model overflow: {error}") from error
     scale = exact.values if exact.scale is None else exact.scale
     unit = torch.full_like(exact.values, exact.unit)
-    # A map is rounded to the type at least once, also where the draws cannot see it: the axiom computes in float64.
-    least = torch.finfo(dtype).eps / 2
-    roundoff = max(least, *(relative_gap(move, exact.values, scale, unit) for move in moves))
+    roundoff = max(
+        least_roundoff(dtype, models, case), *(relative_gap(move, exact.values, scale, unit) for move in moves)
+    )
     result = InType(dtype, exact, exact, roundoff)
     if not result.tol < 1:
         raise UnmeasurableInType(
             f"no digit survives in {name}: round-off alone moves the measurement by {roundoff:.2g}"
         )
-    with refusing_kernels(name), tolerance_is(result.tol, dtype):
-        copies = [deepcopy(model).to(dtype) for model in models]
-        return replace(result, in_type=measure(copies, case.to(dtype)))
+    with refusing_kernels(name), tolerance_is(result.tol, numbers):
+        return replace(result, in_type=measure([copy_in(dtype, model) for model in models], case.to(numbers)))
+
+
+def least_roundoff(dtype: torch.dtype, models: Sequence[nn.Module], case: Case) -> float:
+    """The round-off that a map has in a type, relative, also where the draws cannot see it.
+
+    It is rounded to the type once, as the axiom computes in float64. A kernel adds in float32: where that is the type
+    of the numbers, n `additions` with random signs lose √n as much, `DEVIATIONS` of float32 times.
+    """
+    numbers = numbers_of(dtype)
+    rounding = torch.finfo(numbers).eps / 2
+    if numbers != torch.float32:
+        return rounding
+    n = max(additions(model, case) for model in models)
+    return DEVIATIONS[numbers] / DEVIATIONS[dtype] * math.sqrt(n) * rounding
+
+
+def copy_in(dtype: torch.dtype, model: nn.Module) -> nn.Module:
+    """A copy of a model in the type, in int8 with the weights of its linear maps on a grid."""
+    return quantised(model) if dtype == torch.int8 else deepcopy(model).to(dtype)
+
+
+def refuse_nothing_to_quantise(dtype: torch.dtype, models: Sequence[nn.Module]) -> None:
+    """Refuse models in int8 that have no weights which are quantised.
+
+    Raises:
+        UnmeasurableInType: says so.
+    """
+    if dtype == torch.int8 and not any(map(linear_maps, models)):
+        raise UnmeasurableInType("there is nothing to quantise to 8 bits: no nn.Linear holds weights of its own")
 
 
 def type_name(dtype: torch.dtype) -> str:
@@ -183,6 +222,7 @@ def map_in(dtype: torch.dtype, explainer: Explainer, model: nn.Module, case: Cas
         Unsupported, InvalidAttribution: from the explainer.
         UnmeasurableInType: see `measured_in`; no digit of the references survives.
     """
+    numbers = numbers_of(dtype)
 
     def tolerance_by(reference: Explainer) -> float:
         def measure(models: Sequence[nn.Module], of: Case) -> Measurement:
@@ -193,7 +233,7 @@ def map_in(dtype: torch.dtype, explainer: Explainer, model: nn.Module, case: Cas
     tol = max(map(tolerance_by, REFERENCES[dtype]))
     exact = attribution_of(explainer, model, case).double()
     with refusing_kernels(type_name(dtype)):
-        coarse = attribution_of(explainer, deepcopy(model).to(dtype), case.to(dtype)).double()
+        coarse = attribution_of(explainer, copy_in(dtype, model), case.to(numbers)).double()
     values, scale = coarse - exact, torch.cat([coarse, exact], 1)
     gap = relative_gap(values, scale)
     compared = Compared(coarse, exact, (f"the map in {type_name(dtype)}", "the map in float64"))

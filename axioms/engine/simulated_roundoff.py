@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from faithcheck.models.case import Case
+from faithcheck.models.eight_bit_weights import put_on_grid
 
 INCREMENT, FACTORS = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Of SplitMix64 (Steele et al. 2014, doi 10.1145/2660193.2660195)."""
@@ -89,14 +90,32 @@ def _signed(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
+def numbers_of(dtype: torch.dtype) -> torch.dtype:
+    """The floating-point type that a model in this type computes in: with weights of 8 bits, that is float32."""
+    return torch.float32 if dtype == torch.int8 else dtype
+
+
 def rounded_model(model: nn.Module, dtype: torch.dtype, draw: int) -> nn.Module:
-    """A copy of a float64 model whose weights and buffers are numbers of the type."""
+    """A copy of a float64 model whose weights and buffers are numbers of the type.
+
+    In int8 a weight of a linear map is one of its two neighbours on the grid of its row, at random like all the others.
+    """
     copied = deepcopy(model)
+    if dtype == torch.int8:
+        put_on_grid(copied, lambda weights: whole(weights, draw))
     with torch.no_grad():
         for tensor in [*copied.parameters(), *copied.buffers()]:
             if tensor.dtype == torch.float64:
-                tensor.copy_(rounded(tensor, dtype, draw))
+                tensor.copy_(rounded(tensor, numbers_of(dtype), draw))
     return copied
+
+
+def whole(numbers: Tensor, draw: int) -> Tensor:
+    """Each number as one of its two neighbours among the whole numbers, in float64; −x as minus that of x."""
+    numbers = numbers.double()
+    sizes = numbers.abs()
+    below = sizes.floor()
+    return (below + (uniform(numbers, draw) < sizes - below)).copysign(numbers)
 
 
 def rounded_case(case: Case, dtype: torch.dtype, draw: int) -> Case:

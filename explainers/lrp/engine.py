@@ -35,6 +35,7 @@ from faithcheck.explainers.lrp.rules.attention import attention_rule, fused_atte
 from faithcheck.explainers.lrp.rules.norms import layer_norm_rule
 from faithcheck.explainers.lrp.rules_met import record_rules
 from faithcheck.explainers.protocol import Unsupported, per_feature
+from faithcheck.explainers.quantised_weights import refuse_quantised
 from faithcheck.explainers.running_modules import running_module, running_modules
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
@@ -417,6 +418,7 @@ class LRP:
             Unsupported: see `attribute`.
         """
         refuse_compiled(model)
+        refuse_quantised(model)
 
         def run(unregistered: bool) -> tuple[Propagation, Tensor]:
             point = case.inputs.detach().clone().requires_grad_()

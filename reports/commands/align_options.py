@@ -20,7 +20,7 @@ from faithcheck.reports.commands.arguments import (
     positive_number,
     seed,
 )
-from faithcheck.reports.options.dtype import DTYPES
+from faithcheck.reports.options.dtype import FLOATING
 
 HELP = "measure how well explainers agree with Leave-One-Out on a model of text or images"
 DESCRIPTION = """Measure how well explainers agree with Leave-One-Out on a model (Table 2 of arXiv 2510.18810):
@@ -92,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         ("--max-memory", MAX_MEMORY, FITS),
         (
             "--dtype",
-            {"choices": DTYPES, "default": "float32"},
+            {"choices": FLOATING, "default": "float32"},
             "the dtype of the arithmetic, in whichever dtype the weights are stored (default: %(default)s)",
         ),
         ("--device", {"default": "cpu"}, "torch device (default: %(default)s)"),

@@ -1,16 +1,21 @@
-"""Checks in float32, bfloat16 and float16: their tolerance comes from the round-off of the model itself."""
+"""Checks in float32, bfloat16, float16 and int8: their tolerance comes from the round-off of the model itself."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
 from faithcheck.axioms import AXIOMS, Check, Settings, plan
+from faithcheck.axioms.engine import derived_tolerance
 from faithcheck.axioms.engine.derived_tolerance import DEVIATIONS, measured_in
+from faithcheck.axioms.engine.roundoff import additions
+from faithcheck.axioms.engine.simulated_roundoff import numbers_of
 from faithcheck.axioms.engine.verdicts import tolerance
 from faithcheck.explainers import AttnLRP, builtin_explainers
 from faithcheck.explainers.stored_maps import StoredMaps
-from faithcheck.models import Pair, registered_pairs
+from faithcheck.models import Pair, eight_bit_weights, registered_pairs
+from faithcheck.models.eight_bit_weights import quantised, steps
 from faithcheck.models.pairs.cases import points
 from faithcheck.models.pairs.copies import copies
 from faithcheck.reports.pages.columns import digits as digits_table
@@ -18,8 +23,9 @@ from faithcheck.reports.reproduce import command
 from faithcheck.tests.helpers import rule_faults
 
 BUILTIN, PAIRS = builtin_explainers(), registered_pairs()
+CPU = torch.device("cpu")
 COARSE = (torch.bfloat16, torch.float16)
-TYPES = (torch.float32, *COARSE)
+TYPES = (torch.float32, *COARSE, torch.int8)
 
 
 class Changed:
@@ -46,13 +52,26 @@ def test_what_holds_in_float64_holds_to_the_round_off_of_the_type(axiom, dtype):
     assert record.status == "holds"
     assert 0 < record.tol < 1
     # A tolerance is at least that of one rounding, and as many digits are reported.
-    assert record.tol >= DEVIATIONS[dtype] * torch.finfo(dtype).eps / 2
+    assert record.tol >= DEVIATIONS[dtype] * torch.finfo(numbers_of(dtype)).eps / 2
     assert 10 ** -record.detail["digits"] == pytest.approx(record.tol / DEVIATIONS[dtype])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
+def test_what_kernels_lose_as_they_add_in_float32_is_no_violation(dtype):
+    """A batch and its rows are added in another order; the draws round both alike."""
+    for seed in range(3):
+        check = Check("batching", BUILTIN["budgeted_loo"], PAIRS["control.mlp"], "f")
+        record = check.run(Settings(seed, dtype))
+        assert record.status == "holds"
+        model = PAIRS["control.mlp"].build(seed, torch.float64, CPU)[0]
+        n = additions(model, points(seed, torch.float64, CPU))
+        assert record.tol >= 8 * math.sqrt(n) * torch.finfo(torch.float32).eps / 2
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_prediction_is_settled_in_the_type(dtype):
-    record = run("invariance", BUILTIN["attnlrp"], "product.n4_depths_1233", dtype, side="")
+    pair = "linear_attention.assoc" if dtype == torch.int8 else "product.n4_depths_1233"
+    record = run("invariance", BUILTIN["attnlrp"], pair, dtype, side="")
     assert record.status == "predicted violation"
     assert record.prediction_error <= record.tol < record.predicted
 
@@ -72,6 +91,41 @@ def test_a_wrong_rule_is_red_in_bfloat16():
         with fault.applied() as wrong:
             records = rule_faults.records(wrong, fault.operation, rule_faults.BY_CLAIMS, Settings(dtype=torch.bfloat16))
         assert any(record.status in ("broken claim", "inconclusive") for record in records), fault.id
+
+
+@pytest.mark.parametrize("fault", ["1 % too much", "twice as much"])
+def test_a_wrong_rule_of_linear_maps_is_red_in_int8(fault):
+    with rule_faults.RuleFault(AttnLRP(), "linear", fault).applied() as wrong:
+        assert run("completeness", wrong, "control.mlp", torch.int8).status == "broken claim"
+    assert run("completeness", AttnLRP(), "control.mlp", torch.int8).status == "holds"
+
+
+def test_a_coarser_grid_than_that_of_8_bits_is_red(monkeypatch):
+    def of_4_bits(model):
+        with monkeypatch.context() as patched:
+            patched.setattr(eight_bit_weights, "steps", lambda weights: 16 * steps(weights))
+            return quantised(model)
+
+    explainer = BUILTIN["gradient_x_input"]
+    assert run("precision_int8", explainer, "control.mlp", torch.float64).status == "holds"
+    monkeypatch.setattr(derived_tolerance, "quantised", of_4_bits)
+    assert run("precision_int8", explainer, "control.mlp", torch.float64).status == "broken claim"
+
+
+def test_a_model_without_linear_maps_has_nothing_to_quantise():
+    for axiom, dtype in (("precision_int8", torch.float64), ("completeness", torch.int8)):
+        record = run(axiom, BUILTIN["integrated_gradients"], "control.product", dtype)
+        assert record.status == "unsupported"
+        assert record.detail["reason"].startswith("there is nothing to quantise to 8 bits: no nn.Linear")
+
+
+def test_weights_of_another_basis_are_quantised_otherwise_and_the_tolerance_covers_it():
+    """Of equal weights, as in a copy, the difference is 0; of other weights it is that of the grids, and none of ε."""
+    by_gradient = BUILTIN["gradient_x_input"]
+    record = run("invariance", by_gradient, "basis.query_key_bert", torch.int8, side="")
+    assert record.status == "holds"
+    assert 1e-4 < record.gap < record.tol < 1
+    assert run("invariance", by_gradient, "basis.query_key_bert", torch.float32, side="").gap < 1e-4
 
 
 def test_a_violation_of_float64_stays_one_where_the_type_does_not_show_it():
@@ -139,6 +193,7 @@ def test_outside_of_a_check_a_coarse_type_has_no_tolerance():
         tolerance(torch.ones(1, dtype=torch.bfloat16))
 
 
+@pytest.mark.filterwarnings("ignore::faithcheck.explainers.gradients.CompletenessWarning")  # in some types
 def test_the_models_and_the_case_stay_as_they_were():
     pair = PAIRS["control.mlp"]
     model, case = pair.build(0, torch.float64, torch.device("cpu"))[0], points(0, torch.float64, torch.device("cpu"))
@@ -153,12 +208,12 @@ def test_the_models_and_the_case_stay_as_they_were():
     assert measured_in(torch.bfloat16, measure, [model], case).roundoff == measured.roundoff, "the draws are fixed"
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float16"])
-def test_a_map_of_a_coarse_type_is_held_to_the_round_off_of_the_model(name):
-    """(a + 2⁷m) − 2⁷m, m the example's maximum: a unit of the sum is 2⁷·eps of the map."""
+@pytest.mark.parametrize(("name", "bits"), [("bfloat16", 7), ("float16", 7), ("int8", 21)])
+def test_a_map_of_a_coarse_type_is_held_to_the_round_off_of_the_model(name, bits):
+    """(a + 2ᵇm) − 2ᵇm, m the example's maximum: a unit of the sum is 2ᵇ·eps of the map."""
 
     def shaved(attribution):
-        large = attribution.abs().amax(1, keepdim=True) * 2**7
+        large = attribution.abs().amax(1, keepdim=True) * 2**bits
         return (attribution + large) - large
 
     axiom, dtype = f"precision_{name}", torch.float64
@@ -170,7 +225,7 @@ def test_a_map_of_a_coarse_type_is_held_to_the_round_off_of_the_model(name):
 
 def test_who_claims_precision_claims_it_in_every_type():
     planned = {check.axiom for axiom in AXIOMS for check in plan(axiom, [BUILTIN["loo"]], [PAIRS["control.mlp"]])}
-    assert {"precision", "precision_bfloat16", "precision_float16"} <= planned
+    assert {"precision", "precision_bfloat16", "precision_float16", "precision_int8"} <= planned
 
 
 def test_the_report_lists_the_digits_and_the_command_has_the_type():

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from faithcheck.reports.commands.align_options import DTYPES
+from faithcheck.reports.options.dtype import DTYPES, FLOATING
 
 PACKAGES = ("faithcheck", "faithcheck.axioms", "faithcheck.explainers", "faithcheck.models")
 
@@ -32,5 +32,6 @@ def test_the_packages_do_not_import_torch():
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
 
 
-def test_the_dtypes_of_align_are_dtypes_of_torch():
+def test_the_names_of_types_are_dtypes_of_torch():
+    assert all(getattr(torch, name).is_floating_point for name in FLOATING)
     assert all(isinstance(getattr(torch, name), torch.dtype) for name in DTYPES)
