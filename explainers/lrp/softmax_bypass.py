@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -16,6 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._pytree import tree_map
 
 from faithcheck.explainers.last_layer import outermost_layers
+from faithcheck.explainers.linear_map import constant_linear
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP, Propagation
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
@@ -27,9 +29,9 @@ from faithcheck.models.case import Case
 Gradients: TypeAlias = dict[frozenset[int], Tensor]
 """The gradient at one place of the model, for each set of bypassed layers above it."""
 
-LARGE = 2**17
-"""Numbers in a gradient at a layer's input from which backward passes one by one are faster than a batched one: torch's
-vmap copies what the gradients share, such as attention weights, for each of them."""
+LARGE = 2**16
+"""Numbers in the inputs from which backward passes one by one are faster than a batched one: torch's vmap copies what
+the gradients share, such as attention weights, for each of them, and has no linear maps by oneDNN (docs/cost.md)."""
 
 
 def attnlrp_with_bypassed_softmax(layers: Collection[int], epsilon: float = 0.0) -> LRP:
@@ -97,6 +99,9 @@ class BypassPropagation(Propagation):
         self.calls_every_rule = True  # `apply_rule` must see every operation on attention weights
         self.weights: set[Any] = set()  # the autograd nodes of all attention weights
         self.attention_outputs: list[AttentionOutput] = []
+        self.is_large = self.point.numel() >= LARGE
+        if self.is_large:  # no batched backward pass, in which `constant_linear` could not look at values
+            self.linear = partial(constant_linear, False)
 
     def apply_rule(self, rule: Rule, call: OperationCall) -> Any:
         """Compute a call by its rule; an attention output is computed twice, and cut off.
@@ -151,9 +156,10 @@ def attributions_with_bypassed_softmax(
     assert isinstance(propagation, BypassPropagation)
     require_separate_layers(places, depth, propagation)
     gradients: Gradients = {frozenset(): torch.ones_like(places[-1])}
+    one_by_one = propagation.is_large  # as the graph was made
     for layer in reversed(range(depth)):
         start, attention = places[layer + 1], propagation.attention_outputs[layer]
-        around, at_output = backward(places[layer + 2], [start, attention.above], gradients)
+        around, at_output = backward(places[layer + 2], [start, attention.above], gradients, one_by_one)
         gradients = {}
         for bypass, output in enumerate((attention.plain, attention.bypassed)):
             above = {
@@ -161,14 +167,15 @@ def attributions_with_bypassed_softmax(
                 for layers in chosen
                 if (layer in layers) == bypass
             }
-            (through,) = backward(output, [start], {layers: at_output[above[layers]] for layers in above})
+            given = {layers: at_output[above[layers]] for layers in above}
+            (through,) = backward(output, [start], given, one_by_one)
             gradients |= {layers: through[layers] + around[above[layers]] for layers in above}
-    (at_inputs,) = backward(places[1], places[:1], gradients)
+    (at_inputs,) = backward(places[1], places[:1], gradients, one_by_one)
     return torch.stack([per_feature(case.inputs * at_inputs[layers]) for layers in chosen])
 
 
-def backward(end: Tensor, starts: Sequence[Tensor], gradients: Gradients) -> list[Gradients]:
-    """The gradients at each of ``starts`` from the gradients at ``end``, in one backward pass; one by one if large."""
+def backward(end: Tensor, starts: Sequence[Tensor], gradients: Gradients, one_by_one: bool) -> list[Gradients]:
+    """The gradients at each of ``starts`` from the gradients at ``end``, in one backward pass or one by one."""
     if not gradients:
         return [{} for _ in starts]
 
@@ -176,10 +183,10 @@ def backward(end: Tensor, starts: Sequence[Tensor], gradients: Gradients) -> lis
         return torch.autograd.grad(end, starts, gradient, retain_graph=True, materialize_grads=True)
 
     of_each: Iterable[Any]
-    if starts[0].numel() < LARGE:
-        of_each = torch.func.vmap(at_starts)(torch.stack(list(gradients.values())))
-    else:
+    if one_by_one:
         of_each = zip(*map(at_starts, gradients.values()), strict=True)
+    else:
+        of_each = torch.func.vmap(at_starts)(torch.stack(list(gradients.values())))
     return [dict(zip(gradients, at_start, strict=True)) for at_start in of_each]
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
-from faithcheck.explainers import CPLRP, AttnLRP, Unsupported
+from faithcheck.explainers import CPLRP, AttnLRP, Unsupported, linear_map
 from faithcheck.explainers.lrp import softmax_bypass
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.rule_ablation import PARTS, attnlrp_without, sets_of_parts
@@ -82,6 +82,25 @@ def test_large_gradients_one_by_one_equal_all_in_one_pass(case, monkeypatch):
     monkeypatch.setattr(softmax_bypass, "LARGE", 0)
     monkeypatch.delattr(torch.func, "vmap")
     torch.testing.assert_close(attributions_with_bypassed_softmax(model, case, sets), batched, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.skipif(not linear_map.HAS_ONEDNN, reason="this torch has no linear map by oneDNN")
+@pytest.mark.parametrize("build", [bert, gpt2])
+def test_large_gradients_by_onednn_equal_each_set_alone_by_torch(build, case, monkeypatch):
+    model, rows = build().float(), []
+    case = case.to(torch.float32)
+    sets = [*chain(*figure_2_sets(LAYERS).values())]
+    alone = torch.stack([attnlrp_with_bypassed_softmax(layers).attribute(model, case) for layers in sets])
+    onednn_linear = linear_map.onednn_linear
+    monkeypatch.setattr(linear_map, "ONEDNN_IS_FASTER", True)
+    monkeypatch.setattr(linear_map, "MANY_MULTIPLICATIONS", 1)
+    monkeypatch.setattr(linear_map, "onednn_linear", lambda x, *rest: rows.append(x.shape) or onednn_linear(x, *rest))
+    attributions_with_bypassed_softmax(model, case, sets)
+    assert not rows, "one batched backward pass has no linear maps by oneDNN"
+    monkeypatch.setattr(softmax_bypass, "LARGE", 0)
+    torch.testing.assert_close(attributions_with_bypassed_softmax(model, case, sets), alone, rtol=1e-4, atol=1e-5)
+    if build is bert:  # GPT-2 writes its linear maps as addmm
+        assert len(rows) > 6 * LAYERS, "oneDNN computed no linear map of a backward pass"
 
 
 def test_no_layer_is_attnlrp_and_all_are_cplrp(case):
