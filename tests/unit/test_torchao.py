@@ -16,8 +16,10 @@ from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.eight_bit_weights import linear_maps, quantised
 
 logging.disable(logging.WARNING)  # torchao's import warns of kernels for other processors
-torchao = pytest.importorskip("torchao.quantization", reason="torchao is not installed: make torchao")
-logging.disable(logging.NOTSET)
+try:
+    torchao = pytest.importorskip("torchao.quantization", reason="torchao is not installed: make torchao")
+finally:
+    logging.disable(logging.NOTSET)
 
 CPU = torch.device("cpu")
 WITHOUT_GRADIENT = {"loo", "attention_rollout"}
