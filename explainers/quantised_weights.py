@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from faithcheck.explainers.last_layer import all_modules
+from faithcheck.explainers.linear_map import is_plain
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.explainers.running_modules import module_in_words
 
@@ -45,6 +46,8 @@ def parts_of(tensor: Tensor) -> list[Tensor]:
 
 def is_of_torchao(weight: Tensor) -> bool:
     """Whether a weight is of a class of torchao, which is not imported for that."""
+    if is_plain(weight):  # asked first: each attribution looks at every module
+        return False
     return any(kind.__module__.partition(".")[0] == "torchao" for kind in type(weight).__mro__)
 
 

@@ -54,9 +54,9 @@ class Batches(Sequence[list[int]]):
 def measurable(examples: Examples) -> np.ndarray:
     """The examples with a feature that is not special, and at least one other feature that remains if it is removed.
 
-    Examples that are to be left out (`Example.left_out`) are not among them.
+    Examples that are too long for the model (`Example.too_long`) are not among them.
     """
-    return np.flatnonzero((examples.features > 1) & (examples.non_special > 0) & ~examples.left_out)
+    return np.flatnonzero((examples.features > 1) & (examples.non_special > 0) & ~examples.too_long)
 
 
 def longest(examples: Examples) -> tuple[int, int]:
@@ -76,7 +76,7 @@ def batches(examples: Examples, max_tokens: int) -> Batches:
     """
     chosen = measurable(examples)
     if not len(chosen):
-        unanswered, too_long = int(examples.unanswered.sum()), int(examples.left_out.sum())
+        unanswered, too_long = int(examples.unanswered.sum()), int(examples.too_long.sum())
         hint = f"; the model's answer to {unanswered} of them is empty: give one by --target" if unanswered else ""
         hint += f"; {too_long} of them are longer than the model takes: cut them with --max-length" if too_long else ""
         raise AlignmentError(f"none of the {len(examples)} examples has a feature that is not special{hint}")

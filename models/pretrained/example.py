@@ -27,7 +27,7 @@ class Example:
             `faithcheck.models.pretrained.segments`. Empty for an image, and if the tokenizer gives no offsets.
         answer: the ids of the answer, which the text's last tokens are; empty if the model gave none; None if no answer
             is explained.
-        left_out: whether nothing is to be measured of it: a decoder's prompt was cut although nobody asked for that.
+        too_long: whether a decoder's prompt was cut although nobody asked for that: nothing is measured of it.
     """
 
     features: Tensor
@@ -36,7 +36,7 @@ class Example:
     truncated: bool = False
     segments: Mapping[str, Tensor] = field(default_factory=dict)
     answer: tuple[int, ...] | None = None
-    left_out: bool = False
+    too_long: bool = False
 
     def __len__(self) -> int:
         return len(self.features)
@@ -50,8 +50,8 @@ class Examples(Sequence[Example]):
         non_special: the number of features of each that are not special, int32 ``(examples,)``.
         truncated: whether each was cut, bool ``(examples,)``.
         unanswered: whether the model gave an empty answer to each, bool ``(examples,)``.
-        left_out: whether each is left out, see `Example`, bool ``(examples,)``.
-        digest: SHA-256 of the features, the special tokens and the answers of all, and of which are left out.
+        too_long: whether each is too long, see `Example`, bool ``(examples,)``.
+        digest: SHA-256 of the features, the special tokens and the answers of all, and of which are too long.
 
     Args:
         items: the texts or images.
@@ -61,16 +61,16 @@ class Examples(Sequence[Example]):
     def __init__(self, items: Sequence[Any], make: Callable[[Any], Example]) -> None:
         self._items, self._make = items, make
         self.features, self.non_special = (stored_array(len(items), np.int32) for _ in range(2))
-        self.truncated, self.unanswered, self.left_out = (stored_array(len(items), np.bool_) for _ in range(3))
+        self.truncated, self.unanswered, self.too_long = (stored_array(len(items), np.bool_) for _ in range(3))
         hashed = hashlib.sha256()
         for i, example in enumerate(self):
             self.features[i], self.truncated[i] = len(example), example.truncated
             self.non_special[i], self.unanswered[i] = int((~example.special_tokens_mask).sum()), example.answer == ()
-            self.left_out[i] = example.left_out
+            self.too_long[i] = example.too_long
             answer = "" if example.answer is None else f"{example.answer} "
-            left_out = "left out " if example.left_out else ""
+            too_long = "too long " if example.too_long else ""
             hashed.update(
-                f"{digest(example.features)} {digest(example.special_tokens_mask)} {answer}{left_out}".encode()
+                f"{digest(example.features)} {digest(example.special_tokens_mask)} {answer}{too_long}".encode()
             )
         self.digest = hashed.hexdigest()
 

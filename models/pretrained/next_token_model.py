@@ -26,7 +26,7 @@ class NextTokenModel(TextModel):
     def _example(self, text: str) -> Example:
         example = super()._example(text)
         example.special_tokens_mask[-1:] = True
-        return replace(example, left_out=example.truncated and not self.cuts_prompts)
+        return replace(example, too_long=example.truncated and not self.cuts_prompts)
 
     def forward(self, inputs: Tensor, attention_mask: Tensor, last: Tensor) -> Tensor:
         """The logits at position ``last`` ``(batch,)``, each text's last token, removed or not."""
