@@ -11,6 +11,7 @@ from torch import nn
 from faithcheck.axioms import AXIOMS, Check, Settings, plan
 from faithcheck.axioms.batching import batching
 from faithcheck.axioms.dummy import depends
+from faithcheck.axioms.engine.verdicts import tolerance_is
 from faithcheck.axioms.linearity import linearity
 from faithcheck.axioms.precision import UNIT_ROUNDOFF, additions, precision
 from faithcheck.axioms.randomisation import randomised, rank_correlation, surviving
@@ -158,15 +159,36 @@ def test_saturation_violates_sensitivity():
     assert sensitivity(BUILTIN["gradient_x_input"], model, below).gap == 0
 
 
-def test_an_attribution_that_is_zero_at_one_point_alone_satisfies_sensitivity():
-    class Parabola(nn.Module):
-        def forward(self, x):
-            return (x * x - x).sum(1, keepdim=True)
+class Parabola(nn.Module):
+    def forward(self, x):
+        return (x * x - x).sum(1, keepdim=True)
 
-    points = torch.tensor([[0.5, 2.0]], dtype=torch.float64)
-    case = Case(points, torch.zeros(1, dtype=torch.int64), torch.zeros_like(points))
+
+def points_of(*values, examples=1):
+    points = torch.tensor([values], dtype=torch.float64).repeat(examples, 1)
+    return Case(points, torch.zeros(examples, dtype=torch.int64), torch.zeros_like(points))
+
+
+def test_an_attribution_that_is_zero_at_one_point_alone_satisfies_sensitivity():
+    case = points_of(0.5, 2.0)
     assert BUILTIN["gradient_x_input"].attribute(Parabola(), case)[0, 0] == 0  # yet f(0.5) − f(0) = −0.25
     assert sensitivity(BUILTIN["gradient_x_input"], Parabola(), case).gap == 0
+
+
+def test_a_coarse_type_asks_at_more_points_nearby():
+    """Within 0.09 of zero, by a gradient that crosses it: one of three attributions is, at each point nearby."""
+    case = points_of(0.5, 1.5, examples=20)
+    with tolerance_is(0.01, torch.bfloat16):
+        assert sensitivity(BUILTIN["gradient_x_input"], Parabola(), case).gap == 0
+        assert sensitivity(BUILTIN["gradient_x_input"], probes.Probe(lambda x: x.clamp(max=0.4)), case).gap == 1
+
+
+def test_a_feature_that_is_given_zero_is_found_in_bfloat16():
+    def without_the_first(model, case):
+        return BUILTIN["loo"].attribute(model, case) * torch.tensor([0.0] + [1.0] * 7).to(case.inputs)
+
+    record = run("sensitivity", Claiming("sensitivity", without_the_first), dtype=torch.bfloat16)
+    assert record.status == "broken claim"
 
 
 def test_a_relu_that_is_always_on_satisfies_sensitivity():
