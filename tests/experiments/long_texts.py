@@ -31,7 +31,7 @@ from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
-from faithcheck.explainers.loo.hierarchical import HierarchicalLeaveOneOut
+from faithcheck.explainers.loo.hierarchical import PROXY_ROWS, TOP_FIVE, HierarchicalLeaveOneOut
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.sparse_surrogate import SparseSurrogate
 from faithcheck.models.atomic_write import write_atomically
@@ -117,17 +117,18 @@ def explainers(tokens, sentences):
         "LOO by sentence": (LeaveOneOut(by="sentence", max_tokens=most), sentences + 1, "sdpa"),
         "mask gate": (MaskGate(), 2, "eager"),
         "finite mask gate": (FiniteMaskGate(), 2, "eager"),
-        "readout gate": (ReadoutGate(), 2, "eager"),
+        "readout gate": (ReadoutGate(), PROXY_ROWS, "eager"),
         "LOO": (LeaveOneOut(max_tokens=most), tokens + 1, "sdpa"),
         "hierarchical": (HierarchicalLeaveOneOut(max_tokens=most), None, "sdpa"),
-        "hierarchical, top 5": (HierarchicalLeaveOneOut(top=TOP, max_tokens=most), None, "sdpa"),
+        "hierarchical, top 5": (replace(TOP_FIVE, max_tokens=most), None, "sdpa"),
+        "hierarchical, top 5, no proxy": (replace(TOP_FIVE, proxy=None, max_tokens=most), None, "sdpa"),
         "grouped mask gate, 4": (GroupedMaskGate(), 8, "eager"),
         "sparse surrogate, 64 ablations": (SparseSurrogate(max_tokens=most), 64, "sdpa"),
         "budgeted LOO, 5 %": (BudgetedLeaveOneOut(0.05), 0.05 * (tokens + 1), "eager"),
     }
 
 
-BY_TOKEN = {"LOO", "hierarchical", "hierarchical, top 5"}
+BY_TOKEN = {"LOO", "hierarchical", "hierarchical, top 5", "hierarchical, top 5, no proxy"}
 SLOW = {"grouped mask gate, 4", "sparse surrogate, 64 ablations", "budgeted LOO, 5 %"}
 
 
@@ -257,8 +258,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=2, help="of the decoder that is explained")
     parser.add_argument("--proxies", type=int, nargs="*", default=[], help="layers of smaller decoders, its proxies")
-    parser.add_argument("--texts", type=int, default=40, help="that are explained")
-    parser.add_argument("--by-token", type=int, default=40, help="the first so many by token, too")
+    parser.add_argument("--texts", type=int, default=71, help="that are explained")
+    parser.add_argument("--by-token", type=int, default=71, help="the first so many by token, too")
     parser.add_argument("--slow", type=int, default=6, help="the first so many by all explainers")
     options = parser.parse_args()
     models, results = {layers: model_of(layers) for layers in (options.layers, *options.proxies)}, []

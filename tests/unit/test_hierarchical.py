@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.explainers.loo.hierarchical import HierarchicalLeaveOneOut, by_doubt
+from faithcheck.explainers.attention_rollout import AttentionRollout
+from faithcheck.explainers.gates.mask_gate import MaskGate
+from faithcheck.explainers.gates.readout_gate import ReadoutGate
+from faithcheck.explainers.loo.hierarchical import PROXY_ROWS, TOP_FIVE, HierarchicalLeaveOneOut, PartlyOpened, by_doubt
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask, Replacement
 from faithcheck.explainers.loo.sparse_surrogate import SparseSurrogate
@@ -95,13 +98,15 @@ def test_the_sentences_with_the_largest_effects_are_opened_within_the_budget(bud
     assert int(report.rows) == rows
 
 
-def test_the_least_sure_places_among_the_top_are_those_whose_rivals_are_nearest():
-    """Rivals of the top three: 5 of the parts of the top, 6 of the others. 5/6 twice, 4/6, 5/8, 5/10, 1/6, 0."""
-    effects = torch.tensor([[10.0, -1, 6, 0, -8, 5, 4]])
-    assert by_doubt(effects, 3).tolist() == [[2, 5, 6, 4, 0, 1, 3]]
-    assert by_doubt(effects, 1).tolist() == [[0, 4, 2, 5, 6, 1, 3]]
-    for top in (6, 7, 20):  # the last part has no effect, or none is outside
-        assert by_doubt(effects, top).tolist() == [[0, 4, 2, 5, 6, 1, 3]]
+def test_the_least_sure_place_is_the_fewest_steps_from_its_rival():
+    """Rivals of the top three: 5 of the parts of the top, 6 of the others. They are 5, 5, 1, 6, 3, 1 and 2 apart."""
+    sums = torch.tensor([[10.0, -1, 6, 0, -8, 5, 4]])
+    equal, unequal = torch.ones_like(sums), torch.tensor([[0.5, 7, 1, 6, 1, 1, 4]])
+    assert by_doubt(sums, equal, 3).tolist() == [[2, 5, 6, 4, 0, 1, 3]] == by_doubt(2 * sums, 2 * equal, 3).tolist()
+    assert by_doubt(sums, unequal, 3).tolist() == [[6, 1, 2, 5, 3, 4, 0]]
+    assert by_doubt(sums, equal, 1).tolist() == [[0, 4, 2, 5, 6, 1, 3]]
+    assert by_doubt(sums, torch.zeros_like(sums), 3).tolist() == [[0, 4, 2, 5, 6, 1, 3]], "none can move: by size"
+    assert by_doubt(torch.tensor([[5.0, 5, 1]]), torch.tensor([[0.0, 0, 1]]), 1).tolist() == [[2, 0, 1]]
 
 
 @pytest.mark.parametrize(("top", "opened", "sums"), [(None, 1, [-5, 9, 4, 1]), (2, 0, [-3, 9, 4, 1])])
@@ -114,8 +119,68 @@ def test_the_top_parts_by_token_are_found_by_opening_an_unsure_one(top, opened, 
     assert sums_by_part(LeaveOneOut().attribute(model, case)) == pytest.approx([-3, 9, 4, 1])
 
 
-def sums_by_part(attribution):
-    return torch.zeros(4, dtype=torch.float64).index_add(0, torch.tensor(PARTS), attribution[0]).tolist()
+class Known:
+    """An explainer that says the same of every example."""
+
+    name = "known"
+
+    def __init__(self, *values):
+        self.values = torch.tensor([values], dtype=torch.float64)
+
+    def attribute(self, model, case):
+        return self.values.expand(case.shape).clone()
+
+
+def test_a_part_on_which_the_estimates_differ_is_opened_first():
+    """Sentence 0 has the effect 2² as a whole, by the proxy 7, and 2 · (2² − 1²) = 6 token by token.
+
+    On the others, of effects 6, 3 and 3, the proxy agrees. Of 10 rows it takes 3 and the first step 5: two are left.
+    """
+    model, case = Additive([3, -3, 3, 3, 1, 2, 1, 1, 1], squared=[0, 1]), numbers([0, 0, 1, 1, 2, 2, 3, 3, 3])
+    explainer = HierarchicalLeaveOneOut(1.0, top=2, proxy=Known(6, 1, 3, 3, 1, 2, 1, 1, 1))
+    attribution, report = explainer.attribute_with_report(model, case)
+    assert report.exact[0].tolist() == [True, True] + [False] * 7
+    assert int(report.rows) == 5 + PROXY_ROWS + 2
+    assert sums_by_part(attribution, [0, 0, 1, 1, 2, 2, 3, 3, 3]) == pytest.approx([6, 6, 3, 3])
+
+
+def test_the_estimate_that_met_the_opened_parts_better_has_the_larger_weight():
+    """Sentence 0 is 6, the first estimate says 4 and the proxy 7: squared errors of 4 and 1 weigh 1/5 and 4/5."""
+    case, estimates = numbers(PARTS), torch.zeros(2, 1, 9, dtype=torch.float64)
+    estimates[:, 0, 0] = torch.tensor([4, 7])
+    estimates[:, 0, 5] = torch.tensor([10, 20])
+    parts = PartlyOpened(case, torch.tensor([PARTS]), estimates)
+    assert parts.values()[0, 5] == pytest.approx(15), "equal weights before any part is opened"
+    opened = parts.open_next(None, torch.tensor([2]))
+    assert opened[0].tolist() == [part == 0 for part in PARTS]
+    parts.exact[0, 0] = 6
+    assert parts.values()[0].tolist() == pytest.approx([6, 0, 0, 0, 0, 10 / 5 + 20 * 4 / 5, 0, 0, 0])
+    assert not parts.open_next(None, torch.tensor([2])).any(), "the others do not fit"
+
+
+def test_special_features_are_in_no_place():
+    """Of effects 8, 30, 7 and 50, the top two are 30 and 8, if 50 is special; 8 is the least sure."""
+    model, case = Additive([4, 4, 10, 10, 10, 3, 2, 2, 50]), numbers(PARTS)
+    explainer = HierarchicalLeaveOneOut(0.8, top=2)
+    assert explainer.attribute_with_report(model, case)[1].exact[0].tolist() == [part in (1, 3) for part in PARTS]
+    case = replace(case, special_tokens_mask=torch.tensor([[part == 3 for part in PARTS]]))
+    assert explainer.attribute_with_report(model, case)[1].exact[0].tolist() == [part in (0, 3) for part in PARTS]
+
+
+def test_what_the_proxy_refuses_is_refused():
+    with pytest.raises(Unsupported, match="softmax"):
+        HierarchicalLeaveOneOut(proxy=AttentionRollout()).attribute(Additive(WEIGHTS), numbers(PARTS))
+
+
+def test_the_top_five_are_found_with_the_readout_gate_as_proxy():
+    assert TOP_FIVE.settings == (
+        "by sentence, estimated by readout_gate too, then by token in those with the least sure places among the top "
+        "5, 10% of full LOO's rows"
+    )
+
+
+def sums_by_part(attribution, parts=PARTS):
+    return torch.zeros(4, dtype=torch.float64).index_add(0, torch.tensor(parts), attribution[0]).tolist()
 
 
 def test_the_error_of_unopened_sentences_is_estimated_from_the_opened_ones():
@@ -128,11 +193,21 @@ def test_the_error_of_unopened_sentences_is_estimated_from_the_opened_ones():
     assert HierarchicalLeaveOneOut(0.5).attribute_with_report(Additive([1, 2, 3]), alone)[1].error.item() == 0
 
 
-@pytest.mark.parametrize("top", [None, 1, 3])
+def test_the_last_opened_sentences_measure_the_error():
+    """Five of six sentences of two tokens are opened. The first is off by 10, but not in the sample."""
+    weights = [20, 0, 9, 9, 7, 7, 5, 5, 4, 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0]
+    case = numbers([i // 2 for i in range(12)] + [6] * 8)
+    _, report = HierarchicalLeaveOneOut(0.86).attribute_with_report(Additive(weights), case)
+    assert report.exact[0].tolist() == [i < 10 for i in range(20)]
+    # Sentence 4 is off by 1 in both of its tokens; those of effects 2 and 0 were not opened.
+    assert report.error.item() == pytest.approx((2 / (18**2 + 14**2 + 10**2 + 6**2) * 2**2 / 20) ** 0.5)
+
+
+@pytest.mark.parametrize(("top", "proxy"), [(None, None), (1, None), (3, None), (1, MaskGate()), (2, ReadoutGate())])
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_examples_of_a_batch_are_explained_as_alone_and_opened_tokens_are_exact(name, top):
+def test_examples_of_a_batch_are_explained_as_alone_and_opened_tokens_are_exact(name, top, proxy):
     model, case = embedding_model(name), with_sentences(name)
-    explainer = HierarchicalLeaveOneOut(1.0, top=top)
+    explainer = HierarchicalLeaveOneOut(1.0, top=top, proxy=proxy)
     before = state_of(model)
     attribution, report = explainer.attribute_with_report(model, case)
     loo = LeaveOneOut().attribute(model, case)
