@@ -23,6 +23,8 @@ from faithcheck.explainers.lrp.engine import LRP, Propagation
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.lrp.rules.attention import constant_rule, softmax_rule
+from faithcheck.explainers.lrp.row_recorder import NoClosedForm
+from faithcheck.explainers.lrp.stacked_gradients import attributions_by_closed_forms
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case
 
@@ -152,6 +154,11 @@ def attributions_with_bypassed_softmax(
     if any(not 0 <= layer < depth for layers in chosen for layer in layers):
         raise IndexError(f"layers are counted from 0 to {depth - 1}")
     method = attnlrp_with_bypassed_softmax((), epsilon)
+    if epsilon == 0:
+        try:
+            return attributions_by_closed_forms(method, model, case, chosen, depth)
+        except NoClosedForm:
+            pass
     propagation, places = layer_inputs(model, case, method, BypassPropagation)
     assert isinstance(propagation, BypassPropagation)
     require_separate_layers(places, depth, propagation)
