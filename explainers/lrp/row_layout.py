@@ -24,7 +24,8 @@ class RowLayout:
 
     Attributes:
         shape: the tensor's shape.
-        row_axes: the axes that count examples and tokens, in this order: two axes, or one for both.
+        row_axes: the axes that count examples and tokens, in this order: two axes, or one for both. An axis of size 1
+            counts columns.
         rows: how many examples, and how many tokens in each.
     """
 
@@ -64,35 +65,48 @@ class RowLayout:
 
 
 def moved_columns(
-    operation: Callable[[list[Tensor]], Any], operands: Sequence[RowLayout], device: torch.device
+    operation: Callable[[list[Tensor]], Any], operands: Sequence[Tensor], layouts: Sequence[RowLayout]
 ) -> tuple[RowLayout, Tensor] | None:
     """What an operation that moves values does to columns.
 
     Args:
         operation: computes it on tensors of other values.
-        operands: the layouts of its operands.
-        device: of these tensors.
+        operands: its operands.
+        layouts: their layouts.
 
     Returns:
         The layout of its result, and for each of the result's columns the number of the column that it shows, where
         the operands' columns are counted one operand after the other. None if not every row shows the same columns of
         the same row of its operands.
     """
-    rows, widths = operands[0].rows, [layout.columns for layout in operands]
-    numbers = torch.arange(prod(rows) * sum(widths), device=device).view(*rows, -1)
-    parts = numbers.split(widths, -1)
-    result = operation([layout.tensor(part) for layout, part in zip(operands, parts, strict=True)])
-    if not isinstance(result, Tensor) or result.dtype != numbers.dtype:
+    rows, widths, device = layouts[0].rows, [layout.columns for layout in layouts], operands[0].device
+    row = 1 + torch.arange(prod(rows), device=device).view(*rows, 1)  # 0 is what an operation fills in
+    column = torch.arange(sum(widths), device=device)
+    row_of_value, column_of_value = (
+        operation(
+            [
+                _in_memory_of(operand, layout.tensor(part))
+                for operand, layout, part in zip(operands, layouts, of.split_with_sizes(widths, -1), strict=True)
+            ]
+        )
+        for of in (row.expand(*rows, len(column)), column.expand(*rows, -1))
+    )
+    if not isinstance(row_of_value, Tensor) or row_of_value.dtype != row.dtype:
         return None
-    layout = _layout_of(result // sum(widths), rows)
+    layout = _layout_of(row_of_value, rows)
     if layout is None:
         return None
-    columns = layout.matrix(result % sum(widths)).flatten(0, 1)
+    columns = layout.matrix(column_of_value).flatten(0, 1)
     return (layout, columns[0]) if (columns == columns[0]).all() else None
 
 
+def _in_memory_of(x: Tensor, numbers: Tensor) -> Tensor:
+    """Numbers with the strides of a tensor, which decide whether `Tensor.view` is possible."""
+    return torch.empty_like(x, dtype=numbers.dtype, requires_grad=False).copy_(numbers)
+
+
 def _layout_of(row_of_value: Tensor, rows: tuple[int, int]) -> RowLayout | None:
-    """The layout of a tensor from the number of each value's row; None if its rows are not all rows in order."""
+    """The layout of a tensor from the number of each value's row, from 1; None if they are not all in order."""
     axes = tuple(
         axis
         for axis, size in enumerate(row_of_value.shape)
@@ -101,5 +115,5 @@ def _layout_of(row_of_value: Tensor, rows: tuple[int, int]) -> RowLayout | None:
     layout = RowLayout((*row_of_value.shape,), axes, rows)
     if prod(row_of_value.shape[axis] for axis in axes) != prod(rows) or not row_of_value.numel():
         return None
-    expected = torch.arange(prod(rows), device=row_of_value.device).view(*rows, 1)
+    expected = 1 + torch.arange(prod(rows), device=row_of_value.device).view(*rows, 1)
     return layout if (layout.matrix(row_of_value) == expected).all() else None

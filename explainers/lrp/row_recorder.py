@@ -24,7 +24,8 @@ from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.lrp.row_layout import RowLayout, moved_columns
 from faithcheck.explainers.lrp.row_steps import Attention, Elementwise, LayerNorm, LinearMap, MovedColumns, Node, Step
 
-IN_PLACE, REARRANGEMENTS = operations_with(Trait.IN_PLACE), operations_with(Trait.REARRANGEMENT)
+IN_PLACE = operations_with(Trait.IN_PLACE)
+MOVING = operations_with(Trait.REARRANGEMENT, without=(Trait.CHOICE, Trait.FILLS))
 ELEMENTWISE = (
     operations_with(Trait.ONE_VALUE)
     | operations_with(Trait.MODULE)
@@ -86,7 +87,8 @@ class RowRecorder(Propagation):
         self.steps: list[Step] = []
         self.read: dict[Node, tuple[Tensor, RowLayout]] = {}
         self.rows = (self.point.shape[0], self.point.shape[1])
-        self._known: dict[Any, Known] = {None: Rows(0, RowLayout((*self.point.shape,), (0, 1), self.rows))}
+        axes = tuple(axis for axis in (0, 1) if self.rows[axis] > 1)
+        self._made: dict[Any, Known] = {None: Rows(0, RowLayout((*self.point.shape,), axes, self.rows))}
         self._nodes = 1
         self._moved: dict[str, tuple[RowLayout, Tensor] | None] = {}
         self.linear = partial(constant_linear, False)
@@ -102,7 +104,7 @@ class RowRecorder(Propagation):
         if call.name in IN_PLACE:
             raise NoClosedForm
         operands = call.operands_with_relevance()
-        known = [self._known.get(x.grad_fn) for x in operands]
+        known = [self._made.get(x.grad_fn) for x in operands]
         rows = [x for x in known if isinstance(x, Rows)]
         closed = self.on_rows(rule, call, rows) if len(rows) == len(known) else self.on_pairs(rule, call, known)
         if closed is not None:
@@ -127,7 +129,7 @@ class RowRecorder(Propagation):
             return self.layer_norm(call, *operands)
         if call.name in ELEMENTWISE:
             return self.elementwise(rule, call, operands)
-        return self.moved(call, operands) if call.name in REARRANGEMENTS else None
+        return self.moved(call, operands) if call.name in MOVING else None
 
     def on_pairs(self, rule: Rule, call: OperationCall, operands: Sequence[Known | None]) -> Any:
         """The result of an operation on attention logits or weights; None if it has no closed form."""
@@ -136,8 +138,10 @@ class RowRecorder(Propagation):
             if call.name == "softmax":
                 return self.weights(call, logits)
             return self.scaled(rule, call, logits) if call.name in ELEMENTWISE else None
-        if len(operands) == 2 and isinstance(operands[0], Weights) and isinstance(operands[1], Rows):
-            return self.attention(call, *operands) if call.name == "matmul" else None
+        if call.name == "matmul" and len(operands) == 2:
+            weights, value = operands
+            if isinstance(weights, Weights) and isinstance(value, Rows):
+                return self.attention(call, weights, value)
         return None
 
     def cut(self, value: Tensor, known: Known) -> Tensor:
@@ -145,7 +149,7 @@ class RowRecorder(Propagation):
         leaf = value.detach().requires_grad_()
         with torch.enable_grad():
             result = leaf.view_as(leaf)  # the engine takes a leaf for a parameter
-        self._known[result.grad_fn] = known
+        self._made[result.grad_fn] = known
         return result
 
     def cut_rows(self, value: Tensor, layout: RowLayout) -> tuple[Tensor, Node]:
@@ -198,7 +202,9 @@ class RowRecorder(Propagation):
         values = [value] if isinstance(value, Tensor) else list(value)
         if not all(isinstance(x, Tensor) and x.dtype == of[0].dtype for x in values):
             return None
-        found = [self.moved_columns(call, layouts, None if isinstance(value, Tensor) else i) for i in range(len(values))]
+        found = [
+            self.moved_columns(call, layouts, None if isinstance(value, Tensor) else i) for i in range(len(values))
+        ]
         results = []
         for part, columns in zip(values, found, strict=True):
             if columns is None:
@@ -223,12 +229,13 @@ class RowRecorder(Propagation):
             value = call.operation(*args, **kwargs)
             return value if part is None else value[part]
 
+        operands = call.operands_with_relevance()
         arguments = tree_map(lambda x: x.requires_grad if isinstance(x, Tensor) else x, (call.args, call.kwargs))
         if False in tree_leaves(arguments):  # a constant tensor, such as an index, or an option
-            return moved_columns(operation, layouts, self.point.device)
-        key = repr((call.name, arguments, layouts, part))
+            return moved_columns(operation, operands, layouts)
+        key = repr((call.name, arguments, layouts, [x.stride() for x in operands], part))
         if key not in self._moved:
-            self._moved[key] = moved_columns(operation, layouts, self.point.device)
+            self._moved[key] = moved_columns(operation, operands, layouts)
         return self._moved[key]
 
     def logits(self, call: OperationCall, query: Rows, key: Rows) -> Tensor | None:
@@ -265,22 +272,20 @@ class RowRecorder(Propagation):
         with torch.no_grad():
             output = call.value()
         result, node = self.cut_rows(output, value.layout)
-        tensors = [x.contiguous() for x in (of.q, of.k, v, output, weights.values)]  # so that their parts are views
-        self.steps.append(
-            Attention(node, of.query.node, of.key.node, value.node, *tensors, of.scale, weights.number)
-        )
+        q, k, v, output, a = (x.contiguous() for x in (of.q, of.k, v, output, weights.values))  # their parts are views
+        nodes = of.query.node, of.key.node, value.node
+        self.steps.append(Attention(node, *nodes, q, k, v, output, a, of.scale, weights.number))
         return result
 
 
 def without_number(x: Any) -> Any:
-    """In place of a constant's values the number of no value; anything else as it is."""
+    """In place of a constant's values a number that no row and no column has; anything else as it is."""
     return torch.full_like(x, -1, dtype=torch.int64) if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
 def has_heads(layout: RowLayout, tokens: int) -> bool:
     """Whether a layout has four axes, the first of the examples, and this one of the tokens."""
-    rows = {axis for axis in (0, tokens) if layout.shape[axis] > 1} if len(layout.shape) == 4 else None
-    return rows == {axis for axis in layout.row_axes if layout.shape[axis] > 1}
+    return len(layout.shape) == 4 and layout.row_axes == tuple(a for a in (0, tokens) if layout.shape[a] > 1)
 
 
 def factors(rule: Rule, call: OperationCall) -> tuple[Tensor, tuple[Tensor | float, ...]] | None:

@@ -91,7 +91,7 @@ class MovedColumns:
         """The gradients at the operands; a column that is shown twice adds both."""
         at_operands = gradient.new_zeros(*gradient.shape[:-1], sum(self.widths))
         at_operands.index_add_(-1, self.columns, gradient)
-        for node, at_operand in zip(self.operands, at_operands.split(self.widths, -1), strict=True):
+        for node, at_operand in zip(self.operands, at_operands.split_with_sizes(self.widths, -1), strict=True):
             yield Contribution(node, at_operand)
 
 
@@ -199,7 +199,7 @@ class Attention:
         weights = part.of_pairs(self.weights)
         of_plain, of_bypassed = (self.to_heads(gradient[numbers]) for numbers in (branch.plain, branch.bypassed))
         at_values = gradient.new_empty(len(branch.parents), *gradient.shape[1:])
-        plain, bypassed = at_values.split([len(branch.plain), len(branch.bypassed)])
+        plain, bypassed = at_values[: len(branch.plain)], at_values[len(branch.plain) :]
         self.to_rows(torch.bmm(weights.mT / 2, of_plain.flatten(2)).view_as(of_plain), plain)
         self.to_rows(torch.bmm(weights.mT, of_bypassed.flatten(2)).view_as(of_bypassed), bypassed)
         yield Contribution(self.value, at_values)
@@ -226,18 +226,15 @@ class Attention:
             at_logits *= part.of_pairs(self.scale).unsqueeze(2)
         return at_logits
 
-    @property
-    def heads(self) -> int:
-        """How many heads there are."""
-        return self.q.shape[1]
-
     def to_heads(self, gradient: Tensor) -> Tensor:
         """``(stack, batch, tokens, heads · width)`` as ``(batch · heads, tokens, stack, width)``."""
-        return gradient.unflatten(-1, (self.heads, -1)).permute(1, 3, 2, 0, 4).flatten(0, 1).contiguous()
+        heads, width = self.v.shape[1], self.v.shape[3]
+        return gradient.view(*gradient.shape[:-1], heads, width).permute(1, 3, 2, 0, 4).flatten(0, 1).contiguous()
 
     def to_rows(self, of_heads: Tensor, rows: Tensor) -> Tensor:
         """Write ``(batch · heads, tokens, stack, width)`` to ``(stack, batch, tokens, heads · width)``."""
-        moved = of_heads.unflatten(0, (-1, self.heads)).permute(3, 0, 2, 1, 4)
+        heads, (together, tokens, stack, width) = self.v.shape[1], of_heads.shape
+        moved = of_heads.view(together // heads, heads, tokens, stack, width).permute(3, 0, 2, 1, 4)
         rows.view(moved.shape).copy_(moved)
         return rows
 

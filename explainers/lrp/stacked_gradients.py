@@ -32,9 +32,11 @@ def attributions_by_closed_forms(
 
     Raises:
         NoClosedForm: the model has operations without a closed form below its last attention; or not one attention
-            with a softmax in each layer.
+            with a softmax in each layer; or autocast mixes types.
         Unsupported: see `LRP.attribute`.
     """
+    if torch._C._is_any_autocast_enabled():
+        raise NoClosedForm
     order = case.unpadded.sum(1).argsort()  # examples of similar length stand side by side
     in_order = case.select(order)
     recorder, output = lrp.propagate(model, in_order, RowRecorder)
@@ -105,9 +107,7 @@ def branches_of(chosen: Sequence[Collection[int]], depth: int) -> tuple[list[Bra
     return branches[::-1], [above.index(layers) for layers in sets]
 
 
-def backward(
-    steps: Sequence[Step], at_read: Mapping[Node, Tensor], part: Part, branches: Sequence[Branch]
-) -> Tensor:
+def backward(steps: Sequence[Step], at_read: Mapping[Node, Tensor], part: Part, branches: Sequence[Branch]) -> Tensor:
     """The gradients at the inputs, ``(stack, batch, tokens, columns)``, of a part of the examples."""
     pending = {node: [part.of_rows(gradient).unsqueeze(0)] for node, gradient in at_read.items()}
     for step in reversed(steps):
