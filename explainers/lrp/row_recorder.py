@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from faithcheck.explainers.linear_map import constant_linear, is_plain
 from faithcheck.explainers.lrp.engine import Propagation
-from faithcheck.explainers.lrp.operation_call import OperationCall, Rule
+from faithcheck.explainers.lrp.operation_call import HOLDING_NO_TENSOR, OperationCall, Rule
 from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.lrp.row_layout import RowLayout, moved_columns
 from faithcheck.explainers.lrp.row_steps import Attention, Elementwise, LayerNorm, LinearMap, MovedColumns, Node, Step
@@ -90,7 +90,7 @@ class RowRecorder(Propagation):
         axes = tuple(axis for axis in (0, 1) if self.rows[axis] > 1)
         self._made: dict[Any, Known] = {None: Rows(0, RowLayout((*self.point.shape,), axes, self.rows))}
         self._nodes = 1
-        self._moved: dict[str, tuple[RowLayout, Tensor] | None] = {}
+        self._moved: dict[Any, tuple[RowLayout, Tensor] | None] = {}
         self.linear = partial(constant_linear, False)
 
     def apply_rule(self, rule: Rule, call: OperationCall) -> Any:
@@ -167,7 +167,7 @@ class RowRecorder(Propagation):
         weight = weight if call.name == "linear" else weight.mT
         with torch.no_grad():
             result, node = self.cut_rows(call.value(), x.layout.with_columns(len(weight)))
-        self.steps.append(LinearMap(node, x.node, weight))
+        self.steps.append(LinearMap(node, (x.node,), weight))
         return result
 
     def layer_norm(self, call: OperationCall, x: Rows) -> Tensor | None:
@@ -178,7 +178,7 @@ class RowRecorder(Propagation):
         gamma, beta, eps = call.argument(2, "weight"), call.argument(3, "bias"), call.argument(4, "eps", 1e-5)
         value, _, inverse_sigma = torch.native_layer_norm(operand, shape, gamma, beta, eps)
         result, node = self.cut_rows(value, x.layout)
-        self.steps.append(LayerNorm(node, x.node, gamma, x.layout.with_columns(1).matrix(inverse_sigma)))
+        self.steps.append(LayerNorm(node, (x.node,), gamma, x.layout.with_columns(1).matrix(inverse_sigma)))
         return result
 
     def elementwise(self, rule: Rule, call: OperationCall, operands: Sequence[Rows]) -> Any:
@@ -230,10 +230,8 @@ class RowRecorder(Propagation):
             return value if part is None else value[part]
 
         operands = call.operands_with_relevance()
-        arguments = tree_map(lambda x: x.requires_grad if isinstance(x, Tensor) else x, (call.args, call.kwargs))
-        if False in tree_leaves(arguments):  # a constant tensor, such as an index, or an option
-            return moved_columns(operation, operands, layouts)
-        key = repr((call.name, arguments, layouts, [x.stride() for x in operands], part))
+        strides = tuple(x.stride() for x in operands)
+        key = call.name, part, tuple(layouts), strides, arguments_key((call.args, (*call.kwargs.items(),)))
         if key not in self._moved:
             self._moved[key] = moved_columns(operation, operands, layouts)
         return self._moved[key]
@@ -276,6 +274,15 @@ class RowRecorder(Propagation):
         nodes = of.query.node, of.key.node, value.node
         self.steps.append(Attention(node, *nodes, q, k, v, output, a, of.scale, weights.number))
         return result
+
+
+def arguments_key(value: Any) -> Any:
+    """Equal for calls with equal arguments, whatever their operands with relevance; unequal if one has constants."""
+    if isinstance(value, tuple | list):
+        return tuple(map(arguments_key, value))
+    if isinstance(value, Tensor) and value.requires_grad:
+        return None
+    return repr(value) if type(value) in HOLDING_NO_TENSOR else object()
 
 
 def without_number(x: Any) -> Any:

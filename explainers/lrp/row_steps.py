@@ -70,6 +70,10 @@ class Elementwise:
             else:
                 yield Contribution(node, gradient if factor == 1 else gradient * factor)
 
+    def forward(self, operands: list[Tensor]) -> Tensor:
+        """The linear map whose transpose `backward` is, of ``(batch, tokens, columns)`` for each operand."""
+        return torch.stack([x * factor for x, factor in zip(operands, self.factors, strict=True)]).sum(0)
+
 
 @dataclass(frozen=True)
 class MovedColumns:
@@ -94,18 +98,26 @@ class MovedColumns:
         for node, at_operand in zip(self.operands, at_operands.split_with_sizes(self.widths, -1), strict=True):
             yield Contribution(node, at_operand)
 
+    def forward(self, operands: list[Tensor]) -> Tensor:
+        """The columns that are shown."""
+        return torch.cat(operands, -1)[..., self.columns]
+
 
 @dataclass(frozen=True)
 class LinearMap:
     """x Wᵀ + b by constants: Eq. 1."""
 
     result: Node
-    operand: Node
+    operands: tuple[Node]
     weight: Tensor
 
     def backward(self, gradient: Tensor, part: Part) -> Iterator[Contribution]:
         """The gradient at the operand, G W."""
-        yield Contribution(self.operand, gradient, self.weight)
+        yield Contribution(self.operands[0], gradient, self.weight)
+
+    def forward(self, operands: list[Tensor]) -> Tensor:
+        """x Wᵀ."""
+        return operands[0] @ self.weight.mT.to(operands[0])
 
 
 @dataclass(frozen=True)
@@ -114,14 +126,14 @@ class LayerNorm:
 
     Attributes:
         result: the result.
-        operand: the operand.
-        gamma: γ, ``(columns,)``.
+        operands: the operand.
+        gamma: γ, ``(columns,)``; None: ones.
         inverse_sigma: 1/σ, ``(batch, tokens, 1)``.
     """
 
     result: Node
-    operand: Node
-    gamma: Tensor
+    operands: tuple[Node]
+    gamma: Tensor | None
     inverse_sigma: Tensor
 
     def backward(self, gradient: Tensor, part: Part) -> Iterator[Contribution]:
@@ -135,7 +147,13 @@ class LayerNorm:
         at_operand, _, _ = torch.ops.aten.native_layer_norm_backward(
             rows, x, [width], mean, sigma, self.gamma, None, masks
         )
-        yield Contribution(self.operand, at_operand.view_as(gradient))
+        yield Contribution(self.operands[0], at_operand.view_as(gradient))
+
+    def forward(self, operands: list[Tensor]) -> Tensor:
+        """(x − mean x)/σ ⊙ γ."""
+        (x,) = operands
+        scaled = (x - x.mean(-1, keepdim=True)) * self.inverse_sigma
+        return scaled if self.gamma is None else scaled * self.gamma
 
 
 @dataclass(frozen=True)
@@ -239,4 +257,5 @@ class Attention:
         return rows
 
 
-Step: TypeAlias = Elementwise | MovedColumns | LinearMap | LayerNorm | Attention
+RowStep: TypeAlias = Elementwise | MovedColumns | LinearMap | LayerNorm
+Step: TypeAlias = RowStep | Attention

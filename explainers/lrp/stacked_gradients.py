@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 from torch import Tensor, nn
@@ -45,12 +47,12 @@ def attributions_by_closed_forms(
     if numbers != list(range(depth)) or recorder.calls["softmax"] != depth or not recorder.read:
         raise NoClosedForm
     at_read = gradients_at_read(recorder, output)
-    branches, final = branches_of(chosen, depth)
-    inputs = in_order.inputs.detach().flatten(2)
+    branches = branches_of(chosen, depth)
+    inputs = in_order.inputs.detach().reshape(*case.shape, -1)
+    images = images_below_attention(recorder.steps, inputs)
     found = inputs.new_zeros(len(chosen), *case.shape)
     for part in parts(tokens_read(recorder.steps, at_read)):
-        gradient = backward(recorder.steps, at_read, part, branches)
-        found[:, part.examples, part.tokens] = (gradient * part.of_rows(inputs)).sum(-1)[final]
+        found[:, part.examples, part.tokens] = relevance(recorder.steps, at_read, images, part, branches)
     return found[:, order.argsort()]
 
 
@@ -94,33 +96,65 @@ def parts(read: Tensor) -> Iterator[Part]:
             start = stop
 
 
-def branches_of(chosen: Sequence[Collection[int]], depth: int) -> tuple[list[Branch], list[int]]:
-    """The branch at each layer's attention; and for each set the number of its gradient in the stack at the inputs."""
+@dataclass(frozen=True)
+class Branches:
+    """How the stack of gradients branches for some sets of bypassed layers.
+
+    Attributes:
+        below: the branch at each layer's attention.
+        of_sets: for each set the number of its gradient in the stack below all layers.
+    """
+
+    below: list[Branch]
+    of_sets: list[int]
+
+
+def branches_of(chosen: Sequence[Collection[int]], depth: int) -> Branches:
+    """The branches of these sets in a model of this depth. Sets that agree in the layers above share a gradient."""
     sets = [frozenset(layers) for layers in chosen]
-    above, branches = [frozenset[int]()], []
+    above, branches = [frozenset[int]()], list[Branch]()
     for layer in reversed(range(depth)):
         wanted = {layers - set(range(layer)) for layers in sets}
         plain = [i for i, layers in enumerate(above) if layers in wanted]
         bypassed = [i for i, layers in enumerate(above) if layers | {layer} in wanted]
         branches.append(Branch(torch.tensor(plain, dtype=torch.int64), torch.tensor(bypassed, dtype=torch.int64)))
         above = [above[i] for i in plain] + [above[i] | {layer} for i in bypassed]
-    return branches[::-1], [above.index(layers) for layers in sets]
+    return Branches(branches[::-1], [above.index(layers) for layers in sets])
 
 
-def backward(steps: Sequence[Step], at_read: Mapping[Node, Tensor], part: Part, branches: Sequence[Branch]) -> Tensor:
-    """The gradients at the inputs, ``(stack, batch, tokens, columns)``, of a part of the examples."""
+def images_below_attention(steps: Sequence[Step], inputs: Tensor) -> dict[Node, Tensor]:
+    """What the linear maps of the steps below the first attention make of the inputs, by node.
+
+    The relevance of a token is ⟨x, JᵀG⟩ = ⟨Jx, G⟩ for the map J from its row to a tensor with gradient G. So below the
+    first attention one token goes up in place of all its gradients down.
+    """
+    images = {0: inputs}
+    for step in takewhile(lambda step: not isinstance(step, Attention), steps):
+        images[step.result] = step.forward([images[node] for node in step.operands])  # type: ignore[union-attr]
+    return images
+
+
+def relevance(
+    steps: Sequence[Step], at_read: Mapping[Node, Tensor], images: Mapping[Node, Tensor], part: Part, branches: Branches
+) -> Tensor:
+    """The relevance ``(sets, examples, tokens)`` of a part of the examples."""
     pending = {node: [part.of_rows(gradient).unsqueeze(0)] for node, gradient in at_read.items()}
     for step in reversed(steps):
         known = pending.pop(step.result, None)
+        contributions: Iterable[Contribution] = ()
         if isinstance(step, Attention):
-            branch = branches[step.number]
+            branch = branches.below[step.number]
             pending = {node: [total(gradients)[branch.parents]] for node, gradients in pending.items()}
-            contributions = step.backward(total(known), part, branch) if known else ()
-        else:
-            contributions = step.backward(total(known), part) if known else ()
+            if known:
+                contributions = step.backward(total(known), part, branch)
+        elif known:
+            contributions = step.backward(total(known), part)
         for contribution in contributions:
             add(pending.setdefault(contribution.node, []), contribution)
-    return total(pending[0])
+        if isinstance(step, Attention) and step.number == 0:
+            break
+    of_stacks = [(g * part.of_rows(images[node])).sum(-1) for node, stacks in pending.items() for g in stacks]
+    return total(of_stacks)[branches.of_sets]
 
 
 def add(known: list[Tensor], contribution: Contribution) -> None:
