@@ -121,6 +121,24 @@ def _times(gradient: Tensor, weight: Tensor, by_onednn: bool) -> Tensor:
     return gradient @ weight.to(gradient)
 
 
+def product_with_weight(gradient: Tensor, weight: Tensor, added: Tensor | None = None) -> Tensor:
+    """The gradient at x from the gradient at x Wᵀ, by oneDNN where it runs; and added to another.
+
+    Args:
+        gradient: ``(…, outputs)``, without autograd's graph.
+        weight: ``(outputs, inputs)``.
+        added: ``(…, inputs)``.
+    """
+    if not runs_on_onednn(gradient, weight, added):
+        rows, weight = gradient.flatten(0, -2), weight.to(gradient)
+        product = rows @ weight if added is None else torch.addmm(added.flatten(0, -2), rows, weight)
+        return product.view(*gradient.shape[:-1], -1)
+    if added is None:
+        return onednn_linear(gradient, weight.mT)
+    total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(gradient, added, weight.mT, None, "add")
+    return total
+
+
 def constant_linear(skips_rows: bool, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear` by a `ConstantLinear`.
 

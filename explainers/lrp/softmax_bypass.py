@@ -22,7 +22,9 @@ from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP, Propagation
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.row_recorder import NoClosedForm
 from faithcheck.explainers.lrp.rules.attention import constant_rule, softmax_rule
+from faithcheck.explainers.lrp.stacked_gradients import attributions_by_closed_forms
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case
 
@@ -138,9 +140,8 @@ def attributions_with_bypassed_softmax(
 ) -> Tensor:
     """The attributions of `attnlrp_with_bypassed_softmax` for each set of layers: ``(sets, batch, features)``.
 
-    1. One forward pass, in which attention outputs are computed twice: with every softmax bypassed, and with none.
-    2. Backward passes through each layer, from the last to the first, for all sets together. Sets that agree in all
-       layers above share their gradients as far as the layer's attention output.
+    All sets share one forward pass, and backward passes as far as they agree in the layers above. The backward pass has
+    closed forms where the model's operations have them and ε is 0 (`attributions_by_closed_forms`), else autograd.
 
     Raises:
         Unsupported: as `LRP.attribute`; or not every layer has exactly one softmax and one attention output; or
@@ -152,6 +153,26 @@ def attributions_with_bypassed_softmax(
     if any(not 0 <= layer < depth for layers in chosen for layer in layers):
         raise IndexError(f"layers are counted from 0 to {depth - 1}")
     method = attnlrp_with_bypassed_softmax((), epsilon)
+    if epsilon == 0:
+        try:
+            return attributions_by_closed_forms(method, model, case, chosen, depth)
+        except NoClosedForm:
+            pass
+    return attributions_by_autograd(method, model, case, chosen, depth)
+
+
+def attributions_by_autograd(
+    method: LRP, model: nn.Module, case: Case, chosen: Sequence[frozenset[int]], depth: int
+) -> Tensor:
+    """The attributions for each set of layers, ``(sets, batch, features)``, by autograd's backward passes.
+
+    1. One forward pass, in which attention outputs are computed twice: with every softmax bypassed, and with none.
+    2. Backward passes through each layer, from the last to the first, for all sets together. Sets that agree in all
+       layers above share their gradients as far as the layer's attention output.
+
+    Raises:
+        Unsupported: see `attributions_with_bypassed_softmax`.
+    """
     propagation, places = layer_inputs(model, case, method, BypassPropagation)
     assert isinstance(propagation, BypassPropagation)
     require_separate_layers(places, depth, propagation)

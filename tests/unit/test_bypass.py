@@ -6,11 +6,20 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
-from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from faithcheck.explainers import CPLRP, AttnLRP, Unsupported, linear_map
-from faithcheck.explainers.lrp import softmax_bypass
+from faithcheck.explainers.lrp import softmax_bypass, stacked_gradients
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.row_recorder import NoClosedForm
+from faithcheck.explainers.lrp.row_steps import Part
 from faithcheck.explainers.lrp.rule_ablation import PARTS, attnlrp_without, sets_of_parts
 from faithcheck.explainers.lrp.softmax_bypass import (
     attnlrp_with_bypassed_softmax,
@@ -49,6 +58,15 @@ def gpt2():
     return EmbeddingModel(GPT2LMHeadModel(config))
 
 
+def llama():
+    torch.manual_seed(SEED)
+    size = {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 32}
+    config = LlamaConfig(num_hidden_layers=LAYERS, vocab_size=20, initializer_range=0.3, **size)
+    model = EmbeddingModel(LlamaForCausalLM(config))
+    model.model.set_attn_implementation("sdpa")  # its eager attention computes the softmax in float32
+    return model
+
+
 @pytest.fixture
 def case():
     inputs = torch.randn(3, 6, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED))
@@ -64,10 +82,27 @@ def nothing_remains():
     assert not _global_forward_pre_hooks
 
 
+@pytest.fixture
+def without_closed_forms(monkeypatch):
+    def refuse(*_):
+        raise NoClosedForm
+
+    monkeypatch.setattr(softmax_bypass, "attributions_by_closed_forms", refuse)
+
+
+@pytest.fixture
+def without_autograd(monkeypatch):
+    """Closed forms alone: a test that falls back to autograd fails."""
+    monkeypatch.delattr(softmax_bypass, "attributions_by_autograd")
+
+
 @pytest.mark.parametrize("build", [bert, gpt2])
 @pytest.mark.parametrize("epsilon", [0.0, 1e-2])
-def test_all_sets_at_once_equal_each_set_alone(build, epsilon, case):
-    model = build()
+def test_all_sets_at_once_equal_each_set_alone(build, epsilon, case, without_closed_forms):
+    require_equal_to_each_set_alone(build(), case, epsilon)
+
+
+def require_equal_to_each_set_alone(model, case, epsilon=0.0):
     sets = [frozenset(), *chain(*figure_2_sets(LAYERS).values()), frozenset({0, 2})]
     together = attributions_with_bypassed_softmax(model, case, sets, epsilon)
     alone = torch.stack([attnlrp_with_bypassed_softmax(layers, epsilon).attribute(model, case) for layers in sets])
@@ -76,6 +111,80 @@ def test_all_sets_at_once_equal_each_set_alone(build, epsilon, case):
     assert (together[0] - together[1]).abs().max() > 1e-3, "bypassing a layer changes nothing: the test proves nothing"
 
 
+@pytest.mark.parametrize(
+    ("build", "implementation"), [(bert, "eager"), (bert, "sdpa"), (gpt2, "eager"), (gpt2, "sdpa"), (llama, "sdpa")]
+)
+def test_closed_forms_of_all_sets_equal_each_set_alone(build, implementation, case, without_autograd):
+    model = build()
+    model.model.set_attn_implementation(implementation)
+    require_equal_to_each_set_alone(model, case)
+
+
+def test_closed_forms_in_float32_equal_each_set_alone(case, without_autograd):
+    model = llama().float()
+    model.model.set_attn_implementation("eager")
+    together, alone = maps(model, case.to(torch.float32), [frozenset(), {0, 1}, {3}])
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (3, 1), (1, 1)])
+@pytest.mark.parametrize("build", [bert, llama])
+def test_one_example_or_one_token(build, shape):
+    inputs = torch.randn(*shape, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED))
+    mask = torch.ones(shape, dtype=torch.int64)
+    case = Case(inputs, torch.zeros(shape[:1]).long(), 0 * inputs, forward_arguments={"attention_mask": mask})
+    together, alone = maps(build(), case, [frozenset(), frozenset({0, 2}), frozenset({3})])
+    torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("build", "side"), [(bert, "right"), (llama, "left")])  # each reads its token at that side
+def test_closed_forms_leave_padding_out(build, side, without_autograd, monkeypatch):
+    """Parts of one example each are as long as its tokens, and the maps are those of the padded batch."""
+    seen = []
+    part_of_rows = Part.of_rows
+    monkeypatch.setattr(Part, "of_rows", lambda part, x: seen.append(part.tokens) or part_of_rows(part, x))
+    monkeypatch.setattr(stacked_gradients, "ROWS_TOGETHER", 1)
+    case = padded_case(side)
+    require_equal_to_each_set_alone(build(), case)
+    found = list(dict.fromkeys((tokens.start, tokens.stop) for tokens in seen))
+    assert found == ([(0, 3), (0, 5), (0, 6)] if side == "right" else [(3, 6), (1, 6), (0, 6)])
+
+
+def test_closed_forms_keep_padding_that_is_read(without_autograd):
+    """BERT without its mask: every token attends to padding, which receives relevance."""
+    case = padded_case("right")
+
+    class WithoutMask(EmbeddingModel):
+        def forward(self, inputs, attention_mask):
+            return super().forward(inputs, torch.ones_like(attention_mask))
+
+    model = WithoutMask(bert().model)
+    require_equal_to_each_set_alone(model, case)
+    together, _ = maps(model, case, [frozenset({1})])
+    assert (together[:, ~case.unpadded].abs() > 1e-6).all()
+
+
+def test_closed_forms_leave_nothing_on_the_model(case, without_autograd):
+    model = bert()
+    attributions_with_bypassed_softmax(model, case, [{0}])
+    assert all(p.grad is None for p in model.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def padded_case(side):
+    inputs = torch.randn(3, 6, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED))
+    lengths = torch.tensor([6, 3, 5]).unsqueeze(1)
+    mask = (torch.arange(6) < lengths).long()
+    mask = mask if side == "right" else mask.flip(1)
+    return Case(inputs, torch.tensor([0, 1, 1]), 0 * inputs, forward_arguments={"attention_mask": mask})
+
+
+def maps(model, case, sets):
+    alone = torch.stack([attnlrp_with_bypassed_softmax(layers).attribute(model, case) for layers in sets])
+    return attributions_with_bypassed_softmax(model, case, sets), alone
+
+
+@pytest.mark.usefixtures("without_closed_forms")
 def test_large_gradients_one_by_one_equal_all_in_one_pass(case, monkeypatch):
     model, sets = bert(), [*chain(*figure_2_sets(LAYERS).values())]
     batched = attributions_with_bypassed_softmax(model, case, sets)
@@ -84,6 +193,7 @@ def test_large_gradients_one_by_one_equal_all_in_one_pass(case, monkeypatch):
     torch.testing.assert_close(attributions_with_bypassed_softmax(model, case, sets), batched, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.usefixtures("without_closed_forms")
 @pytest.mark.skipif(not linear_map.HAS_ONEDNN, reason="this torch has no linear map by oneDNN")
 @pytest.mark.parametrize("build", [bert, gpt2])
 def test_large_gradients_by_onednn_equal_each_set_alone_by_torch(build, case, monkeypatch):
