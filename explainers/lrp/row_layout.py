@@ -17,6 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+NUMBERS = torch.int32
+"""The type of rows' and columns' numbers."""
+
 
 @dataclass(frozen=True)
 class RowLayout:
@@ -80,8 +83,8 @@ def moved_columns(
         the same row of its operands.
     """
     rows, widths, device = layouts[0].rows, [layout.columns for layout in layouts], operands[0].device
-    row = 1 + torch.arange(prod(rows), device=device).view(*rows, 1)  # 0 is what an operation fills in
-    column = torch.arange(sum(widths), device=device)
+    row = 1 + torch.arange(prod(rows), dtype=NUMBERS, device=device).view(*rows, 1)  # 0 is what an operation fills in
+    column = torch.arange(sum(widths), dtype=NUMBERS, device=device)
     row_of_value, column_of_value = (
         operation(
             [
@@ -97,7 +100,7 @@ def moved_columns(
     if layout is None:
         return None
     columns = layout.matrix(column_of_value).flatten(0, 1)
-    return (layout, columns[0]) if (columns == columns[0]).all() else None
+    return (layout, columns[0].long()) if (columns == columns[0]).all() else None
 
 
 def _in_memory_of(x: Tensor, numbers: Tensor) -> Tensor:
@@ -115,5 +118,5 @@ def _layout_of(row_of_value: Tensor, rows: tuple[int, int]) -> RowLayout | None:
     layout = RowLayout((*row_of_value.shape,), axes, rows)
     if prod(row_of_value.shape[axis] for axis in axes) != prod(rows) or not row_of_value.numel():
         return None
-    expected = 1 + torch.arange(prod(rows), device=row_of_value.device).view(*rows, 1)
+    expected = 1 + torch.arange(prod(rows), dtype=NUMBERS, device=row_of_value.device).view(*rows, 1)
     return layout if (layout.matrix(row_of_value) == expected).all() else None

@@ -21,7 +21,7 @@ from faithcheck.explainers.linear_map import constant_linear, is_plain
 from faithcheck.explainers.lrp.engine import Propagation
 from faithcheck.explainers.lrp.operation_call import HOLDING_NO_TENSOR, OperationCall, Rule
 from faithcheck.explainers.lrp.operations import Trait, operations_with
-from faithcheck.explainers.lrp.row_layout import RowLayout, moved_columns
+from faithcheck.explainers.lrp.row_layout import NUMBERS, RowLayout, moved_columns
 from faithcheck.explainers.lrp.row_steps import Attention, Elementwise, LayerNorm, LinearMap, MovedColumns, Node, Step
 
 IN_PLACE = operations_with(Trait.IN_PLACE)
@@ -34,6 +34,8 @@ ELEMENTWISE = (
     | {"masked_fill", "where", "rms_norm"}
 )
 """Operations whose rule has one factor for each value, if their result has the operand's shape."""
+MULTIPLES = operations_with(Trait.ELEMENTWISE_PRODUCT, Trait.ELEMENTWISE_AFFINE, without=(Trait.IN_PLACE,))
+"""Products and quotients, whose gradient is the number that the operand is multiplied by."""
 WEIGHT_OF = {"linear": (1, "weight"), "addmm": (2, "mat2")}
 """The linear maps of the last axis: position and name of their weight."""
 
@@ -270,9 +272,8 @@ class RowRecorder(Propagation):
         with torch.no_grad():
             output = call.value()
         result, node = self.cut_rows(output, value.layout)
-        q, k, v, output, a = (x.contiguous() for x in (of.q, of.k, v, output, weights.values))  # their parts are views
         nodes = of.query.node, of.key.node, value.node
-        self.steps.append(Attention(node, *nodes, q, k, v, output, a, of.scale, weights.number))
+        self.steps.append(Attention(node, *nodes, of.q, of.k, v, output, weights.values, of.scale, weights.number))
         return result
 
 
@@ -287,7 +288,7 @@ def arguments_key(value: Any) -> Any:
 
 def without_number(x: Any) -> Any:
     """In place of a constant's values a number that no row and no column has; anything else as it is."""
-    return torch.full_like(x, -1, dtype=torch.int64) if isinstance(x, Tensor) and x.is_floating_point() else x
+    return torch.full_like(x, -1, dtype=NUMBERS) if isinstance(x, Tensor) and x.is_floating_point() else x
 
 
 def has_heads(layout: RowLayout, tokens: int) -> bool:
@@ -301,6 +302,9 @@ def factors(rule: Rule, call: OperationCall) -> tuple[Tensor, tuple[Tensor | flo
     A factor that is the same everywhere is a number. None if value and operands differ in shape.
     """
     operands = call.operands_with_relevance()
+    if call.name in MULTIPLES and len(operands) == 1 and isinstance(other := call.argument(1, "other"), int | float):
+        with torch.no_grad():
+            return call.value(), (float(call.operation(operands[0].new_ones(()), other)),)
     if len(operands) > 1:  # one may depend on another
         operands = [x.detach().requires_grad_() for x in operands]
         call = call.with_operands(operands)

@@ -216,7 +216,7 @@ def test_the_ablation_against_its_configurations_one_by_one(settings, table):
                 for case in cases
             ]
 
-        times = in_turn([together, one_by_one], settings.device, 3)
+        times = in_turn([together, one_by_one], settings.device, 7)
         for a, b in zip(together(), one_by_one(), strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
         what = f"{len(sets)} configurations one by one, {how}"
