@@ -57,18 +57,15 @@ def runs_on_onednn(*tensors: Tensor | None) -> bool:
 def _fits_onednn(x: Tensor | None) -> bool:
     if x is None:
         return True
-    return (
-        is_plain(x)
-        and x.layout == torch.strided
-        and x.dtype == torch.float32
-        and x.device.type == "cpu"
-        and x.numel() > 0
-    )
+    return is_plain(x) and x.dtype is torch.float32 and x.is_cpu and x.layout is torch.strided and x.numel() > 0
+
+
+PLAIN = frozenset({Tensor, nn.Parameter})
 
 
 def is_plain(x: Tensor) -> bool:
     """Whether a tensor is of no class of its own; quantised weights are, and have few operations besides torch's."""
-    return type(x) in (Tensor, nn.Parameter)
+    return type(x) in PLAIN
 
 
 def onednn_linear(

@@ -222,15 +222,36 @@ def copies_for_largest_effects(case: Case, effects: Tensor, readout: Tensor, fir
     order = effects.sum(1).masked_fill(~case.unpadded, -1).argsort(dim=1, descending=True, stable=True)
     feature = order[:, : len(slots)].masked_fill(slots >= groups.unsqueeze(1), -1)
     feature = with_control_group(feature, readout)
-    example = torch.arange(len(unpadded), device=effects.device)
+    if is_long.any():
+        rows, valid = rows_with_largest_effects(effects, feature, readout, row_count)
+    else:
+        rows = readout[:, None, None].expand(*feature.shape, 1)
+        valid = torch.ones_like(rows, dtype=torch.bool)
+    feature_position = feature.clamp_min(0) + effects.shape[1] - effects.shape[2]
+    return CopiedRows(feature, feature_position, rows, valid, torch.where(is_long, 0, first_layer), is_long)
+
+
+def rows_with_largest_effects(
+    effects: Tensor, feature: Tensor, readout: Tensor, row_count: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The rows in which each feature's effect is largest, the readout row first, and which of them are valid.
+
+    Args:
+        effects: ``(batch, queries, features)``, ≥ 0.
+        feature: ``(batch, groups)``.
+        readout: ``(batch,)``, the readout row.
+        row_count: ``(batch,)``, how many rows each feature has at most.
+
+    Returns:
+        ``(batch, groups, rows)`` int64 and bool; the readout row where they are not valid.
+    """
+    example = torch.arange(len(feature), device=effects.device)
     score = effects.mT[example.unsqueeze(1), feature]
     score[example, :, readout] = torch.inf
     best = score.topk(min(int(row_count.max()), effects.shape[1]))
     slots = torch.arange(best.values.shape[-1], device=effects.device)
     valid = (best.values > 0) & (slots < row_count[:, None, None])
-    feature_position = feature.clamp_min(0) + effects.shape[1] - effects.shape[2]
-    rows = torch.where(valid, best.indices, readout[:, None, None])
-    return CopiedRows(feature, feature_position, rows, valid, torch.where(is_long, 0, first_layer), is_long)
+    return torch.where(valid, best.indices, readout[:, None, None]), valid
 
 
 def with_control_group(feature: Tensor, readout: Tensor) -> Tensor:

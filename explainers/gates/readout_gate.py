@@ -112,7 +112,8 @@ class ReadoutGate(OnePassGate):
         all_layers = self._gates_from(0, recorded, copies)
         if first_layer and not copies.is_long.all():
             late_layers = self._gates_from(first_layer, recorded, copies)
-            late_layers = torch.where(copies.is_long[:, None, None], all_layers, late_layers)
+            if recorded.recorder.has_long_text:
+                late_layers = torch.where(copies.is_long[:, None, None], all_layers, late_layers)
         else:
             late_layers = all_layers
         attribution = all_layers.sum(1)
@@ -167,7 +168,9 @@ class ReadoutGate(OnePassGate):
         effects = [kind[first_layer:].sum(0) for kind in recorded.effects]
         if len(effects) == 2:
             finite, first_order = effects
-            mean = torch.where(copies.is_long[:, None, None], finite, (finite + first_order) / 2)
+            mean = (finite + first_order) / 2
+            if recorded.recorder.has_long_text:
+                mean = torch.where(copies.is_long[:, None, None], finite, mean)
         else:
             (mean,) = effects
         return without_own_row(mean, recorded.is_readout)
@@ -199,7 +202,8 @@ class ReadoutGate(OnePassGate):
                 removes = number >= copies.first_layer
                 with CopiedRowsAttention(case, layer, copies, removes, passes_on) as attention:
                     states = hidden_states(layer.module(states, *args, **kwargs))
-                passed_on += attention.passed_on * copies.is_long.unsqueeze(1)
+                if passes_on:
+                    passed_on += attention.passed_on * copies.is_long.unsqueeze(1)
             for module, _ in recorder.after_layers:
                 states = module(states)
         except (RuntimeError, IndexError, TypeError) as error:
