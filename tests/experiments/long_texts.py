@@ -121,14 +121,14 @@ def explainers(tokens, sentences):
         "LOO": (LeaveOneOut(max_tokens=most), tokens + 1, "sdpa"),
         "hierarchical": (HierarchicalLeaveOneOut(max_tokens=most), None, "sdpa"),
         "hierarchical, top 5": (replace(TOP_FIVE, max_tokens=most), None, "sdpa"),
-        "hierarchical, top 5, no proxy": (replace(TOP_FIVE, proxy=None, max_tokens=most), None, "sdpa"),
+        "hierarchical, no proxy, top 5": (replace(TOP_FIVE, proxy=None, max_tokens=most), None, "sdpa"),
         "grouped mask gate, 4": (GroupedMaskGate(), 8, "eager"),
         "sparse surrogate, 64 ablations": (SparseSurrogate(max_tokens=most), 64, "sdpa"),
         "budgeted LOO, 5 %": (BudgetedLeaveOneOut(0.05), 0.05 * (tokens + 1), "eager"),
     }
 
 
-BY_TOKEN = {"LOO", "hierarchical", "hierarchical, top 5", "hierarchical, top 5, no proxy"}
+BY_TOKEN = {"LOO", "hierarchical", "hierarchical, top 5", "hierarchical, no proxy, top 5"}
 SLOW = {"grouped mask gate, 4", "sparse surrogate, 64 ablations", "budgeted LOO, 5 %"}
 
 
