@@ -126,14 +126,13 @@ def product_with_weight(gradient: Tensor, weight: Tensor, added: Tensor | None =
         weight: ``(outputs, inputs)``.
         added: ``(…, inputs)``.
     """
-    if not runs_on_onednn(gradient, weight, added):
-        rows, weight = gradient.flatten(0, -2), weight.to(gradient)
-        product = rows @ weight if added is None else torch.addmm(added.flatten(0, -2), rows, weight)
-        return product.view(*gradient.shape[:-1], -1)
+    by_onednn = runs_on_onednn(gradient, weight, added)
     if added is None:
-        return onednn_linear(gradient, weight.mT)
-    total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(gradient, added, weight.mT, None, "add")
-    return total
+        return _times(gradient, weight, by_onednn)
+    if by_onednn:
+        total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(gradient, added, weight.mT, None, "add")
+        return total
+    return torch.addmm(added.flatten(0, -2), gradient.flatten(0, -2), weight.to(gradient)).view_as(added)
 
 
 def constant_linear(skips_rows: bool, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -145,6 +145,7 @@ class PartlyOpened:
         sizes: ``(batch, parts)`` int64, how many features each part has.
         number: ``(batch, parts)`` int64: 1 for the part that was opened first, 2 for the second, …, 0 for the others.
         exact: ``(batch, features)``, the effects of features that were removed alone.
+        sums_of_estimates: ``(estimates, batch, parts)``, the sum of each part by each estimate.
     """
 
     def __init__(self, case: Case, part: Tensor, estimates: Tensor) -> None:
@@ -153,6 +154,7 @@ class PartlyOpened:
         self.sizes = (part.unsqueeze(2) == numbers).sum(1)
         self.number = torch.zeros_like(self.sizes)
         self.exact = estimates[0].clone()
+        self.sums_of_estimates = torch.stack([self.sums(estimate) for estimate in estimates])
 
     @property
     def is_exact(self) -> Tensor:
@@ -168,13 +170,9 @@ class PartlyOpened:
         zeros = values.new_zeros(self.sizes.shape)
         return zeros.scatter_add_(1, self.part.clamp(min=0), values.masked_fill(~self.case.non_special, 0))
 
-    def sums_of_estimates(self) -> Tensor:
-        """The sum of each part by each estimate, ``(estimates, batch, parts)``."""
-        return torch.stack([self.sums(estimate) for estimate in self.estimates])
-
     def estimate(self) -> Tensor:
         """The estimates, weighted by the inverse of their squared error of the sums of the opened parts."""
-        off = self.sums_of_estimates() - self.sums(self.exact)
+        off = self.sums_of_estimates - self.sums(self.exact)
         errors = (off * (self.number > 0)).square().sum(2)
         weights = 1 / errors.clamp(min=torch.finfo(errors.dtype).tiny)
         weights = weights / weights.sum(0)
@@ -203,7 +201,7 @@ class PartlyOpened:
 
         A single estimate may move by as much as its size.
         """
-        sums = self.sums_of_estimates()
+        sums = self.sums_of_estimates
         return sums[0].abs() if len(sums) == 1 else sums.amax(0) - sums.amin(0)
 
     def error(self) -> Tensor:
@@ -211,7 +209,7 @@ class PartlyOpened:
         unopened = (self.number == 0) & (self.sizes > 1)
         sample = self.number > (self.number.amax(1, keepdim=True) - ERROR_SAMPLE).clamp(min=0)
         off = (self.exact - self.estimate()).square() * self.of_features(sample)
-        squares = self.sums_of_estimates().square().amax(0)
+        squares = self.sums_of_estimates.square().amax(0)
         factor = off.sum(1) / (squares * sample).sum(1)  # 0 / 0 if none was opened
         error = (factor * (squares * unopened).sum(1) / self.case.unpadded.sum(1)).sqrt()
         return torch.where(unopened.any(1), error.nan_to_num(torch.inf, torch.inf), torch.zeros_like(error))

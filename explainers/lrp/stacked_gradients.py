@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 import torch
 from torch import Tensor, nn
@@ -50,10 +49,13 @@ def attributions_by_closed_forms(
     at_read = gradients_at_read(recorder, output)
     branches = branches_of(chosen, depth)
     inputs = in_order.inputs.detach().reshape(*case.shape, -1)
-    images = images_below_attention(recorder.steps, inputs)
+    attentions = (i for i, step in enumerate(recorder.steps) if isinstance(step, Attention))
+    first_attention = next(attentions, len(recorder.steps))
+    below, steps = recorder.steps[:first_attention], recorder.steps[first_attention:]
+    images = images_of_inputs(below, inputs)
     found = inputs.new_zeros(len(chosen), *case.shape)
-    for part in parts(tokens_read(recorder.steps, at_read)):
-        found[:, part.examples, part.tokens] = relevance(recorder.steps, at_read, images, part, branches)
+    for part in parts(tokens_read(steps, at_read)):
+        found[:, part.examples, part.tokens] = relevance(steps, at_read, images, part, branches)
     return found[:, order.argsort()]
 
 
@@ -132,14 +134,14 @@ def branches_of(chosen: Sequence[Collection[int]], depth: int) -> Branches:
     return Branches(branches[::-1], [above.index(layers) for layers in sets])
 
 
-def images_below_attention(steps: Sequence[Step], inputs: Tensor) -> dict[Node, Tensor]:
+def images_of_inputs(steps: Sequence[Step], inputs: Tensor) -> dict[Node, Tensor]:
     """What the linear maps of the steps below the first attention make of the inputs, by node.
 
     The relevance of a token is ⟨x, JᵀG⟩ = ⟨Jx, G⟩ for the map J from its row to a tensor with gradient G. So below the
     first attention one token goes up in place of all its gradients down.
     """
     images = {0: inputs}
-    for step in takewhile(lambda step: not isinstance(step, Attention), steps):
+    for step in steps:
         images[step.result] = step.forward([images[node] for node in step.operands])  # type: ignore[union-attr]
     return images
 
@@ -147,7 +149,7 @@ def images_below_attention(steps: Sequence[Step], inputs: Tensor) -> dict[Node, 
 def relevance(
     steps: Sequence[Step], at_read: Mapping[Node, Tensor], images: Mapping[Node, Tensor], part: Part, branches: Branches
 ) -> Tensor:
-    """The relevance ``(sets, examples, tokens)`` of a part of the examples."""
+    """The relevance ``(sets, examples, tokens)`` of a part of the examples, by the steps from the first attention."""
     pending = {node: [part.of_rows(gradient).unsqueeze(0)] for node, gradient in at_read.items()}
     for step in reversed(steps):
         known = pending.pop(step.result, None)
@@ -161,8 +163,6 @@ def relevance(
             contributions = step.backward(total(known), part)
         for contribution in contributions:
             add(pending.setdefault(contribution.node, []), contribution)
-        if isinstance(step, Attention) and step.number == 0:
-            break
     of_stacks = [(g * part.of_rows(images[node])).sum(-1) for node, stacks in pending.items() for g in stacks]
     return total(of_stacks)[branches.of_sets]
 
