@@ -1,7 +1,7 @@
 """The suite in coarse types: false alarms over seeds, and the wrong rules that are still found there.
 
-``make ladder`` runs it, a process for each type. What one seed, or one LRP method, gives is one line of
-``build/ladder.jsonl``, so a second run goes on where the first stopped.
+``make ladder`` runs it, a process for each type, and prints the sums. What one seed, or one operation of an LRP method,
+gives is one line of ``build/ladder.jsonl``, so a second run goes on where the first stopped.
 
 A wrong rule, red in float64, is *found* where one of its red checks is red in the type too. It is *missed* where one
 has a gap beyond twice its tolerance in the type and is not red there, and *hidden* where none has: the fault moves the
@@ -18,7 +18,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.models import registered_pairs
 from faithcheck.tests.helpers import rule_faults
 from faithcheck.tests.helpers.campaign_results import state_of_the_code, store, stored
+from faithcheck.tests.helpers.rule_faults import RuleFault
 
 RESULTS = Path(__file__).parents[2] / "build" / "ladder.jsonl"
 TYPES = ("bfloat16", "float16", "int8")
@@ -62,14 +64,22 @@ def alarms(dtype: torch.dtype, seed: int, globs: Sequence[str]) -> dict[str, Any
     return {"counts": counts, "red": red, "largest gap over tolerance": largest}
 
 
-def faults(dtype: torch.dtype, method: type, most: int) -> dict[str, Any]:
-    """How the wrong rules of a method that are red in float64 fare in the type; of many, a sample from a fixed seed."""
-    ids: dict[str, list[str]] = {outcome: [] for outcome in OUTCOMES}
-    every = rule_faults.rule_faults(method())
+def wrong_rules(dtype: torch.dtype, method: LRP, most: int) -> dict[str, list[RuleFault]]:
+    """The wrong rules that are looked at, by operation; of many, a sample from a fixed seed."""
+    every = rule_faults.rule_faults(method)
     if dtype == torch.int8:
-        met = operations_met(method())
+        met = operations_met(method)
         every = [fault for fault in every if fault.operation in met]
+    by_operation: dict[str, list[RuleFault]] = {}
     for fault in random.Random(0).sample(every, min(most, len(every))):
+        by_operation.setdefault(fault.operation, []).append(fault)
+    return by_operation
+
+
+def faults(dtype: torch.dtype, wrong_rules: Sequence[RuleFault]) -> dict[str, Any]:
+    """How these wrong rules fare in the type, by outcome; one that is not red in float64 either has none."""
+    ids: dict[str, list[str]] = {outcome: [] for outcome in OUTCOMES}
+    for fault in wrong_rules:
         outcomes = set()
         with fault.applied() as wrong:
             for check in checks_of(dtype, wrong, fault.operation):
@@ -78,12 +88,10 @@ def faults(dtype: torch.dtype, method: type, most: int) -> dict[str, Any]:
                     outcomes.add(outcome_of(precise, check.run(Settings(dtype=dtype))))
                 if "found" in outcomes:
                     break
-        if not outcomes:
-            continue  # it is not red in float64 either
-        outcome = next(one for one in OUTCOMES if one in outcomes)
-        ids[outcome].append(fault.id)
+        if outcomes:
+            ids[next(one for one in OUTCOMES if one in outcomes)].append(fault.id)
     counts = {outcome: len(found) for outcome, found in ids.items()}
-    return {"counts": counts, "of": len(every), "missed": ids["missed"], "hidden": ids["hidden"]}
+    return {"counts": counts, "of": len(wrong_rules), "missed": ids["missed"], "hidden": ids["hidden"]}
 
 
 def checks_of(dtype: torch.dtype, method: LRP, operation: str) -> list[Check]:
@@ -123,19 +131,27 @@ def work(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     dtype, state = getattr(torch, arguments.dtype), campaign(arguments)
     found = {(result["dtype"], result["part"]) for result in stored(RESULTS, state)}
-    parts: list[tuple[str, Any]] = [(f"seed {seed}", seed) for seed in range(arguments.seeds)]
-    parts += [(method.__name__, method) for method in METHODS]
-    for part, of in parts:
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        f"seed {seed}": partial(alarms, dtype, seed, arguments.pairs.split(",")) for seed in range(arguments.seeds)
+    }
+    for method in METHODS:
+        for operation, chosen in wrong_rules(dtype, method(), arguments.faults).items():
+            parts[f"{method.__name__} {operation}"] = partial(faults, dtype, chosen)
+    for part, measure in parts.items():
         if (arguments.dtype, part) in found:
             continue
         started = time.perf_counter()
-        if isinstance(of, int):
-            result = alarms(dtype, of, arguments.pairs.split(","))
-        else:
-            result = faults(dtype, of, arguments.faults)
-        row = {"dtype": arguments.dtype, "part": part, **result, "seconds": time.perf_counter() - started}
+        row = {"dtype": arguments.dtype, "part": part, **measure(), "seconds": time.perf_counter() - started}
         store(RESULTS, state, row)
         print(row, flush=True)
+
+
+def sums(results: Sequence[dict[str, Any]]) -> dict[tuple[str, str], Counter[str]]:
+    """The counts by type and by what was looked at: ``seed`` for false alarms, or the LRP method with wrong rules."""
+    total: dict[tuple[str, str], Counter[str]] = {}
+    for result in results:
+        total.setdefault((result["dtype"], result["part"].split()[0]), Counter()).update(result["counts"])
+    return total
 
 
 def main() -> int:
@@ -152,6 +168,8 @@ def main() -> int:
     commands = [[sys.executable, __file__, *sys.argv[1:], f"--dtype={dtype}"] for dtype in TYPES]
     ended = [process.wait() for process in [subprocess.Popen(command) for command in commands]]
     results = stored(RESULTS, campaign(arguments))
+    for (dtype, part), counts in sums(results).items():
+        print(dtype, part, dict(counts))
     return int(any(ended) or any(result.get("red") or result.get("missed") for result in results))
 
 
