@@ -160,6 +160,14 @@ def constant_linear(skips_rows: bool, input: Tensor, weight: Tensor, bias: Tenso
     return linear(input, weight, bias)
 
 
+def linear_without_gradient(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.linear` by oneDNN where it runs, where no backward pass follows: small maps gain as well.
+
+    Arguments as of `constant_linear`.
+    """
+    return onednn_linear(input, weight, bias) if runs_on_onednn(input, weight, bias) else linear(input, weight, bias)
+
+
 @contextmanager
 def computing_linear_maps(model: nn.Module, take: Callable[[Callable[..., Tensor]], None]) -> Iterator[None]:
     """Within the block, hand over what computes linear maps: now, and before and after the model's last layer runs.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from faithcheck.explainers.gates.gate_observer import GateObserver
 from faithcheck.explainers.gates.gate_removal import is_long_text
 from faithcheck.explainers.gates.readout_recording import MatrixProduct, RecordedLayer, matrix_product_of_data
-from faithcheck.explainers.linear_map import constant_linear
+from faithcheck.explainers.linear_map import linear_without_gradient
 from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.models.case import Case
@@ -109,7 +108,7 @@ class CopiedRowsAttention(GateObserver):
 
     def __init__(self, case: Case, layer: RecordedLayer, copies: CopiedRows, removes: Tensor, passes_on: bool) -> None:
         super().__init__(case)
-        self.linear = partial(constant_linear, False)  # no backward pass follows, in which rows could be skipped
+        self.linear = linear_without_gradient
         self.layer, self.copies, self.removes, self.passes_on = layer, copies, removes, passes_on
         self.products_run = 0
         self.passed_on = layer.hidden.new_zeros(copies.feature.shape)

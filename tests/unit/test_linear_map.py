@@ -10,7 +10,13 @@ from torch.nn.functional import linear
 
 from faithcheck.explainers import CPLRP, AttnLRP, linear_map
 from faithcheck.explainers.gates.mask_gate import MaskGate
-from faithcheck.explainers.linear_map import MANY_MULTIPLICATIONS, constant_linear, onednn_linear, runs_on_onednn
+from faithcheck.explainers.linear_map import (
+    MANY_MULTIPLICATIONS,
+    constant_linear,
+    linear_without_gradient,
+    onednn_linear,
+    runs_on_onednn,
+)
 from faithcheck.tests.helpers.attention_models import case_of, embedding_model
 
 ROUND_OFF = {"rtol": 1e-4, "atol": 1e-4}  # float32: sums of 1024 products of standard normals
@@ -81,6 +87,17 @@ def test_everything_else_is_left_to_torch(case, by_onednn):
     value = constant_linear(False, *given)
     assert not by_onednn
     assert value.is_meta or torch.equal(value, linear(*given))
+
+
+@requires_onednn
+def test_without_a_gradient_small_maps_are_computed_by_onednn_too(by_onednn):
+    x, weight, bias = (each.detach() for each in operands(rows=2, outputs=4))
+    for given in ((x, weight, bias), (x, weight)):
+        torch.testing.assert_close(linear_without_gradient(*given), linear(*given), **ROUND_OFF)
+    assert by_onednn == [((2, 1, 512), (4, 512))] * 2
+    precise = [each.double() for each in (x, weight, bias)]
+    assert torch.equal(linear_without_gradient(*precise), linear(*precise))
+    assert len(by_onednn) == 2
 
 
 @requires_onednn
