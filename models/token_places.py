@@ -29,10 +29,16 @@ def places(special_tokens_mask: Tensor, names: Sequence[str]) -> dict[str, Tenso
     separators = special_tokens_mask & ~first
     punctuation = torch.zeros_like(first)
     for token, name in enumerate(names):
-        punctuation[token] = not any(character.isalnum() for character in without_marker(name))
+        punctuation[token] = not any(character.isalnum() for character in spelled_out(name))
     return {"first": first, "separators": separators, "punctuation": punctuation & ~separators & ~first}
 
 
-def without_marker(name: str) -> str:
-    """A token's name without the letter by which byte-level tokens write a space."""
-    return name.removeprefix("Ġ")
+def spelled_out(name: str) -> str:
+    """What a token's name stands for: byte-level tokenizers write a letter for each byte, as "âĢĻ" for "’".
+
+    A name that is part of a character, or has letters that stand for no bytes of a text, stays as it is.
+    """
+    from tokenizers.decoders import ByteLevel
+
+    text: str = ByteLevel().decode([name])
+    return name if "\ufffd" in text else text

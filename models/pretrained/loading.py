@@ -36,6 +36,12 @@ __all__ = ["SENTIMENT", "ModelError", "load"]
 
 ATTENTION = "eager"
 """Softmax attention written out, whose weights and gradients explainers read."""
+NEEDS_CODE = (
+    "its code is not a part of transformers and would run here with your rights: read it and, if you trust it, give "
+    "--allow-code (in Python allow_code=True)"
+)
+EXPERTS = "eager"
+"""Experts of a mixture one after another: transformers' own choice, a grouped matrix product, has no rule."""
 ALL_GPUS = "auto"
 """The device of a model that is larger than a GPU."""
 PADDING_ERROR = 1e-4
@@ -109,6 +115,7 @@ def _read(
             config=config,
             dtype=dtype,
             attn_implementation=ATTENTION,
+            experts_implementation=EXPERTS,
             use_safetensors=None if allow_pickle else True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below, by name
@@ -119,6 +126,8 @@ def _read(
         raise
     except (OSError, ValueError, ImportError, SafetensorError, UnpicklingError) as error:
         raise ModelError(_loading_error(source, error)) from error
+    if not allow_code:
+        _refuse_foreign_code(source, config, model, preparation)
     if used := sorted({name for name in _attentions(model.config) if name != ATTENTION}):
         raise ModelError(
             f"{source}: its attention is {', '.join(used)} although {ATTENTION} was asked for: report this"
@@ -165,6 +174,22 @@ def _refuse_foreign_attention(source: str, config: PreTrainedConfig) -> None:
                 'code would come from the hub. Take "attn_implementation" and "_attn_implementation" out of the file'
             )
     config._attn_implementation = ATTENTION  # of the configurations inside too; it would beat the option of loading
+
+
+def _refuse_foreign_code(
+    source: str, config: PreTrainedConfig, model: PreTrainedModel, preparation: PreTrainedTokenizerBase | Path
+) -> None:
+    """Refuse a model or a tokenizer in whose place transformers has loaded its own.
+
+    A model that once came with code of its own, and whose class is now part of transformers, is taken from there.
+
+    Raises:
+        ModelError: the configuration or the tokenizer names a class in the model's own code.
+    """
+    replaced = bool(getattr(config, "auto_map", None)) and type(model).__name__ not in (config.architectures or ())
+    tokenizer_map = {} if isinstance(preparation, Path) else preparation.init_kwargs.get("auto_map") or {}
+    if replaced or "AutoTokenizer" in tokenizer_map:
+        raise ModelError(f"{source}: {NEEDS_CODE}")
 
 
 def _refuse_quantised(source: str, config: PreTrainedConfig) -> None:
@@ -237,10 +262,7 @@ def _loading_error(source: str, error: Exception) -> str:
         "--allow-pickle`"
     )
     if "custom code" in reason:
-        return (
-            f"{source}: its code is not a part of transformers and would run here with your rights: read it and, if "
-            "you trust it, give --allow-code (in Python allow_code=True)"
-        )
+        return f"{source}: {NEEDS_CODE}"
     if Path(source).is_dir():
         return f"{source}: cannot be loaded: {reason}. Expected {files}"
     return (

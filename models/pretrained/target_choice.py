@@ -109,14 +109,16 @@ def _tokens(model: TextModel | ImageClassifier, option: str, name: str) -> tuple
         if int(name) < outputs:
             return (int(name),)
         raise ModelError(f"{option}={name}: the model has {outputs} outputs, 0 to {outputs - 1}")
-    names = _names(model)
-    index = names.get(name, {known.lower(): number for known, number in names.items()}.get(name.lower()))
+    names, decoder = _names(model), isinstance(model, NextTokenModel)
+    index = names.get(name)
+    if index is None and not decoder:  # "ICK" is another text than "ick"
+        index = {known.lower(): number for known, number in names.items()}.get(name.lower())
     if index is not None and 0 <= index < outputs:
         return (index,)
     if isinstance(model, NextTokenModel) and (ids := _ids_of_text(model, name)):
         return ids
     # A whole vocabulary would fill the screen: name only the nearest tokens.
-    near, decoder = get_close_matches(name, names, n=3), isinstance(model, NextTokenModel)
+    near = get_close_matches(name, names, n=3)
     hint = unknown_name("output", name, near if decoder else names) if near or not decoder else "unknown token"
     raise ModelError(f"{option}={name}: {hint}; or give its number")
 

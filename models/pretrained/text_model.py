@@ -25,6 +25,10 @@ SPACES = ("Ġ", "▁")
 """How byte-level and sentencepiece tokenizers write the space before a word."""
 
 
+LENGTH_LIMITS = ("max_position_embeddings", "max_seq_len")
+"""The names that configurations have for the most positions; MPT has the second."""
+
+
 class TextModel(ExplainedOutput):
     """A text model on word embeddings: it tokenises texts into examples, and makes cases of examples.
 
@@ -163,7 +167,8 @@ def vocabulary_size(model: PreTrainedModel) -> int:
 
 def length_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
     """The most tokens that a text of this model can have, special tokens included."""
-    limit = getattr(model.config, "max_position_embeddings", None) or tokenizer.model_max_length
+    named = (getattr(model.config, name, None) for name in LENGTH_LIMITS)
+    limit = next(filter(None, named), tokenizer.model_max_length)
     word_embeddings = model.get_input_embeddings()
     for module in model.modules():
         if (

@@ -243,9 +243,10 @@ def test_notes_say_that_a_text_was_cut_or_has_unknown_tokens(bert):
     assert note == "1 of 5 tokens are unknown to the tokenizer."
 
 
-def test_a_tokenizer_without_an_unknown_token_knows_every_token(gpt2):
-    gpt2.tokenizer.unk_token = None
-    assert not any("unknown" in note for note in viewed(gpt2, LeaveOneOut(AttentionMask()))["notes"])
+def test_a_tokenizer_without_an_unknown_token_knows_every_token(tmp_path):
+    model = load(small_models.save("gpt2", tmp_path))
+    model.tokenizer.unk_token = None
+    assert not any("unknown" in note for note in viewed(model, LeaveOneOut(AttentionMask()))["notes"])
 
 
 def test_notes_repeat_the_warnings_of_the_explainer(bert):
@@ -333,6 +334,7 @@ def test_an_answer_that_is_empty_is_refused(gpt2, monkeypatch):
         ("fox runs", "dog", r"--target=fox runs: the tokenizer splits it into 'fox', 'runs'"),
         ("fox", "dog runs", r"--contrast=dog runs: the tokenizer splits it into 'dog', 'runs': give one of them"),
         ("fox", "fox", "--contrast=fox is the target itself"),
+        ("FOX", None, "--target=FOX: unknown token"),
         ("fox", "16", "--contrast=16: the model has 16 outputs, 0 to 15"),
         ("fox " * 32, None, "the answer has 32 tokens, and GPT2LMHeadModel takes 32 with the text"),
         ("fox " * 28, None, "more than the 4 tokens that the model takes before this answer"),

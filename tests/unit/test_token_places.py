@@ -26,6 +26,13 @@ def test_no_token_is_at_two_places():
     assert found == {"first": [0], "separators": [7], "punctuation": [2, 4, 5, 6]}
 
 
+def test_byte_level_tokens_are_punctuation_by_the_characters_that_they_stand_for():
+    """’, “, —, a line break, 你 and a part of a character as GPT-2 writes them; é, «, 你 as other tokenizers do."""
+    names = ("it", "âĢĻ", "ĠâĢľ", "ĠâĢĶ", "Ċ", "ä½ł", "âĢ", "café", "«", "你")
+    found = places(torch.zeros(len(names), dtype=torch.bool), names)["punctuation"]
+    assert found.nonzero().flatten().tolist() == [1, 2, 3, 4, 8]
+
+
 def test_the_first_token_is_the_first_one_of_a_decoder_too():
     special = torch.tensor([False, False, True])
     found = {place: mask.tolist() for place, mask in places(special, ("!", "Ġyes", "Ġ.")).items()}

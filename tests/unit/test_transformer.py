@@ -10,6 +10,7 @@ import transformers
 from safetensors.torch import load_file
 
 from faithcheck.axioms.alignment.run_key import fingerprint
+from faithcheck.explainers import AttnLRP
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.image_preparation import Preparation
@@ -184,6 +185,34 @@ def test_own_code_is_run_on_request_and_is_in_the_fingerprint(folder, tmp_path, 
         monkeypatch.delitem(sys.modules, name)
 
 
+def test_own_code_is_not_replaced_by_a_model_of_transformers_in_silence(folder):
+    """Its configuration is BERT's, so that transformers would load its own BERT in its place."""
+    (folder / "own.py").write_text(f"open({str(folder / 'run')!r}, 'w')\n" + OWN_CODE.format(factor=2))
+    auto = {"AutoModelForSequenceClassification": "own.OwnForSequenceClassification"}
+    edit(folder / "config.json", auto_map=auto)
+    assert isinstance(load(folder), TextClassifier), "the class that it was saved as is part of transformers"
+    edit(folder / "config.json", architectures=["OwnForSequenceClassification"])
+    refusal(folder, "its code is not a part of transformers", "trust it, give --allow-code")
+    assert not (folder / "run").exists()
+
+
+def test_a_tokenizer_of_its_own_code_is_not_replaced_in_silence(folder):
+    (folder / "own.py").write_text(f"open({str(folder / 'run')!r}, 'w')\n")
+    edit(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["own.OwnTokenizer", None]})
+    refusal(folder, "its code is not a part of transformers", "trust it, give --allow-code")
+    assert not (folder / "run").exists()
+
+
+def test_the_experts_of_a_mixture_run_by_operations_that_have_rules(tmp_path):
+    """transformers' own choice is a grouped matrix product, which has no rule."""
+    sizes = {"moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2}
+    config = transformers.Qwen3MoeConfig(**SMALL, **sizes, head_dim=4, max_position_embeddings=32, **TOKENS)
+    transformers.Qwen3MoeForCausalLM(config).save_pretrained(tmp_path)
+    tokenizer(special=False).save_pretrained(tmp_path)
+    text_model = load(tmp_path)
+    assert AttnLRP().attribute(text_model, text_model.case(text_model.encode(TEXTS))).isfinite().all()
+
+
 @pytest.mark.parametrize(("settings", "method"), [({"quant_method": "gptq", "bits": 4}, "gptq"), ({}, "unknown")])
 def test_quantised_weights_are_refused(folder, settings, method):
     edit(folder / "config.json", quantization_config=settings)
@@ -231,6 +260,13 @@ def test_word_embeddings_are_not_taken_for_position_embeddings_of_the_same_numbe
     assert config.vocab_size == 16
     transformers.BertForSequenceClassification(config).save_pretrained(folder)
     assert load(folder).max_length == 16
+
+
+def test_the_limit_of_positions_that_mpt_has_counts_as_well(tmp_path):
+    sizes = {"d_model": 16, "n_heads": 2, "n_layers": 1, "vocab_size": 16, "max_seq_len": 24}
+    transformers.MptForCausalLM(transformers.MptConfig(**sizes)).save_pretrained(tmp_path)
+    tokenizer(special=False).save_pretrained(tmp_path)
+    assert load(tmp_path).max_length == 24
 
 
 def test_the_shortest_length_leaves_one_word(folder):
