@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import gelu, linear
 
 from faithcheck.explainers.last_layer import following_last_layer
 
@@ -160,12 +160,28 @@ def constant_linear(skips_rows: bool, input: Tensor, weight: Tensor, bias: Tenso
     return linear(input, weight, bias)
 
 
-def linear_without_gradient(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear` by oneDNN where it runs, where no backward pass follows: small maps gain as well.
+ACTIVATIONS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
+    ("none", ""): lambda x: x,
+    ("gelu", "none"): gelu,
+    ("gelu", "tanh"): partial(gelu, approximate="tanh"),
+}
+"""The activations that run in one operation with a linear map, by their names in oneDNN, whose ReLU of NaN is 0."""
 
-    Arguments as of `constant_linear`.
+
+def linear_without_gradient(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: tuple[str, str] = ("none", "")
+) -> Tensor:
+    """An activation of x Wᵀ + b where no backward pass follows: by oneDNN where it runs, small maps too.
+
+    Args:
+        input: x, ``(…, inputs)``.
+        weight: W, ``(outputs, inputs)``.
+        bias: b, ``(outputs,)``.
+        activation: a key of `ACTIVATIONS`.
     """
-    return onednn_linear(input, weight, bias) if runs_on_onednn(input, weight, bias) else linear(input, weight, bias)
+    if runs_on_onednn(input, weight, bias):
+        return onednn_linear(input, weight, bias, activation)
+    return ACTIVATIONS[activation](linear(input, weight, bias))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from faithcheck.explainers.linear_map import onednn_linear, runs_on_onednn
+from faithcheck.explainers.linear_map import ACTIVATIONS, linear_without_gradient
 from faithcheck.explainers.loo.deferred import DeferredTensor, value_of
 from faithcheck.explainers.loo.deferred_values import (
     WORTHWHILE,
@@ -154,24 +154,9 @@ def linear_value(x: Value, weights: Sequence[Value], activation: tuple[str, str]
         shape,
         "linear" if activation == ("none", "") else "linear, then an activation",
         [x, *weights],
-        lambda operands, _: linear_map(*operands, activation=activation),
+        lambda operands, _: linear_without_gradient(*operands, activation=activation),
         lambda axis: None if axis == len(shape) - 1 else [axis, *(None for _ in weights)],
     )
-
-
-def linear_map(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: tuple[str, str]) -> Tensor:
-    """An activation of x Wᵀ + b; by oneDNN, where it runs, in one operation."""
-    if runs_on_onednn(x, weight, bias):
-        return onednn_linear(x, weight, bias, activation)
-    return ACTIVATIONS[activation](functional.linear(x, weight, bias))
-
-
-ACTIVATIONS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
-    ("none", ""): lambda x: x,
-    ("gelu", "none"): functional.gelu,
-    ("gelu", "tanh"): partial(functional.gelu, approximate="tanh"),
-}
-"""The activations that run in one operation with a linear map, by their names in oneDNN, whose ReLU of NaN is 0."""
 
 
 def layer_norm(

@@ -36,16 +36,16 @@ __all__ = ["SENTIMENT", "ModelError", "load"]
 
 ATTENTION = "eager"
 """Softmax attention written out, whose weights and gradients explainers read."""
-NEEDS_CODE = (
-    "its code is not a part of transformers and would run here with your rights: read it and, if you trust it, give "
-    "--allow-code (in Python allow_code=True)"
-)
 EXPERTS = "eager"
 """Experts of a mixture one after another: transformers' own choice, a grouped matrix product, has no rule."""
 ALL_GPUS = "auto"
 """The device of a model that is larger than a GPU."""
 PADDING_ERROR = 1e-4
 """The largest change of the output by padding, relative to the largest logit: float32 changes it by 1e-6."""
+NEEDS_CODE = (
+    "its code is not a part of transformers and would run here with your rights: read it and, if you trust it, give "
+    "--allow-code (in Python allow_code=True)"
+)
 
 
 def load(

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,10 +76,10 @@ def wrong_rules(dtype: torch.dtype, method: LRP, most: int) -> dict[str, list[Ru
     return by_operation
 
 
-def faults(dtype: torch.dtype, wrong_rules: Sequence[RuleFault]) -> dict[str, Any]:
+def faults(dtype: torch.dtype, chosen: Sequence[RuleFault]) -> dict[str, Any]:
     """How these wrong rules fare in the type, by outcome; one that is not red in float64 either has none."""
     ids: dict[str, list[str]] = {outcome: [] for outcome in OUTCOMES}
-    for fault in wrong_rules:
+    for fault in chosen:
         outcomes = set()
         with fault.applied() as wrong:
             for check in checks_of(dtype, wrong, fault.operation):
@@ -91,7 +91,7 @@ def faults(dtype: torch.dtype, wrong_rules: Sequence[RuleFault]) -> dict[str, An
         if outcomes:
             ids[next(one for one in OUTCOMES if one in outcomes)].append(fault.id)
     counts = {outcome: len(found) for outcome, found in ids.items()}
-    return {"counts": counts, "of": len(wrong_rules), "missed": ids["missed"], "hidden": ids["hidden"]}
+    return {"counts": counts, "of": len(chosen), "missed": ids["missed"], "hidden": ids["hidden"]}
 
 
 def checks_of(dtype: torch.dtype, method: LRP, operation: str) -> list[Check]:
@@ -126,18 +126,21 @@ def campaign(arguments: argparse.Namespace) -> str:
     return f"{state_of_the_code([rule_faults])} {arguments.pairs} {arguments.faults}"
 
 
+def parts(dtype: torch.dtype, arguments: argparse.Namespace) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    """The parts of the campaign in one type: the name of each, and what measures it."""
+    for seed in range(arguments.seeds):
+        yield f"seed {seed}", partial(alarms, dtype, seed, arguments.pairs.split(","))
+    for method in METHODS if arguments.faults else ():
+        for operation, chosen in wrong_rules(dtype, method(), arguments.faults).items():
+            yield f"{method.__name__} {operation}", partial(faults, dtype, chosen)
+
+
 def work(arguments: argparse.Namespace) -> None:
     """Measure what has no result yet, of one type."""
     torch.set_num_threads(1)
     dtype, state = getattr(torch, arguments.dtype), campaign(arguments)
     found = {(result["dtype"], result["part"]) for result in stored(RESULTS, state)}
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        f"seed {seed}": partial(alarms, dtype, seed, arguments.pairs.split(",")) for seed in range(arguments.seeds)
-    }
-    for method in METHODS:
-        for operation, chosen in wrong_rules(dtype, method(), arguments.faults).items():
-            parts[f"{method.__name__} {operation}"] = partial(faults, dtype, chosen)
-    for part, measure in parts.items():
+    for part, measure in parts(dtype, arguments):
         if (arguments.dtype, part) in found:
             continue
         started = time.perf_counter()
