@@ -10,9 +10,10 @@ weights (`faithcheck.explainers.gates.attention_gates`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from torch import Tensor, softmax
+from torch import Size, Tensor, softmax
 from torch.overrides import TorchFunctionMode
 
 from faithcheck.explainers.lrp.operation_call import OperationCall
@@ -32,6 +33,25 @@ OPAQUE_ATTENTION = frozenset(
     {"multi_head_attention_forward", "_native_multi_head_attention", "_transformer_encoder_layer_fwd", "log_softmax"}
 )
 """Operations whose attention weights no torch function shows."""
+SOFTMAX = frozenset({"scaled_dot_product_attention", "softmax", "logsumexp", "exp", "sum", "div"})
+"""Operations that are a softmax, or a part of one that is written out."""
+CHOICES = frozenset({"topk", "argmax", "max"})
+"""Operations by which a router chooses among the results of its softmax, one for each expert."""
+
+
+@dataclass(frozen=True)
+class OtherSoftmax:
+    """A softmax that is not attention over the features, and is as long as they are, or longer.
+
+    Attributes:
+        shape: of its logits.
+        place: where it is.
+        result: what it gives, if it may be a router's.
+    """
+
+    shape: Size
+    place: Place
+    result: Tensor | None
 
 
 class OtherAttention(Unsupported):
@@ -51,7 +71,7 @@ class AttentionObserver(TorchFunctionMode):
         weights: the attention weights A, one ``(batch, …, queries, keys)`` tensor per layer, detached.
     """
 
-    operations = OPAQUE_ATTENTION | {"scaled_dot_product_attention", "softmax", "logsumexp", "exp", "sum", "div"}
+    operations = OPAQUE_ATTENTION | SOFTMAX | CHOICES
     """The operations that are inspected. All others take the fast path: they return at once."""
     remedy = "take an explainer that reads no attention weights"
     """What the user can do if the model has no attention over the features."""
@@ -61,9 +81,10 @@ class AttentionObserver(TorchFunctionMode):
         self.case = case
         self.weights: list[Tensor] = []
         self.places: list[Place] = []  # of the weights
-        self.other_softmaxes: dict[int, Place] = {}  # those that are not attention over the features, by length
-        self.other_attention: Place | None = None  # one of several axes, over the features and more
+        self.other_softmaxes: list[OtherSoftmax] = []
         self.open_exponentials: list[OpenExponential] = []
+        self.largest: Tensor | None = None  # the values of the last topk
+        self.attended: Tensor | None = None  # the attention weights that the model continued with last
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -81,33 +102,60 @@ class AttentionObserver(TorchFunctionMode):
         """
         name = call.name
         if name in OPAQUE_ATTENTION and (name != "log_softmax" or self.is_over_features(call.argument(0, "input"))):
-            raise call.unsupported("it hides its attention weights: load the model with attn_implementation='eager'")
+            raise call.unsupported(
+                "it hides its attention weights: load the model with attn_implementation='eager', or write the "
+                "attention by torch.softmax"
+            )
         if name == "scaled_dot_product_attention":
             steps = attention_rule(call)
             with self:
                 return steps()
         if name in ("softmax", "logsumexp"):
             return self.compute_softmax(call)
+        if name in CHOICES:
+            return self.choose(call)
         return self.recognise_softmax(call, call.value())
 
     def compute_softmax(self, call: OperationCall) -> Any:
         """The value of a softmax: of attention over the features, or another; or of a logsumexp."""
         logits, axis = call.argument(0, "input"), call.argument(1, "dim")
         if call.name == "logsumexp" or not self.is_over_features(logits):
-            self.note_other(logits)
-            return call.value()
+            result = call.value()
+            self.note_other(logits, result)
+            return result
         if axis not in (-1, logits.dim() - 1):
             raise OtherAttention(f"{call.name} in {call.where()}: it is not normalised over the keys, the last axis")
         options = {name: value for name, value in call.kwargs.items() if name not in ("input", "dim")}
         return self.checked_attend(call, logits, lambda z: call.operation(z, axis, *call.args[2:], **options))
 
-    def note_other(self, logits: Tensor) -> None:
+    def note_other(self, logits: Tensor, result: Tensor) -> None:
         """Note a softmax that is not attention over the features."""
-        length = logits.shape[-1]
-        if length not in self.other_softmaxes:
-            self.other_softmaxes[length] = remembered_module()
-        if logits.dim() > 3 and length >= self.case.shape[1] and self.other_attention is None:
-            self.other_attention = remembered_module()
+        of_router = self.may_be_of_router(result)
+        if logits.shape[-1] < self.case.shape[1] or (of_router and logits is self.largest):
+            return
+        self.other_softmaxes.append(OtherSoftmax(logits.shape, remembered_module(), result if of_router else None))
+
+    def may_be_of_router(self, weights: Tensor) -> bool:
+        """Whether each position of each example may have these weights of experts, as many as there are positions."""
+        return weights.dim() == 2 and len(weights) == len(self.case.inputs) * weights.shape[1]
+
+    def choose(self, call: OperationCall) -> Any:
+        """The value of a choice by size; a softmax whose results are chosen from is a router's, and is forgotten.
+
+        Raises:
+            OtherAttention: the softmax was taken for attention, as there are as many experts as positions.
+        """
+        values = call.argument(0, "input")
+        if values is self.attended:
+            raise OtherAttention(
+                f"{call.name} in {call.where()}: chooses among what was taken for attention weights: where a mixture "
+                f"has as many experts as the text has tokens, they look alike; {self.remedy}"
+            )
+        self.other_softmaxes = [other for other in self.other_softmaxes if other.result is not values]
+        result = call.value()
+        if call.name == "topk":
+            self.largest = result[0]
+        return result
 
     def recognise_softmax(self, call: OperationCall, result: Any) -> Any:
         """Recognise a softmax over the last axis that a model writes as exp z / Σ exp z."""
@@ -133,7 +181,8 @@ class AttentionObserver(TorchFunctionMode):
                 f"{call.name} in {call.where()}: attention of {len(logits)} rows for {len(self.case.inputs)} examples: "
                 "the first axis of attention weights must be the batch"
             )
-        return self.attend(logits, softmax)
+        self.attended = self.attend(logits, softmax)
+        return self.attended
 
     def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
         """Record the attention weights of one layer, and return those that the model continues with.

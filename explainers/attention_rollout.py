@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from faithcheck.explainers.attention_observer import AttentionObserver
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.protocol import Unsupported
+from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
 from faithcheck.models.case import Case
 
 
@@ -69,6 +70,7 @@ class AttentionRollout:
                 "the log-likelihood of an answer is read at several positions, and each has its own row: explain a "
                 "single token, or choose the row"
             )
+        refuse_modules(model, flex_attention)
         with HeadMeans(case) as attention:
             case.run(model)
         positions = attention.require_attention()

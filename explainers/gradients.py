@@ -13,13 +13,20 @@ from torch import Tensor, nn
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
 from faithcheck.explainers.protocol import input_gradient, per_feature, replacement_value
-from faithcheck.explainers.quantised_weights import refuse_quantised
+from faithcheck.explainers.quantised_weights import quantised_weights
+from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
 from faithcheck.models.case import Case, output_difference
 from faithcheck.models.expectation import Expectations, expect
 
 
 class CompletenessWarning(UserWarning):
     """The quadrature of Integrated Gradients is too coarse for this model: use more steps."""
+
+
+def refuse_without_gradient(model: nn.Module, case: Case) -> None:
+    """Refuse a model with quantised weights, or on a CPU with flex attention: `Unsupported` names the module."""
+    on_cpu = case.inputs.device.type == "cpu"
+    refuse_modules(model, quantised_weights, *((flex_attention,) if on_cpu else ()))
 
 
 @builtin("gradient")
@@ -53,9 +60,9 @@ class GradientTimesInput:
         """One forward and one backward pass: ``(batch, features)``.
 
         Raises:
-            Unsupported: the model has quantised weights.
+            Unsupported: the model has no gradient, see `refuse_without_gradient`.
         """
-        refuse_quantised(model)
+        refuse_without_gradient(model, case)
         return per_feature(case.inputs * input_gradient(model, case))
 
 
@@ -117,9 +124,9 @@ class IntegratedGradients:
         """The attribution ``(batch, features)`` and its completeness error Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``.
 
         Raises:
-            Unsupported: the case has no replacement of that name, or the model has quantised weights.
+            Unsupported: the case has no replacement of that name, or the model has no gradient.
         """
-        refuse_quantised(model)
+        refuse_without_gradient(model, case)
         nodes, weights = np.polynomial.legendre.leggauss(self.steps)
         if self.baseline is not None:
             case = replace(case, baseline=replacement_value(case, self.baseline).expand_as(case.inputs))

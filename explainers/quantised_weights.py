@@ -10,32 +10,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from faithcheck.explainers.last_layer import all_modules
 from faithcheck.explainers.linear_map import is_plain
-from faithcheck.explainers.protocol import Unsupported
-from faithcheck.explainers.running_modules import module_in_words
 
 COARSE = 2**-5
 """The largest error of a sum in bfloat16, relative to what is added; a missing gradient errs by all of it."""
 
 
-def refuse_quantised(model: nn.Module) -> None:
-    """Refuse a model with quantised weights whose products have no gradient.
+def quantised_weights(module: nn.Module) -> str | None:
+    """A reason to refuse a module: its quantised weights, if products with them have no gradient.
 
     Those are quantised modules of torch, and weights of torchao that round the inputs to whole numbers, too. Weights of
     torchao that leave the inputs as they are have the right gradient, and are not refused.
-
-    Raises:
-        Unsupported: names the first of them.
     """
-    for module in all_modules(model):
-        weight = module._parameters.get("weight")
-        of_torch = type(module).__module__.startswith("torch.ao.nn.quantized")
-        if of_torch or (weight is not None and is_of_torchao(weight) and not has_gradient(weight)):
-            raise Unsupported(
-                f"{module_in_words(model, module)} has quantised weights, which have no gradient: explain the model "
-                "that it was made from, or use Leave-One-Out"
-            )
+    weight = module._parameters.get("weight")
+    of_torch = type(module).__module__.startswith("torch.ao.nn.quantized")
+    if of_torch or (weight is not None and is_of_torchao(weight) and not has_gradient(weight)):
+        return (
+            "has quantised weights, which have no gradient: explain the model that it was made from, or use "
+            "Leave-One-Out"
+        )
+    return None
 
 
 def parts_of(tensor: Tensor) -> list[Tensor]:

@@ -91,10 +91,11 @@ class GatedAttention(GateObserver):
             place = self.open_exponentials[0][3]
             raise OtherAttention(f"exp in {place()}: exponentials over the features of which no softmax is made")
         positions, features = super().require_attention(), self.case.shape[1]
-        if other := self.other_softmaxes.get(positions, self.other_attention):
+        others = self.other_softmaxes
+        if other := next((one for one in others if one.shape[-1] == positions or len(one.shape) > 3), None):
             raise OtherAttention(
-                f"softmax in {other()}: over the features beside their attention (pooling, cross-attention, a sink): "
-                f"it has no gate; {self.remedy}"
+                f"softmax in {other.place()}: over the features beside their attention (pooling, cross-attention, a "
+                f"sink): it has no gate; {self.remedy}"
             )
         if positions > features:
             attended = torch.stack([(weights[..., -features:] > 0).flatten(1, -2).any(1) for weights in self.weights])

@@ -16,7 +16,8 @@ from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS, GateRemoval, g
 from faithcheck.explainers.gates.input_gates import input_gate_effects
 from faithcheck.explainers.loo.removal import Replacement, outputs_without
 from faithcheck.explainers.protocol import per_feature
-from faithcheck.explainers.quantised_weights import refuse_quantised
+from faithcheck.explainers.quantised_weights import quantised_weights
+from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation
 
@@ -88,7 +89,7 @@ class GroupedMaskGate:
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """The attribution ``(batch, features)``, 0 at padding; raises as `MaskGate`."""
-        refuse_quantised(model)
+        refuse_modules(model, flex_attention, quantised_weights)
         group = assign_groups(case.non_special, self.groups)
         halfway = group.unsqueeze(1) == torch.arange(self.groups, device=group.device).unsqueeze(-1)
         effects, outputs = self._effects_by_group(model, case, halfway)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from faithcheck.explainers.gates.expectations import TANGENT
 from faithcheck.explainers.gates.gate_removal import GateRemoval, gates_attention, removal_in_words
 from faithcheck.explainers.gates.input_gates import gradient_times_difference
-from faithcheck.explainers.quantised_weights import refuse_quantised
+from faithcheck.explainers.quantised_weights import quantised_weights
+from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation, Expectations
 
@@ -48,11 +49,11 @@ class OnePassGate(ABC):
         """The effects of the gates ``(batch, features)``, 0 at padding.
 
         Raises:
-            Unsupported: the model has no softmax attention over the features, or hides it, or has quantised weights,
-                or see `attention_effects`.
+            Unsupported: the model has no softmax attention over the features, or hides it (flex attention), or has
+                quantised weights, or see `attention_effects`.
             ValueError: no such removal.
         """
-        refuse_quantised(model)
+        refuse_modules(model, flex_attention, quantised_weights)
         if not gates_attention(case, self.removal):
             return gradient_times_difference(model, case)
         return (self.attention_effects(model, case) * case.unpadded).to(case.inputs.dtype)

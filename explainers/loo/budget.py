@@ -43,7 +43,8 @@ from faithcheck.explainers.loo.removal import (
     outputs_without,
 )
 from faithcheck.explainers.protocol import Unsupported
-from faithcheck.explainers.quantised_weights import refuse_quantised
+from faithcheck.explainers.quantised_weights import quantised_weights
+from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
 
@@ -169,7 +170,7 @@ class BudgetedLeaveOneOut:
             attribution = LeaveOneOut(self.removal_for(case), self.max_tokens).attribute(model, case)
             zeros = attribution.new_zeros(len(rows))
             return attribution, BudgetReport(unpadded + 1, case.unpadded, zeros, zeros + 1, ("",) * len(rows))
-        refuse_quantised(model)
+        refuse_modules(model, flex_attention, quantised_weights)
         if not is_full.any():
             progress = RemovalProgress(model, case, self.removal_for(case), self.max_tokens)
             self.spend(progress, rows)

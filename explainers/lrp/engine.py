@@ -28,19 +28,23 @@ from torch.overrides import TorchFunctionMode
 from faithcheck.explainers.last_layer import all_modules
 from faithcheck.explainers.linear_map import computing_linear_maps
 from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
-from faithcheck.explainers.lrp.opaque_models import refuse_compiled, refusing_recomputation
 from faithcheck.explainers.lrp.operation_call import HOLDING_NO_TENSOR, OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.operations import Trait, operation_name, operations, operations_with
+from faithcheck.explainers.lrp.recomputation import refusing_recomputation
 from faithcheck.explainers.lrp.rules.attention import attention_rule, fused_attention
 from faithcheck.explainers.lrp.rules.norms import layer_norm_rule
 from faithcheck.explainers.lrp.rules_met import record_rules
 from faithcheck.explainers.protocol import Unsupported, per_feature
-from faithcheck.explainers.quantised_weights import refuse_quantised
+from faithcheck.explainers.quantised_weights import quantised_weights
+from faithcheck.explainers.refused_modules import compiled, flex_attention, refuse_modules
 from faithcheck.explainers.running_modules import running_module, running_modules
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
 
 ONE_VALUE, IN_PLACE = operations_with(Trait.ONE_VALUE), operations_with(Trait.IN_PLACE)
+GROUPED_PRODUCTS = "grouped_mm _grouped_mm grouped_mm_fallback".split()
+WAYS_OUT = dict.fromkeys(GROUPED_PRODUCTS, ": load the mixture with experts_implementation='eager'")
+"""Operations without a rule, and how a user has the model compute the same by operations that have one."""
 PRODUCTS_IN_PLACE: dict[str, Callable[..., Tensor]] = {"mul_": torch.mul, "div_": torch.div}
 
 
@@ -112,7 +116,7 @@ class Propagation(TorchFunctionMode):
         if rule is None:
             result = call.value()
             if tensors_with_relevance(result):
-                raise call.unsupported("no rule for this operation")
+                raise call.unsupported("no rule for this operation" + WAYS_OUT.get(call.name, ""))
             return result
         if call.name in ONE_VALUE:
             self.find_unregistered()
@@ -417,8 +421,7 @@ class LRP:
         Raises:
             Unsupported: see `attribute`.
         """
-        refuse_compiled(model)
-        refuse_quantised(model)
+        refuse_modules(model, compiled, flex_attention, quantised_weights)
 
         def run(unregistered: bool) -> tuple[Propagation, Tensor]:
             point = case.inputs.detach().clone().requires_grad_()

@@ -27,11 +27,12 @@ invariant where AttnLRP is, if both models join the same positions to the same v
 
 1. Added positions are joined to the embeddings, below all that a change of weights or of attention changes.
 2. Queries and keys in another basis M, which commutes with rotations, have M q' and M⁻ᵀ G in place of q' and G: what a
-   position has, ½ q'·G, is the same. A rotation in other coordinates, or as a complex product, has the same products.
+   position has, ½ q'·G, is the same. A rotation in other coordinates has the same products.
 3. Padding, a cache and a batch run one by one arrange tokens in other rows. `position_pairs.row_of_token` finds them.
 
 It is not, by closed forms, where AttnLRP is not (``linear_attention.assoc``), and where one model rotates once and the
-other twice (``rotary.two_steps``): a position has its half each time. It refuses rotations by products with matrices.
+other twice (``rotary.two_steps``): a position has its half each time. It refuses rotations by products with matrices,
+and with complex numbers.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ EXPECTED: Expectations = {
 }
 """What theory expects on the suite's subjects, beyond the claims: ``{(axiom, subject): Expectation}``."""
 
-NO_POSITIONS = "no position embeddings were found that are added or rotate: take attnlrp"
+NO_POSITIONS = "no position embeddings were found that are added, or that rotate in real numbers: take attnlrp"
 
 
 @builtin("lrp")

@@ -1,7 +1,7 @@
-"""One model run in several ways: with a cache, packed, in chunks, recomputed, compiled, mapped, traced, offloaded.
+"""One model run in several ways: cached, packed, in chunks, recomputed, compiled, mapped, traced, offloaded, by flex.
 
 Attention by `scaled_dot_product_attention` is in the family ``attention``, padding in ``batching``, and tied weights in
-``sharing``. Flex attention has no backward pass on a CPU.
+``sharing``.
 
 Why AttnLRP and CP-LRP stay the same where they see the operations, at ε = 0:
 
@@ -16,19 +16,21 @@ Why AttnLRP and CP-LRP stay the same where they see the operations, at ε = 0:
 
 They refuse what they cannot see into, and say so: a compiled graph, `torch.func.vmap`, and a layer that is computed
 again in the backward pass, where rules do not apply. Explainers that need the function's values and gradients alone do
-not mind.
+not mind. Flex attention is a compiled graph, too, and has no gradient on a CPU: there all but Leave-One-Out refuse it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import symbolic_trace
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedConfig
 
 from faithcheck.models.architectures.architecture import WIDTH, BaseModel
 from faithcheck.models.architectures.base_models import ARCHITECTURES
@@ -339,3 +341,75 @@ def build_compiled(seed: int, dtype: torch.dtype, device: torch.device) -> tuple
     compiled = torch.compile(g, backend="eager", dynamic=True)
     compiled(torch.zeros(1, 5).to(device, dtype))  # the first call patches torch.nn.Module: here, and not in a check
     return f, compiled  # type: ignore[return-value]
+
+
+@cache
+def compiled_flex_attention() -> Callable[..., Any]:
+    """Flex attention, compiled as torch asks for; the backend "eager" runs the graph in torch's own operations."""
+    from torch.nn.attention.flex_attention import flex_attention  # here, as it takes seconds to import
+
+    return torch.compile(flex_attention, backend="eager", dynamic=True)
+
+
+class ForwardByFlex(torch.autograd.Function):
+    """softmax(QKᵀ) V: forward by torch's flex attention, backward by hand, as flex attention has none on a CPU."""
+
+    @staticmethod
+    def forward(context: Any, *operands: Tensor) -> Tensor:
+        """Queries, keys and values, ``(batch, 1, tokens, width)`` each, to the same."""
+        context.save_for_backward(*operands)
+        attended: Tensor = compiled_flex_attention()(*(operand.detach() for operand in operands), scale=1.0)
+        return attended
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        """The gradient of the attention written out."""
+        with torch.enable_grad():
+            query, key, value = operands = [saved.detach().requires_grad_() for saved in context.saved_tensors]
+            attended = torch.softmax(query @ key.mT, -1) @ value
+        return torch.autograd.grad(attended, operands, gradient)
+
+
+class FlexAttention(Attention):
+    """The same by flex attention; its configuration says so, as that of a model of `transformers` does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = PreTrainedConfig()
+        self.config._attn_implementation = "flex_attention"
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The attended values."""
+        operands = (linear(tokens).unsqueeze(1) for linear in (self.query, self.key, self.value))
+        attended: Tensor = ForwardByFlex.apply(*operands)  # type: ignore[no-untyped-call]
+        return attended.squeeze(1)
+
+
+@equivalent_pair(
+    "execution.flex",
+    case=CASE,
+    why="flex attention without a change of its logits is softmax(QKᵀ·scale) V",
+    cite="Dong et al. 2024, arXiv 2412.05496",
+    expected={
+        **refused(
+            "flex attention",
+            "no explainer sees the operations and the attention weights of a compiled graph",
+            "attnlrp cplrp blockwise_lrp mask_gate finite_mask_gate grouped_mask_gate readout_gate budgeted_loo",
+        ),
+        **{
+            ("invariance", gradients): Expectation(
+                "UNCLAIMED", "flex attention of a model has a gradient on a GPU, and none on a CPU"
+            )
+            for gradients in ("gradient_x_input", "integrated_gradients")
+        },
+    },
+    axioms=INVARIANCE,
+)
+def build_flex(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+    """Attention written out against torch's flex attention."""
+    f, g = model_and_copy(lambda: Network(as_it_is), seed, dtype, device)
+    flex = FlexAttention().to(device, dtype).eval()
+    flex.load_state_dict(f.attention.state_dict())
+    g.attention = flex
+    g(torch.zeros(1, 5, 6).to(device, dtype))  # the first call patches torch.nn.Module: here, and not in a check
+    return f, g

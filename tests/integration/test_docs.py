@@ -14,6 +14,7 @@ import pytest
 
 import faithcheck.tests
 from faithcheck.axioms import check_explainer
+from faithcheck.models.pair import registered_pairs
 from faithcheck.tests.helpers.contributing import edits, sections
 
 CLONE = Path(faithcheck.tests.__path__[0]).resolve().parent
@@ -100,6 +101,15 @@ def test_the_explainer_of_the_readme_holds_what_it_claims(settings):
     records = check_explainer(explainer, explainer.claims, ["product.x1x2x3", "control.mlp"], settings)
     assert [record.status for record in records] == ["holds"] * len(records)
     assert records
+
+
+# --- pairs ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_the_registry_names_every_family_of_pairs():
+    text = (CLONE / "docs" / "registry.md").read_text(encoding="utf-8")
+    families = {name.partition(".")[0] for name in registered_pairs()}
+    assert sorted(family for family in families if f"`{family}.*`" not in text) == []
 
 
 # --- links, paths and modules -----------------------------------------------------------------------------------------

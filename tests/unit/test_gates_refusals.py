@@ -1,5 +1,7 @@
 """Models and settings that the gates refuse, because their attribution would be wrong without a warning."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask
+from faithcheck.models.case import Case
 from faithcheck.tests.helpers.attention_models import OneLayer, case_of, embedding_model, tokens
 
 GATES = [MaskGate(), FiniteMaskGate(), GroupedMaskGate(2), ReadoutGate()]
@@ -26,6 +29,37 @@ class Pooled(OneLayer):
         states = (weights @ values).transpose(1, 2).flatten(2)
         share = torch.softmax(states.sum(-1), -1)
         return (share.unsqueeze(1) @ states).squeeze(1) @ self.head
+
+
+class Mixture(OneLayer):
+    """Attention with a residual, and one of its experts for each token, by top-k, or by the largest weight.
+
+    A router has logits ``(batch · tokens, experts)``, or with ``axes=3`` ``(batch, tokens, experts)``.
+    """
+
+    def __init__(self, experts, choose="after", axes=2):
+        super().__init__()
+        self.choose, self.axes = choose, axes
+        self.layers = nn.ModuleList([nn.Module()])
+        numbers = torch.Generator().manual_seed(1)
+        self.router = torch.randn(6, experts, dtype=torch.float64, generator=numbers)
+        self.experts = torch.randn(experts, 6, dtype=torch.float64, generator=numbers)
+        self.values = torch.randn(3, 6, dtype=torch.float64, generator=numbers)
+
+    def forward(self, inputs, attention_mask=None):
+        weights, values = self.attention(inputs, attention_mask)
+        states = inputs + (weights @ values).squeeze(1) @ self.values
+        tokens = states.flatten(0, 3 - self.axes)
+        logits = tokens @ self.router
+        if self.choose == "after":
+            weight, chosen = torch.softmax(logits, -1).topk(2, -1)
+        elif self.choose == "largest":
+            weight, chosen = torch.softmax(logits, -1).max(-1, keepdim=True)
+        else:
+            values, chosen = torch.topk(logits, len(self.experts))
+            weight = torch.softmax(values, -1)
+        mixed = tokens + (weight.unsqueeze(-1) * torch.tanh(self.experts[chosen] * tokens.unsqueeze(-2))).sum(-2)
+        return mixed.view_as(states)[:, 0, :2]
 
 
 class ByKeyword(OneLayer):
@@ -81,6 +115,26 @@ class Mixing(nn.Module):
 def test_gates_refuse_a_softmax_beside_the_attention(gate):
     with pytest.raises(Unsupported, match=r"softmax in the model \(Pooled\): over the features beside .*pooling"):
         gate.attribute(Pooled(), tokens())
+
+
+@pytest.mark.parametrize("choose", ["after", "before", "largest"])
+@pytest.mark.parametrize("gate", GATES[:3], ids=lambda gate: gate.name)
+def test_a_router_with_as_many_experts_as_tokens_is_no_attention(gate, choose):
+    """With padding the text has six positions, and no router is as long as they are."""
+    model, case = Mixture(5, choose), tokens(6)
+    padding = torch.arange(6) == 5
+    mask = {"attention_mask": (~padding).long().expand(2, -1)}
+    padded = replace(case, special_tokens_mask=padding.expand(2, -1), forward_arguments=mask)
+    inputs, baseline = case.inputs[:, :5], case.baseline[:, :5]
+    alone = Case(inputs, case.target, baseline, forward_arguments={"attention_mask": mask["attention_mask"][:, :5]})
+    torch.testing.assert_close(gate.attribute(model, alone), gate.attribute(model, padded)[:, :5])
+
+
+@pytest.mark.parametrize("gate", GATES[1:3], ids=lambda gate: gate.name)
+def test_a_router_that_was_taken_for_attention_is_refused(gate):
+    assert gate.attribute(Mixture(4, axes=3), tokens()).any()
+    with pytest.raises(Unsupported, match=r"topk in the model \(Mixture\): chooses among .* as many experts"):
+        gate.attribute(Mixture(5, axes=3), tokens())
 
 
 def test_output_without_refuses_a_softmax_beside_the_attention():

@@ -10,7 +10,7 @@ import transformers
 from safetensors.torch import load_file
 
 from faithcheck.axioms.alignment.run_key import fingerprint
-from faithcheck.explainers import AttnLRP
+from faithcheck.explainers import AttnLRP, Unsupported
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.image_preparation import Preparation
@@ -210,7 +210,11 @@ def test_the_experts_of_a_mixture_run_by_operations_that_have_rules(tmp_path):
     transformers.Qwen3MoeForCausalLM(config).save_pretrained(tmp_path)
     tokenizer(special=False).save_pretrained(tmp_path)
     text_model = load(tmp_path)
-    assert AttnLRP().attribute(text_model, text_model.case(text_model.encode(TEXTS))).isfinite().all()
+    case = text_model.case(text_model.encode(TEXTS))
+    assert AttnLRP().attribute(text_model, case).isfinite().all()
+    text_model.model.set_experts_implementation("grouped_mm")
+    with pytest.raises(Unsupported, match=r"grouped_mm in .*Experts\): no rule .*experts_implementation='eager'"):
+        AttnLRP().attribute(text_model, case)
 
 
 @pytest.mark.parametrize(("settings", "method"), [({"quant_method": "gptq", "bits": 4}, "gptq"), ({}, "unknown")])

@@ -1,13 +1,14 @@
-"""LRP refuses compiled modules and gradient checkpointing by name; afterwards both run as before."""
+"""Compiled modules, flex attention and gradient checkpointing are refused by name; afterwards all run as before."""
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.explainers.lrp.attnlrp import AttnLRP
-from faithcheck.explainers.lrp.opaque_models import RECOMPUTED
-from faithcheck.explainers.protocol import Unsupported
+from faithcheck.explainers.lrp.recomputation import RECOMPUTED
+from faithcheck.explainers.protocol import Unsupported, attribution_of
 from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.case import Case
 
@@ -48,6 +49,15 @@ def test_a_part_that_is_compiled_in_place_is_named():
     model[1].compile(backend="eager")
     with pytest.raises(Unsupported, match=r"1 \(Tanh\) is compiled by torch.compile"):
         AttnLRP().attribute(model, case())
+
+
+@pytest.mark.parametrize("name", sorted(builtin_explainers().keys() - {"loo"}))
+def test_flex_attention_of_a_model_of_transformers_is_refused_with_the_way_out(name):
+    model, features = BASE_MODELS["llama"].model(*WHERE), BASE_MODELS["llama"].case(*WHERE)
+    model.model.set_attn_implementation("flex_attention")
+    way_out = r"model \(LlamaForCausalLM\) computes flex attention.*attn_implementation='sdpa' or 'eager'"
+    with pytest.raises(Unsupported, match=way_out):
+        attribution_of(builtin_explainers()[name], model, features)
 
 
 def test_gradient_checkpointing_is_refused_even_where_torch_would_not_see_a_difference():

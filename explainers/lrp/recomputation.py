@@ -1,4 +1,4 @@
-"""Models whose operations no torch-function mode can follow: compiled, or run again in the backward pass."""
+"""Gradient checkpointing: operations that run again in the backward pass, where no torch-function mode follows them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from faithcheck.explainers.last_layer import all_modules
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.explainers.running_modules import module_in_words
 
@@ -16,21 +15,6 @@ RECOMPUTED = (
     "gradient checkpointing runs its operations again in the backward pass, where no rule applies: switch it off, in "
     "transformers by model.activation_checkpointing_disable()"
 )
-
-
-def refuse_compiled(model: nn.Module) -> None:
-    """Refuse a model of which a module is compiled by `torch.compile`.
-
-    Raises:
-        Unsupported: names the module.
-    """
-    for module in all_modules(model):
-        # By name: the class is in torch._dynamo, which takes seconds to import.
-        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
-            raise Unsupported(
-                f"{module_in_words(model, module)} is compiled by torch.compile, and no rule sees the operations of a "
-                "compiled graph: explain the module before it is compiled, which a compiled one keeps as _orig_mod"
-            )
 
 
 @contextmanager
