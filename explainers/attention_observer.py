@@ -202,7 +202,8 @@ class AttentionObserver(TorchFunctionMode):
         """The number of positions, which all layers must have in common.
 
         Raises:
-            OtherAttention: no attention over the features was observed, or layers differ in length.
+            OtherAttention: no attention over the features was observed, layers differ in length, or there is another
+                softmax over the features.
         """
         places = {weights.shape[-1]: place for weights, place in zip(self.weights, self.places, strict=True)}
         if not places:
@@ -210,4 +211,11 @@ class AttentionObserver(TorchFunctionMode):
         if len(places) > 1:
             each = " and ".join(f"{length} in {places[length]()}" for length in sorted(places))
             raise OtherAttention(f"softmax: attention over positions, {each}: no rule to join them; {self.remedy}")
-        return next(iter(places))
+        (positions,) = places
+        others = self.other_softmaxes
+        if other := next((one for one in others if one.shape[-1] == positions or len(one.shape) > 3), None):
+            raise OtherAttention(
+                f"softmax in {other.place()}: over the features beside their attention (pooling, cross-attention, a "
+                f"sink); {self.remedy}"
+            )
+        return positions

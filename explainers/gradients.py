@@ -23,10 +23,19 @@ class CompletenessWarning(UserWarning):
     """The quadrature of Integrated Gradients is too coarse for this model: use more steps."""
 
 
-def refuse_without_gradient(model: nn.Module, case: Case) -> None:
-    """Refuse a model with quantised weights, or on a CPU with flex attention: `Unsupported` names the module."""
-    on_cpu = case.inputs.device.type == "cpu"
-    refuse_modules(model, quantised_weights, *((flex_attention,) if on_cpu else ()))
+def checked_gradient(model: nn.Module, case: Case) -> Tensor:
+    """The gradient of the explained output, shaped like the inputs, of a model that has one.
+
+    Raises:
+        Unsupported: the model has quantised weights, or flex attention without a gradient on this device.
+    """
+    refuse_modules(model, quantised_weights)
+    try:
+        return input_gradient(model, case)
+    except NotImplementedError as error:
+        if "FlexAttention" in str(error):
+            refuse_modules(model, flex_attention)
+        raise
 
 
 @builtin("gradient")
@@ -60,10 +69,9 @@ class GradientTimesInput:
         """One forward and one backward pass: ``(batch, features)``.
 
         Raises:
-            Unsupported: the model has no gradient, see `refuse_without_gradient`.
+            Unsupported: the model has no gradient, see `checked_gradient`.
         """
-        refuse_without_gradient(model, case)
-        return per_feature(case.inputs * input_gradient(model, case))
+        return per_feature(case.inputs * checked_gradient(model, case))
 
 
 @builtin("gradient")
@@ -126,7 +134,6 @@ class IntegratedGradients:
         Raises:
             Unsupported: the case has no replacement of that name, or the model has no gradient.
         """
-        refuse_without_gradient(model, case)
         nodes, weights = np.polynomial.legendre.leggauss(self.steps)
         if self.baseline is not None:
             case = replace(case, baseline=replacement_value(case, self.baseline).expand_as(case.inputs))
@@ -141,7 +148,7 @@ class IntegratedGradients:
             weight = torch.as_tensor(weights[part] / 2).to(path)
             rows = case.select(all_examples.repeat(len(alpha)))
             points = case.baseline + torch.einsum("n,b...->nb...", alpha, path)
-            gradients = input_gradient(model, replace(rows, inputs=points.flatten(0, 1)))
+            gradients = checked_gradient(model, replace(rows, inputs=points.flatten(0, 1)))
             gradient += torch.einsum("n,nb...->b...", weight, gradients.view_as(points))
         attribution = per_feature(path * gradient)
         return attribution, attribution.sum(1) - output_difference(model, case)

@@ -19,6 +19,7 @@ from faithcheck.explainers.gates import gate_effects
 from faithcheck.explainers.gates.followed_mask import FollowedMask
 from faithcheck.explainers.gates.gate_effects import EffectKind, GateEffectCollector, at_least_float32, without_own_row
 from faithcheck.explainers.gates.gate_observer import GateObserver
+from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
 from faithcheck.models.case import Case, select_target
 
 
@@ -91,12 +92,6 @@ class GatedAttention(GateObserver):
             place = self.open_exponentials[0][3]
             raise OtherAttention(f"exp in {place()}: exponentials over the features of which no softmax is made")
         positions, features = super().require_attention(), self.case.shape[1]
-        others = self.other_softmaxes
-        if other := next((one for one in others if one.shape[-1] == positions or len(one.shape) > 3), None):
-            raise OtherAttention(
-                f"softmax in {other.place()}: over the features beside their attention (pooling, cross-attention, a "
-                f"sink): it has no gate; {self.remedy}"
-            )
         if positions > features:
             attended = torch.stack([(weights[..., -features:] > 0).flatten(1, -2).any(1) for weights in self.weights])
             expected = self.case.unpadded if self.removed is None else self.case.unpadded & ~self.removed
@@ -187,8 +182,9 @@ def output_without(model: nn.Module, case: Case, removed: Tensor) -> Tensor:
     for models that take no mask. (OPT derives positions from the mask, and ALiBi distances.)
 
     Raises:
-        Unsupported: no attention over the features was observed.
+        Unsupported: no attention over the features was observed, or the model has flex attention.
     """
+    refuse_modules(model, flex_attention)
     with GatedAttention(case, removed) as attention:
         output = case.run(model)
     attention.require_attention()

@@ -158,12 +158,16 @@ class RecordedOperation:
         return self._own_gradient_losses({operand.leaf for operand in active}, gradients)
 
     def _loss_at_zero(self, operand: Operand, gradients: Gradients) -> dict[str, float]:
-        """Block-wise LRP passes on φ(x) − φ(0): φ(0) is a bias, unless it is infinite."""
+        """Block-wise LRP passes on φ(x) − φ(0): φ(0) is a bias, unless it is infinite.
+
+        An operand of −∞, as behind a mask, gets nothing: it stands for a constant, which would have φ(−∞) − φ(0).
+        """
         leaves = [torch.zeros_like(leaf) if i == operand.leaf else leaf for i, leaf in enumerate(self.leaves)]
         args, kwargs = tree_unflatten(leaves, self.structure)
         at_zero = self.own(*args, **kwargs)
         (result,) = self.results
-        kept = relevance(at_zero.where(at_zero.isfinite(), 0), gradients[result.after])
+        kept_value = torch.where(self.leaves[operand.leaf].isinf(), result.value, at_zero)
+        kept = relevance(kept_value.where(kept_value.isfinite(), 0), gradients[result.after])
         return {f"{self.call.name} at 0": float(kept.sum())}
 
     def _own_gradient_losses(self, active: set[int], gradients: Gradients) -> dict[str, float]:

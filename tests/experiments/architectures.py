@@ -87,7 +87,7 @@ def page(found: Mapping[str, Result]) -> str:
         "",
         "```sh",
         "make architectures    # tests/experiments/architectures.py; it writes this page and its record",
-        "                      # some 400 s of processor time, in two processes",
+        "                      # some 430 s of processor time, in two processes",
         "```",
         "",
         f"The {len(found)} model classes that transformers {transformers.__version__} lists for causal language",

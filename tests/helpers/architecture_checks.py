@@ -16,19 +16,21 @@ from torch.nn.utils import parametrizations
 
 from faithcheck.axioms.batching import batching, outputs_of, without_padding
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
-from faithcheck.explainers import CPLRP, AttnLRP, GradientTimesInput, LeaveOneOut, Unsupported
+from faithcheck.explainers import CPLRP, AttentionRollout, AttnLRP, GradientTimesInput, LeaveOneOut, Unsupported
 from faithcheck.explainers.gates.gated_mask import mask_derivatives
 from faithcheck.explainers.gates.mask_gate import MaskGate
+from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.removal import default_removal
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger import ConservationLedger, ledger_of_batch
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, attribution_of
+from faithcheck.models.architectures.embedding_model import KeepFloat64
 from faithcheck.models.case import Case
 from faithcheck.models.installed.classes import ModelClass
-from faithcheck.models.installed.small_model import small_model
+from faithcheck.models.installed.small_model import float64_by_default, small_model
 from faithcheck.models.pairs.sharing_of_modules_and_weights import activations
 
-EXPLAINERS: tuple[Explainer, ...] = (AttnLRP(), CPLRP(), LeaveOneOut(), MaskGate())
+EXPLAINERS: tuple[Explainer, ...] = (AttnLRP(), CPLRP(), LeaveOneOut(), MaskGate(), ReadoutGate(), AttentionRollout())
 CHECKS = ("after", "during", "ledger", "removal", "copy", "transformed", "batch", "padding")
 PADDED = 2  # tokens
 FLOAT64 = tolerance(torch.empty(0, dtype=torch.float64))
@@ -84,7 +86,9 @@ def outcome(explainer: Explainer, model: nn.Module, case: Case, same: nn.Module 
     see `gap_of_the_model`.
     """
     try:
-        return checked(explainer, model, case, same)
+        # As in the model's own forward pass: the readout gate runs its layers by themselves, too.
+        with KeepFloat64(), float64_by_default():
+            return checked(explainer, model, case, same)
     except Unsupported as refusal:
         return {"refuses": in_one_line(refusal)}
     except InvalidAttribution as invalid:

@@ -168,7 +168,9 @@ OTHER_ORDER = "rollout.reversed_tokens"
 """The pair whose g reverses the tokens before its attention: position i of its weights is not feature i."""
 KNOWN_ANSWERS = "known_answer."
 """Models beside their copies, on some of which a gate is 0, as theory says: `ground_truth` checks what it is."""
-NAMES = [name for name in registered_pairs() if name != OTHER_ORDER and not name.startswith(KNOWN_ANSWERS)]
+FLEX = "execution.flex"
+"""The pair whose g has flex attention, which nothing sees into, whatever the weights of f are."""
+NAMES = [name for name in registered_pairs() if name not in (OTHER_ORDER, FLEX) and not name.startswith(KNOWN_ANSWERS)]
 
 
 @pytest.mark.parametrize("name", [parameter(name) for name in NAMES])
@@ -177,6 +179,14 @@ def test_gates_in_the_attention_are_invariant(name):
     models = pair.build(*WHERE)
     for explainer in ALL_EXPLAINERS:
         check(explainer, pair, models)
+
+
+def test_gates_in_the_attention_refuse_flex_attention():
+    pair = registered_pairs()[FLEX]
+    _, g = pair.build(*WHERE)
+    for explainer in ALL_EXPLAINERS:
+        with pytest.raises(Unsupported, match=r"attention \(FlexAttention\) computes flex attention"):
+            explainer.attribute(g, pair.case(*WHERE))
 
 
 def test_gates_in_the_attention_take_the_other_token_where_a_model_reverses_them():

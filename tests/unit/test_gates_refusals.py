@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.explainers import LeaveOneOut, Unsupported
+from faithcheck.explainers import AttentionRollout, LeaveOneOut, Unsupported
 from faithcheck.explainers.gates.attention_gates import output_without
 from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate
 from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate
@@ -111,8 +111,11 @@ class Mixing(nn.Module):
         return x - x.mean(1, keepdim=True)
 
 
-@pytest.mark.parametrize("gate", GATES[1:3], ids=lambda gate: gate.name)
-def test_gates_refuse_a_softmax_beside_the_attention(gate):
+READERS = [*GATES[1:3], AttentionRollout()]
+
+
+@pytest.mark.parametrize("gate", READERS, ids=lambda gate: gate.name)
+def test_a_softmax_beside_the_attention_is_refused(gate):
     with pytest.raises(Unsupported, match=r"softmax in the model \(Pooled\): over the features beside .*pooling"):
         gate.attribute(Pooled(), tokens())
 
@@ -130,7 +133,7 @@ def test_a_router_with_as_many_experts_as_tokens_is_no_attention(gate, choose):
     torch.testing.assert_close(gate.attribute(model, alone), gate.attribute(model, padded)[:, :5])
 
 
-@pytest.mark.parametrize("gate", GATES[1:3], ids=lambda gate: gate.name)
+@pytest.mark.parametrize("gate", READERS, ids=lambda gate: gate.name)
 def test_a_router_that_was_taken_for_attention_is_refused(gate):
     assert gate.attribute(Mixture(4, axes=3), tokens()).any()
     with pytest.raises(Unsupported, match=r"topk in the model \(Mixture\): chooses among .* as many experts"):

@@ -14,6 +14,7 @@ from torch.nn.modules import module as hooks
 from faithcheck.axioms.conservation import conservation
 from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP, GradientTimesInput, Unsupported
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
+from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger import conservation_ledger
 from faithcheck.explainers.lrp.ledger_recorder import LedgerRecorder
@@ -321,6 +322,17 @@ def test_a_mask_keeps_no_relevance_and_a_filled_value_keeps_its_share():
         assert set(filled.by_cause()) == {"softmax"}
     plain = ledger_of(lambda f, x: x.masked_fill(torch.tensor([1, 0, 0, 0]).bool(), -2e4).sum(-1, keepdim=True), x)
     assert {cause: lost.tolist() for cause, lost in plain.by_cause().items()} == {"mask": [-2e4, -2e4]}
+
+
+@pytest.mark.parametrize("masked", [-torch.inf, -1e30])
+def test_an_exponential_of_a_masked_value(masked):
+    """Block-wise LRP: each exponential keeps exp 0 = 1; behind −∞ nothing is kept, or a mask has the −1."""
+    mask = torch.tensor([0, 0, 1, 0]).bool()
+    function = lambda f, x: torch.exp(x.masked_fill(mask, masked)).sum(-1, keepdim=True)  # noqa: E731
+    ledger = ledger_of(function, torch.randn(2, 4), BlockwiseLRP())
+    assert_consistent(ledger)
+    causes = {cause: lost.tolist() for cause, lost in ledger.by_cause().items()}
+    assert causes == ({"exp at 0": [3, 3]} if masked == -torch.inf else {"exp at 0": [4, 4], "mask": [-1, -1]})
 
 
 def test_an_activation_at_zero():

@@ -51,6 +51,7 @@ def test_a_part_that_is_compiled_in_place_is_named():
         AttnLRP().attribute(model, case())
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch, which compiles flex attention before it says that it has no gradient
 @pytest.mark.parametrize("name", sorted(builtin_explainers().keys() - {"loo"}))
 def test_flex_attention_of_a_model_of_transformers_is_refused_with_the_way_out(name):
     model, features = BASE_MODELS["llama"].model(*WHERE), BASE_MODELS["llama"].case(*WHERE)
