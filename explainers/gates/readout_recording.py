@@ -216,7 +216,7 @@ def readout_position(gradient: Tensor) -> Tensor:
     counts = read.sum(1)
     if (counts > 1).any():
         raise Unsupported(
-            f"forward in the model: the output is read at {int(counts.max())} positions; it needs one: "
+            f"forward in the model: the output is read at {int(counts.max())} positions: the readout gate needs one; "
             "take finite_mask_gate"
         )
     return read.byte().argmax(1)

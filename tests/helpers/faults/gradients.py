@@ -103,34 +103,41 @@ GRADIENT_TIMES_INPUT = [
         "(case.inputs - case.baseline) *",
         "another method",
     ),
-    _gxi("the absolute gradient", "input_gradient(model, case)", "input_gradient(model, case).abs()", "no sign of ∂f"),
-    _gxi("the squared gradient", "input_gradient(model, case)", "input_gradient(model, case).square()", "(∂f)²"),
-    _gxi("the sign of the gradient", "input_gradient(model, case)", "input_gradient(model, case).sign()", "sign ∂f"),
+    _gxi(
+        "the absolute gradient", "checked_gradient(model, case)", "checked_gradient(model, case).abs()", "no sign of ∂f"
+    ),
+    _gxi("the squared gradient", "checked_gradient(model, case)", "checked_gradient(model, case).square()", "(∂f)²"),
+    _gxi(
+        "the sign of the gradient", "checked_gradient(model, case)", "checked_gradient(model, case).sign()", "sign ∂f"
+    ),
     _gxi(
         "negative gradients cut off",
-        "input_gradient(model, case)",
-        "input_gradient(model, case).clamp(min=0)",
+        "checked_gradient(model, case)",
+        "checked_gradient(model, case).clamp(min=0)",
         "max(∂f, 0)",
     ),
     _gxi(
         "the gradient of another class",
-        "input_gradient(model, case)",
+        "checked_gradient(model, case)",
         "input_gradient(model, __import__('dataclasses').replace(case, target=0 * case.target))",
         "class 0 is explained, whatever the target",
     ),
     _gxi(
-        "the gradient rounded", "input_gradient(model, case)", "input_gradient(model, case).float()", "float32 inside"
+        "the gradient rounded",
+        "checked_gradient(model, case)",
+        "checked_gradient(model, case).float()",
+        "float32 inside",
     ),
     _gxi(
         "the gradient at zero",
-        "input_gradient(model, case)",
+        "checked_gradient(model, case)",
         "input_gradient(model, __import__('dataclasses').replace(case, inputs=0 * case.inputs))",
         "∂f is taken at 0, not at x",
     ),
     _gxi(
         "the gradient of the batch's mean",
-        "input_gradient(model, case)",
-        "input_gradient(model, case) / len(case.inputs)",
+        "checked_gradient(model, case)",
+        "checked_gradient(model, case) / len(case.inputs)",
         "the loss is averaged over the batch, so that each example's share depends on the others",
     ),
     *(
