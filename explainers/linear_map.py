@@ -23,9 +23,9 @@ from faithcheck.explainers.last_layer import following_last_layer
 MANY_ROWS = 32
 """From this number of rows on, rows are skipped. With 16 rows it gained nothing (docs/cost.md); 32 is a choice."""
 
-MANY_MULTIPLICATIONS = 2**21
+MANY_MULTIPLICATIONS = 3 * 2**20
 """From this number on, rows times weights, oneDNN computes linear maps. Below, a backward pass in Python takes longer
-than oneDNN saves (docs/cost.md)."""
+than oneDNN saves: up to 2²¹ on one processor and up to 2²² on another; this is between them (docs/cost.md)."""
 
 HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
 """Whether this torch has oneDNN's linear map with an activation."""

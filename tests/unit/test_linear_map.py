@@ -37,7 +37,10 @@ def by_onednn(monkeypatch):
     return shapes
 
 
-def operands(rows=64, outputs=MANY_MULTIPLICATIONS // (64 * 512), dtype=torch.float32):
+OUTPUTS = MANY_MULTIPLICATIONS // (64 * 512)
+
+
+def operands(rows=64, outputs=OUTPUTS, dtype=torch.float32):
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (
         torch.randn(shape, generator=generator, dtype=dtype) for shape in ((2, rows // 2, 512), (outputs, 512), outputs)
@@ -58,7 +61,7 @@ def test_value_and_gradient_are_those_of_torch(skips_rows, has_bias, by_onednn):
     made, plain = (torch.autograd.grad(of, x, gradient)[0] for of in (value, expected))
     torch.testing.assert_close(made, plain, **ROUND_OFF)
     rows = (6,) if skips_rows else (2, 32)
-    assert by_onednn == [(tuple(x.shape), (64, 512)), ((*rows, 64), (512, 64))]
+    assert by_onednn == [(tuple(x.shape), (OUTPUTS, 512)), ((*rows, OUTPUTS), (512, OUTPUTS))]
 
 
 class OwnParameter(nn.Parameter):
@@ -71,7 +74,7 @@ class OwnParameter(nn.Parameter):
     {
         "float64": lambda: operands(dtype=torch.float64),
         "few rows": lambda: operands(rows=62),
-        "few weights": lambda: operands(outputs=MANY_MULTIPLICATIONS // (64 * 512) - 1),
+        "few weights": lambda: operands(outputs=OUTPUTS - 1),
         "a class of its own": lambda: (lambda x, w, b: (x, OwnParameter(w), b))(*operands()),
         "computed weights": lambda: (lambda x, w, b: (x, w * 1.0, b))(*operands()),
         "computed bias": lambda: (lambda x, w, b: (x, w, b * 1.0))(*operands()),
