@@ -73,6 +73,8 @@ def hidden_of(model, inputs, attention_mask=None):
 READOUTS = {
     "first": lambda hidden, last: hidden[:, 0],
     "last": lambda hidden, last: hidden[torch.arange(len(last)), last],
+    "kept": lambda hidden, last: hidden[:, slice(-1, None), :][:, -1],  # as by transformers' logits_to_keep=1
+    "parts": lambda hidden, last: hidden[:, 3:3].sum((1, 2), keepdim=True) + hidden[:, 2:4].sum(1),
     "two": lambda hidden, last: hidden[:, 1] * hidden[:, 3],
     "mean": lambda hidden, last: hidden.mean(1),
 }
@@ -155,8 +157,11 @@ def test_only_models_that_write_in_place_are_run_as_they_are(name):
 
 @pytest.mark.parametrize("removal", [AttentionMask(), Replacement()], ids=lambda removal: removal.name)
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("read", ["last", "kept"])
 @pytest.mark.parametrize(("name", "inner"), [("gpt2", 4 * WIDTH), ("llama", 24)])
-def test_with_a_causal_mask_only_tokens_from_the_removed_one_on_are_computed(name, inner, implementation, removal):
+def test_with_a_causal_mask_only_tokens_from_the_removed_one_on_are_computed(
+    name, inner, read, implementation, removal
+):
     """2 layers, 6 tokens, 7 rows, read at the last token.
 
     The last row, without token 5, has 6 tokens of its own; a row without token j < 5 has 6 − j; the row with all tokens
@@ -164,10 +169,10 @@ def test_with_a_causal_mask_only_tokens_from_the_removed_one_on_are_computed(nam
     """
     rows = rows_of(batch("none"), removal)
     with torch.no_grad(), CountedRows() as counted:
-        run_deferred(Read(model_of(name, implementation), "last"), rows)
+        run_deferred(Read(model_of(name, implementation), read), rows)
     feed_forward = counted.rows[WIDTH, inner]
-    read = [7, 7] if name == "llama" else [7]  # Llama's layer has two such maps, gate and up
-    assert sorted(feed_forward, reverse=True) == [27] * len(read) + read
+    last_layer = [7, 7] if name == "llama" else [7]  # Llama's layer has two such maps, gate and up
+    assert sorted(feed_forward, reverse=True) == [27] * len(last_layer) + last_layer
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
