@@ -24,12 +24,11 @@ class CompletenessWarning(UserWarning):
 
 
 def checked_gradient(model: nn.Module, case: Case) -> Tensor:
-    """The gradient of the explained output, shaped like the inputs, of a model that has one.
+    """`input_gradient`, which names flex attention where that has no gradient on this device.
 
     Raises:
-        Unsupported: the model has quantised weights, or flex attention without a gradient on this device.
+        Unsupported: it has none.
     """
-    refuse_modules(model, quantised_weights)
     try:
         return input_gradient(model, case)
     except NotImplementedError as error:
@@ -69,8 +68,9 @@ class GradientTimesInput:
         """One forward and one backward pass: ``(batch, features)``.
 
         Raises:
-            Unsupported: the model has no gradient, see `checked_gradient`.
+            Unsupported: the model has quantised weights, or see `checked_gradient`.
         """
+        refuse_modules(model, quantised_weights)
         return per_feature(case.inputs * checked_gradient(model, case))
 
 
@@ -132,8 +132,10 @@ class IntegratedGradients:
         """The attribution ``(batch, features)`` and its completeness error Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``.
 
         Raises:
-            Unsupported: the case has no replacement of that name, or the model has no gradient.
+            Unsupported: the case has no replacement of that name, or the model has quantised weights, or see
+                `checked_gradient`.
         """
+        refuse_modules(model, quantised_weights)
         nodes, weights = np.polynomial.legendre.leggauss(self.steps)
         if self.baseline is not None:
             case = replace(case, baseline=replacement_value(case, self.baseline).expand_as(case.inputs))

@@ -611,9 +611,11 @@ def item(func: Any, input: Tensor, key: Any) -> Value | None:
     axis, positions = chosen[0], key[chosen[0]]
     if isinstance(positions, slice):
         start, stop, step = positions.indices(x.shape[axis])
-        if step == 1 and start < stop and axis == 1 and len(x.shape) == 3:  # the other tokens need not be computed
-            return at_positions(x, axis, list(range(start, stop)))
-        return narrowed(x, axis, start, max(0, stop - start)) if step == 1 else None
+        if step != 1:
+            return None
+        if axis != 1 or len(x.shape) != 3 or start >= stop:
+            return narrowed(x, axis, start, max(0, stop - start))
+        positions = list(range(start, stop))  # of tokens: the others need not be computed
     return at_positions(x, axis, positions)
 
 

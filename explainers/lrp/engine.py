@@ -42,8 +42,9 @@ from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
 
 ONE_VALUE, IN_PLACE = operations_with(Trait.ONE_VALUE), operations_with(Trait.IN_PLACE)
-GROUPED_PRODUCTS = "grouped_mm _grouped_mm grouped_mm_fallback".split()
-WAYS_OUT = dict.fromkeys(GROUPED_PRODUCTS, ": load the mixture with experts_implementation='eager'")
+WAYS_OUT = dict.fromkeys(
+    ("grouped_mm", "_grouped_mm", "grouped_mm_fallback"), ": load the mixture with experts_implementation='eager'"
+)
 """Operations without a rule, and how a user has the model compute the same by operations that have one."""
 PRODUCTS_IN_PLACE: dict[str, Callable[..., Tensor]] = {"mul_": torch.mul, "div_": torch.div}
 

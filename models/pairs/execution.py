@@ -194,6 +194,11 @@ def chunked_feed_forward(embedding_model: nn.Module) -> nn.Module:
 CASE = random_points(4, 5, 6, classes=2)
 
 
+def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """softmax(QKᵀ) V, of ``(…, tokens, width)`` each."""
+    return torch.softmax(query @ key.transpose(-2, -1), -1) @ value
+
+
 class Attention(nn.Module):
     """One head: ``(batch, 5, 6)`` to the same."""
 
@@ -203,9 +208,7 @@ class Attention(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The attended values."""
-        weights = torch.softmax(self.query(tokens) @ self.key(tokens).transpose(1, 2), -1)
-        attended: Tensor = weights @ self.value(tokens)
-        return attended
+        return attend(self.query(tokens), self.key(tokens), self.value(tokens))
 
 
 class Network(nn.Module):
@@ -365,8 +368,8 @@ class ForwardByFlex(torch.autograd.Function):
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, ...]:
         """The gradient of the attention written out."""
         with torch.enable_grad():
-            query, key, value = operands = [saved.detach().requires_grad_() for saved in context.saved_tensors]
-            attended = torch.softmax(query @ key.mT, -1) @ value
+            operands = [saved.detach().requires_grad_() for saved in context.saved_tensors]
+            attended = attend(*operands)
         return torch.autograd.grad(attended, operands, gradient)
 
 

@@ -40,7 +40,6 @@ class Mixture(OneLayer):
     def __init__(self, experts, choose="after", axes=2):
         super().__init__()
         self.choose, self.axes = choose, axes
-        self.layers = nn.ModuleList([nn.Module()])
         numbers = torch.Generator().manual_seed(1)
         self.router = torch.randn(6, experts, dtype=torch.float64, generator=numbers)
         self.experts = torch.randn(experts, 6, dtype=torch.float64, generator=numbers)
