@@ -246,6 +246,9 @@ width 64 to 384 on two cores: below, the model is run as it is."""
 class RowRunner:
     """Runs a model on rows: on deferred tensors as long as that works and pays, else as it is.
 
+    It pays on the CPU alone. A GPU waits for Python there: on an H200, with 2,048 tokens of 6 layers of width 384 in a
+    pass, Leave-One-Out by deferred tensors took 2.9 (BERT) and 5.0 (GPT-2) times as long as plain passes.
+
     Attributes:
         plain: why the model is run as it is; empty if it is not.
     """
@@ -259,7 +262,7 @@ class RowRunner:
         Raises:
             Exception: what the model raises.
         """
-        if case.inputs.numel() < WORTHWHILE:
+        if case.inputs.device.type != "cpu" or case.inputs.numel() < WORTHWHILE:
             return case.run(self.model)
         if not self.plain:
             restore_random_numbers = random_numbers(case.inputs.device)

@@ -20,23 +20,23 @@ OPTIONS = {
 }
 
 
-def model(name, attention="eager"):
+def model(name, attention="eager", device="cpu"):
     """A model of one of the families of `OPTIONS` on embeddings or patches."""
     torch.manual_seed(0)
     built = ARCHITECTURES[name].small(**OPTIONS[name])
     built.set_attn_implementation(attention)
     if name == "vit":
-        return PatchModel(built, Preparation(None, None, "nearest", (0.0,) * 3, (1.0,) * 3)).eval()
-    return EmbeddingModel(built).eval()
+        return PatchModel(built, Preparation(None, None, "nearest", (0.0,) * 3, (1.0,) * 3)).eval().to(device)
+    return EmbeddingModel(built).eval().to(device)
 
 
-def case(name, batch, features):
+def case(name, batch, features, device="cpu"):
     """Random features for it; those of a text have an attention mask, and the first and the last are special."""
     images = name == "vit"
     generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(batch, features, 3 * PATCH**2 if images else WIDTH, generator=generator)
-    special = torch.zeros(batch, features, dtype=torch.bool)
+    inputs = torch.randn(batch, features, 3 * PATCH**2 if images else WIDTH, generator=generator).to(device)
+    special = torch.zeros(inputs.shape[:2], dtype=torch.bool, device=device)
     special[:, [0, -1]] = not images
-    arguments = {} if images else {"attention_mask": torch.ones(batch, features, dtype=torch.int64)}
-    target = torch.zeros(batch, dtype=torch.int64)
+    arguments = {} if images else {"attention_mask": torch.ones(inputs.shape[:2], dtype=torch.int64, device=device)}
+    target = torch.zeros(batch, dtype=torch.int64, device=device)
     return Case(inputs, target, torch.zeros_like(inputs), special, arguments)

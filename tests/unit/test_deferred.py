@@ -80,6 +80,15 @@ def test_small_rows_are_run_as_they_are(monkeypatch):
     assert "fails on tensors that are not ordinary" in failures[0]
 
 
+def test_rows_on_another_device_than_the_cpu_are_run_as_they_are(monkeypatch):
+    monkeypatch.setattr(deferred, "run_deferred", None)  # must not be called
+    monkeypatch.setattr(deferred, "WORTHWHILE", 0)
+    inputs = torch.zeros(2, 3, 4, device="meta")
+    case = Case(inputs, torch.zeros(2, dtype=torch.int64, device="meta"), inputs)
+    with torch.no_grad():
+        assert RowRunner(torch.nn.Flatten()).outputs(case).shape == (2, 12)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_float32_outputs_agree_to_1e_5(name):
     """In float32 a linear map runs by another library than in the plain pass."""
