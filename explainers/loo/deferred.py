@@ -265,14 +265,14 @@ class RowRunner:
         if case.inputs.device.type != "cpu" or case.inputs.numel() < WORTHWHILE:
             return case.run(self.model)
         if not self.plain:
-            restore_random_numbers = random_numbers(case.inputs.device)
+            random_numbers = torch.get_rng_state()
             try:
                 return run_deferred(self.model, case)
             except MustRunPlainly as error:
                 self.plain = str(error)
             except Exception as error:  # if it is the model's own, it comes again below
                 self.plain = f"fails on tensors that are not ordinary ({type(error).__name__}: {error})"
-            restore_random_numbers()
+            torch.set_rng_state(random_numbers)
         output = case.run(self.model)
         report_plain(type(self.model).__name__, self.plain)
         return output
@@ -303,19 +303,6 @@ def has_survivors(recording: Recording) -> bool:
         return False
     gc.collect()
     return any(tensor() is not None for tensor in recording.tensors)
-
-
-def random_numbers(device: torch.device) -> Callable[[], None]:
-    """A function that puts the generators of random numbers back to where they are now."""
-    state = torch.get_rng_state()
-    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-
-    def restore() -> None:
-        torch.set_rng_state(state)
-        if on_device is not None:
-            torch.cuda.set_rng_state(on_device, device)
-
-    return restore
 
 
 @cache

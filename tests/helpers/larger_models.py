@@ -23,11 +23,11 @@ OPTIONS = {
 def model(name, attention="eager", device="cpu"):
     """A model of one of the families of `OPTIONS` on embeddings or patches."""
     torch.manual_seed(0)
-    built = ARCHITECTURES[name].small(**OPTIONS[name])
+    built = ARCHITECTURES[name].small(**OPTIONS[name]).to(device)
     built.set_attn_implementation(attention)
     if name == "vit":
-        return PatchModel(built, Preparation(None, None, "nearest", (0.0,) * 3, (1.0,) * 3)).eval().to(device)
-    return EmbeddingModel(built).eval().to(device)
+        return PatchModel(built, Preparation(None, None, "nearest", (0.0,) * 3, (1.0,) * 3)).eval()
+    return EmbeddingModel(built).eval()
 
 
 def case(name, batch, features, device="cpu"):
