@@ -104,14 +104,28 @@ def measured_in(dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module
     exact = measure(models, case)
     if exact.gap is None:
         return InType(dtype, exact, exact, 0.0)
+    result = InType(dtype, exact, exact, simulated(dtype, measure, models, case, exact))
+    numbers = numbers_of(dtype)
+    with refusing_kernels(type_name(dtype)), tolerance_is(result.tol, numbers):
+        return replace(result, in_type=measure([copy_in(dtype, model) for model in models], case.to(numbers)))
+
+
+def simulated(
+    dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module], case: Case, exact: Measurement
+) -> float:
+    """By how much simulated round-off of a type moves a measurement, see `InType`; ``exact`` is that in float64.
+
+    Raises:
+        UnmeasurableInType: no digit of the measurement survives.
+    """
     name, numbers = type_name(dtype), numbers_of(dtype)
 
     def moved(draw: int) -> Tensor:
         with tolerance_is(math.inf, numbers), SimulatedRoundoff(numbers, draw):
-            simulated = measure([rounded_model(m, dtype, draw) for m in models], rounded_case(case, numbers, draw))
-        if simulated.values.shape != exact.values.shape:
+            values = measure([rounded_model(m, dtype, draw) for m in models], rounded_case(case, numbers, draw)).values
+        if values.shape != exact.values.shape:
             raise UnmeasurableInType(f"under the round-off of {name} the axiom measures another number of values")
-        return simulated.values - exact.values
+        return values - exact.values
 
     try:
         moves = draws_of(moved, DRAWS, NUMBERS)
@@ -122,13 +136,11 @@ def measured_in(dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module
     roundoff = max(
         least_roundoff(dtype, models, case), *(relative_gap(move, exact.values, scale, unit) for move in moves)
     )
-    result = InType(dtype, exact, exact, roundoff)
-    if not result.tol < 1:
+    if not DEVIATIONS[dtype] * roundoff < 1:
         raise UnmeasurableInType(
             f"no digit survives in {name}: round-off alone moves the measurement by {roundoff:.2g}"
         )
-    with refusing_kernels(name), tolerance_is(result.tol, numbers):
-        return replace(result, in_type=measure([copy_in(dtype, model) for model in models], case.to(numbers)))
+    return roundoff
 
 
 def least_roundoff(dtype: torch.dtype, models: Sequence[nn.Module], case: Case) -> float:
@@ -228,8 +240,12 @@ def map_in(dtype: torch.dtype, explainer: Explainer, model: nn.Module, case: Cas
         def measure(models: Sequence[nn.Module], of: Case) -> Measurement:
             return Measurement(0.0, 0.0, attribution_of(reference, models[0], of).double())
 
-        return once(reference, model, case, lambda: measured_in(dtype, measure, [model], case).tol)
+        def derive() -> float:
+            return DEVIATIONS[dtype] * simulated(dtype, measure, [model], case, measure([model], case))
 
+        return once(reference, model, case, derive)
+
+    refuse_nothing_to_quantise(dtype, [model])
     tol = max(map(tolerance_by, REFERENCES[dtype]))
     exact = attribution_of(explainer, model, case).double()
     with refusing_kernels(type_name(dtype)):

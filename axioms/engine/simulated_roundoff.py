@@ -10,11 +10,15 @@ A kernel of a coarse type adds in float32 and rounds its result once. So does th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -22,8 +26,14 @@ from torch.utils._pytree import tree_leaves
 from faithcheck.models.case import Case
 from faithcheck.models.eight_bit_weights import put_on_grid
 
+Numbers: TypeAlias = NDArray[np.float64]
+Bits: TypeAlias = NDArray[np.uint64]
+
 INCREMENT, FACTORS = 0x9E3779B97F4A7C15, (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Of SplitMix64 (Steele et al. 2014, doi 10.1145/2660193.2660195)."""
+
+IN_CACHE = 2**15
+"""So many numbers are rounded at once that all steps find them in the cache of the processor."""
 
 
 class SimulatedRoundoff(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
@@ -43,11 +53,19 @@ class SimulatedRoundoff(TorchDispatchMode):  # type: ignore[no-untyped-call]  # 
     ) -> Any:
         """Run the operation, and round what it computed in place; a view of an operand is rounded already."""
         results = func(*args, **(kwargs or {}))
-        if not any(returned.alias_info and not returned.alias_info.is_write for returned in func._schema.returns):
+        if not returns_a_view(func):
             for result in tree_leaves(results):
                 if isinstance(result, Tensor) and result.dtype == torch.float64 and result.layout == torch.strided:
                     result.copy_(rounded(result, self.dtype, self.draw))
         return results
+
+
+@cache
+def returns_a_view(operation: Any) -> bool:
+    """Whether an operation returns numbers of its operand as they are; of that in a matrix product torch says no."""
+    returned: Sequence[Any] = operation._schema.returns
+    is_view = any(one.alias_info and not one.alias_info.is_write for one in returned)
+    return is_view or operation is torch.ops.aten._unsafe_view.default
 
 
 def rounded(numbers: Tensor, dtype: torch.dtype, draw: int) -> Tensor:
@@ -55,39 +73,52 @@ def rounded(numbers: Tensor, dtype: torch.dtype, draw: int) -> Tensor:
 
     A number beyond the largest of the type is infinite there.
     """
+    result = numbers.detach().resolve_neg().cpu().numpy().flatten()  # a copy
+    for start in range(0, len(result), IN_CACHE):
+        _round(result[start : start + IN_CACHE], dtype, draw)
+    return torch.from_numpy(result).view(numbers.shape).to(numbers.device)
+
+
+def _round(numbers: Numbers, dtype: torch.dtype, draw: int) -> None:
+    """Round numbers in place, ``(n,)`` float64: add random bits, and drop the bits that the type does not have.
+
+    The sum carries as often as the number lies near its upper neighbour.
+    """
     limits = torch.finfo(dtype)
-    # finfo.eps is the distance of 1 from the next number. Below the least normal number the distances are all equal.
-    _, exponent = torch.frexp(numbers.abs().clamp(limits.tiny, limits.max))
-    distance = torch.ldexp(torch.full_like(numbers, limits.eps / 2), exponent)
-    steps = numbers / distance
-    below = steps.floor()
-    up = uniform(numbers, draw) < steps - below
-    neighbour = (below + up) * distance
-    beyond = neighbour.abs() > limits.max
-    return torch.where(torch.isfinite(numbers), torch.where(beyond, neighbour * torch.inf, neighbour), numbers)
+    dropped = 52 + round(math.log2(limits.eps))  # of the 52 bits of float64
+    random = (random_bits(numbers, draw) >> (64 - dropped)).view(np.int64)
+    is_nan = np.isnan(numbers)
+    # Below the least normal number all distances are equal, and the same as up to twice this number: move there.
+    moved = np.copysign((np.abs(numbers) < limits.tiny) * limits.tiny, numbers)
+    numbers += moved
+    bits = numbers.view(np.int64)
+    # Where a number goes up, towards +∞, the sum of a positive number carries, and that of a negative number does not.
+    random ^= ~(bits >> 63)
+    bits += random & (2**dropped - 1)
+    bits &= -(2**dropped)
+    numbers -= moved
+    numbers[np.abs(numbers) > limits.max] *= np.inf
+    numbers[is_nan] = np.nan
 
 
 def uniform(numbers: Tensor, draw: int) -> Tensor:
-    """A number of [0, 1) for each float64 number, a function of its bits without the sign, and of the draw.
+    """A number of [0, 1) for each float64 number, see `random_bits`."""
+    bits = random_bits(numbers.detach().cpu().numpy().flatten(), draw)
+    return torch.from_numpy((bits >> 11) * 2.0**-53).view(numbers.shape).to(numbers.device)
+
+
+def random_bits(numbers: Numbers, draw: int) -> Bits:
+    """64 random bits for each float64 number, a function of its bits without the sign, and of the draw.
 
     Without the exponent too: a number and twice the number round alike, as on a processor.
     """
-    bits = (numbers.contiguous().view(torch.int64) & (2**52 - 1)) + _signed((draw + 1) * INCREMENT)
+    bits: Bits = numbers.view(np.uint64) & np.uint64(2**52 - 1)
+    bits += (draw + 1) * INCREMENT % 2**64
     for shift, factor in zip((30, 27), FACTORS, strict=True):
-        bits = (bits ^ _shifted(bits, shift)) * _signed(factor)
-    result: Tensor = _shifted(bits ^ _shifted(bits, 31), 11).double() * 2.0**-53
-    return result
-
-
-def _shifted(bits: Tensor, by: int) -> Tensor:
-    """The bits moved to the right, with zeros on the left; torch would repeat the sign."""
-    moved: Tensor = (bits >> by) & (2 ** (64 - by) - 1)
-    return moved
-
-
-def _signed(number: int) -> int:
-    """The number modulo 2⁶⁴, as torch's int64 holds it."""
-    return (number + 2**63) % 2**64 - 2**63
+        bits ^= bits >> shift
+        bits *= factor
+    bits ^= bits >> 31
+    return bits
 
 
 def numbers_of(dtype: torch.dtype) -> torch.dtype:

@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms.engine.simulated_roundoff import SimulatedRoundoff, rounded, rounded_case, rounded_model
+from faithcheck.axioms.engine.simulated_roundoff import (
+    IN_CACHE,
+    SimulatedRoundoff,
+    rounded,
+    rounded_case,
+    rounded_model,
+    uniform,
+)
 from faithcheck.models import Case
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -29,6 +36,25 @@ def test_a_rounded_number_is_a_neighbour_of_the_type(dtype):
     assert not torch.equal(rounded(exact, dtype, 1), result), "another draw"
     assert torch.equal(rounded(torch.cat([other, exact]), dtype, 0)[1000:], result), "a function of the number alone"
     assert torch.equal(rounded(4 * exact, dtype, 0)[normal], 4 * result[normal])
+
+
+def oracle(exact, dtype, draw):
+    """The lower neighbour, or the upper one as often as the number lies near it: by division, in float64."""
+    limits = torch.finfo(dtype)
+    _, exponent = torch.frexp(exact.abs().clamp(limits.tiny, limits.max))
+    distance = torch.ldexp(torch.full_like(exact, limits.eps / 2), exponent)
+    below = (exact / distance).floor()
+    result = (below + (uniform(exact, draw) < exact / distance - below)) * distance
+    return torch.where(result.abs() > limits.max, result * torch.inf, result)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("size", [1, 1e-5, 1e-7, 1e4, 1e-38, 1e-39, 1e38])
+def test_rounded_against_the_oracle(dtype, size):
+    exact = size * numbers(2 * IN_CACHE + 3)
+    assert torch.equal(rounded(exact, dtype, 2), oracle(exact, dtype, 2))
+    columns = exact[: 2 * IN_CACHE].view(2, -1).t()
+    assert torch.equal(rounded(columns, dtype, 2), oracle(columns, dtype, 2)), "numbers that do not lie side by side"
 
 
 @pytest.mark.parametrize("dtype", TYPES)
