@@ -32,6 +32,7 @@ from faithcheck.axioms.one_function.forward_and_gradient import Computed, NotAPa
 from faithcheck.axioms.one_function.large_batch import large_batch
 from faithcheck.axioms.one_function.scale import Difference, Scale, within
 from faithcheck.models.case import Case, describe_tensor
+from faithcheck.models.offloaded_weights import offloaded_weights, with_values
 
 DRAWN_EXAMPLES = 30
 DENSE = 64
@@ -174,8 +175,8 @@ State = Mapping[str, tuple[Tensor, Tensor]]
 
 def state(model: nn.Module) -> State:
     """Every parameter and buffer by name: the tensor, and a copy of its values."""
-    named = [*model.named_parameters(), *model.named_buffers()]
-    return {name: (tensor, tensor.detach().clone()) for name, tensor in named}
+    named = with_values(model, [*model.named_parameters(), *model.named_buffers()])
+    return {name: (tensor, tensor.detach().clone()) for name, tensor in named.items()}
 
 
 @torch.no_grad()
@@ -194,18 +195,20 @@ def unchanging(which: str, model: nn.Module, case: Case) -> Computed:
     if not torch.equal(copy.inputs, case.inputs):
         raise NotAPair(f"the forward pass of {which} changes its inputs: a pair's models leave them as they are")
     now = {name: tensor for name, (tensor, _) in state(model).items()}
-    if changed := [name for name in now.keys() | before.keys() if not _same(name, now, before)]:
+    elsewhere = offloaded_weights(model)
+    if changed := [name for name in now.keys() | before.keys() if not _same(name, now, before, name in elsewhere)]:
         raise NotAPair(f"the forward pass of {which} changes {sorted(changed)[0]}: a pair's models must not change")
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):
         raise NotAPair(f"{which} gives different outputs when it is run twice: a pair's models draw no random numbers")
     return computed
 
 
-def _same(name: str, now: Mapping[str, Tensor], before: State) -> bool:
+def _same(name: str, now: Mapping[str, Tensor], before: State, elsewhere: bool) -> bool:
+    """Whether a weight is the tensor that it was, with its values; one that lies elsewhere may be read anew."""
     if name not in now or name not in before:
         return False
     tensor, values = before[name]
-    return now[name] is tensor and torch.equal(tensor, values)
+    return (now[name] is tensor or elsewhere) and torch.equal(now[name], values)
 
 
 def refuse_unrelated(f: nn.Module, g: nn.Module) -> None:
@@ -217,7 +220,10 @@ def refuse_unrelated(f: nn.Module, g: nn.Module) -> None:
     Raises:
         NotAPair: says how to share.
     """
-    weights_f, weights_g = ([weight.detach().flatten() for weight in model.parameters()] for model in (f, g))
+    weights_f, weights_g = (
+        [weight.detach().flatten() for weight in with_values(model, model.named_parameters()).values()]
+        for model in (f, g)
+    )
     same_size = functools.partial(pairs_of_one_size, weights_f, weights_g)
     # Compared in the same order first: sorting the weights of a large model takes longer than running it.
     common = any(torch.equal(a, b) and varies(a) for a, b in same_size()) or any(

@@ -15,6 +15,7 @@ from faithcheck.axioms.engine.evidence import Compared
 from faithcheck.axioms.engine.roundoff import additions
 from faithcheck.axioms.engine.verdicts import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, attribution_of
+from faithcheck.explainers.refused_modules import offloaded, refuse_modules
 from faithcheck.models.case import Case
 
 UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
@@ -37,8 +38,10 @@ def precision(explainer: Explainer, model: nn.Module, case: Case) -> Measurement
     difference of numbers much larger than itself, and cannot be trusted in float32.
 
     Raises:
+        Unsupported: accelerate offloads weights of the model.
         Unsupported, InvalidAttribution: from the explainer.
     """
+    refuse_modules(model, offloaded)
     single = deepcopy(model).to(torch.float32)
     rounded = case.to(torch.float32)
     coarse = attribution_of(explainer, single, rounded).double()

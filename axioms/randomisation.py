@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from faithcheck.axioms.engine.axiom import axiom
 from faithcheck.axioms.engine.verdicts import Measurement
 from faithcheck.explainers.protocol import Explainer, attribution_of
+from faithcheck.explainers.refused_modules import offloaded, refuse_modules
 from faithcheck.models.case import Case
 
 DRAWS = 8
@@ -93,7 +94,11 @@ def randomised(model: nn.Module, layers: Sequence[str], seed: int) -> nn.Module:
 
     Matrices are drawn from a normal distribution with mean 0 and the root mean square of the original. Vectors (biases,
     the gains of a norm) are permuted at random: a norm whose gains had random signs would be no norm.
+
+    Raises:
+        Unsupported: accelerate offloads weights of the model.
     """
+    refuse_modules(model, offloaded)
     model, generator = deepcopy(model), torch.Generator().manual_seed(seed)
     for layer in layers:
         for weight in model.get_submodule(layer).parameters(recurse=False):

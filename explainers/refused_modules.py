@@ -14,6 +14,7 @@ from torch import nn
 from faithcheck.explainers.last_layer import all_modules
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.explainers.running_modules import module_in_words
+from faithcheck.models.offloaded_weights import offloading_hook
 
 Reason: TypeAlias = Callable[[nn.Module], str | None]
 """Why a module is refused, as the rest of a sentence that starts with its name; None if it is not."""
@@ -50,5 +51,15 @@ def flex_attention(module: nn.Module) -> str | None:
         return (
             "computes flex attention, a compiled graph whose attention weights no explainer sees, and which has no "
             "gradient on a CPU: load the model with attn_implementation='sdpa' or 'eager', or use Leave-One-Out"
+        )
+    return None
+
+
+def offloaded(module: nn.Module) -> str | None:
+    """A reason to refuse a module where a copy gets other weights: accelerate brings its own whenever it runs."""
+    if offloading_hook(module) is not None:
+        return (
+            "is offloaded by accelerate, which brings its weights whenever it runs, so that no copy of the model has "
+            "other weights: load the model without a device_map, or on devices that hold all of it"
         )
     return None

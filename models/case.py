@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from faithcheck.models.offloaded_weights import offload_again
+
 
 @dataclass(frozen=True)
 class Case:
@@ -95,7 +97,11 @@ class Case:
 
     def run(self, model: nn.Module) -> Tensor:
         """The model's outputs on the inputs and the forward arguments: ``(batch, outputs)``."""
-        output: Tensor = model(self.inputs, **self.forward_arguments)
+        try:
+            output: Tensor = model(self.inputs, **self.forward_arguments)
+        except BaseException:  # an explainer that refuses an operation raises within the pass
+            offload_again(model)
+            raise
         return output
 
     def copy(self) -> Case:

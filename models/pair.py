@@ -21,6 +21,10 @@ BuildModel: TypeAlias = Callable[[int, torch.dtype, torch.device], nn.Module]
 MakeCase: TypeAlias = Callable[[int, torch.dtype, torch.device], Case]
 
 
+class MissingLibrary(ImportError):
+    """A pair needs a library that is not installed: names it, and how to install it. The pair's checks are skipped."""
+
+
 @dataclass(frozen=True)
 class BuildFromBase:
     """A pair's ``build`` where f is the model of several pairs, so that it can be built once for all of them.

@@ -84,7 +84,10 @@ def of_records(records: Sequence[Json], planned: int, settings: Json, axioms: Ma
     groups = [group_of(record["status"]) for record in checks]
     red, not_run = groups.count(Group.RED), groups.count(Group.UNMEASURED)
     skipped = [
-        (str(record["id"]), f"{record['explainer']}: {record['detail'].get('reason', 'unsupported')}")
+        (
+            str(record["id"]),
+            f"{record['explainer'] or record['subject']}: {record['detail'].get('reason', 'unsupported')}",
+        )
         for record in checks
         if group_of(record["status"]) is Group.SKIP
     ]

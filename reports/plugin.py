@@ -473,7 +473,8 @@ def _settle(node: pytest.Item, content: Json) -> None:
     node.user_properties.append((RECORD, content))
     match group_of(content["status"]):
         case Group.SKIP:
-            pytest.skip(f"{content['explainer']}: {content['detail'].get('reason', 'unsupported')}")
+            which = content["explainer"] or content["subject"]
+            pytest.skip(f"{which}: {content['detail'].get('reason', 'unsupported')}")
         case Group.RED | Group.UNMEASURED:
             pytest.fail(wording.message(content), pytrace=False)
 

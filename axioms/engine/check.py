@@ -39,7 +39,7 @@ from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.explainers.stored_maps import StoredMaps
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation
-from faithcheck.models.pair import Pair, is_builtin
+from faithcheck.models.pair import MissingLibrary, Pair, is_builtin
 from faithcheck.models.random_numbers import seed_torch
 
 NEEDS_CUDA = "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|no CUDA-capable device"
@@ -120,7 +120,8 @@ class Check:
         """Build, measure and settle, in the explainer's own process if it is isolated.
 
         A refusal becomes a record of status ``unsupported`` (``error`` if an expectation other than ``UNCLAIMED`` is
-        stated), an expected error ``expected error``, and whatever else the explainer or the pair raises ``error``.
+        stated), and so does a library that the pair needs and that is missing; an expected error ``expected error``,
+        and whatever else the explainer or the pair raises ``error``.
 
         Raises:
             KeyboardInterrupt: the user stopped the run, whatever the explainer made of it.
@@ -160,6 +161,8 @@ class Check:
         message, explicit = error_text(error), self.explicit_expectation
         if self.expectation.verdict == "ERROR" and self.expectation.error in message:
             return self._record(settings, Status.EXPECTED_ERROR, detail={"error": message})
+        if isinstance(error, MissingLibrary):
+            return self._record(settings, Status.UNSUPPORTED, detail={"reason": message_text(error)})
         if isinstance(error, Unsupported):
             if explicit is None or explicit.verdict == "UNCLAIMED" or isinstance(error, UnmeasurableInType):
                 return self._record(settings, Status.UNSUPPORTED, detail={"reason": message_text(error)})

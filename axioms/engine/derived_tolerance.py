@@ -38,6 +38,7 @@ from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, settle,
 from faithcheck.explainers.gradients import GradientTimesInput
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
+from faithcheck.explainers.refused_modules import offloaded, refuse_modules
 from faithcheck.models.case import Case
 from faithcheck.models.eight_bit_weights import linear_maps, quantised
 from faithcheck.models.expectation import Expectation
@@ -87,6 +88,19 @@ class InType:
         return DEVIATIONS[self.dtype] * self.roundoff
 
 
+def refuse_offloaded(models: Sequence[nn.Module]) -> None:
+    """Refuse models with weights that accelerate offloads: no copy has them rounded.
+
+    Raises:
+        UnmeasurableInType: names the first module.
+    """
+    try:
+        for model in models:
+            refuse_modules(model, offloaded)
+    except Unsupported as refusal:
+        raise UnmeasurableInType(str(refusal)) from None
+
+
 def measured_in(dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module], case: Case) -> InType:
     """Measure an axiom in float64, under simulated round-off, and in the type.
 
@@ -97,9 +111,10 @@ def measured_in(dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module
         case: in float64.
 
     Raises:
-        UnmeasurableInType: torch has no kernel of the type for an operation, no digit of the measurement survives, or
-            in int8 no model has weights that are quantised.
+        UnmeasurableInType: torch has no kernel of the type for an operation, no digit of the measurement survives, in
+            int8 no model has weights that are quantised, or accelerate offloads weights.
     """
+    refuse_offloaded(models)
     refuse_nothing_to_quantise(dtype, models)
     exact = measure(models, case)
     if exact.gap is None:

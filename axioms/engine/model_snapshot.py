@@ -3,7 +3,8 @@
 Compared before and after a block of code, and put back: train mode, hooks, weights, buffers, ``requires_grad``,
 ``.grad``, submodules, attributes, configuration, methods, the class of each module, the methods of the classes, and the
 functions of the Python modules that define them. The values of weights are compared, since their version counters do
-not count changes by ``.data``.
+not count changes by ``.data``. Of weights that accelerate offloads, what it keeps is compared, and that the model has
+none of it between its passes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from faithcheck.axioms.engine.namespaces import (
 )
 from faithcheck.axioms.engine.process_snapshot import current_namespaces
 from faithcheck.explainers.quantised_weights import parts_of
+from faithcheck.models.offloaded_weights import with_values
 
 TRANSFORMERS_HOOKS = "_output_capturing_hooks_installed"
 """The attribute by which transformers remembers that it put its hooks on a module, at first use."""
@@ -119,9 +121,27 @@ def _added_by_transformers(now: Namespace, before: Namespace) -> bool:
     return kept and all(getattr(hook, "__module__", "") == CAPTURING_HOOKS for hook in added)
 
 
+def _offloaded_again(now: Namespace, before: Namespace) -> bool:
+    """Whether all that changed are tensors without values, which accelerate makes anew after each forward pass."""
+
+    def same(one: Any, other: Any) -> bool:
+        return one is other or (
+            isinstance(one, Tensor)
+            and isinstance(other, Tensor)
+            and one.is_meta
+            and same_values(one, other)
+            and one.requires_grad == other.requires_grad
+        )
+
+    return now.keys() == before.keys() and all(same(now[key], before[key]) for key in before)
+
+
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters, the buffers, and the attributes that are tensors, such as one that a model computed and kept."""
-    yield from (*model.named_parameters(), *model.named_buffers())
+    """The parameters, the buffers, and the attributes that are tensors, such as one that a model computed and kept.
+
+    Of weights that accelerate offloads, those that it keeps.
+    """
+    yield from with_values(model, [*model.named_parameters(), *model.named_buffers()]).items()
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if isinstance(value, Tensor):
@@ -146,7 +166,8 @@ def _restore_module(snapshot: ModuleSnapshot, changes: Changes) -> None:
     for key, space, before in snapshot.spaces:
         if not same_objects(space, before):
             if key in ("_parameters", "_buffers", "_modules", "config"):
-                report(changes, f"replaced {key.lstrip('_')}", [snapshot.where])
+                if not _offloaded_again(space, before):
+                    report(changes, f"replaced {key.lstrip('_')}", [snapshot.where])
             elif "_hooks" in key:
                 if not _added_by_transformers(space, before):
                     report(changes, "hooks", [snapshot.where])
@@ -220,9 +241,11 @@ class TensorSnapshot:
 
 
 def same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are equal; NaN equals a NaN of the same bits."""
+    """Whether two tensors are equal; NaN equals a NaN of the same bits, and no value no value."""
     if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
         return False
+    if one.is_meta:
+        return True
     ours, theirs = parts_of(one), parts_of(other)
     same = [a.equal(b) or _bits(a).equal(_bits(b)) for a, b in zip(ours, theirs, strict=False)]
     return len(ours) == len(theirs) and all(same)

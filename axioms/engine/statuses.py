@@ -38,7 +38,12 @@ class Status(Enum):
     VIOLATION_VANISHED = "violation vanished", "✗", Group.RED, "a violation or an error is expected and there is none"
     INCONCLUSIVE = "inconclusive", "✗", Group.RED, "violated, but not by the amount that theory predicts"
     ERROR = "error", "!", Group.RED, "the check could not be measured"
-    UNSUPPORTED = "unsupported", "–", Group.SKIP, "the explainer has no rule for something in the model"
+    UNSUPPORTED = (
+        "unsupported",
+        "–",
+        Group.SKIP,
+        "the explainer has no rule for something in the model, or a library that the pair needs is not installed",
+    )
     NOT_MEASURED = "not measured", "?", Group.RED, "the axiom is claimed, and no check of the run measured it"
     NOT_A_PAIR = (
         "not a pair",

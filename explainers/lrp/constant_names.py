@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from faithcheck.explainers.lrp.engine import Propagation
 from faithcheck.explainers.lrp.recorded_operation import HELD, is_float
-from faithcheck.explainers.running_modules import running_module
+from faithcheck.explainers.running_modules import running_module, running_modules
+from faithcheck.models.offloaded_weights import offloading_hooks
 
 POSITIONS = re.compile(r"position|pos_emb|\bwpe\b")
 """The names of parameters and buffers that are position embeddings, as transformers' models have them."""
@@ -26,6 +27,8 @@ class NamingConstants(Propagation):
         # It holds the tensor beside its names: an id may be given to another tensor once the first is freed.
         self._constants: dict[int, tuple[Tensor, frozenset[str]]] = {}  # id of a constant → the constant, its names
         self.names: dict[int, str] = {}  # id of a module, parameter or buffer → its name
+        self._parts: tuple[object, ...] = ()  # these, held: of one that is freed, another tensor may get the id
+        self._offloaded: dict[nn.Module, tuple[str, bool]] = {}  # module → its name, and whether with its submodules
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -40,6 +43,8 @@ class NamingConstants(Propagation):
         """As `Propagation` does; also learns the names of the model's modules, parameters and buffers."""
         parts = (*model.named_modules(), *model.named_parameters(), *model.named_buffers())
         self.names = {id(part): name.removesuffix(".weight") for name, part in parts}
+        self._parts = tuple(part for _, part in parts)
+        self._offloaded = {module: (name, hook.place_submodules) for name, module, hook in offloading_hooks(model)}
         with super().treating_modules_as_operations(model, unregistered):
             yield
 
@@ -59,8 +64,20 @@ class NamingConstants(Propagation):
 
     def constant_names(self, x: Tensor) -> frozenset[str]:
         """The names of what a constant is made of; none if it was made before the forward pass."""
+        if self._offloaded and (name := self._name_while_running(x)):
+            return frozenset({name})
         if id(x) in self._constants:
             return self._constants[id(x)][1]
         if id(x) in self.names:
             return frozenset({self.names[id(x)]})
         return frozenset({HELD} if x is self.point or not x.is_leaf else ())
+
+    def _name_while_running(self, x: Tensor) -> str | None:
+        """The name of a weight that is offloaded: another tensor whenever its module runs, as accelerate brings it."""
+        for module in running_modules():
+            name, inside = self._offloaded.get(module, ("", False))
+            if module in self._offloaded:
+                for key, weight in (*module.named_parameters(recurse=inside), *module.named_buffers(recurse=inside)):
+                    if weight is x:
+                        return f"{name}.{key}".removeprefix(".").removesuffix(".weight")
+        return None

@@ -81,11 +81,12 @@ class Propagation(TorchFunctionMode):
         if self.module_operation is not None:
             return func(*args, **(kwargs or {}))
         operands: list[Tensor] = []
+        given, given_by_name = args, kwargs or {}
         args = self._without_parameters(args, operands)
         if kwargs:
             kwargs = dict(zip(kwargs, self._without_parameters((*kwargs.values(),), operands), strict=True))
         if not operands:
-            return func(*args, **(kwargs or {}))
+            return self._of_constants(func, given, given_by_name, has_parameters=args is not given or bool(kwargs))
         name, rule, operands_of_plain_gradient = self._known.get(func) or self._look_up(func)
         self.refuse_hidden(operands, name)
         if name == "linear" and self.linear is not None:
@@ -199,6 +200,16 @@ class Propagation(TorchFunctionMode):
         if not constants:
             return values
         return tuple([constants.get(place, value) for place, value in enumerate(values)])
+
+    def _of_constants(self, func: Callable[..., Any], args: Any, kwargs: Any, has_parameters: bool) -> Any:
+        """The value of an operation without relevance. It gets parameters as they are: it may ask for what they are.
+
+        accelerate asks whether they require a gradient, and moves them, whenever a module runs that it offloads.
+        """
+        if not has_parameters:  # it may set the gradient mode
+            return func(*args, **kwargs)
+        with torch.no_grad():
+            return func(*args, **kwargs)
 
     def detach_parameter(self, parameter: Tensor) -> Tensor:
         """A parameter as a constant. Subclasses record it here."""

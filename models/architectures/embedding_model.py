@@ -5,6 +5,7 @@ So it maps ``(batch, features, width)`` to ``(batch, outputs)``, and explainers 
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -34,6 +35,11 @@ class KeepFloat64(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+def keeping_float64(inputs: Tensor) -> AbstractContextManager[object]:
+    """`KeepFloat64` for float64 inputs. In a float32 copy, accelerate casts the float64 weights that it keeps."""
+    return KeepFloat64() if inputs.dtype == torch.float64 else nullcontext()
+
+
 class EmbeddingModel(nn.Module):
     """A `transformers` text model called on token embeddings; of a decoder, the logits after the last token."""
 
@@ -43,7 +49,7 @@ class EmbeddingModel(nn.Module):
 
     def forward(self, inputs: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Embeddings ``(batch, tokens, width)`` to logits ``(batch, outputs)``."""
-        with KeepFloat64():
+        with keeping_float64(inputs):
             logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask).logits
         return logits if logits.dim() == 2 else logits[:, -1]
 
@@ -53,5 +59,5 @@ class PatchModel(ImageClassifier):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Patches ``(batch, patches, values)`` to logits ``(batch, classes)``."""
-        with KeepFloat64():
+        with keeping_float64(inputs):
             return super().forward(inputs)

@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from faithcheck.models.case import Case
+from faithcheck.models.offloaded_weights import device_of
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.pretrained.explained_output import ExplainedOutput
@@ -102,7 +103,7 @@ class ImageClassifier(ExplainedOutput):
         """
         if not examples:
             raise ValueError("a case needs at least one example")
-        device = self.model.device
+        device = device_of(self.model)
         inputs = torch.stack([example.features for example in examples]).to(device)
         special = torch.stack([example.special_tokens_mask for example in examples]).to(device)
         target = self.targets(self(inputs))
@@ -110,6 +111,6 @@ class ImageClassifier(ExplainedOutput):
 
     def replacements(self) -> dict[str, Tensor]:
         """Baselines of one patch by name: zero, which is the mean grey, and black, each ``(values,)``."""
-        mean, std = self.preparation.mean_and_std(torch.empty(0, dtype=self.model.dtype, device=self.model.device))
+        mean, std = self.preparation.mean_and_std(torch.empty(0, dtype=self.model.dtype, device=device_of(self.model)))
         black = (-mean / std).expand(-1, *self.patch).flatten()
         return {"zero": torch.zeros_like(black), "black": black}

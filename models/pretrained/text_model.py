@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from faithcheck.models.case import Case
+from faithcheck.models.offloaded_weights import device_of
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.pretrained.explained_output import ExplainedOutput
@@ -108,7 +109,7 @@ class TextModel(ExplainedOutput):
         """
         if not examples or min(map(len, examples)) == 0:
             raise ValueError("a case needs at least one example, and every example at least one token")
-        device = self.model.device
+        device = device_of(self.model)
         padded = torch.nn.utils.rnn.pad_sequence
         inputs = padded([self.embed(example.features) for example in examples], batch_first=True)
         special = padded(
@@ -138,7 +139,7 @@ class TextModel(ExplainedOutput):
 
     def lengths(self, examples: Sequence[Example]) -> Tensor:
         """The number of tokens of each, ``(batch,)``."""
-        return torch.tensor([len(example) for example in examples], device=self.model.device)
+        return torch.tensor([len(example) for example in examples], device=device_of(self.model))
 
     def replacements(self) -> dict[str, Tensor]:
         """Baselines of one token by name: zero, the vocabulary's mean and, if the model has them, [MASK] and [PAD]."""
@@ -150,7 +151,7 @@ class TextModel(ExplainedOutput):
     @torch.no_grad()
     def embed(self, ids: Tensor) -> Tensor:
         """Word embeddings ``(…, width)`` of token ids ``(…)``, by the model's own module, which may scale them."""
-        embeddings: Tensor = self.model.get_input_embeddings()(ids.to(self.model.device))
+        embeddings: Tensor = self.model.get_input_embeddings()(ids.to(device_of(self.model)))
         return embeddings
 
     @cached_property
