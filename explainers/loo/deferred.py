@@ -37,6 +37,7 @@ from faithcheck.explainers.forward_passes import only_observes
 from faithcheck.explainers.loo.deferred_values import MustRunPlainly, Value, computed, computed_by_token, version
 from faithcheck.explainers.lrp.operations import operation_name
 from faithcheck.models.case import Case
+from faithcheck.models.offloaded_weights import offloading_hook
 
 log = logging.getLogger(__name__)
 
@@ -233,6 +234,8 @@ def reason_to_run_plainly(model: nn.Module) -> str:
             return f"has a compiled {kind}"
         if isinstance(module, ASK_FOR_ORDINARY_TENSORS):
             return f"has a {kind}, which computes something else on tensors that are not ordinary"
+        if offloading_hook(module) is not None:
+            return f"has a {kind} that accelerate offloads: a recording would hold all its weights at once"
         if not all(map(only_observes, (*module._forward_hooks.values(), *module._forward_pre_hooks.values()))):
             return f"has a hook on its {kind}"
     return ""
