@@ -32,7 +32,7 @@ from faithcheck.axioms.engine.namespaces import (
 )
 from faithcheck.axioms.engine.process_snapshot import current_namespaces
 from faithcheck.explainers.quantised_weights import parts_of
-from faithcheck.models.offloaded_weights import with_values
+from faithcheck.models.offloaded_weights import offloaded_weights
 
 TRANSFORMERS_HOOKS = "_output_capturing_hooks_installed"
 """The attribute by which transformers remembers that it put its hooks on a module, at first use."""
@@ -139,9 +139,9 @@ def _offloaded_again(now: Namespace, before: Namespace) -> bool:
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The parameters, the buffers, and the attributes that are tensors, such as one that a model computed and kept.
 
-    Of weights that accelerate offloads, those that it keeps.
+    Of weights that accelerate offloads, also those that it keeps.
     """
-    yield from with_values(model, [*model.named_parameters(), *model.named_buffers()]).items()
+    yield from (*model.named_parameters(), *model.named_buffers(), *offloaded_weights(model).items())
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if isinstance(value, Tensor):
