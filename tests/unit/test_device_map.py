@@ -145,6 +145,8 @@ def test_the_check_for_traces_compares_what_accelerate_keeps(bert):
     with restored(g) as frozen:
         g.requires_grad_(False)
         case.run(g)
+    with restored(g) as constant:
+        head.bias = torch.nn.Parameter(head.bias.detach(), requires_grad=False)
     with restored(g) as written:
         offloaded_weights(g)["model.classifier.bias"].add_(1)
     with restored(g) as moved:
@@ -152,6 +154,7 @@ def test_the_check_for_traces_compares_what_accelerate_keeps(bert):
     assert nothing == []
     assert loaded == ["replaced parameters (model.classifier)"]
     assert frozen[0].startswith("requires_grad (model.bert.")
+    assert constant == ["replaced parameters (model.classifier)"]
     assert written == ["weights (model.classifier.bias)"]
     assert moved[0].startswith("patched methods (model.classifier.")
     assert torch.equal(case.run(g), case.run(bert[0]))  # all of it was undone
@@ -206,13 +209,13 @@ def test_without_accelerate_the_pair_is_skipped_and_says_what_to_install(explain
     assert record.detail["reason"].endswith("pip install accelerate")
 
 
-def test_the_pair_offloads_all_layers_but_the_first_and_says_nothing(capfd):
+def test_the_pair_offloads_all_layers_but_the_first_and_says_nothing(caplog):
     f, g = PAIR.build(*WHERE)
     kept = offloaded_weights(g)
     assert {name.split(".")[4] for name in kept} == {"1"}
     assert {name for name, weight in g.named_parameters() if weight.is_meta} == kept.keys()
     assert all(torch.equal(weight, f.state_dict()[name]) for name, weight in kept.items())
-    assert capfd.readouterr() == ("", "")
+    assert caplog.messages == []
     assert json.dumps(g.model.hf_device_map) == '{"": "cpu", "bert.encoder.layer.1": "disk"}'
 
 
