@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from faithcheck.explainers.last_layer import all_modules
 from faithcheck.explainers.linear_map import computing_linear_maps
@@ -86,7 +87,11 @@ class Propagation(TorchFunctionMode):
         if kwargs:
             kwargs = dict(zip(kwargs, self._without_parameters((*kwargs.values(),), operands), strict=True))
         if not operands:
-            return self._of_constants(func, given, given_by_name, has_parameters=args is not given or bool(kwargs))
+            if (args is given and not kwargs) or not only_parameters((given, given_by_name)):
+                return func(*args, **(kwargs or {}))
+            # Parameters as they are: accelerate asks whether they require a gradient, and moves those that it offloads.
+            with torch.no_grad():
+                return func(*given, **given_by_name)
         name, rule, operands_of_plain_gradient = self._known.get(func) or self._look_up(func)
         self.refuse_hidden(operands, name)
         if name == "linear" and self.linear is not None:
@@ -201,16 +206,6 @@ class Propagation(TorchFunctionMode):
             return values
         return tuple([constants.get(place, value) for place, value in enumerate(values)])
 
-    def _of_constants(self, func: Callable[..., Any], args: Any, kwargs: Any, has_parameters: bool) -> Any:
-        """The value of an operation without relevance. It gets parameters as they are: it may ask for what they are.
-
-        accelerate asks whether they require a gradient, and moves them, whenever a module runs that it offloads.
-        """
-        if not has_parameters:  # it may set the gradient mode
-            return func(*args, **kwargs)
-        with torch.no_grad():
-            return func(*args, **kwargs)
-
     def detach_parameter(self, parameter: Tensor) -> Tensor:
         """A parameter as a constant. Subclasses record it here."""
         return parameter.detach()
@@ -298,6 +293,15 @@ class SinglePassPropagation(Propagation):
         linear_maps = computing_linear_maps(model, partial(setattr, self, "linear"))
         with linear_maps, super().treating_modules_as_operations(model, unregistered):
             yield
+
+
+def only_parameters(values: Any) -> bool:
+    """Whether all tensors among the arguments of an operation without relevance are parameters, and there is one.
+
+    A tensor of vmap does not say that it requires a gradient, and yet may carry one: it is no parameter.
+    """
+    tensors = [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+    return bool(tensors) and all(tensor.requires_grad for tensor in tensors)
 
 
 class UnregisteredModule(Exception):
