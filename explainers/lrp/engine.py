@@ -41,6 +41,7 @@ from faithcheck.explainers.refused_modules import compiled, flex_attention, refu
 from faithcheck.explainers.running_modules import running_module, running_modules
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
+from faithcheck.models.offloaded_weights import offloading_hook
 
 ONE_VALUE, IN_PLACE = operations_with(Trait.ONE_VALUE), operations_with(Trait.IN_PLACE)
 WAYS_OUT = dict.fromkeys(
@@ -71,6 +72,7 @@ class Propagation(TorchFunctionMode):
         self.module_keys: tuple[str, ...] = ()  # the rules' classes of modules
         self.with_hooks: set[nn.Module] | None = None  # the model's modules of these classes; None: hooks are global
         self.module_operation: nn.Module | None = None  # the running module that is treated as one operation
+        self.has_offloaded_weights = False  # by accelerate
 
     def __torch_function__(
         self,
@@ -87,7 +89,8 @@ class Propagation(TorchFunctionMode):
         if kwargs:
             kwargs = dict(zip(kwargs, self._without_parameters((*kwargs.values(),), operands), strict=True))
         if not operands:
-            if (args is given and not kwargs) or not only_parameters((given, given_by_name)):
+            asks = self.has_offloaded_weights and func.__name__ in ("__get__", "to")
+            if not asks or not only_parameters((given, given_by_name)):
                 return func(*args, **(kwargs or {}))
             # Parameters as they are: accelerate asks whether they require a gradient, and moves those that it offloads.
             with torch.no_grad():
@@ -221,6 +224,7 @@ class Propagation(TorchFunctionMode):
         """
         keys = tuple(key for key in self.rules if key[0] == "*" or key[0].isupper())
         self.module_keys = keys
+        self.has_offloaded_weights = any(offloading_hook(module) is not None for module in all_modules(model))
         unregistered = unregistered or not operations().keys() >= set(keys)  # `find_unregistered` knows those alone
         self.with_hooks = None if unregistered else {m for m in all_modules(model) if key_of_module(m, keys)}
 

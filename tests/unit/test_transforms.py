@@ -398,6 +398,7 @@ TOO_SLOW = {
     for transform in (
         "batching.single",
         "execution.chunked_feed_forward",
+        "execution.device_map",
         "parametrization.low_rank_adapter",
         "parametrization.weight_norm",
     )
