@@ -88,19 +88,6 @@ class InType:
         return DEVIATIONS[self.dtype] * self.roundoff
 
 
-def refuse_offloaded(models: Sequence[nn.Module]) -> None:
-    """Refuse models with weights that accelerate offloads: no copy has them rounded.
-
-    Raises:
-        UnmeasurableInType: names the first module.
-    """
-    try:
-        for model in models:
-            refuse_modules(model, offloaded)
-    except Unsupported as refusal:
-        raise UnmeasurableInType(str(refusal)) from None
-
-
 def measured_in(dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module], case: Case) -> InType:
     """Measure an axiom in float64, under simulated round-off, and in the type.
 
@@ -114,8 +101,7 @@ def measured_in(dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module
         UnmeasurableInType: torch has no kernel of the type for an operation, no digit of the measurement survives, in
             int8 no model has weights that are quantised, or accelerate offloads weights.
     """
-    refuse_offloaded(models)
-    refuse_nothing_to_quantise(dtype, models)
+    refuse_weights(dtype, models)
     exact = measure(models, case)
     if exact.gap is None:
         return InType(dtype, exact, exact, 0.0)
@@ -177,12 +163,17 @@ def copy_in(dtype: torch.dtype, model: nn.Module) -> nn.Module:
     return quantised(model) if dtype == torch.int8 else deepcopy(model).to(dtype)
 
 
-def refuse_nothing_to_quantise(dtype: torch.dtype, models: Sequence[nn.Module]) -> None:
-    """Refuse models in int8 that have no weights which are quantised.
+def refuse_weights(dtype: torch.dtype, models: Sequence[nn.Module]) -> None:
+    """Refuse models whose weights no copy has in the type: accelerate offloads them, or in int8 none are quantised.
 
     Raises:
-        UnmeasurableInType: says so.
+        UnmeasurableInType: names the first module that is offloaded, or says that there is nothing to quantise.
     """
+    try:
+        for model in models:
+            refuse_modules(model, offloaded)
+    except Unsupported as refusal:
+        raise UnmeasurableInType(str(refusal)) from None
     if dtype == torch.int8 and not any(map(linear_maps, models)):
         raise UnmeasurableInType("there is nothing to quantise to 8 bits: no nn.Linear holds weights of its own")
 
@@ -260,7 +251,7 @@ def map_in(dtype: torch.dtype, explainer: Explainer, model: nn.Module, case: Cas
 
         return once(reference, model, case, derive)
 
-    refuse_nothing_to_quantise(dtype, [model])
+    refuse_weights(dtype, [model])
     tol = max(map(tolerance_by, REFERENCES[dtype]))
     exact = attribution_of(explainer, model, case).double()
     with refusing_kernels(type_name(dtype)):

@@ -11,6 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from faithcheck.axioms import Settings
 from faithcheck.axioms.engine.check import Check
+from faithcheck.axioms.engine.derived_tolerance import UnmeasurableInType, map_in
 from faithcheck.axioms.engine.left_behind import restored
 from faithcheck.axioms.equivalence import equivalence
 from faithcheck.axioms.one_function.forward_and_gradient import NotAPair
@@ -198,6 +199,13 @@ def test_in_a_coarse_type_the_pair_is_skipped(dtype):
     record = Check("invariance", LeaveOneOut(), PAIR).run(Settings(dtype=dtype))
     assert record.status == "unsupported"
     assert "is offloaded by accelerate" in record.detail["reason"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
+def test_its_map_in_a_coarse_type_is_refused_with_the_way_out(dtype, bert):
+    _, g, case = bert
+    with pytest.raises(UnmeasurableInType, match=r"is offloaded by accelerate.*load the model without a device_map"):
+        map_in(dtype, GradientTimesInput(), g, case)
 
 
 @pytest.mark.parametrize("explainer", [LeaveOneOut(), None])
