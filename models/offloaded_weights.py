@@ -5,7 +5,7 @@ runs, they bring its weights from the CPU's memory or from the disk, as new tens
 without values in their place.
 
 What belongs here: where the values are, told from accelerate's hooks; accelerate is not imported for that. Not here:
-the pair of a model and an offloaded one (`faithcheck.models.pairs.execution`).
+the pair of a model and an offloaded one (`faithcheck.models.pairs.execution_device_map`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from torch import Tensor, nn
 def offloading_hook(module: nn.Module) -> Any:
     """The hook by which accelerate offloads the weights of a module; None if it does not."""
     hook = module.__dict__.get("_hf_hook")
+    if hook is None:
+        return None
     return next((single for single in getattr(hook, "hooks", (hook,)) if getattr(single, "offload", False)), None)
 
 
@@ -30,6 +32,12 @@ def offloading_hooks(model: nn.Module) -> Iterator[tuple[str, nn.Module, Any]]:
             yield name, module, hook
 
 
+def weights_of(module: nn.Module, hook: Any) -> Iterator[tuple[str, Tensor]]:
+    """The parameters and buffers that the hook of a module offloads, by their names in the module."""
+    yield from module.named_parameters(recurse=hook.place_submodules)
+    yield from module.named_buffers(recurse=hook.place_submodules)
+
+
 def offloaded_weights(model: nn.Module) -> dict[str, Tensor]:
     """What accelerate keeps of the weights that have no values now, by their names in the model.
 
@@ -37,8 +45,7 @@ def offloaded_weights(model: nn.Module) -> dict[str, Tensor]:
     """
     found = {}
     for name, module, hook in offloading_hooks(model):
-        inside = hook.place_submodules
-        for key, weight in (*module.named_parameters(recurse=inside), *module.named_buffers(recurse=inside)):
+        for key, weight in weights_of(module, hook):
             if weight.is_meta:
                 found[f"{name}.{key}".removeprefix(".")] = hook.weights_map[key]
     return found

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from faithcheck.explainers.lrp.engine import Propagation
 from faithcheck.explainers.lrp.recorded_operation import HELD, is_float
 from faithcheck.explainers.running_modules import running_module, running_modules
-from faithcheck.models.offloaded_weights import offloading_hooks
+from faithcheck.models.offloaded_weights import offloading_hooks, weights_of
 
 POSITIONS = re.compile(r"position|pos_emb|\bwpe\b")
 """The names of parameters and buffers that are position embeddings, as transformers' models have them."""
@@ -28,7 +28,7 @@ class NamingConstants(Propagation):
         self._constants: dict[int, tuple[Tensor, frozenset[str]]] = {}  # id of a constant → the constant, its names
         self.names: dict[int, str] = {}  # id of a module, parameter or buffer → its name
         self._parts: tuple[object, ...] = ()  # these, held: of one that is freed, another tensor may get the id
-        self._offloaded: dict[nn.Module, tuple[str, bool]] = {}  # module → its name, and whether with its submodules
+        self._offloaded: dict[nn.Module, tuple[str, Any]] = {}  # module → its name, and accelerate's hook
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -44,7 +44,7 @@ class NamingConstants(Propagation):
         parts = (*model.named_modules(), *model.named_parameters(), *model.named_buffers())
         self.names = {id(part): name.removesuffix(".weight") for name, part in parts}
         self._parts = tuple(part for _, part in parts)
-        self._offloaded = {module: (name, hook.place_submodules) for name, module, hook in offloading_hooks(model)}
+        self._offloaded = {module: (name, hook) for name, module, hook in offloading_hooks(model)}
         with super().treating_modules_as_operations(model, unregistered):
             yield
 
@@ -75,9 +75,9 @@ class NamingConstants(Propagation):
     def _name_while_running(self, x: Tensor) -> str | None:
         """The name of a weight that is offloaded: another tensor whenever its module runs, as accelerate brings it."""
         for module in running_modules():
-            name, inside = self._offloaded.get(module, ("", False))
             if module in self._offloaded:
-                for key, weight in (*module.named_parameters(recurse=inside), *module.named_buffers(recurse=inside)):
+                name, hook = self._offloaded[module]
+                for key, weight in weights_of(module, hook):
                     if weight is x:
                         return f"{name}.{key}".removeprefix(".").removesuffix(".weight")
         return None

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from faithcheck.explainers.last_layer import all_modules
 from faithcheck.explainers.linear_map import computing_linear_maps
@@ -84,17 +83,16 @@ class Propagation(TorchFunctionMode):
         if self.module_operation is not None:
             return func(*args, **(kwargs or {}))
         operands: list[Tensor] = []
-        given, given_by_name = args, kwargs or {}
+        given = args
         args = self._without_parameters(args, operands)
         if kwargs:
             kwargs = dict(zip(kwargs, self._without_parameters((*kwargs.values(),), operands), strict=True))
         if not operands:
-            asks = self.has_offloaded_weights and func.__name__ in ("__get__", "to")
-            if not asks or not only_parameters((given, given_by_name)):
-                return func(*args, **(kwargs or {}))
-            # Parameters as they are: accelerate asks whether they require a gradient, and moves those that it offloads.
-            with torch.no_grad():
-                return func(*given, **given_by_name)
+            if self.has_offloaded_weights and func.__name__ in ("__get__", "to") and args[0] is not given[0]:
+                # A parameter as it is: accelerate asks whether it requires a gradient, and moves it.
+                with torch.no_grad():
+                    return func(*given, **(kwargs or {}))
+            return func(*args, **(kwargs or {}))
         name, rule, operands_of_plain_gradient = self._known.get(func) or self._look_up(func)
         self.refuse_hidden(operands, name)
         if name == "linear" and self.linear is not None:
@@ -224,9 +222,10 @@ class Propagation(TorchFunctionMode):
         """
         keys = tuple(key for key in self.rules if key[0] == "*" or key[0].isupper())
         self.module_keys = keys
-        self.has_offloaded_weights = any(offloading_hook(module) is not None for module in all_modules(model))
+        modules = all_modules(model)
+        self.has_offloaded_weights = any(offloading_hook(module) is not None for module in modules)
         unregistered = unregistered or not operations().keys() >= set(keys)  # `find_unregistered` knows those alone
-        self.with_hooks = None if unregistered else {m for m in all_modules(model) if key_of_module(m, keys)}
+        self.with_hooks = None if unregistered else {m for m in modules if key_of_module(m, keys)}
 
         # torch runs hooks under the mode, which is there for the operations of the model alone.
         def enter(module: nn.Module, args: Any) -> Any:
@@ -297,15 +296,6 @@ class SinglePassPropagation(Propagation):
         linear_maps = computing_linear_maps(model, partial(setattr, self, "linear"))
         with linear_maps, super().treating_modules_as_operations(model, unregistered):
             yield
-
-
-def only_parameters(values: Any) -> bool:
-    """Whether all tensors among the arguments of an operation without relevance are parameters, and there is one.
-
-    A tensor of vmap does not say that it requires a gradient, and yet may carry one: it is no parameter.
-    """
-    tensors = [value for value in tree_leaves(values) if isinstance(value, Tensor)]
-    return bool(tensors) and all(tensor.requires_grad for tensor in tensors)
 
 
 class UnregisteredModule(Exception):
