@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 
 def all_modules(model: nn.Module) -> list[nn.Module]:
@@ -26,8 +27,12 @@ def all_modules(model: nn.Module) -> list[nn.Module]:
 
 
 def outermost_layers(model: nn.Module) -> nn.ModuleList | None:
-    """The model's outermost first `nn.ModuleList`, the layers of a Transformer; None if it has none."""
-    return next((module for module in model.modules() if isinstance(module, nn.ModuleList)), None)
+    """The model's outermost first `nn.ModuleList`, the layers of a Transformer; None if it has none.
+
+    A parametrization of a weight is a list of modules for torch, and no layers.
+    """
+    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+    return next((modules for modules in lists if not isinstance(modules, ParametrizationList)), None)
 
 
 @contextmanager

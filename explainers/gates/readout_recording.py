@@ -83,7 +83,8 @@ class LayerRecorder(GatedAttention):
 
     Attributes:
         layers: the recorded layers, in order.
-        after_layers: modules after the last layer that keep the shape of the hidden states, each with its output.
+        after_layers: modules after the last layer that keep the shape of the hidden states, each with its output; of
+            those that call each other on the same states, the outermost.
         has_long_text: whether an example is a long text.
     """
 
@@ -135,8 +136,14 @@ class LayerRecorder(GatedAttention):
 
         def after_other_module(module: nn.Module, args: Any, output: Any) -> None:
             states = self.last_states if self.layers else None
-            if states is not None and args and args[0] is states and getattr(output, "shape", ()) == states.shape:
-                self.after_layers.append((module, output))
+            if states is None or not args or getattr(output, "shape", ()) != states.shape:
+                return
+            before = self.after_layers
+            while before and args[0] is not states and is_within(before[-1][0], module):
+                before = before[:-1]  # the module calls this one, as an adapter calls the map that it stands beside
+                states = before[-1][1] if before else self.layers[-1].output
+            if args[0] is states:
+                self.after_layers = [*before, (module, output)]
 
         layers = dict.fromkeys(transformer_layers(model))
         handles: list[Any] = []
@@ -159,6 +166,11 @@ class LayerRecorder(GatedAttention):
         return self.after_layers[-1][1] if self.after_layers else self.layers[-1].output
 
 
+def is_within(inner: nn.Module, outer: nn.Module) -> bool:
+    """Whether a module is among another one's submodules."""
+    return any(module is inner for module in outer.modules())
+
+
 def modules_outside(module: nn.Module, layers: Collection[nn.Module]) -> Iterator[nn.Module]:
     """The module and its submodules, without the layers and their submodules."""
     yield module
@@ -168,11 +180,19 @@ def modules_outside(module: nn.Module, layers: Collection[nn.Module]) -> Iterato
 
 
 def is_from_layer_norm(states: Tensor) -> bool:
-    """Whether a LayerNorm computed these states, at once or in chunks that were concatenated."""
+    """Whether a LayerNorm computed these states: at once, in chunks that were concatenated, or γ and β behind it."""
     node = states.grad_fn
-    while node is not None and node.name() == "CatBackward0":
-        node = node.next_functions[0][0]
+    while node is not None and node.name() in ("CatBackward0", "MulBackward0", "AddBackward0"):
+        operands = [operand for operand, _ in node.next_functions if not is_vector_of_weights(operand)]
+        if node.name() != "CatBackward0" and len(operands) > 1:  # a residual connection, or a gate
+            return False
+        node = operands[0] if operands else None
     return node is not None and node.name() == "NativeLayerNormBackward0"
+
+
+def is_vector_of_weights(node: Any) -> bool:
+    """Whether an operand, by its node in autograd's graph, is a constant or a vector of weights, as γ and β are."""
+    return node is None or (hasattr(node, "variable") and node.variable.dim() < 2)
 
 
 def hidden_states(output: Any) -> Tensor:

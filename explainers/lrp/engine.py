@@ -233,8 +233,8 @@ class Propagation(TorchFunctionMode):
             if self.module_operation is not None or key is None:
                 return None
             with torch._C.DisableTorchFunction():
-                operands = tensors_with_relevance(args)
-                if not operands:
+                operands = [x for x in tensors_with_relevance(args) if x is self.point or not x.is_leaf]
+                if not operands:  # a leaf is a constant, as for operations
                     return None
                 self.refuse_hidden(operands, key)
                 self.module_operation = module

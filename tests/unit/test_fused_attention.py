@@ -89,18 +89,28 @@ def test_it_keeps_no_attention_weights(rules):
 
 
 @pytest.mark.parametrize("method", [AttnLRP(), CPLRP(), LRP("steps", {**ATTNLRP, "softmax": gradient_rule})])
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (lambda x: {"dropout_p": 0.5}, "no rule for dropout in train mode: call model.eval()"),
-        (lambda x: {"attn_mask": x}, "no rule for an attention mask that carries relevance"),
-    ],
-    ids=["dropout", "mask"],
-)
-def test_what_has_no_rule_is_refused(method, options, message):
+def test_dropout_is_refused(method):
     x = torch.randn(1, 1, 5, 5).requires_grad_()
+    message = "no rule for dropout in train mode: call model.eval()"
     with (
         SinglePassPropagation(method.rules, 0.0, x),
         pytest.raises(Unsupported, match=f"scaled_dot_product_attention in .*{message}"),
     ):
-        scaled_dot_product_attention(x, x, x, **options(x))
+        scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+
+
+@TABLES
+@pytest.mark.parametrize("mode", [SinglePassPropagation, Propagation])
+def test_a_mask_that_carries_relevance_is_a_summand_of_the_logits(rules, mode):
+    """Doge computes its mask from the values."""
+    gradients = []
+    for fused in (True, False):
+        x = torch.randn(1, 1, 5, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        with mode(rules, 0.0, x):
+            mask = torch.tanh(x)
+            if fused:
+                result = scaled_dot_product_attention(x, x, x, attn_mask=mask)
+            else:
+                result = torch.softmax(x @ x.mT * 5**-0.5 + mask, -1) @ x
+        gradients += torch.autograd.grad(result.square().sum(), x)
+    torch.testing.assert_close(*gradients, **CLOSE)

@@ -3,11 +3,13 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils.flop_counter import FlopCounterMode
 
 from faithcheck.explainers import linear_map
 from faithcheck.explainers.builtin import builtin_explainers
-from faithcheck.explainers.last_layer import all_modules
+from faithcheck.explainers.last_layer import all_modules, outermost_layers
 from faithcheck.explainers.linear_map import ConstantLinear, constant_linear
 from faithcheck.tests.helpers.attention_models import case_of, embedding_model
 
@@ -73,3 +75,11 @@ def test_all_modules_are_those_of_torch():
     model = nn.Sequential(shared, nn.ModuleList([shared, nn.Sequential(nn.ReLU())]), nn.Tanh())
     model.register_module("absent", None)
     assert all_modules(model) == list(model.modules())
+
+
+def test_the_parametrization_of_a_weight_is_no_list_of_layers():
+    """A model may compute the weight of a map before its layers."""
+    layers = nn.ModuleList([nn.Linear(2, 2)])
+    model = nn.Sequential(weight_norm(nn.Linear(2, 2)), layers)
+    assert isinstance(next(m for m in model.modules() if isinstance(m, nn.ModuleList)), ParametrizationList)
+    assert outermost_layers(model) is layers

@@ -13,6 +13,7 @@ from faithcheck.explainers import LeaveOneOut, Unsupported
 from faithcheck.explainers.gates import gate_removal, readout_copies
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
+from faithcheck.explainers.gates.readout_recording import is_from_layer_norm
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of, checked_attribution
 from faithcheck.models import Case
@@ -554,3 +555,24 @@ def test_passing_on_changed_values_is_nearer_to_leave_one_out(long, layers, monk
     error = (explain(model, case) - loo).norm()
     monkeypatch.setattr(readout_copies.CopiedRowsAttention, "pass_on", lambda self, *_: 0)
     assert error < 0.95 * (explain(model, case) - loo).norm()
+
+
+def norm_in_parts(x):
+    norm = nn.functional.layer_norm
+    return norm(x, (4,)) * nn.Parameter(torch.ones(4)) + nn.Parameter(torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (nn.LayerNorm(4), True),
+        (norm_in_parts, True),
+        (lambda x: torch.cat([norm_in_parts(x), norm_in_parts(x)]), True),
+        (lambda x: x * 2, False),
+        (lambda x: norm_in_parts(x) + x, False),
+        (lambda x: norm_in_parts(x) @ nn.Parameter(torch.ones(4, 4)), False),
+    ],
+    ids=["LayerNorm", "in parts", "in chunks", "no norm", "residual", "linear map"],
+)
+def test_whether_a_layer_ends_in_a_layer_norm(states, expected):
+    assert is_from_layer_norm(states(torch.randn(2, 4, requires_grad=True))) == expected

@@ -410,6 +410,25 @@ def test_a_module_that_the_model_does_not_list_is_treated_as_one_operation():
     assert not _global_forward_pre_hooks
 
 
+class ScaledByActivatedWeight(nn.Module):
+    """x ⊙ gelu(w), with a module that has a rule."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.activation = nn.Parameter(torch.linspace(1, 2, 3)), NewGELUActivation()
+
+    def forward(self, x):
+        return x * self.activation(self.weight)
+
+
+def test_a_module_with_a_rule_that_reads_a_weight_gives_a_constant():
+    """As an operation does, whether the weight requires a gradient or not."""
+    x, model = torch.randn(2, 3), ScaledByActivatedWeight()
+    case = Case(x, torch.zeros(2, dtype=torch.long), torch.zeros_like(x))
+    attribution = AttnLRP().attribute(model, case)
+    assert torch.equal(attribution, AttnLRP().attribute(model.requires_grad_(False), case))
+
+
 def test_an_operation_without_relevance_needs_no_rule():
     x = torch.randn(2, 3)
     case = Case(x, torch.zeros(2, dtype=torch.long), torch.zeros_like(x))

@@ -59,13 +59,10 @@ def queries_keys_values(call: OperationCall) -> list[Tensor]:
     """The operands of scaled dot-product attention.
 
     Raises:
-        Unsupported: dropout in train mode, or an attention mask that carries relevance.
+        Unsupported: dropout in train mode.
     """
-    mask = call.argument(3, "attn_mask")
     if call.argument(4, "dropout_p", 0.0) > 0:
         raise call.unsupported("no rule for dropout in train mode: call model.eval()")
-    if mask is not None and mask.requires_grad:
-        raise call.unsupported("no rule for an attention mask that carries relevance")
     return [call.argument(i, name) for i, name in enumerate(("query", "key", "value"))]
 
 
@@ -81,12 +78,15 @@ def fused_attention(call: OperationCall, rules: Mapping[str, Rule]) -> Tensor | 
         rules: the method's table.
 
     Returns:
-        None if the rules of its steps are others.
+        None if the rules of its steps are others, or the attention mask carries relevance.
 
     Raises:
         Unsupported: see `queries_keys_values`.
     """
     query, key, value = queries_keys_values(call)
+    mask = call.argument(3, "attn_mask")
+    if mask is not None and mask.requires_grad:
+        return None
     if rules.get("softmax") is constant_rule:
         query, key = query.detach(), key.detach()
     elif rules.get("softmax") is not softmax_rule or rules.get("matmul") is not bilinear_rule:
