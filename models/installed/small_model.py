@@ -44,10 +44,11 @@ class Embedded(nn.Module):
         super().__init__()
         self.model, self.classifies, self.by_ids = model, classifies, by_ids
         self.arguments = frozenset(signature(model.forward).parameters)
+        self.options: dict[str, Any] = {"use_cache": False}
 
     def forward(self, inputs: Tensor, attention_mask: Tensor | None = None, last: Tensor | None = None) -> Tensor:
         """Embeddings ``(batch, tokens, width)`` to logits ``(batch, outputs)``."""
-        arguments: dict[str, Any] = {"attention_mask": attention_mask, "use_cache": False}
+        arguments: dict[str, Any] = {"attention_mask": attention_mask, **self.options}
         if self.model.config.is_encoder_decoder and not self.classifies:
             arguments["decoder_input_ids"] = torch.tensor([[START, TEXT]], device=inputs.device).expand(len(inputs), -1)
         arguments = {name: value for name, value in arguments.items() if name in self.arguments}
@@ -57,7 +58,7 @@ class Embedded(nn.Module):
                 logits = self.run_on_ids(inputs, last, arguments)
             else:
                 logits = self.model(inputs_embeds=inputs, **arguments).logits
-        if logits.dim() == 2 or self.model.config.is_encoder_decoder or last is None:
+        if logits.dim() == 2 or self.model.config.is_encoder_decoder or last is None or logits.shape[1] == 1:
             return logits if logits.dim() == 2 else logits[:, -1]
         return logits[torch.arange(len(last), device=last.device), last]
 

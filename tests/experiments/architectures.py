@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -27,7 +28,8 @@ import torch
 import transformers
 
 from faithcheck.models.installed.classes import MAPPINGS, installed_classes
-from faithcheck.tests.helpers import architecture_checks
+from faithcheck.models.installed.transforms import TRANSFORMS
+from faithcheck.tests.helpers import architecture_checks, transformed_copies
 from faithcheck.tests.helpers.architecture_checks import (
     CHECKS,
     EXPLAINERS,
@@ -62,7 +64,7 @@ def work(state: str, names: Sequence[str]) -> None:
 
 def share(state: str, names: Sequence[str]) -> None:
     """Measure these classes in a process, and the rest in another if a class ends it."""
-    while left := [name for name in names if name not in results(state)]:
+    while left := sorted(set(names) - set(results(state)), key=names.index):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         command = [sys.executable, __file__, "--state", state, "--work", *left]
         process = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -87,7 +89,7 @@ def page(found: Mapping[str, Result]) -> str:
         "",
         "```sh",
         "make architectures    # tests/experiments/architectures.py; it writes this page and its record",
-        "                      # some 430 s of processor time, in two processes",
+        "                      # some 470 s of processor time, in two processes",
         "```",
         "",
         f"The {len(found)} model classes that transformers {transformers.__version__} lists for causal language",
@@ -99,9 +101,8 @@ def page(found: Mapping[str, Result]) -> str:
         "  rows, as Leave-One-Out does, has none);",
         "- *ledger*: the ledger of LRP balances; *removal*: the gate is the derivative of the output along the removal",
         "  by the attention mask, at whose end the output is that of Leave-One-Out;",
-        "- *copy*: a deep copy of the model gets the same attribution; *transformed*: so does a copy whose linear maps",
-        "  compute their weights in each forward pass, as γ v/‖v‖, and in which one module serves for all of a kind",
-        "  without weights, such as activations;",
+        "- *copy*: a deep copy of the model gets the same attribution; *transformed*: so does a copy with all the",
+        "  transforms below that apply, and that the explainer does not refuse;",
         "- *batch*: an example gets the same attribution alone; *padding*: so it does without its two tokens of",
         "  padding.",
         "",
@@ -114,6 +115,7 @@ def page(found: Mapping[str, Result]) -> str:
         "",
         "An explainer's number: the classes on which it runs, and of these, on which every check holds.",
         "",
+        *transforms(found),
         "## What is refused",
         "",
         *table(["operation or reason", *(e.name for e in EXPLAINERS)], refusals(found)),
@@ -133,10 +135,6 @@ def page(found: Mapping[str, Result]) -> str:
         *(f"- {line}" for line in by_model(found)),
         "",
         *section(
-            "Models without a transformed copy",
-            [f"{n}: {r['not_transformed']}" for n, r in found.items() if "not_transformed" in r],
-        ),
-        *section(
             "What was not built",
             [f"{n}: {r['not_built'].split('. ')[0]}" for n, r in found.items() if "not_built" in r],
         ),
@@ -149,6 +147,51 @@ def page(found: Mapping[str, Result]) -> str:
         *table(["class", "removal", *(e.name for e in EXPLAINERS)], rows(found)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def transforms(found: Mapping[str, Result]) -> list[str]:
+    """The function-preserving transforms: on how many classes each holds, and where and why one does not apply."""
+    built = {name: result["transforms"] for name, result in found.items() if "transforms" in result}
+    lines = [
+        "## Function-preserving transforms",
+        "",
+        "Those that ask for no module by its name, each in every place where it applies. A module of the project,",
+        "`models/installed/transforms.py`, has them, and says why the maps stay the same. One copy of a model has",
+        "all that apply. Its outputs, those without any one token where the model takes a mask, and its gradient",
+        "are the model's; and where a transform asks for an operation, the copy runs it more often. Where an",
+        "explainer refuses that copy, or its map differs, each transform is looked at alone.",
+        "",
+        "An explainer's number: of the classes on which it runs and to which the transform applies, those on which its",
+        "map stays the same; and in brackets those on which it refuses the copy with it. All others would be listed",
+        "under *Checks that do not hold*.",
+        "",
+        *table(
+            ["transform", "the copy", "applies to", *(e.name for e in EXPLAINERS)],
+            [
+                [t.name, t.summary, sum(not r[t.name] for r in built.values()), *under(t.name, found)]
+                for t in TRANSFORMS
+            ],
+        ),
+        "",
+        "The readout gate runs a layer again by itself, which adds to a cache a second time; and it takes another",
+        "product of data for the attention. It refuses both, and says so.",
+        "",
+        "Why a transform does not apply:",
+        "",
+    ]
+    for transform in TRANSFORMS:
+        why = Counter(reasons[transform.name] for reasons in built.values() if reasons[transform.name])
+        lines += [f"- {transform.name}: {reason} ({count})" for reason, count in why.most_common()]
+    return [*lines, ""]
+
+
+def under(transform: str, found: Mapping[str, Result]) -> Iterable[str]:
+    """For each explainer, the classes on which its map stays the same under a transform, and those that it refuses."""
+    for explainer in EXPLAINERS:
+        ran = [o for _, name, o in each_outcome(found) if name == explainer.name and "checks" in o]
+        held = sum(transform in holding({"": outcome})[""] for outcome in ran)
+        refused = sum(transform in outcome["refused"] for outcome in ran)
+        yield f"{held} ({refused})" if refused else str(held)
 
 
 def table(head: Sequence[str], body: Iterable[Sequence[object]]) -> list[str]:
@@ -251,14 +294,17 @@ def main() -> int:
     if arguments.work:
         work(arguments.state, arguments.work)
         return 0
-    state, started = f"{state_of_the_code([architecture_checks])} {transformers.__version__}", time.perf_counter()
+    state = f"{state_of_the_code([architecture_checks, transformed_copies])} {transformers.__version__}"
+    started = time.perf_counter()
     names = [str(kind) for kind in installed_classes()]
     measure: Callable[[Sequence[str]], None] = lambda part: share(state, part)  # noqa: E731
     with ThreadPoolExecutor(2) as processes:
         list(processes.map(measure, (names[::2], names[1::2])))  # raises what share raises
     done = results(state)
     found = {name: done[name] for name in names}
-    print(f"{time.perf_counter() - started:.0f} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{time.perf_counter() - started:.0f} s, {used.ru_utime + used.ru_stime:.0f} s of processor time")
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
     now = {name: holding(result["outcomes"]) for name, result in found.items() if "outcomes" in result}
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if gone := lost(record.get("classes", {}), now):

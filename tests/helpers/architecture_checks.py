@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
-from torch.nn.utils import parametrizations
 
 from faithcheck.axioms.batching import batching, outputs_of, without_padding
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.engine.verdicts import Measurement, relative_gap
 from faithcheck.explainers import CPLRP, AttentionRollout, AttnLRP, GradientTimesInput, LeaveOneOut, Unsupported
 from faithcheck.explainers.gates.gated_mask import mask_derivatives
 from faithcheck.explainers.gates.mask_gate import MaskGate
@@ -28,13 +27,19 @@ from faithcheck.models.architectures.embedding_model import KeepFloat64
 from faithcheck.models.case import Case
 from faithcheck.models.installed.classes import ModelClass
 from faithcheck.models.installed.small_model import float64_by_default, small_model
-from faithcheck.models.pairs.sharing_of_modules_and_weights import activations
+from faithcheck.models.installed.transforms import TRANSFORMS
+from faithcheck.tests.helpers.transformed_copies import (
+    FLOAT64,
+    TOGETHER,
+    TransformedCopies,
+    difference,
+    in_one_line,
+    names,
+)
 
 EXPLAINERS: tuple[Explainer, ...] = (AttnLRP(), CPLRP(), LeaveOneOut(), MaskGate(), ReadoutGate(), AttentionRollout())
-CHECKS = ("after", "during", "ledger", "removal", "copy", "transformed", "batch", "padding")
+CHECKS = ("after", "during", "ledger", "removal", "copy", TOGETHER, *names(TRANSFORMS), "batch", "padding")
 PADDED = 2  # tokens
-FLOAT64 = tolerance(torch.empty(0, dtype=torch.float64))
-LONGEST = 300  # letters of a message
 MOST_ROUNDOFF = 1e-2  # a check that allows more would hold for any map
 
 
@@ -48,39 +53,17 @@ def measured(kind: ModelClass) -> dict[str, Any]:
     except Exception as error:  # whatever `transformers` raises for a configuration that it does not take
         return {"class": str(kind), "not_built": in_one_line(error)}
     result: dict[str, Any] = {"class": str(kind), "removal": default_removal(case).name}
-    try:
-        same = transformed(model, case)
-    except Exception as error:  # whatever a model raises that reads its weights in a way of its own
-        same, result["not_transformed"] = None, in_one_line(error)
-    return {**result, "outcomes": {e.name: outcome(e, model, case, same) for e in EXPLAINERS}}
+    copies = TransformedCopies(model, case)
+    result["transforms"] = dict.fromkeys(names(copies.applied), "") | copies.reasons
+    return {**result, "outcomes": {e.name: outcome(e, model, case, copies) for e in EXPLAINERS}}
 
 
-@torch.no_grad()
-def transformed(model: nn.Module, case: Case) -> nn.Module:
-    """A copy of the same function by two transforms that need no knowledge of the architecture.
-
-    The weight of every linear map is computed in each forward pass, as γ v/‖v‖ with another length of v; and one
-    module serves for all modules of a kind that have no weights. See `parametrization_of_weights` and
-    `sharing_of_modules_and_weights` in `faithcheck.models.pairs` for why LRP stays the same.
-
-    Raises:
-        ValueError: its outputs differ by more than round-off.
-    """
-    copy = deepcopy(model)
-    for module in [m for m in copy.modules() if type(m) is nn.Linear and m.weight.any(1).all()]:
-        weight = parametrizations.weight_norm(module).parametrizations["weight"]
-        lengths = torch.linspace(0.5, 2, len(weight.original1), dtype=torch.float64)
-        weight.original1 = nn.Parameter(weight.original1 * lengths.unsqueeze(1))  # new: an embedding may share the old
-    same = activations(copy).eval()
-    if (gap := difference(case.run(same), case.run(model))) > FLOAT64:
-        raise ValueError(f"its outputs differ by {gap:.0e}")
-    return same
-
-
-def outcome(explainer: Explainer, model: nn.Module, case: Case, same: nn.Module | None = None) -> dict[str, Any]:
+def outcome(
+    explainer: Explainer, model: nn.Module, case: Case, copies: TransformedCopies | None = None
+) -> dict[str, Any]:
     """``refuses`` or ``crashes``, each with the message; or ``checks``: the gap of each check that applies.
 
-    ``same`` is another model of the same function; None: there is none.
+    ``copies`` are other models of the same function; None: there are none. Those that it refuses are in ``refused``.
 
     A check holds if its gap is at most ``tolerance``. One that the model itself fails is in ``model``, with its gap:
     see `gap_of_the_model`.
@@ -88,7 +71,7 @@ def outcome(explainer: Explainer, model: nn.Module, case: Case, same: nn.Module 
     try:
         # As in the model's own forward pass: the readout gate runs its layers by themselves, too.
         with KeepFloat64(), float64_by_default():
-            return checked(explainer, model, case, same)
+            return checked(explainer, model, case, copies)
     except Unsupported as refusal:
         return {"refuses": in_one_line(refusal)}
     except InvalidAttribution as invalid:
@@ -97,7 +80,7 @@ def outcome(explainer: Explainer, model: nn.Module, case: Case, same: nn.Module 
         return {"crashes": f"{type(crash).__name__}: {in_one_line(crash)}"}
 
 
-def checked(explainer: Explainer, model: nn.Module, case: Case, same: nn.Module | None) -> dict[str, Any]:
+def checked(explainer: Explainer, model: nn.Module, case: Case, copies: TransformedCopies | None) -> dict[str, Any]:
     """The gaps of all checks of one explainer; see `outcome`."""
     with torch.no_grad():
         before = case.run(model)
@@ -107,6 +90,21 @@ def checked(explainer: Explainer, model: nn.Module, case: Case, same: nn.Module 
         gaps = {"after": difference(case.run(model), before)}
     if outputs:
         gaps["during"] = max(difference(output, before) for output in outputs)
+    try:
+        return compared(explainer, model, case, copies, attribution, gaps)
+    except Unsupported as refusal:  # not of the model: it has a map
+        raise RuntimeError(f"it runs, but refuses in a check: {refusal}") from refusal
+
+
+def compared(
+    explainer: Explainer,
+    model: nn.Module,
+    case: Case,
+    copies: TransformedCopies | None,
+    attribution: Tensor,
+    gaps: dict[str, float],
+) -> dict[str, Any]:
+    """The gaps so far, and those of the ledger, of the removal, of other models and of other batches; see `outcome`."""
     allowed, cancels = FLOAT64, {}
     if isinstance(explainer, LRP):
         ledger = ledger_of_batch(explainer, model, case)
@@ -115,21 +113,25 @@ def checked(explainer: Explainer, model: nn.Module, case: Case, same: nn.Module 
             allowed, cancels = roundoff, {"cancels": where_relevance_is_largest(ledger)}
     if isinstance(explainer, MaskGate) and "attention_mask" in case.forward_arguments:
         gaps["removal"] = difference(attribution, mask_derivatives(model, case))
-    for name, other in {"copy": deepcopy(model), "transformed": same}.items():
-        if other is not None:
-            gaps[name] = difference(attribution_of(explainer, other, case), attribution)
+    refused: dict[str, str] = {}
+    if copies is not None:
+        of_copies, refused = copies.gaps(lambda other: attribution_of(explainer, other, case), attribution, allowed)
+        gaps |= of_copies
     cases = {"batch": case}
     if "attention_mask" in case.forward_arguments:
         cases["padding"] = padded(case)
-    of_model = {}
+    of_model, copy = {}, deepcopy(model)
     for name, batch in cases.items():
-        measurement = batching(explainer, model, batch)
+        measurement = batching(explainer, copy, batch)
+        if batch is case:
+            gaps["copy"] = difference(measurement.compared.first, attribution)
         gap = gap_of_the_model(explainer, model, batch, measurement, allowed)
         if gap > FLOAT64:
             of_model[name] = gap
         elif measurement.gap is not None:
             gaps[name] = measurement.gap
-    return {"checks": gaps, "model": of_model, "tolerance": allowed, "zero": not attribution.any(), **cancels}
+    zero = not attribution.any()
+    return {"checks": gaps, "refused": refused, "model": of_model, "tolerance": allowed, "zero": zero, **cancels}
 
 
 def gap_of_the_model(
@@ -215,16 +217,6 @@ def recorded_outputs(model: nn.Module, rows: int) -> Iterator[list[Tensor]]:
         yield outputs
     finally:
         handle.remove()
-
-
-def difference(a: Tensor, b: Tensor) -> float:
-    """The largest difference of two tensors, relative to the largest value; 0 if they are the same to the bit."""
-    return 0.0 if torch.equal(a, b) else float((a - b).abs().max() / b.abs().max())
-
-
-def in_one_line(error: BaseException) -> str:
-    """The message of an error, or its name, in one line."""
-    return " ".join(str(error).split())[:LONGEST] or type(error).__name__
 
 
 def holding(outcomes: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
