@@ -18,7 +18,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -34,7 +34,8 @@ from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from faithcheck.explainers.forward_passes import only_observes
-from faithcheck.explainers.loo.deferred_values import MustRunPlainly, Value, computed, computed_by_token, version
+from faithcheck.explainers.loo.deferred_values import MustRunPlainly, Value, computed, computed_by_token
+from faithcheck.explainers.loo.passes import OtherOperations, Pass, version
 from faithcheck.explainers.lrp.operations import operation_name
 from faithcheck.models.case import Case
 from faithcheck.models.offloaded_weights import offloading_hook
@@ -47,10 +48,12 @@ class Recording:
     """One run of a model on deferred tensors.
 
     Attributes:
+        of_pass: the pass, if others have rows in common with it; else None.
         tensors: the deferred tensors that it made, as long as something refers to them.
         constants: ordinary tensors that operations read, as values, by their ids; kept alive, so that ids are unique.
     """
 
+    of_pass: Pass | None = None
     tensors: list[weakref.ref[DeferredTensor]] = field(default_factory=list)
     constants: dict[int, tuple[Tensor, Value]] = field(default_factory=dict)
 
@@ -58,7 +61,7 @@ class Recording:
         """An ordinary tensor as a value, the same one as long as the tensor is not written to."""
         _, value = self.constants.get(id(tensor), (None, None))
         if value is None or value.version != version(tensor):
-            value = computed(tensor)
+            value = computed(tensor, self.of_pass)
             self.constants[id(tensor)] = tensor, value
         return value
 
@@ -165,7 +168,10 @@ def compute_now(name: str, func: Callable[..., Any], args: Sequence[Any], kwargs
         operands.append(whole.contiguous() if tensor.value.shared else whole)  # writable, as in a plain run
         return operands[-1]
 
-    is_recording = _recording.get() is not None
+    recording = _recording.get()
+    if recording is not None and recording.of_pass is not None:
+        recording.of_pass.open()
+    is_recording = recording is not None
     if is_recording and name in EXPOSES_MEMORY:
         raise MustRunPlainly(f"exposes the memory of its tensors ({name})")
     if args and isinstance(args[0], DeferredTensor) and (name in ("set", "setitem") or name.endswith("_")):
@@ -245,6 +251,10 @@ WORTHWHILE = 2**16
 """From so many numbers in a pass's inputs on, recording spares more than it takes, on BERT models of 2 to 6 layers and
 width 64 to 384 on two cores: below, the model is run as it is."""
 
+USELESS = 2
+"""After so many first passes in a row of no use, none is kept any more. One is of no use by deletion, where the
+unmodified row makes the rows of its pass a token longer."""
+
 
 class RowRunner:
     """Runs a model on rows: on deferred tensors as long as that works and pays, else as it is.
@@ -254,13 +264,24 @@ class RowRunner:
 
     Attributes:
         plain: why the model is run as it is; empty if it is not.
+        first: the pass whose reference row later ones have in common; None if there is none.
+        in_common: what the rows of that pass have in common; see `outputs`.
+        useless: how many first passes in a row were of no use to the pass behind them.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.plain = model, reason_to_run_plainly(model)
+        self.first: Pass | None = None
+        self.in_common: Hashable = None
+        self.useless = 0
 
-    def outputs(self, case: Case) -> Tensor:
+    def outputs(self, case: Case, in_common: Hashable = None) -> Tensor:
         """The outputs of the model on a case ``(rows, outputs)``, up to round-off; under `torch.no_grad`.
+
+        Args:
+            case: the rows.
+            in_common: consecutive calls with the same one have rows of one example, of which the last row of the first
+                call is the one with the longest beginning in common with others; None: nothing is kept.
 
         Raises:
             Exception: what the model raises.
@@ -270,7 +291,7 @@ class RowRunner:
         if not self.plain:
             random_numbers = torch.get_rng_state()
             try:
-                return run_deferred(self.model, case)
+                return self.run_after_first(case, in_common)
             except MustRunPlainly as error:
                 self.plain = str(error)
             except Exception as error:  # if it is the model's own, it comes again below
@@ -280,17 +301,49 @@ class RowRunner:
         report_plain(type(self.model).__name__, self.plain)
         return output
 
+    def run_after_first(self, case: Case, in_common: Hashable) -> Tensor:
+        """Run on deferred tensors, with what the first of the passes kept, or as the first one."""
+        if self.first is not None and self.in_common == in_common:
+            random_numbers = torch.get_rng_state()
+            try:
+                output = run_deferred(self.model, case, Pass(len(case.inputs), self.first))
+                self.useless = 0
+                return output
+            except OtherOperations:
+                self.useless += 1
+            torch.set_rng_state(random_numbers)
+        return self.run_first(case, in_common)
 
-def run_deferred(model: nn.Module, case: Case) -> Tensor:
+    def run_first(self, case: Case, in_common: Hashable) -> Tensor:
+        """Run on deferred tensors, and keep what later passes need, unless that was of no use before."""
+        self.first, self.in_common = None, in_common
+        if in_common is None or self.useless == USELESS or len(case.inputs) == 1:
+            return run_deferred(self.model, case)
+        first = Pass(len(case.inputs))
+        output = run_deferred(self.model, case, first)
+        if first.is_closed:
+            self.first = first
+        else:
+            self.useless = USELESS
+        return output
+
+
+def run_deferred(model: nn.Module, case: Case, of_pass: Pass | None = None) -> Tensor:
     """The outputs of a model on a case ``(rows, outputs)``, up to round-off, on deferred tensors.
+
+    Args:
+        model: maps a case to ``(rows, outputs)``.
+        case: the rows.
+        of_pass: what it has in common with other passes; None for a pass of its own.
 
     Raises:
         MustRunPlainly: a recording cannot follow the model.
+        OtherOperations: the pass cannot use what an earlier one kept.
     """
-    recording = Recording()
+    recording = Recording(of_pass)
     token = _recording.set(recording)
     try:
-        output = replace(case, inputs=DeferredTensor(computed_by_token(case.inputs))).run(model)
+        output = replace(case, inputs=DeferredTensor(computed_by_token(case.inputs, of_pass))).run(model)
         if isinstance(output, DeferredTensor):
             output = output.value.full()
     finally:

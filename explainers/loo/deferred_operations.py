@@ -20,12 +20,14 @@ from faithcheck.explainers.linear_map import ACTIVATIONS, linear_without_gradien
 from faithcheck.explainers.loo.deferred import DeferredTensor, value_of
 from faithcheck.explainers.loo.deferred_values import (
     WORTHWHILE,
+    Axes,
     Compute,
     Positions,
     Value,
     computed,
     constant,
-    written_once,
+    known_tokens,
+    reference_row,
 )
 from faithcheck.explainers.lrp.operations import operation_name
 
@@ -38,9 +40,11 @@ def aligned(shape: Sequence[int], result: Sequence[int], axis: int) -> int | Non
     return None if own < 0 or (shape[own] == 1 and result[axis] != 1) else own
 
 
-def value_like(x: Value, shape: Sequence[int], *recorded: Any, **attributes: Any) -> Value:
+def value_like(
+    x: Value, shape: Sequence[int], name: str, operands: Sequence[Value], compute: Compute, axes: Axes, **more: Any
+) -> Value:
     """A value of the same kind of number in the same place, recorded as an operation; see `Value`."""
-    return Value(tuple(shape), x.dtype, x.device, *recorded, **attributes)
+    return Value(tuple(shape), x.dtype, x.device, name, operands, compute, axes, of_pass=x.of_pass, **more)
 
 
 def of_one_kind(values: Sequence[Value]) -> bool:
@@ -76,6 +80,7 @@ def element_by_element(func: Callable[..., Any], *args: Any, **options: Any) -> 
         compute,
         lambda axis: [aligned(each, shape, axis) for each in shapes],
         number_operand=numbers[0] if numbers else None,
+        options=(tuple(None if isinstance(x, Tensor) else x for x in args), tuple(sorted(options.items()))),
     )
 
 
@@ -156,6 +161,7 @@ def linear_value(x: Value, weights: Sequence[Value], activation: tuple[str, str]
         [x, *weights],
         lambda operands, _: linear_without_gradient(*operands, activation=activation),
         lambda axis: None if axis == len(shape) - 1 else [axis, *(None for _ in weights)],
+        options=activation,
     )
 
 
@@ -184,6 +190,7 @@ def layer_norm(
         [x, *constants],
         lambda operands, _: norm(operands[0], axes, *operands[1:], eps=eps),
         lambda axis: [axis, *(None for _ in given)] if axis < first else None,
+        options=(axes, weight is not None, bias is not None, eps),
     )
 
 
@@ -200,6 +207,7 @@ def softmax(func: Any, input: Tensor, dim: int, dtype: Any = None, **options: An
         [x],
         lambda operands, _: torch.softmax(operands[0], normalised),
         lambda axis: None if axis == normalised else [axis],
+        options=normalised,
     )
 
 
@@ -216,6 +224,7 @@ def mean(func: Any, input: Tensor, dim: int, keepdim: bool = False) -> Value | N
         [x],
         lambda operands, _: func(operands[0], pooled, keepdim=True),
         lambda axis: None if axis == pooled else [axis],
+        options=pooled,
     )
 
 
@@ -268,7 +277,7 @@ def fused_attention(weights: Value, values: Value) -> Value | None:
 
     def attend(operands: Sequence[Tensor], _: Sequence[int]) -> Tensor:
         q, k, v = operands[:3]
-        if are_logits_finite(q, k, scale):
+        if are_logits_finite([q], [k], scale):
             return attention_to_seen_keys(q, k, v, mask=operands[3] if mask is not None else None, scale=scale)
         product = q @ k.transpose(2, 3) * scale  # as the model writes it, where both ways may differ in NaN
         return torch.softmax(product if mask is None else product + operands[3], -1) @ v
@@ -294,6 +303,7 @@ def attention(
     if is_square:  # as a mask, of which the rows of some queries can be taken
         n = keys.shape[-2]
         mask = computed(torch.ones(1, 1, n, n, dtype=torch.bool, device=keys.device).tril())
+        mask.name = "causal mask"
     if dropout_p > 0 or not of_one_kind(operands) or any(len(x.shape) != 4 for x in operands):
         return None
     if keys.shape[:2] != values.shape[:2] or keys.shape[0] != queries.shape[0]:
@@ -329,7 +339,7 @@ def attention_to_seen_keys(
     n = key.shape[2]
     if mask is None or mask.shape[2] != query.shape[2] or mask.shape[3] != n or keys_seen(mask[:, :, :BLOCK]) == n:
         return attend(query, key, value, attn_mask=mask)
-    if not are_logits_finite(query, key, 1.0 if scale is None else scale) or not largest(value) < torch.inf:
+    if not are_logits_finite([query], [key], 1.0 if scale is None else scale) or not largest([value]) < torch.inf:
         return attend(query, key, value, attn_mask=mask)  # a weight of 0 times a hidden number may be NaN
     parts = []
     for queries, rows in zip(torch.split(query, BLOCK, 2), torch.split(mask, BLOCK, 2), strict=True):
@@ -374,16 +384,18 @@ def attention_value(
         return lies if mask is None else [*lies, aligned(mask.shape, of_logits, axis)]
 
     differing = partial(differing_tokens, query, key, values, mask, is_causal, scale)
-    return value_like(query, shape, "attention", operands, attend, axes, differing=differing)
+    return value_like(
+        query, shape, "attention", operands, attend, axes, differing=differing, options=(is_causal, scale)
+    )
 
 
 def differing_tokens(
     query: Value, key: Value, values: Value, mask: Value | None, is_causal: bool, scale: float | None
 ) -> Tensor | None:
-    """Which tokens of attention differ from the last row's, ``(rows, queries)`` bool; None if any may.
+    """Which tokens of attention differ from the reference row's, ``(rows, queries)`` bool; None if any may.
 
-    A token is the last row's if its query is, if its keys are hidden by the same mask, and if the keys and values that
-    it sees are the last row's. Hidden ones do not matter, if all are finite: their weights are exactly 0.
+    A token is that row's if its query is, if its keys are hidden by the same mask, and if the keys and values that it
+    sees are that row's. Hidden ones do not matter, if all are finite: their weights are exactly 0.
     """
     queries, keys, of_values = (differs_of(operand) for operand in (query, key, values))
     if queries is None or keys is None or of_values is None or query.shape[2] != key.shape[2]:
@@ -391,22 +403,22 @@ def differing_tokens(
     seen, changed = seen_keys(query, mask, is_causal)
     differing_keys = (keys | of_values).to(torch.float32) @ seen.T.to(torch.float32)  # how many a query sees
     differs = queries | changed | (differing_keys > 0)
-    if float(differs[:-1].float().mean()) > WORTHWHILE:
+    if float((differs if query.is_later else differs[:-1]).float().mean()) > WORTHWHILE:
         return None
-    q, k, v = (written_once(operand) for operand in (query, key, values))
-    are_finite = are_logits_finite(q, k, 1.0 if scale is None else scale) and largest(v) <= torch.finfo(v.dtype).max
+    q, k, v = (known_tokens(operand) for operand in (query, key, values))
+    are_finite = are_logits_finite(q, k, 1.0 if scale is None else scale) and largest(v) <= torch.finfo(v[0].dtype).max
     return differs if are_finite else None
 
 
 def differs_of(operand: Value) -> Tensor | None:
-    """Which tokens, along axis 2, differ from the last row's, ``(rows, tokens)`` bool; None if any may."""
+    """Which tokens, along axis 2, differ from the reference row's, ``(rows, tokens)`` bool; None if any may."""
     if operand.shared:
         return torch.zeros(operand.shape[0], operand.shape[2], dtype=torch.bool, device=operand.device)
     return operand.tokens.differs if operand.tokens is not None and operand.token_axis == 2 else None
 
 
 def seen_keys(query: Value, mask: Value | None, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """Which keys a query of the last row sees ``(n, n)``, and which queries have another mask there ``(1 or rows, n)``.
+    """Which keys a query of the reference row sees ``(n, n)``, and which have another mask there ``(1 or rows, n)``.
 
     A key is seen if a head sees it. A mask is another one if that of a head is another number, unless both hide the
     key, or if a head sees no key at all: such a head attends to hidden ones.
@@ -416,9 +428,12 @@ def seen_keys(query: Value, mask: Value | None, is_causal: bool) -> tuple[Tensor
     seen = everything.tril() if is_causal else everything
     if mask is None:
         return seen, torch.zeros_like(seen[:1])
-    numbers = one_number_where_hidden(mask.full()).expand(-1, -1, n, -1)
-    changed = (numbers != numbers[-1:]).any(3).any(1)
-    of_heads = seen & (numbers[-1] if numbers.dtype == torch.bool else numbers[-1] > lowest_seen(numbers))
+    whole = mask.full()
+    numbers, reference = (
+        one_number_where_hidden(rows).expand(-1, -1, n, -1) for rows in (whole, reference_row(mask, whole))
+    )
+    changed = (numbers != reference).any(3).any(1)
+    of_heads = seen & (reference[0] if numbers.dtype == torch.bool else reference[0] > lowest_seen(numbers))
     return of_heads.any(0), changed | ~of_heads.any(2).all(0)
 
 
@@ -432,16 +447,16 @@ def lowest_seen(mask: Tensor) -> float:
     return torch.finfo(mask.dtype).min / 2
 
 
-def are_logits_finite(query: Tensor, key: Tensor, scale: float) -> bool:
+def are_logits_finite(query: Sequence[Tensor], key: Sequence[Tensor], scale: float) -> bool:
     """Whether all logits are far below the number that hides a key, whatever their order of summation."""
-    bound = largest(query) * largest(key) * query.shape[-1] * max(1.0, abs(scale))
-    return bound < torch.finfo(query.dtype).max / 8
+    bound = largest(query) * largest(key) * query[0].shape[-1] * max(1.0, abs(scale))
+    return bound < torch.finfo(query[0].dtype).max / 8
 
 
-def largest(x: Tensor) -> float:
-    """The largest absolute value of ``(batch, heads, tokens, width)``; NaN if a value is."""
-    low, high = torch.aminmax(x.transpose(1, 2))  # as it lies in memory
-    return float(torch.maximum(-low, high))
+def largest(parts: Sequence[Tensor]) -> float:
+    """The largest absolute value of tensors ``(batch, heads, tokens, width)``; NaN if a value is."""
+    ranges = [torch.aminmax(x.transpose(1, 2)) for x in parts]  # as it lies in memory
+    return float(torch.stack([bound for low, high in ranges for bound in (-low, high)]).max())
 
 
 def transposed(func: Any, input: Tensor, dim0: int, dim1: int) -> Value:
@@ -556,6 +571,7 @@ def concatenate(func: Any, tensors: Sequence[Tensor], dim: int = 0) -> Value | N
         values,
         lambda operands, _: torch.cat(list(operands), joined),
         lambda axis: None if axis == joined else [axis] * len(values),
+        options=joined,
     )
 
 
@@ -582,6 +598,7 @@ def narrowed(x: Value, axis: int, start: int, length: int) -> Value:
         [x],
         lambda operands, _: operands[0].narrow(axis, start, length),
         lambda other: None if other == axis else [other],
+        options=(axis, start),
     )
 
 

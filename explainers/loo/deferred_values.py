@@ -4,21 +4,24 @@
    first token needs only this position of its last layer, except the keys and values.
 2. From the inputs to the result, values are computed. A value that is the same in every row, such as the queries of
    the first layer if rows differ in their attention mask alone, is computed for one row. Where only some tokens of a
-   row differ from the last row's, such as with a causal mask those from the removed token on, only these are computed.
+   row differ from a reference row's, such as with a causal mask those from the removed token on, only these are
+   computed. The reference row is the pass's last one, or that of an earlier pass (`faithcheck.explainers.loo.passes`).
 
 What belongs here: values and computing. Not here: what an operation does to axes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
+
+from faithcheck.explainers.loo.passes import Pass, bits, memory_of, version
 
 Axes: TypeAlias = Callable[[int], "Sequence[int | None] | None"]
 """Where an axis of a result lies in each operand: the axis, or None if the operand is the same all along it; None for
@@ -61,35 +64,41 @@ class Positions:
 
 @dataclass(frozen=True, eq=False)
 class DistinctTokens:
-    """The tokens of the last row, and those of other rows that differ from the last row's at the same position.
+    """The tokens that differ from the reference row's at the same position, and behind them those of that row.
 
-    The last row, because Leave-One-Out removes tokens in their order: with a causal mask a row has the tokens before
-    its own removed one in common with every row in which a later one is removed.
+    With a causal mask, a row has the tokens before its own removed one in common with every row in which a later one is
+    removed. The reference row is one with the longest beginning of this kind.
 
-    A tensor of them has one token a row: ``(tokens, …)`` with length 1 along the axis of the tokens.
+    A tensor of them has one token a row: ``(tokens, …)`` with length 1 along the axis of the tokens. The tokens of the
+    reference row are part of it if that is the last row of the pass, and not if an earlier pass computed them.
 
     Attributes:
-        differs: ``(rows, positions)`` bool, whether the token differs; true for the last row.
+        differs: ``(rows, positions)`` bool, whether the token differs; true for a reference row of this pass.
         row: ``(tokens,)`` int64, the row of each.
         position: ``(tokens,)`` int64, its position.
-        index: ``(rows, positions)`` int64, which of these tokens stands at each position of each row.
+        index: ``(rows, positions)`` int64, which token stands at each position of each row.
+        is_later: whether an earlier pass has the reference row.
     """
 
     differs: Tensor
     row: Tensor
     position: Tensor
     index: Tensor
+    is_later: bool
 
     @staticmethod
-    def where(differs: Tensor) -> DistinctTokens | None:
+    def where(differs: Tensor, is_later: bool) -> DistinctTokens | None:
         """The tokens that differ, ``(rows, positions)`` bool; None if they are so many that it does not pay."""
-        differs = differs.clone()
-        differs[-1] = True
+        if not is_later:
+            differs = differs.clone()
+            differs[-1] = True
         if float(differs.sum()) > WORTHWHILE * differs.numel():
             return None
         row, position = differs.nonzero(as_tuple=True)
         number = differs.flatten().cumsum(0).view(differs.shape) - 1
-        return DistinctTokens(differs, row, position, torch.where(differs, number, number[-1:]))
+        positions = differs.shape[1]
+        of_reference = torch.arange(positions, device=row.device) + len(row) - (0 if is_later else positions)
+        return DistinctTokens(differs, row, position, torch.where(differs, number, of_reference), is_later)
 
     def of(self, tensor: Tensor, axis: int) -> Tensor:
         """These tokens of a tensor with rows along axis 0, or with one row for all, and tokens along another axis."""
@@ -97,16 +106,23 @@ class DistinctTokens:
         chosen = by_token[0, self.position] if len(tensor) == 1 else by_token[self.row, self.position]
         return chosen.unsqueeze(1).movedim(1, axis)
 
-    def spread(self, tensor: Tensor, axis: int) -> Tensor:
-        """All rows, from a tensor of these tokens."""
-        by_token = tensor.movedim(axis, 1).squeeze(1).index_select(0, self.index.flatten())
-        return by_token.reshape(*self.index.shape, *by_token.shape[1:]).movedim(1, axis)
+    def spread(self, tensor: Tensor, axis: int, needed: Positions | None) -> Tensor:
+        """All rows at the positions that are needed, from a tensor of these tokens and those of the reference row."""
+        is_part = needed is not None and needed.axis == axis
+        index = Positions(1, needed.index).of(self.index) if needed is not None and is_part else self.index
+        by_token = tensor.movedim(axis, 1).squeeze(1).index_select(0, index.flatten())
+        rows = by_token.reshape(*index.shape, *by_token.shape[1:]).movedim(1, axis)
+        return rows if needed is None or is_part else needed.of(rows)
 
     def union(self, other: DistinctTokens) -> DistinctTokens | None:
         """The tokens that differ in either."""
         if self is other or torch.equal(self.differs, other.differs):
             return self
-        return DistinctTokens.where(self.differs | other.differs)
+        return DistinctTokens.where(self.differs | other.differs, self.is_later)
+
+    def anywhere(self) -> Tensor:
+        """The positions at which a row differs that is not the reference row, ``(positions,)`` bool."""
+        return (self.differs if self.is_later else self.differs[:-1]).any(0)
 
 
 @dataclass(eq=False)
@@ -122,15 +138,18 @@ class Value:
         compute: see `Compute`.
         axes: see `Axes`.
         reads: the positions of the only operand that this result is; or None.
-        differing: for an operation that mixes tokens along axis 2: which tokens of the result differ from the last
-            row's, ``(rows, positions)`` bool; or None if that is not known.
+        differing: for an operation that mixes tokens along axis 2: which tokens of the result differ from the
+            reference row's, ``(rows, positions)`` bool; or None if that is not known.
         tensor: its value, of length 1 along axis 0 if it is shared, of distinct tokens alone if ``tokens`` is given.
-        shared: whether it is the same in every row.
+        shared: whether it is the same in every row and the reference row.
         tokens: the tokens that differ between rows; or None if they are not distinguished.
         token_axis: the axis of the tokens.
         number_operand: the number that an operation on elements has besides its operands.
         order: of the axes of a transposed operand.
+        options: what else tells the operation apart from others of this name.
         version: how often the tensor was written to when it became known.
+        of_pass: the pass that it belongs to, if others have rows in common with it; else None.
+        place: its place there.
         number: values are numbered in the order in which they are recorded.
     """
 
@@ -149,7 +168,10 @@ class Value:
     token_axis: int = 0
     number_operand: float | None = None
     order: tuple[int, ...] = ()
+    options: Hashable = None
     version: int = 0
+    of_pass: Pass | None = None
+    place: int = -1
     number: int = field(default_factory=lambda: next(_numbers))
 
     def __post_init__(self) -> None:
@@ -159,6 +181,21 @@ class Value:
                 axis is None or (axis == 0 and operand.shared)
                 for axis, operand in zip(rows, self.operands, strict=True)
             )
+            if self.of_pass is not None:
+                what = self.name, self.shape[1:], self.number_operand, self.order, self.reads, self.options
+                self.place = self.of_pass.next_place(*what, *(operand.identity for operand in self.operands))
+
+    @property
+    def identity(self) -> Hashable:
+        """What tells it apart as an operand: its place in the pass, the name of a causal mask, a weight's memory."""
+        if self.of_pass is not None:
+            return self.place
+        return self.name or (None if self.tensor is None else memory_of(self.tensor))
+
+    @property
+    def is_later(self) -> bool:
+        """Whether an earlier pass has the reference row."""
+        return self.of_pass is not None and self.of_pass.first is not None
 
     @cached_property
     def is_finite(self) -> bool:
@@ -173,29 +210,38 @@ class Value:
         return tensor.expand(self.shape) if self.shared else tensor
 
 
-def computed(tensor: Tensor) -> Value:
-    """An ordinary tensor as a value; it is shared if its rows are equal."""
-    shared = tensor.dim() > 1 and len(tensor) > 1 and (tensor.stride(0) == 0 or are_rows_equal(tensor))
-    known = tensor[:1] if shared else tensor
-    return Value(tuple(tensor.shape), tensor.dtype, tensor.device, tensor=known, shared=shared, version=version(tensor))
+def computed(tensor: Tensor, of_pass: Pass | None = None) -> Value:
+    """An ordinary tensor as a value; it is shared if its rows are equal, and in a later pass to the reference row."""
+    place, row = (-1, None) if of_pass is None else of_pass.constant(tensor)
+    has_rows = tensor.dim() > 1 and len(tensor) > 0
+    if row is None and has_rows and (len(tensor) == 1 or tensor.stride(0) == 0):
+        shared = True
+    else:
+        shared = has_rows and are_rows_equal(tensor, tensor[:1] if row is None else row)
+    return Value(
+        tuple(tensor.shape),
+        tensor.dtype,
+        tensor.device,
+        tensor=tensor[:1] if shared else tensor,
+        shared=shared,
+        version=version(tensor),
+        of_pass=of_pass,
+        place=place,
+    )
 
 
-def computed_by_token(tensor: Tensor) -> Value:
-    """A model's inputs ``(rows, tokens, …)`` as a value; tokens that all rows share are kept apart from the others.
+def computed_by_token(tensor: Tensor, of_pass: Pass | None = None) -> Value:
+    """A model's inputs ``(rows, tokens, …)`` as a value; tokens of the reference row are kept apart from the others.
 
     The value's memory is its own, or nothing writes to it: a model may write to its inputs, and is then run again.
     """
-    value = computed(tensor)
+    value = computed(tensor, of_pass)
     if value.shared:
         return value
-    differs = bits(tensor) != bits(tensor[-1:])
-    tokens = DistinctTokens.where(differs.flatten(2).any(2) if tensor.dim() > 2 else differs)
-    if tokens is None:
-        return computed(tensor.clone())
-    distinct = tokens.of(tensor, 1)
-    return Value(
-        value.shape, value.dtype, value.device, tensor=distinct, tokens=tokens, token_axis=1, version=version(distinct)
-    )
+    differs = bits(tensor) != bits(reference_row(value, tensor))
+    tokens = DistinctTokens.where(differs.flatten(2).any(2) if tensor.dim() > 2 else differs, value.is_later)
+    own = tensor.clone() if tokens is None else tokens.of(tensor, 1)
+    return replace(value, tensor=own, tokens=tokens, token_axis=1, version=version(own))
 
 
 def constant(tensor: Tensor) -> Value:
@@ -203,20 +249,14 @@ def constant(tensor: Tensor) -> Value:
     return Value(tuple(tensor.shape), tensor.dtype, tensor.device, tensor=tensor, version=version(tensor))
 
 
-def are_rows_equal(tensor: Tensor) -> bool:
-    """Whether all rows have the same bits; the second row of most tensors differs, which is soon seen."""
-    return torch.equal(bits(tensor[:1]), bits(tensor[1:2])) and bool((bits(tensor) == bits(tensor[:1])).all())
+def are_rows_equal(tensor: Tensor, row: Tensor) -> bool:
+    """Whether all rows have the bits of this one ``(1, …)``; the last of most tensors differs, which is soon seen."""
+    return torch.equal(bits(tensor[-1:]), bits(row)) and bool((bits(tensor) == bits(row)).all())
 
 
-def bits(tensor: Tensor) -> Tensor:
-    """Floating-point numbers as integers: −0 is not +0, and a NaN equals itself."""
-    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.view(integers[tensor.element_size()]) if tensor.is_floating_point() else tensor
-
-
-def version(tensor: Tensor) -> int:
-    """How often a tensor was written to; tensors made in inference mode do not count it."""
-    return 0 if tensor.is_inference() else tensor._version
+def reference_row(value: Value, tensor: Tensor) -> Tensor:
+    """The row ``(1, …)`` that the rows of a value are compared with, of which this is the whole tensor."""
+    return tensor[-1:] if value.of_pass is None else value.of_pass.reference_row(value.place, lambda: tensor[-1:])
 
 
 # --- what is read ----------------------------------------------------------------------------------------------------
@@ -290,7 +330,7 @@ def compute_all(value: Value, parts: Mapping[int, Tensor]) -> None:
         value.tensor = value.compute(operands, shape)
     else:
         differs = value.differing() if value.differing is not None and not value.shared else None
-        value.tokens = None if differs is None else DistinctTokens.where(differs)
+        value.tokens = None if differs is None else DistinctTokens.where(differs, value.is_later)
         if value.tokens is None:
             value.tensor = compute_rows(value, None, parts)
         else:
@@ -325,15 +365,16 @@ def compute_rows(
 def compute_distinct(value: Value, tokens: DistinctTokens, parts: Mapping[int, Tensor]) -> Tensor:
     """The distinct tokens of a value that mixes tokens along its axis 2.
 
-    Positions at which every row is the last one, such as those before the first token that differs, are computed for
-    the last row alone.
+    Positions at which no row differs from the reference row, such as those before the first token that differs, are
+    computed for that row alone, if it is in this pass.
     """
-    differs = tokens.differs[:-1].any(0)
+    differs = tokens.anywhere()
     if value.axes(2) is None or not 0 < int(differs.sum()) < len(differs):
         return tokens.of(compute_rows(value, None, parts), 2)
     whole = torch.empty(value.shape, dtype=value.dtype, device=value.device)  # what is not filled is not read
     whole[:, :, differs] = compute_rows(value, positions_along(2, differs), parts)
-    whole[-1:, :, ~differs] = compute_rows(value, positions_along(2, ~differs), parts, only_last=True)
+    if not tokens.is_later:
+        whole[-1:, :, ~differs] = compute_rows(value, positions_along(2, ~differs), parts, only_last=True)
     return tokens.of(whole, 2)
 
 
@@ -346,10 +387,24 @@ def operand_at(operand: Value, needed: Positions | None, parts: Mapping[int, Ten
     """The tensor of an operand at the positions that are needed; of one row if it is shared."""
     if operand.tensor is None:
         return parts[operand.number]
-    tensor = written_once(operand)
     if operand.tokens is not None:
-        tensor = operand.tokens.spread(tensor, operand.token_axis)
+        return spread(operand, operand.tokens, needed)
+    tensor = written_once(operand)
     return tensor if needed is None else needed.of(tensor)
+
+
+def spread(value: Value, tokens: DistinctTokens, needed: Positions | None = None) -> Tensor:
+    """All rows of a value of distinct tokens, at the positions that are needed."""
+    return tokens.spread(torch.cat(known_tokens(value)), value.token_axis, needed)
+
+
+def known_tokens(value: Value) -> list[Tensor]:
+    """The tensor of a computed value, and the tokens of its reference row if an earlier pass has them."""
+    tensor, axis = written_once(value), value.token_axis
+    if value.of_pass is None or value.tokens is None:
+        return [tensor]
+    row = value.of_pass.reference_row(value.place, lambda: tensor[-value.shape[axis] :].transpose(0, axis))
+    return [tensor, row.transpose(0, axis)] if value.is_later else [tensor]
 
 
 def written_once(value: Value) -> Tensor:
@@ -417,7 +472,7 @@ def at_tokens(operand: Value, row: int | None, own: int | None, axis: int, rank:
     if operand.tokens is not None:
         if torch.equal(operand.tokens.differs, tokens.differs):
             return tensor
-        return tokens.of(operand.tokens.spread(tensor, operand.token_axis), operand.token_axis)
+        return tokens.of(spread(operand, operand.tokens), operand.token_axis)
     if row is None:  # a constant, perhaps with fewer axes, such as the positions' embeddings (tokens, width)
         tensor = tensor.expand(operand.shape)
         if own is not None:

@@ -293,13 +293,42 @@ def outputs_without(
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-    rows = max(1, max_tokens // case.shape[1])
-    runner, outputs = RowRunner(model), []
-    for examples, features in zip(torch.split(example, rows), torch.split(removed, rows), strict=True):
-        part = case.select(examples) if len(case.inputs) > 1 else case.repeat(len(examples))
-        draws = [runner.outputs(removal.remove(part, features, draw)) for draw in range(removal.draws)]
+    runner = RowRunner(model)
+    outputs, order = [], []
+    for rows, in_common in passes_over(example, removed, max(1, max_tokens // case.shape[1])):
+        part = case.select(example[rows]) if len(case.inputs) > 1 else case.repeat(len(rows))
+        draws = [runner.outputs(removal.remove(part, removed[rows], draw), in_common) for draw in range(removal.draws)]
         outputs.append(torch.stack([select_target(output, part.target) for output in draws]).mean(0))
-    return torch.cat(outputs)
+        order.append(rows)
+    return torch.cat(outputs)[torch.cat(order).argsort()]
+
+
+def passes_over(example: Tensor, removed: Tensor, most: int) -> Iterator[tuple[Tensor, int | None]]:
+    """The rows of each forward pass, of which all rows are a permutation.
+
+    An example of more rows than fit in a pass has passes of its own. Those rows whose first removed feature comes last
+    make the first one: on a causal model, the last of them begins as all others do, see
+    `faithcheck.explainers.loo.passes`. Then comes the pass that computes most, so that later ones find the memory that
+    it freed.
+
+    Args:
+        example: ``(rows,)`` int64, the example of each row.
+        removed: ``(rows, features)`` bool, the features removed from each row.
+        most: rows in a pass.
+
+    Yields:
+        The rows ``(at most most,)`` int64, and their example if it has passes of its own.
+    """
+    features = removed.shape[1]
+    first_removed = torch.where(removed.any(1), removed.byte().argmax(1), features)
+    order = (example * (features + 1) + first_removed).argsort(descending=True, stable=True)
+    has_own_passes = (example.bincount() > most)[example[order]]
+    for number in sorted(set(example[order[has_own_passes]].tolist())):
+        first, *others = torch.split(order[example[order] == number], most)
+        for rows in (first, *reversed(others)):
+            yield rows.flip(0), number
+    if not bool(has_own_passes.all()):
+        yield from ((rows.flip(0), None) for rows in torch.split(order[~has_own_passes], most))
 
 
 def generators(case: Case, seed: int, draw: int) -> Iterator[tuple[int, Tensor, np.random.Generator]]:

@@ -345,6 +345,52 @@ def test_what_a_recording_cannot_follow_is_run_plainly_and_said(function, caplog
     assert "rows without features are run as they are, which takes longer" in caplog.text
 
 
+TWICE, THRICE = (number * torch.eye(6, dtype=torch.float64) for number in (2, 3))
+OTHER = {
+    "number": lambda x, other: x * (3 if other else 2),
+    "order of arguments": lambda x, other: 2 - x if other else x - 2,
+    "option": lambda x, other: functional.gelu(x, approximate="tanh" if other else "none"),
+    "activation": lambda x, other: (functional.gelu if other else functional.silu)(functional.linear(x, TWICE)),
+    "weight": lambda x, other: functional.linear(x, THRICE if other else TWICE),
+    "ε of a norm": lambda x, other: functional.layer_norm(x, (6,), eps=1.0 if other else 0.1),
+    "range": lambda x, other: torch.cat([x[:, :, 3:] if other else x[:, :, :3]] * 2, 2),
+    "axis": lambda x, other: (
+        x - x.view(-1, 5, 6, 1).expand(-1, 5, 6, 6).softmax(2 if other else 3).mean(3, keepdim=True).flatten(2)
+    ),
+    "operand": lambda x, other: x * 2 + (x * 2 if other else x),
+    "constant": lambda x, other: x + torch.full((5, 6), 3 if other else 2, dtype=x.dtype),
+    "number of operations": lambda x, other: x.exp().log() * 2 if other else x,
+    "mask": lambda x, other: x,
+    "scale": lambda x, other: x,
+}
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_a_pass_uses_nothing_of_an_earlier_one_that_did_something_else(what):
+    """Of a small decoder, whose rows begin alike, one thing depends on the attention mask."""
+
+    class Decoder(nn.Module):
+        def forward(self, inputs, attention_mask):
+            other = bool(attention_mask[0, 0])
+            x = OTHER[what](inputs, other).unsqueeze(1)
+            seen = torch.ones(5, 5).tril().triu(-2 if other and what == "mask" else -4).bool()
+            scale = 0.5 if other and what == "scale" else 1.0
+            x = functional.scaled_dot_product_attention(x, x, x, attn_mask=seen[None, None], scale=scale)
+            return functional.scaled_dot_product_attention(x, x, x, is_causal=True).transpose(1, 2).flatten(2)[:, -1]
+
+    runner, used = RowRunner(Decoder()), []
+    first, later = (tokens(batch=1).inputs.repeat(2, 1, 1) for _ in range(2))
+    first[0, 4] = later[0, 3] = later[1, 2] = 1
+    with torch.no_grad():
+        for rows, other in ((first, 0), (later, 0), (later, 1), (later, 1)):
+            mask, earlier = torch.full(rows.shape[:2], other), runner.first
+            case = Case(rows, torch.zeros(2).long(), torch.zeros_like(rows), forward_arguments={"attention_mask": mask})
+            torch.testing.assert_close(runner.outputs(case, "text"), case.run(runner.model), **ROUND_OFF)
+            used.append(earlier is not None and runner.first is earlier)
+    assert used == [False, True, False, True]
+    assert not runner.plain
+
+
 def hooked(model):
     """A hook that doubles the query of the first layer."""
     model.get_submodule("model.bert.encoder.layer.0.attention.self.query").register_forward_hook(

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel
 
 from faithcheck.explainers.loo.deferred import RowRunner, run_deferred
-from faithcheck.explainers.loo.removal import AttentionMask, Deletion, Replacement
+from faithcheck.explainers.loo.removal import AttentionMask, Deletion, Replacement, Resampling, outputs_without
 from faithcheck.models import Case
 from faithcheck.models.architectures.architecture import spread
 from faithcheck.models.architectures.base_models import ARCHITECTURES
@@ -135,6 +135,34 @@ def test_outputs_are_those_of_the_plain_pass(name, implementation, padding):
                 torch.testing.assert_close(outputs, expected, equal_nan=True, **ROUND_OFF)
 
 
+def without_each():
+    """No token of a text removed, then each."""
+    return torch.cat([torch.zeros(1, TOKENS), torch.eye(TOKENS)]).bool()
+
+
+def outputs_of_passes(model, case, removal, rows):
+    """The outputs without any and without each token ``(1 + tokens,)``, in passes of so many rows."""
+    removed = without_each()
+    return outputs_without(model, case, torch.zeros(len(removed)).long(), removed, removal, rows * TOKENS)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", [*TEXT, *CAUSAL])
+def test_outputs_of_several_passes_are_those_of_one_plain_pass(name, implementation, rows):
+    if name in EAGER_ALONE and implementation == "sdpa":
+        pytest.skip("this model has no SDPA attention")
+    model, case = Read(model_of(name, implementation), "last"), batch("none")
+    pool = torch.randn(8, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    for removal in (AttentionMask(), Replacement(), Deletion(), Resampling(pool, draws=2)):
+        expected = torch.zeros(1 + TOKENS, dtype=torch.float64)
+        with torch.no_grad():
+            for draw in range(removal.draws):
+                parts = [removal.remove(case, row, draw) for row in without_each().split(1)]
+                expected += torch.cat([part.run(model)[:, 0] for part in parts]) / removal.draws
+        torch.testing.assert_close(outputs_of_passes(model, case, removal, rows), expected, **ROUND_OFF)
+
+
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_vit(implementation):
     model = ARCHITECTURES["vit"].base_model.model(0, torch.float64, torch.device("cpu"))
@@ -173,6 +201,21 @@ def test_with_a_causal_mask_only_tokens_from_the_removed_one_on_are_computed(
     feed_forward = counted.rows[WIDTH, inner]
     last_layer = [7, 7] if name == "llama" else [7]  # Llama's layer has two such maps, gate and up
     assert sorted(feed_forward, reverse=True) == [27] * len(last_layer) + last_layer
+
+
+@pytest.mark.parametrize("removal", [AttentionMask(), Replacement()], ids=lambda removal: removal.name)
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize(("name", "inner"), [("gpt2", 4 * WIDTH), ("llama", 24), ("qwen2", 24)])
+def test_the_unmodified_row_is_computed_once_for_all_passes(name, inner, implementation, removal):
+    """2 layers, 6 tokens, 7 rows in passes of 3, read at the last token, which is all of the second layer.
+
+    Without token 4, without 5, with all: 2 + 1 + 6 tokens. Without token 0: 6. Without 1, 2, 3: 5 + 4 + 3, where a pass
+    that shares nothing with the others takes 5 + 4 + 6. Together 27, as in one pass.
+    """
+    with CountedRows() as counted:
+        outputs_of_passes(Read(model_of(name, implementation), "last"), batch("none"), removal, 3)
+    maps = 1 if name == "gpt2" else 2  # the other layers have two such maps, gate and up
+    assert counted.rows[WIDTH, inner][::maps] == [9, 3, 6, 1, 12, 3]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
