@@ -295,7 +295,8 @@ class RowRunner:
             except MustRunPlainly as error:
                 self.plain = str(error)
             except Exception as error:  # if it is the model's own, it comes again below
-                self.plain = f"fails on tensors that are not ordinary ({type(error).__name__}: {error})"
+                first_line = str(error).strip().partition("\n")[0]  # torch's compiler writes pages
+                self.plain = f"fails on tensors that are not ordinary ({type(error).__name__}: {first_line})"
             torch.set_rng_state(random_numbers)
         output = case.run(self.model)
         report_plain(type(self.model).__name__, self.plain)
