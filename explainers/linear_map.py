@@ -25,7 +25,8 @@ MANY_ROWS = 32
 
 MANY_MULTIPLICATIONS = 3 * 2**20
 """From this number on, rows times weights, oneDNN computes linear maps. Below, a backward pass in Python takes longer
-than oneDNN saves: up to 2²¹ on one processor and up to 2²² on another; this is between them (docs/cost.md)."""
+than oneDNN saves: up to 2²¹ on one processor and up to 2²² on another; this is between them (docs/cost.md). Without a
+backward pass, torch's maps are as fast there with threads that spin, and faster with passive ones."""
 
 HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
 """Whether this torch has oneDNN's linear map with an activation."""
@@ -171,7 +172,7 @@ ACTIVATIONS: dict[tuple[str, str], Callable[[Tensor], Tensor]] = {
 def linear_without_gradient(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: tuple[str, str] = ("none", "")
 ) -> Tensor:
-    """An activation of x Wᵀ + b where no backward pass follows: by oneDNN where it runs, small maps too.
+    """An activation of x Wᵀ + b where no backward pass follows, by oneDNN if the map is large.
 
     Args:
         input: x, ``(…, inputs)``.
@@ -179,7 +180,7 @@ def linear_without_gradient(
         bias: b, ``(outputs,)``.
         activation: a key of `ACTIVATIONS`.
     """
-    if runs_on_onednn(input, weight, bias):
+    if input.numel() * len(weight) >= MANY_MULTIPLICATIONS and runs_on_onednn(input, weight, bias):
         return onednn_linear(input, weight, bias, activation)
     return ACTIVATIONS[activation](linear(input, weight, bias))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -48,17 +49,17 @@ class CopiedRows:
     first_layer: Tensor
     is_long: Tensor
 
-    @property
+    @cached_property
     def flat_rows(self) -> Tensor:
         """The positions of the copied rows, group after group, ``(batch, groups · rows)``."""
         return self.rows.flatten(1)
 
-    @property
+    @cached_property
     def excluded_queries(self) -> Tensor:
         """The queries that get no passed-on change, ``(batch, groups, rows + 1)``: the rows, and the feature's own."""
         return torch.cat([self.rows, self.feature_position.unsqueeze(-1)], -1)
 
-    @property
+    @cached_property
     def excluded_valid(self) -> Tensor:
         """Which of `excluded_queries` are valid: the feature's own row counts unless it is the readout row."""
         return torch.cat([self.valid, (self.feature_position != self.rows[..., 0]).unsqueeze(-1)], -1)
@@ -69,8 +70,15 @@ class CopiedRows:
 
     def gather_rows(self, values: Tensor, rows: Tensor) -> Tensor:
         """``(…, positions, ·)`` at rows ``(batch, groups, ·)``: ``(…, groups, ·, ·)``."""
-        example = torch.arange(len(rows), device=rows.device)[:, None, None]
-        return values.movedim(-2, 1)[example, rows].movedim((1, 2), (-3, -2))
+        size = *values.shape[:-2], -1, values.shape[-1]
+        index = rows.reshape(len(rows), *(1,) * (values.dim() - 3), -1, 1).expand(size)
+        return values.gather(-2, index).reshape(*values.shape[:-2], *rows.shape[1:], values.shape[-1])
+
+    def removed_keys(self, layer: int, positions: int) -> Tensor:
+        """Which keys the copied rows do not attend to in a layer, ``(batch, groups · rows, positions)`` bool."""
+        removes = (self.feature >= 0) & (self.first_layer <= layer).unsqueeze(-1)
+        is_feature = torch.arange(positions, device=self.rows.device) == self.feature_position.unsqueeze(-1)
+        return (removes.unsqueeze(-1) & is_feature).repeat_interleave(self.rows.shape[2], 1)
 
     def gather_excluded_weights(self, weights: Tensor) -> Tensor:
         """``(…, positions, positions)`` at the excluded queries and the copied rows' keys: ``(…, groups, ·, rows)``."""
@@ -97,7 +105,7 @@ class CopiedRowsAttention(GateObserver):
         case: what the model was run on.
         layer: the layer that is run again.
         copies: the copied rows.
-        removes: ``(batch,)`` bool, whether the examples' features are removed in this layer.
+        removed: ``(batch, groups · rows, positions)`` bool, the keys that a row does not attend to in this layer.
         passes_on: whether to compute the first-order effect of the changed values through the rows without a copy.
 
     Attributes:
@@ -106,10 +114,10 @@ class CopiedRowsAttention(GateObserver):
 
     operations = GateObserver.operations | operations_with(Trait.MATRIX_PRODUCT)
 
-    def __init__(self, case: Case, layer: RecordedLayer, copies: CopiedRows, removes: Tensor, passes_on: bool) -> None:
+    def __init__(self, case: Case, layer: RecordedLayer, copies: CopiedRows, removed: Tensor, passes_on: bool) -> None:
         super().__init__(case)
         self.linear = linear_without_gradient
-        self.layer, self.copies, self.removes, self.passes_on = layer, copies, removes, passes_on
+        self.layer, self.copies, self.removed, self.passes_on = layer, copies, removed, passes_on
         self.products_run = 0
         self.passed_on = layer.hidden.new_zeros(copies.feature.shape)
 
@@ -176,12 +184,8 @@ class CopiedRowsAttention(GateObserver):
 
     def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
         """The attention weights without each group's removed feature."""
-        removes = (self.copies.feature >= 0) & self.removes.unsqueeze(-1)
-        grouped = self.copies.split_groups(logits)
-        shape = len(removes), *(1,) * (grouped.dim() - 4), removes.shape[1], 1, 1
-        key = self.copies.feature_position.reshape(shape).expand(*grouped.shape[:-1], 1)
-        at_key = grouped.gather(-1, key).masked_fill(removes.reshape(shape), torch.finfo(logits.dtype).min)
-        return softmax(grouped.scatter(-1, key, at_key).flatten(-3, -2))
+        removed = self.removed.reshape(len(logits), *(1,) * (logits.dim() - 3), *logits.shape[-2:])
+        return softmax(torch.where(removed, torch.finfo(logits.dtype).min, logits))
 
 
 def copies_for_every_feature(case: Case, positions: int, readout: Tensor) -> CopiedRows:

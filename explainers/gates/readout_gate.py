@@ -187,9 +187,9 @@ class ReadoutGate(OnePassGate):
         recorder, gradient, rows = recorded.recorder, recorded.gradient, copies.flat_rows
         last_states = recorder.last_states
         assert last_states is not None
-        example = torch.arange(len(rows), device=rows.device).unsqueeze(1)
         first_layer, has_long_text = int(copies.first_layer.min()), bool(copies.is_long.any())
-        place, states = recorder.layers[first_layer].place, recorder.layers[first_layer].hidden[example, rows]
+        place = recorder.layers[first_layer].place
+        states = copies.gather_rows(recorder.layers[first_layer].hidden, copies.rows).flatten(1, 2)
         passed_on = torch.zeros_like(copies.feature, dtype=gradient.dtype)
         try:
             for number, layer in enumerate(recorder.layers[first_layer:], first_layer):
@@ -199,8 +199,9 @@ class ReadoutGate(OnePassGate):
                 place = layer.place
                 # After the last layer, no row without a copy is read.
                 passes_on = has_long_text and layer is not recorder.layers[-1]
-                removes = number >= copies.first_layer
-                with CopiedRowsAttention(case, layer, copies, removes, passes_on) as attention:
+                if bool((copies.first_layer == number).any()):
+                    removed = copies.removed_keys(number, gradient.shape[1])
+                with CopiedRowsAttention(case, layer, copies, removed, passes_on) as attention:
                     states = hidden_states(layer.module(states, *args, **kwargs))
                 if passes_on:
                     passed_on += attention.passed_on * copies.is_long.unsqueeze(1)
@@ -208,13 +209,13 @@ class ReadoutGate(OnePassGate):
                 states = module(states)
         except (RuntimeError, IndexError, TypeError) as error:
             raise Unsupported(f"forward in {place()}: {CANNOT_COPY_ROWS}: {error}") from error
-        unchanged = last_states[example, rows]
-        change = copies.split_groups(unchanged - states)
+        unchanged = copies.gather_rows(last_states, copies.rows)
+        change = unchanged - copies.split_groups(states)
         tolerance = 1000 * torch.finfo(change.dtype).eps * unchanged.abs().amax()  # round-off of a few layers
         if bool((change[copies.feature < 0].abs() > tolerance).any()):
             raise Unsupported(
                 f"forward in {place()}, or a layer before it: {CANNOT_COPY_ROWS}: the control row changed although "
                 "nothing was removed"
             )
-        at_readout = copies.split_groups(gradient[example, rows])[:, :, 0]
+        at_readout = copies.gather_rows(gradient, copies.rows)[:, :, 0]
         return (change[:, :, 0] * at_readout).sum(-1) - passed_on
