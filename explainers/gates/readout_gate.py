@@ -199,8 +199,7 @@ class ReadoutGate(OnePassGate):
                 place = layer.place
                 # After the last layer, no row without a copy is read.
                 passes_on = has_long_text and layer is not recorder.layers[-1]
-                if bool((copies.first_layer == number).any()):
-                    removed = copies.removed_keys(number, gradient.shape[1])
+                removed = copies.removed_keys(number, gradient.shape[1])
                 with CopiedRowsAttention(case, layer, copies, removed, passes_on) as attention:
                     states = hidden_states(layer.module(states, *args, **kwargs))
                 if passes_on:

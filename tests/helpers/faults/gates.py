@@ -234,8 +234,8 @@ READOUT_GATE = [
         (
             "the sign of the exact part",
             f"{READOUT}._exact_effects",
-            "unchanged - states)",
-            "states - unchanged)",
+            "unchanged - copies.split_groups(states)",
+            "copies.split_groups(states) - unchanged",
             "the output rises where it falls",
         ),
         (
@@ -282,16 +282,16 @@ READOUT_GATE = [
         ),
         (
             "the removed key stays",
-            "gates.readout_gate:ReadoutGate._exact_effects",
-            "removes = number >= copies.first_layer",
-            "removes = number > 10**6 + copies.first_layer",
+            "gates.readout_copies:CopiedRows.removed_keys",
+            "self.first_layer <= layer",
+            "self.first_layer + 10**6 <= layer",
             "nothing is removed from the copies",
         ),
         (
             "one layer late",
-            f"{READOUT}._exact_effects",
-            "removes = number >= copies.first_layer",
-            "removes = number > copies.first_layer",
+            "gates.readout_copies:CopiedRows.removed_keys",
+            "self.first_layer <= layer",
+            "self.first_layer < layer",
             "the first layer is left as it is",
         ),
         (
