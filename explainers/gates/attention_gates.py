@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from faithcheck.explainers.attention_observer import OtherAttention
 from faithcheck.explainers.gates import gate_effects
 from faithcheck.explainers.gates.followed_mask import FollowedMask
-from faithcheck.explainers.gates.gate_effects import EffectKind, GateEffectCollector, at_least_float32, without_own_row
+from faithcheck.explainers.gates.gate_effects import EffectKind, GateEffectCollector, at_least_float32, clear_own_rows
 from faithcheck.explainers.gates.gate_observer import GateObserver
 from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
 from faithcheck.models.case import Case, select_target
@@ -153,7 +153,7 @@ def attention_gate_effects(
 ) -> tuple[Tensor, Tensor]:
     """The effect of each feature's gate, summed over layers and rows; the model's inputs need no gradient.
 
-    Finite effects leave out a feature's own row, see `without_own_row`.
+    Finite effects leave out a feature's own row, see `clear_own_rows`.
 
     Args:
         model: maps a case to ``(batch, outputs)``.
@@ -171,7 +171,9 @@ def attention_gate_effects(
         output = select_target(case.run(model), case.target)
     (by_layer,) = attention.effects(output, kind)
     effects = by_layer.sum(0)
-    return (without_own_row(effects, attention.readout_rows) if kind == "finite" else effects).sum(1), output.detach()
+    if kind == "finite":
+        clear_own_rows(effects, attention.readout_rows)
+    return effects.sum(1), output.detach()
 
 
 @torch.no_grad()

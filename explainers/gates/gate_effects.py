@@ -200,14 +200,18 @@ def rows_with_gradient(size: Tensor) -> Tensor:
     return size > min(100 * torch.finfo(size.dtype).eps, 1e-3) * size.amax(1, keepdim=True)
 
 
-def without_own_row(effects: Tensor, readout_rows: Tensor) -> Tensor:
-    """The effects ``(batch, queries, features)``, 0 for each feature in its own row unless the output is read there.
+def clear_own_rows(effects: Tensor, readout_rows: Tensor) -> None:
+    """Set the effect of each feature in its own row to 0, unless the output is read there.
 
     A removed token's own row is read by no other row, so its change reaches the output only at a readout row.
+
+    Args:
+        effects: ``(…, batch, queries, features)``, changed in place; the features are the last positions.
+        readout_rows: ``(batch, queries)`` bool.
     """
-    queries, features = effects.shape[1:]
-    own = torch.eye(queries, dtype=torch.bool, device=effects.device)[:, -features:]
-    return effects.masked_fill(own & ~readout_rows.unsqueeze(-1), 0)
+    queries, features = effects.shape[-2:]
+    own_rows = effects.diagonal(features - queries, -2, -1)
+    own_rows.masked_fill_(~readout_rows[:, queries - features :], 0)
 
 
 def at_least_float32(values: Tensor) -> Tensor:

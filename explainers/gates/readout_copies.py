@@ -38,6 +38,7 @@ class CopiedRows:
         feature_position: ``(batch, groups)``, its position.
         rows: ``(batch, groups, rows)``, the positions of the copied rows, the readout row first.
         valid: bool, likewise; false where the readout row is repeated to fill up.
+        positions: how many there are.
         first_layer: ``(batch,)``, the first layer in which the feature is removed.
         is_long: ``(batch,)`` bool, whether the effects on rows without a copy are first-order, as in long texts.
     """
@@ -46,6 +47,7 @@ class CopiedRows:
     feature_position: Tensor
     rows: Tensor
     valid: Tensor
+    positions: int
     first_layer: Tensor
     is_long: Tensor
 
@@ -74,11 +76,15 @@ class CopiedRows:
         index = rows.reshape(len(rows), *(1,) * (values.dim() - 3), -1, 1).expand(size)
         return values.gather(-2, index).reshape(*values.shape[:-2], *rows.shape[1:], values.shape[-1])
 
-    def removed_keys(self, layer: int, positions: int) -> Tensor:
+    @cached_property
+    def own_features(self) -> Tensor:
+        """Which key each copied row is run without, ``(batch, groups · rows, positions)`` bool."""
+        is_feature = torch.arange(self.positions, device=self.rows.device) == self.feature_position.unsqueeze(-1)
+        return (is_feature & (self.feature >= 0).unsqueeze(-1)).repeat_interleave(self.rows.shape[2], 1)
+
+    def removed_keys(self, layer: int) -> Tensor:
         """Which keys the copied rows do not attend to in a layer, ``(batch, groups · rows, positions)`` bool."""
-        removes = (self.feature >= 0) & (self.first_layer <= layer).unsqueeze(-1)
-        is_feature = torch.arange(positions, device=self.rows.device) == self.feature_position.unsqueeze(-1)
-        return (removes.unsqueeze(-1) & is_feature).repeat_interleave(self.rows.shape[2], 1)
+        return self.own_features & (self.first_layer <= layer)[:, None, None]
 
     def gather_excluded_weights(self, weights: Tensor) -> Tensor:
         """``(…, positions, positions)`` at the excluded queries and the copied rows' keys: ``(…, groups, ·, rows)``."""
@@ -107,6 +113,8 @@ class CopiedRowsAttention(GateObserver):
         copies: the copied rows.
         removed: ``(batch, groups · rows, positions)`` bool, the keys that a row does not attend to in this layer.
         passes_on: whether to compute the first-order effect of the changed values through the rows without a copy.
+        unchanged: the states of the copied rows, if this is the first layer that they go through. Then they are those
+            of the rows, and so are their linear maps, keys and values.
 
     Attributes:
         passed_on: ``(batch, groups)``, that effect on the output.
@@ -114,10 +122,19 @@ class CopiedRowsAttention(GateObserver):
 
     operations = GateObserver.operations | operations_with(Trait.MATRIX_PRODUCT)
 
-    def __init__(self, case: Case, layer: RecordedLayer, copies: CopiedRows, removed: Tensor, passes_on: bool) -> None:
+    def __init__(
+        self,
+        case: Case,
+        layer: RecordedLayer,
+        copies: CopiedRows,
+        removed: Tensor,
+        passes_on: bool,
+        unchanged: Tensor | None,
+    ) -> None:
         super().__init__(case)
-        self.linear = linear_without_gradient
+        self.linear = linear_without_gradient if unchanged is None else self.known_map
         self.layer, self.copies, self.removed, self.passes_on = layer, copies, removed, passes_on
+        self.unchanged = unchanged
         self.products_run = 0
         self.passed_on = layer.hidden.new_zeros(copies.feature.shape)
 
@@ -139,23 +156,36 @@ class CopiedRowsAttention(GateObserver):
         self.products_run += 1
         return (self.logits if is_logits else self.output)(call, product, *factors)
 
+    def known_map(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """A linear map; of the unchanged states as it was recorded."""
+        if input is self.unchanged:
+            for of_weight, of_bias, result in self.layer.maps:
+                if of_weight is weight and of_bias is bias:
+                    return self.copies.gather_rows(result, self.copies.rows).flatten(1, 2)
+        return linear_without_gradient(input, weight, bias)
+
     def logits(self, call: OperationCall, product: MatrixProduct, queries: Tensor, keys: Tensor) -> Tensor:
         """The attention logits, ``(…, groups · rows, positions)``."""
         copies = self.copies
-        logits = copies.split_groups(call.operation(queries, product.second))
+        of_unchanged: Tensor = call.operation(queries, product.second)
+        if self.unchanged is not None:
+            return of_unchanged
+        logits = copies.split_groups(of_unchanged)
         among_copies = copies.split_groups(queries) @ copies.split_groups(keys.mT).mT
         return logits.scatter_(-1, copies.key_index(logits), among_copies).flatten(-3, -2)
 
     def output(self, call: OperationCall, product: MatrixProduct, weights: Tensor, values: Tensor) -> Tensor:
         """The attention output, ``(…, groups · rows, width)``."""
         copies = self.copies
+        of_unchanged: Tensor = call.operation(weights, product.second)
+        if self.unchanged is not None:
+            return of_unchanged
         change = copies.split_groups(values) - copies.gather_rows(product.second, copies.rows)
         if self.passes_on and product.second_gradient is not None and product.result_gradient is not None:
             self.passed_on += self.pass_on(change, product, product.second_gradient, product.result_gradient)
         grouped = copies.split_groups(weights)
         among_copies = copies.zero_invalid_keys(grouped.gather(-1, copies.key_index(grouped)))
-        unchanged: Tensor = call.operation(weights, product.second)
-        return unchanged + (among_copies @ change).flatten(-3, -2)
+        return of_unchanged + (among_copies @ change).flatten(-3, -2)
 
     def pass_on(self, change: Tensor, product: MatrixProduct, at_values: Tensor, at_output: Tensor) -> Tensor:
         """The first-order effect of changed values through the rows without a copy, ``(batch, groups)``.
@@ -185,7 +215,7 @@ class CopiedRowsAttention(GateObserver):
     def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
         """The attention weights without each group's removed feature."""
         removed = self.removed.reshape(len(logits), *(1,) * (logits.dim() - 3), *logits.shape[-2:])
-        return softmax(torch.where(removed, torch.finfo(logits.dtype).min, logits))
+        return softmax(logits.masked_fill(removed, torch.finfo(logits.dtype).min))
 
 
 def copies_for_every_feature(case: Case, positions: int, readout: Tensor) -> CopiedRows:
@@ -202,7 +232,7 @@ def copies_for_every_feature(case: Case, positions: int, readout: Tensor) -> Cop
     rows = readout[:, None, None].expand(batch, features + 1, 1)
     feature_position, first_layer = feature.clamp_min(0) + positions - features, torch.zeros_like(readout)
     valid = torch.ones_like(rows, dtype=torch.bool)
-    return CopiedRows(feature, feature_position, rows, valid, first_layer, first_layer.bool())
+    return CopiedRows(feature, feature_position, rows, valid, positions, first_layer, first_layer.bool())
 
 
 def copies_for_largest_effects(case: Case, effects: Tensor, readout: Tensor, first_layer: int) -> CopiedRows:
@@ -219,19 +249,22 @@ def copies_for_largest_effects(case: Case, effects: Tensor, readout: Tensor, fir
         first_layer: the first layer in which features of short texts are removed.
     """
     unpadded, is_long = case.unpadded.sum(1), is_long_text(case)
-    row_count = torch.where(is_long, (unpadded * COPIED_SHARE / 2).sqrt().ceil().long(), 1)
-    groups = torch.where(is_long, 2 * row_count, COPIES_IN_SHORT_TEXTS).minimum(unpadded)
+    groups = unpadded.clamp_max(COPIES_IN_SHORT_TEXTS)
+    if has_long_text := bool(is_long.any()):
+        row_count = torch.where(is_long, (unpadded * COPIED_SHARE / 2).sqrt().ceil().long(), 1)
+        groups = torch.where(is_long, (2 * row_count).minimum(unpadded), groups)
     slots = torch.arange(int(groups.max()), device=effects.device)
     order = effects.sum(1).masked_fill(~case.unpadded, -1).argsort(dim=1, descending=True, stable=True)
     feature = order[:, : len(slots)].masked_fill(slots >= groups.unsqueeze(1), -1)
     feature = with_control_group(feature, readout)
-    if is_long.any():
+    if has_long_text:
         rows, valid = rows_with_largest_effects(effects, feature, readout, row_count)
     else:
         rows = readout[:, None, None].expand(*feature.shape, 1)
         valid = torch.ones_like(rows, dtype=torch.bool)
     feature_position = feature.clamp_min(0) + effects.shape[1] - effects.shape[2]
-    return CopiedRows(feature, feature_position, rows, valid, torch.where(is_long, 0, first_layer), is_long)
+    first_layers = torch.where(is_long, 0, first_layer)
+    return CopiedRows(feature, feature_position, rows, valid, effects.shape[1], first_layers, is_long)
 
 
 def rows_with_largest_effects(

@@ -42,7 +42,7 @@ from torch.utils._pytree import tree_map
 
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.gates.expectations import DIRECT_AND_INDIRECT
-from faithcheck.explainers.gates.gate_effects import EffectKind, without_own_row
+from faithcheck.explainers.gates.gate_effects import EffectKind, clear_own_rows
 from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS, is_long_text
 from faithcheck.explainers.gates.one_pass_gate import OnePassGate
 from faithcheck.explainers.gates.readout_copies import (
@@ -70,7 +70,8 @@ class RecordedPass:
 
     Attributes:
         recorder: the layers.
-        effects: the effects of the gates, ``(layers, batch, queries, features)`` for each kind.
+        effects: the effects of the gates, ``(layers, batch, queries, features)`` for each kind, without a feature's own
+            row.
         gradient: the output's gradient at the last states, ``(batch, positions, width)``.
         readout: the readout row, ``(batch,)``.
     """
@@ -79,11 +80,6 @@ class RecordedPass:
     effects: tuple[Tensor, ...]
     gradient: Tensor
     readout: Tensor
-
-    @property
-    def is_readout(self) -> Tensor:
-        """Which rows are the readout row, ``(batch, positions)`` bool."""
-        return torch.arange(self.effects[0].shape[2], device=self.readout.device) == self.readout.unsqueeze(-1)
 
 
 @builtin("gate")
@@ -152,7 +148,11 @@ class ReadoutGate(OnePassGate):
             raise Unsupported(
                 f"forward in {last}: the output does not depend on the last states: take finite_mask_gate"
             )
-        return RecordedPass(recorder, effects, gradients[0], readout_position(gradients[0]))
+        readout = readout_position(gradients[0])
+        is_readout = torch.arange(gradients[0].shape[1], device=readout.device) == readout.unsqueeze(-1)
+        for kind in effects:
+            clear_own_rows(kind, is_readout)
+        return RecordedPass(recorder, effects, gradients[0], readout)
 
     def _choose_copies(self, case: Case, recorded: RecordedPass) -> tuple[int, CopiedRows]:
         """The first layer in which short texts have copied rows, and the copied rows."""
@@ -160,20 +160,16 @@ class ReadoutGate(OnePassGate):
         if not recorded.recorder.layers[-1].ends_in_layer_norm:
             return 0, copies_for_every_feature(case, finite.shape[2], recorded.readout)
         first_layer = 2 * len(finite) // 3
-        sizes = without_own_row(finite.abs().sum(0), recorded.is_readout)
-        return first_layer, copies_for_largest_effects(case, sizes, recorded.readout, first_layer)
+        return first_layer, copies_for_largest_effects(case, finite.abs().sum(0), recorded.readout, first_layer)
 
     def _gates_from(self, first_layer: int, recorded: RecordedPass, copies: CopiedRows) -> Tensor:
-        """The effects of the gates from one layer on, ``(batch, queries, features)``, without a feature's own row."""
+        """The effects of the gates from one layer on, ``(batch, queries, features)``."""
         effects = [kind[first_layer:].sum(0) for kind in recorded.effects]
-        if len(effects) == 2:
-            finite, first_order = effects
-            mean = (finite + first_order) / 2
-            if recorded.recorder.has_long_text:
-                mean = torch.where(copies.is_long[:, None, None], finite, mean)
-        else:
-            (mean,) = effects
-        return without_own_row(mean, recorded.is_readout)
+        if len(effects) == 1:
+            return effects[0]
+        finite, first_order = effects
+        mean = (finite + first_order) / 2
+        return torch.where(copies.is_long[:, None, None], finite, mean) if recorded.recorder.has_long_text else mean
 
     @torch.no_grad()
     def _exact_effects(self, case: Case, recorded: RecordedPass, copies: CopiedRows) -> Tensor:
@@ -199,22 +195,23 @@ class ReadoutGate(OnePassGate):
                 place = layer.place
                 # After the last layer, no row without a copy is read.
                 passes_on = has_long_text and layer is not recorder.layers[-1]
-                removed = copies.removed_keys(number, gradient.shape[1])
-                with CopiedRowsAttention(case, layer, copies, removed, passes_on) as attention:
+                removed = copies.removed_keys(number)
+                unchanged = states if number == first_layer else None
+                with CopiedRowsAttention(case, layer, copies, removed, passes_on, unchanged) as attention:
                     states = hidden_states(layer.module(states, *args, **kwargs))
                 if passes_on:
-                    passed_on += attention.passed_on * copies.is_long.unsqueeze(1)
+                    passed_on += attention.passed_on
             for module, _ in recorder.after_layers:
                 states = module(states)
         except (RuntimeError, IndexError, TypeError) as error:
             raise Unsupported(f"forward in {place()}: {CANNOT_COPY_ROWS}: {error}") from error
-        unchanged = copies.gather_rows(last_states, copies.rows)
-        change = unchanged - copies.split_groups(states)
-        tolerance = 1000 * torch.finfo(change.dtype).eps * unchanged.abs().amax()  # round-off of a few layers
+        without_removal = copies.gather_rows(last_states, copies.rows)
+        change = without_removal - copies.split_groups(states)
+        tolerance = 1000 * torch.finfo(change.dtype).eps * without_removal.abs().amax()  # round-off of a few layers
         if bool((change[copies.feature < 0].abs() > tolerance).any()):
             raise Unsupported(
                 f"forward in {place()}, or a layer before it: {CANNOT_COPY_ROWS}: the control row changed although "
                 "nothing was removed"
             )
         at_readout = copies.gather_rows(gradient, copies.rows)[:, :, 0]
-        return (change[:, :, 0] * at_readout).sum(-1) - passed_on
+        return (change[:, :, 0] * at_readout).sum(-1) - passed_on * copies.is_long.unsqueeze(1)

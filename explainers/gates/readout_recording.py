@@ -18,6 +18,7 @@ from faithcheck.explainers.attention_observer import Place
 from faithcheck.explainers.gates.attention_gates import GatedAttention
 from faithcheck.explainers.gates.gate_effects import rows_with_gradient
 from faithcheck.explainers.gates.gate_removal import is_long_text
+from faithcheck.explainers.linear_map import computing_linear_maps
 from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.lrp.softmax_bypass import transformer_layers
@@ -65,6 +66,8 @@ class RecordedLayer:
         ends_in_layer_norm: whether a LayerNorm computed the output.
         products: its matrix products of data, in order.
         attention: which of the products gives the attention logits, and which the attention output.
+        maps: the linear maps of the hidden states themselves, such as those to queries, keys and values where no norm
+            comes before: weight, bias and result.
     """
 
     module: nn.Module
@@ -76,6 +79,7 @@ class RecordedLayer:
     ends_in_layer_norm: bool = False
     products: list[MatrixProduct] = field(default_factory=list)
     attention: tuple[int, int] | None = None
+    maps: list[tuple[Tensor, Tensor | None, Tensor]] = field(default_factory=list)
 
 
 class LayerRecorder(GatedAttention):
@@ -95,6 +99,22 @@ class LayerRecorder(GatedAttention):
         self.layers: list[RecordedLayer] = []
         self.after_layers: list[tuple[nn.Module, Tensor]] = []
         self.has_long_text = bool(is_long_text(case).any())
+        self.before_layer: Tensor | None = None  # the hidden states that the running layer was called with
+
+    @contextmanager
+    def single_pass(self, model: nn.Module) -> Iterator[None]:
+        """See `GateObserver.single_pass`; records the linear maps of hidden states."""
+        with computing_linear_maps(model, lambda linear: setattr(self, "linear", partial(self.record_map, linear))):
+            yield
+
+    def record_map(
+        self, linear: Callable[..., Tensor], input: Tensor, weight: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
+        """A linear map, recorded if it is one of the hidden states before a layer."""
+        result = linear(input, weight, bias)
+        if input is self.before_layer:
+            self.layers[-1].maps.append((weight, bias, result.detach()))
+        return result
 
     def compute(self, call: OperationCall) -> Any:
         """See `AttentionObserver.compute`; records matrix products of data."""
@@ -127,10 +147,10 @@ class LayerRecorder(GatedAttention):
             if not args:
                 raise Unsupported(f"forward in {running_module()}: expected the hidden states as its first argument")
             self.layers.append(RecordedLayer(module, remembered_module(), args[1:], kwargs, args[0].detach()))
-            self.after_layers = []
+            self.before_layer, self.after_layers = args[0], []
 
         def after_layer(module: nn.Module, args: Any, output: Any) -> None:
-            layer, states = self.layers[-1], hidden_states(output)
+            layer, states, self.before_layer = self.layers[-1], hidden_states(output), None
             layer.output = states
             layer.ends_in_layer_norm = is_from_layer_norm(states)
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.gates.attention_gates import GatedAttention
-from faithcheck.explainers.gates.gate_effects import without_own_row
+from faithcheck.explainers.gates.gate_effects import clear_own_rows
 from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS
 from faithcheck.explainers.gates.grouped_mask_gate import assign_groups, combine_own_and_others, own_and_other_groups
 from faithcheck.explainers.gates.input_gates import input_gate_effects
@@ -338,7 +338,8 @@ def split_attention_effects(model: nn.Module, case: Case, halfway: Tensor | None
     with GatedAttention(case, halfway, 0.5) as attention:
         output = select_target(case.run(model), case.target)
     (effects,) = attention.effects(output, "finite")
-    return torch.cat([without_own_row(layer, attention.readout_rows) for layer in effects], 1), output.detach()
+    clear_own_rows(effects, attention.readout_rows)
+    return torch.cat(tuple(effects), 1), output.detach()
 
 
 def split_input_effects(model: nn.Module, case: Case, halfway: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -125,18 +125,18 @@ FINITE_MASK_GATE = [
         ),
         (
             "the own row of the readout is left out",
-            "gates.gate_effects:without_own_row",
-            "own & ~readout_rows.unsqueeze(-1)",
-            "own",
+            "gates.gate_effects:clear_own_rows",
+            "~readout_rows[:, queries - features :]",
+            "torch.ones_like(readout_rows[:, queries - features :])",
             "the readout row is read",
         ),
         ("all rows are read", "gates.gate_effects:rows_with_gradient", "size >", "size > -", "every own row counts"),
         (
-            "one wide",
-            "gates.gate_effects:without_own_row",
-            "[:, -features:]",
-            ".roll(1, 1)[:, -features:]",
-            "the neighbour's row is left out",
+            "the last own row counts",
+            "gates.gate_effects:clear_own_rows",
+            "own_rows.masked_fill_(~readout_rows[:, queries - features :], 0)",
+            "own_rows[..., :-1].masked_fill_(~readout_rows[:, queries - features : -1], 0)",
+            "one feature's own row is left as it is",
         ),
         (
             "the sign, attention",
@@ -297,8 +297,8 @@ READOUT_GATE = [
         (
             "the copies' own change is forgotten",
             "gates.readout_copies:CopiedRowsAttention.output",
-            "return unchanged + (among_copies @ change).flatten(-3, -2)",
-            "return unchanged",
+            "return of_unchanged + (among_copies @ change).flatten(-3, -2)",
+            "return of_unchanged",
             "copies read the unchanged values",
         ),
     )
