@@ -160,7 +160,8 @@ class CopiedRowsAttention(GateObserver):
         """A linear map; of the unchanged states as it was recorded."""
         if input is self.unchanged:
             for of_weight, of_bias, result in self.layer.maps:
-                if of_weight is weight and of_bias is bias:
+                was_written_to = result._version > 0
+                if of_weight is weight and of_bias is bias and not was_written_to:
                     return self.copies.gather_rows(result, self.copies.rows).flatten(1, 2)
         return linear_without_gradient(input, weight, bias)
 

@@ -14,6 +14,7 @@ from faithcheck.explainers.gates import gate_removal, readout_copies
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.gates.readout_recording import is_from_layer_norm
+from faithcheck.explainers.linear_map import linear_without_gradient
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of, checked_attribution
 from faithcheck.models import Case
@@ -143,6 +144,37 @@ def test_short_texts_are_exact_for_the_features_with_the_largest_effects(copied,
     not_own = ~own_key(case, case.shape[1])
     torch.testing.assert_close(explain(model, case)[not_own], torch.where(is_copied, exact, by_gates)[not_own], **EXACT)
     assert ((exact - by_gates).abs() > 1e-5)[not_own & case.unpadded].all()
+
+
+def maps_of_copies(model, monkeypatch):
+    """How many linear maps the copied rows of a BERT of three layers go through, and the attribution."""
+    computed = []
+
+    def counted(*args, **options):
+        computed.append(args)
+        return linear_without_gradient(*args, **options)
+
+    monkeypatch.setattr(readout_copies, "linear_without_gradient", counted)
+    attribution = explain(model, case_of("bert"))
+    return len(computed), attribution
+
+
+def test_the_first_layer_of_the_copies_reads_the_recorded_queries_keys_and_values(monkeypatch):
+    """One layer of three has copies; of its six linear maps three are of the unchanged states."""
+    assert maps_of_copies(embedding_model("bert", 3), monkeypatch)[0] == 3
+
+
+def test_a_linear_map_that_the_model_writes_to_is_computed_again(monkeypatch):
+    plain, writes = (copy.deepcopy(embedding_model("bert", 3)) for _ in range(2))
+    for layer in plain.model.bert.encoder.layer:
+        with torch.no_grad():
+            layer.attention.self.query.weight *= 0.5
+            layer.attention.self.query.bias *= 0.5
+    for layer in writes.model.bert.encoder.layer:
+        layer.attention.self.query.register_forward_hook(lambda module, args, output: output.mul_(0.5))
+    computed, attribution = maps_of_copies(writes, monkeypatch)
+    assert computed == 4
+    torch.testing.assert_close(attribution, explain(plain, case_of("bert")), **EXACT)
 
 
 @pytest.mark.parametrize("name", ["bert", *DECODERS])

@@ -56,8 +56,8 @@ MASK_GATE = [
         (
             "keys and queries swapped",
             "gates.attention_gates:attention_gate_effects",
-            "else effects).sum(1)",
-            "else effects).sum(2)",
+            "return effects.sum(1)",
+            "return effects.sum(2)",
             "the sum over keys, not over rows",
         ),
         (
@@ -234,8 +234,8 @@ READOUT_GATE = [
         (
             "the sign of the exact part",
             f"{READOUT}._exact_effects",
-            "unchanged - copies.split_groups(states)",
-            "copies.split_groups(states) - unchanged",
+            "without_removal - copies.split_groups(states)",
+            "copies.split_groups(states) - without_removal",
             "the output rises where it falls",
         ),
         (
