@@ -35,10 +35,11 @@ export OMP_WAIT_POLICY := PASSIVE
 # The models are too small for threads to help: two processes with one thread each take half the time. The plugin
 # shares torch's threads; NumPy's, and those of the programs that tests start, need the variable. Within the suite a
 # process takes neighbouring checks, which share the models of a pair; otherwise a process takes whole modules, which
-# share their fixtures.
+# share their fixtures. They come in the order of the files: in that of pytest-xdist, those of most tests first, long
+# modules of few tests come last, and one process waits for the other.
 # Without pytest's plugin for logs, which takes 2 ms a check: torch has many loggers. Logs are in the captured stderr.
 CHECKS := -n 2 --dist worksteal -p no:logging
-MODULES := -n 2 --dist loadscope
+MODULES := -n 2 --dist loadscope --no-loadscope-reorder
 invariance test unit slow power kills ray ladder contributing: export OMP_NUM_THREADS := 1
 
 # $(call suite,NAME,ARGUMENTS): run pytest, make the pages, also of a red run, and exit with pytest's exit code.

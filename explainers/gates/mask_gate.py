@@ -56,5 +56,6 @@ class MaskGate(OnePassGate):
 
 def has_decoder(model: nn.Module) -> bool:
     """Whether the model has a decoder beside its encoder, whose tokens may be as many as the features."""
-    configurations = (getattr(module, "config", None) for module in all_modules(model))
+    # Not by `getattr` of the module, which searches parameters and submodules before it says that there is none.
+    configurations = (module.__dict__.get("config") for module in all_modules(model))
     return any(getattr(configuration, "is_encoder_decoder", False) for configuration in configurations)
