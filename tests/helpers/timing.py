@@ -29,10 +29,16 @@ def milliseconds(function, device):
     return start.elapsed_time(end)
 
 
-def in_turn(functions, device, turns):
-    """Milliseconds ``(turns, functions)``, one call of each a turn, after one turn to warm up."""
-    times = [[milliseconds(function, device) for function in functions] for _ in range(turns + 1)]
-    return np.array(times[1:])
+def in_turn(functions, device, turns, seed=0):
+    """Milliseconds ``(turns, functions)``, one call of each a turn in an order drawn anew, after one turn to warm up.
+
+    What a call leaves behind, such as memory that is mapped already, changes the time of the next one.
+    """
+    times, random_order = np.zeros((turns + 1, len(functions))), random.Random(seed)
+    for turn in times:
+        for i in random_order.sample(range(len(functions)), len(functions)):
+            turn[i] = milliseconds(functions[i], device)
+    return times[1:]
 
 
 FEWEST = 6  # turns: 1 − 2 · 2⁻⁶ > 95 %, so that the median has an interval
