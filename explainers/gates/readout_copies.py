@@ -113,8 +113,8 @@ class CopiedRowsAttention(GateObserver):
         copies: the copied rows.
         removed: ``(batch, groups · rows, positions)`` bool, the keys that a row does not attend to in this layer.
         passes_on: whether to compute the first-order effect of the changed values through the rows without a copy.
-        unchanged: the states of the copied rows, if this is the first layer that they go through. Then they are those
-            of the rows, and so are their linear maps, keys and values.
+        unchanged: the states of the copied rows, if this is the first layer that they go through: those of the rows
+            that they are copies of, and so are their linear maps, keys and values.
 
     Attributes:
         passed_on: ``(batch, groups)``, that effect on the output.

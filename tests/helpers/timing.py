@@ -29,12 +29,12 @@ def milliseconds(function, device):
     return start.elapsed_time(end)
 
 
-def in_turn(functions, device, turns, seed=0):
+def in_turn(functions, device, turns):
     """Milliseconds ``(turns, functions)``, one call of each a turn in an order drawn anew, after one turn to warm up.
 
     What a call leaves behind, such as memory that is mapped already, changes the time of the next one.
     """
-    times, random_order = np.zeros((turns + 1, len(functions))), random.Random(seed)
+    times, random_order = np.zeros((turns + 1, len(functions))), random.Random(0)
     for turn in times:
         for i in random_order.sample(range(len(functions)), len(functions)):
             turn[i] = milliseconds(functions[i], device)
