@@ -170,6 +170,7 @@ class CopiedRowsAttention(GateObserver):
         copies = self.copies
         of_unchanged: Tensor = call.operation(queries, product.second)
         if self.unchanged is not None:
+            self.require_of_copies(keys.mT, product.second.mT)
             return of_unchanged
         logits = copies.split_groups(of_unchanged)
         among_copies = copies.split_groups(queries) @ copies.split_groups(keys.mT).mT
@@ -180,6 +181,7 @@ class CopiedRowsAttention(GateObserver):
         copies = self.copies
         of_unchanged: Tensor = call.operation(weights, product.second)
         if self.unchanged is not None:
+            self.require_of_copies(values, product.second)
             return of_unchanged
         change = copies.split_groups(values) - copies.gather_rows(product.second, copies.rows)
         if self.passes_on and product.second_gradient is not None and product.result_gradient is not None:
@@ -187,6 +189,21 @@ class CopiedRowsAttention(GateObserver):
         grouped = copies.split_groups(weights)
         among_copies = copies.zero_invalid_keys(grouped.gather(-1, copies.key_index(grouped)))
         return of_unchanged + (among_copies @ change).flatten(-3, -2)
+
+    def require_of_copies(self, tokens: Tensor, of_rows: Tensor) -> None:
+        """Refuse keys or values that are not those of the copied rows alone, as the layers that use them would.
+
+        Args:
+            tokens: the keys or values, ``(batch, …, groups · rows, width)``.
+            of_rows: the recorded ones, ``(batch, …, positions, width)``.
+
+        Raises:
+            RuntimeError: they have another shape, with a cache for one.
+        """
+        batch, copied = self.copies.flat_rows.shape
+        expected = (batch, *of_rows.shape[1:-2], copied, of_rows.shape[-1])
+        if tokens.shape != expected:
+            raise RuntimeError(f"expected keys and values {expected} of the copied rows, got {tuple(tokens.shape)}")
 
     def pass_on(self, change: Tensor, product: MatrixProduct, at_values: Tensor, at_output: Tensor) -> Tensor:
         """The first-order effect of changed values through the rows without a copy, ``(batch, groups)``.

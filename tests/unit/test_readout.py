@@ -177,6 +177,20 @@ def test_a_linear_map_that_the_model_writes_to_is_computed_again(monkeypatch):
     torch.testing.assert_close(attribution, explain(plain, case_of("bert")), **EXACT)
 
 
+def test_the_first_layer_of_the_copies_refuses_keys_that_are_not_theirs_alone():
+    """As every later layer does: a model of more layers is refused in its second one."""
+    model, case = copy.deepcopy(embedding_model("bert", 3)), case_of("bert")
+
+    def with_cache(module, args, output):
+        return output if output.shape[1] == case.shape[1] else torch.cat([output, output], 1)
+
+    attention = model.model.bert.encoder.layer[2].attention.self
+    for projection in (attention.key, attention.value):
+        projection.register_forward_hook(with_cache)
+    with pytest.raises(Unsupported, match=r"expected keys and values .* of the copied rows"):
+        explain(model, case)
+
+
 @pytest.mark.parametrize("name", ["bert", *DECODERS])
 def test_the_readout_token_counts_its_own_row_in_every_layer(name):
     case = case_of(name)
