@@ -8,7 +8,6 @@ shapes or positions that do not fit, so that torch says so where the model's own
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import prod
 from typing import Any, cast
 
@@ -18,41 +17,17 @@ from torch.nn import functional
 
 from faithcheck.explainers.linear_map import ACTIVATIONS, linear_without_gradient
 from faithcheck.explainers.loo.deferred import DeferredTensor, value_of
-from faithcheck.explainers.loo.deferred_values import (
-    WORTHWHILE,
-    Axes,
-    Compute,
-    Positions,
-    Value,
-    computed,
-    constant,
-    known_tokens,
-    reference_row,
+from faithcheck.explainers.loo.deferred_attention import (
+    attention_to_seen_keys,
+    attention_value,
+    fused_attention,
+    scaled_dot_product_attention,
 )
+from faithcheck.explainers.loo.deferred_values import Positions, Value, computed, constant, of_one_kind, value_like
+from faithcheck.explainers.loo.shapes import aligned, broadcast_shape
 from faithcheck.explainers.lrp.operations import operation_name
 
 Recorder = Callable[..., "Value | Sequence[Value] | None"]
-
-
-def aligned(shape: Sequence[int], result: Sequence[int], axis: int) -> int | None:
-    """The axis of an operand that is broadcast to a result; None if the operand is the same along it."""
-    own = axis - (len(result) - len(shape))
-    return None if own < 0 or (shape[own] == 1 and result[axis] != 1) else own
-
-
-def value_like(
-    x: Value, shape: Sequence[int], name: str, operands: Sequence[Value], compute: Compute, axes: Axes, **more: Any
-) -> Value:
-    """A value of the same kind of number in the same place, recorded as an operation; see `Value`."""
-    return Value(tuple(shape), x.dtype, x.device, name, operands, compute, axes, of_pass=x.of_pass, **more)
-
-
-def of_one_kind(values: Sequence[Value]) -> bool:
-    """Whether all values are the same kind of floating-point number, on the same device."""
-    first = values[0]
-    return first.dtype.is_floating_point and all(
-        value.dtype == first.dtype and value.device == first.device for value in values
-    )
 
 
 def element_by_element(func: Callable[..., Any], *args: Any, **options: Any) -> Value | None:
@@ -82,18 +57,6 @@ def element_by_element(func: Callable[..., Any], *args: Any, **options: Any) -> 
         number_operand=numbers[0] if numbers else None,
         options=(tuple(None if isinstance(x, Tensor) else x for x in args), tuple(sorted(options.items()))),
     )
-
-
-def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...] | None:
-    """The shape that these shapes are broadcast to, None if they do not fit.
-
-    `torch.broadcast_shapes` takes longer than a small operation.
-    """
-    longest = max(map(len, shapes))
-    padded = [(*(1,) * (longest - len(shape)), *shape) for shape in shapes]
-    shape = tuple(next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True))
-    fits = all(size in (1, wanted) for each in padded for size, wanted in zip(each, shape, strict=True))
-    return shape if fits else None
 
 
 def position_in(index: int, length: int) -> int:
@@ -254,37 +217,6 @@ def matrix_product(a: Value, b: Value) -> Value | None:
     return value_like(a, shape, "matmul", [a, b], lambda operands, _: torch.matmul(*operands), axes)
 
 
-def fused_attention(weights: Value, values: Value) -> Value | None:
-    """softmax(s·QKᵀ + mask) V, written out, as one operation; None if this product is something else."""
-    if weights.name != "softmax" or not weights.operands:
-        return None
-    logits, mask, scale = weights.operands[0], None, 1.0
-    if logits.name == "add" and len(logits.operands) == 2 and logits.operands[1].tensor is not None:
-        logits, mask = logits.operands
-    if logits.name in ("mul", "div") and len(logits.operands) == 1 and logits.number_operand:
-        scale = logits.number_operand if logits.name == "mul" else 1 / logits.number_operand
-        logits = logits.operands[0]
-    if logits.name != "matmul" or not len(logits.shape) == len(values.shape) == 4 or not logits.operands:
-        return None
-    query, keys = logits.operands
-    if keys.name != "permute" or keys.order != (0, 1, 3, 2) or not keys.operands:
-        return None
-    key = keys.operands[0]
-    if not query.shape[:2] == key.shape[:2] == values.shape[:2] or (mask is not None and len(mask.shape) != 4):
-        return None
-    if mask is not None and (mask.operands or not mask.is_finite):
-        return None  # a row that may attend to nothing: NaN if written out, 0 if fused
-
-    def attend(operands: Sequence[Tensor], _: Sequence[int]) -> Tensor:
-        q, k, v = operands[:3]
-        if are_logits_finite([q], [k], scale):
-            return attention_to_seen_keys(q, k, v, mask=operands[3] if mask is not None else None, scale=scale)
-        product = q @ k.transpose(2, 3) * scale  # as the model writes it, where both ways may differ in NaN
-        return torch.softmax(product if mask is None else product + operands[3], -1) @ v
-
-    return attention_value(query, key, values, mask, attend, scale=scale)
-
-
 def attention(
     func: Any,
     query: Tensor,
@@ -298,7 +230,7 @@ def attention(
 ) -> Value | None:
     """Fused attention."""
     queries, keys, values = operands = [value_of(x) for x in (query, key, value)]
-    mask = None if attn_mask is None else value_of(attn_mask)
+    mask = None if attn_mask is None else with_four_axes(value_of(attn_mask))
     is_square = is_causal and mask is None and queries.shape[-2] == keys.shape[-2]
     if is_square:  # as a mask, of which the rows of some queries can be taken
         n = keys.shape[-2]
@@ -322,141 +254,9 @@ def attention(
     return attention_value(queries, keys, values, mask, attend, is_causal and not is_square, scale)
 
 
-scaled_dot_product_attention = cast("Callable[..., Tensor]", functional.scaled_dot_product_attention)
-
-BLOCK = 128
-"""Queries that attend together: with fewer, fewer keys that a causal mask hides are read, in more calls."""
-
-
-def attention_to_seen_keys(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, enable_gqa: bool = False
-) -> Tensor:
-    """Fused attention, in blocks of queries if a mask hides the last keys from all queries of the first block.
-
-    Keys behind the last one that a block sees have weights of exactly 0, and are left out.
-    """
-    attend = partial(scaled_dot_product_attention, scale=scale, enable_gqa=enable_gqa)
-    n = key.shape[2]
-    if mask is None or mask.shape[2] != query.shape[2] or mask.shape[3] != n or keys_seen(mask[:, :, :BLOCK]) == n:
-        return attend(query, key, value, attn_mask=mask)
-    if not are_logits_finite([query], [key], 1.0 if scale is None else scale) or not largest([value]) < torch.inf:
-        return attend(query, key, value, attn_mask=mask)  # a weight of 0 times a hidden number may be NaN
-    parts = []
-    for queries, rows in zip(torch.split(query, BLOCK, 2), torch.split(mask, BLOCK, 2), strict=True):
-        seen = keys_seen(rows)
-        parts.append(attend(queries, key[:, :, :seen], value[:, :, :seen], attn_mask=rows[..., :seen]))
-    return torch.cat(parts, 2)
-
-
-def keys_seen(mask: Tensor) -> int:
-    """How many of the first keys of a mask ``(rows, heads, queries, keys)`` hold all that its queries see.
-
-    All keys if a query sees none.
-    """
-    numbers = mask.to(torch.uint8) if mask.dtype == torch.bool else mask
-    hidden = 0 if mask.dtype == torch.bool else lowest_seen(mask)
-    if not bool((numbers.amax(-1) > hidden).all()):
-        return mask.shape[-1]
-    return int((numbers.amax((0, 1, 2)) > hidden).nonzero().max()) + 1
-
-
-def attention_value(
-    query: Value,
-    key: Value,
-    values: Value,
-    mask: Value | None,
-    attend: Compute,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> Value | None:
-    """Fused attention of queries ``(batch, heads, queries, width)``, which ``attend`` computes."""
-    shape = (*query.shape[:-1], values.shape[-1])
-    operands = [query, key, values] if mask is None else [query, key, values, mask]
-    of_logits = (*shape[:3], key.shape[2])
-    if mask is not None and broadcast_shape(mask.shape, of_logits) != of_logits:
-        return None
-
-    def axes(axis: int) -> list[int | None] | None:
-        if axis == 3 or (axis == 2 and is_causal) or (axis == 1 and query.shape[1] != key.shape[1]):
-            return None
-        of_keys = None if axis == 2 else axis
-        lies = [axis, of_keys, of_keys]
-        return lies if mask is None else [*lies, aligned(mask.shape, of_logits, axis)]
-
-    differing = partial(differing_tokens, query, key, values, mask, is_causal, scale)
-    return value_like(
-        query, shape, "attention", operands, attend, axes, differing=differing, options=(is_causal, scale)
-    )
-
-
-def differing_tokens(
-    query: Value, key: Value, values: Value, mask: Value | None, is_causal: bool, scale: float | None
-) -> Tensor | None:
-    """Which tokens of attention differ from the reference row's, ``(rows, queries)`` bool; None if any may.
-
-    A token is that row's if its query is, if its keys are hidden by the same mask, and if the keys and values that it
-    sees are that row's. Hidden ones do not matter, if all are finite: their weights are exactly 0.
-    """
-    queries, keys, of_values = (differs_of(operand) for operand in (query, key, values))
-    if queries is None or keys is None or of_values is None or query.shape[2] != key.shape[2]:
-        return None
-    seen, changed = seen_keys(query, mask, is_causal)
-    differing_keys = (keys | of_values).to(torch.float32) @ seen.T.to(torch.float32)  # how many a query sees
-    differs = queries | changed | (differing_keys > 0)
-    if float((differs if query.is_later else differs[:-1]).float().mean()) > WORTHWHILE:
-        return None
-    q, k, v = (known_tokens(operand) for operand in (query, key, values))
-    are_finite = are_logits_finite(q, k, 1.0 if scale is None else scale) and largest(v) <= torch.finfo(v[0].dtype).max
-    return differs if are_finite else None
-
-
-def differs_of(operand: Value) -> Tensor | None:
-    """Which tokens, along axis 2, differ from the reference row's, ``(rows, tokens)`` bool; None if any may."""
-    if operand.shared:
-        return torch.zeros(operand.shape[0], operand.shape[2], dtype=torch.bool, device=operand.device)
-    return operand.tokens.differs if operand.tokens is not None and operand.token_axis == 2 else None
-
-
-def seen_keys(query: Value, mask: Value | None, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """Which keys a query of the reference row sees ``(n, n)``, and which have another mask there ``(1 or rows, n)``.
-
-    A key is seen if a head sees it. A mask is another one if that of a head is another number, unless both hide the
-    key, or if a head sees no key at all: such a head attends to hidden ones.
-    """
-    n = query.shape[2]
-    everything = torch.ones(n, n, dtype=torch.bool, device=query.device)
-    seen = everything.tril() if is_causal else everything
-    if mask is None:
-        return seen, torch.zeros_like(seen[:1])
-    whole = mask.full()
-    numbers, reference = (
-        one_number_where_hidden(rows).expand(-1, -1, n, -1) for rows in (whole, reference_row(mask, whole))
-    )
-    changed = (numbers != reference).any(3).any(1)
-    of_heads = seen & (reference[0] if numbers.dtype == torch.bool else reference[0] > lowest_seen(numbers))
-    return of_heads.any(0), changed | ~of_heads.any(2).all(0)
-
-
-def one_number_where_hidden(mask: Tensor) -> Tensor:
-    """A mask of which all numbers that hide a key are the same."""
-    return mask if mask.dtype == torch.bool else mask.clamp(min=lowest_seen(mask))
-
-
-def lowest_seen(mask: Tensor) -> float:
-    """The number of a floating-point mask up to which a key is hidden."""
-    return torch.finfo(mask.dtype).min / 2
-
-
-def are_logits_finite(query: Sequence[Tensor], key: Sequence[Tensor], scale: float) -> bool:
-    """Whether all logits are far below the number that hides a key, whatever their order of summation."""
-    bound = largest(query) * largest(key) * query[0].shape[-1] * max(1.0, abs(scale))
-    return bound < torch.finfo(query[0].dtype).max / 8
-
-
-def largest(parts: Sequence[Tensor]) -> float:
-    """The largest absolute value of tensors ``(batch, heads, tokens, width)``; NaN if a value is."""
-    ranges = [torch.aminmax(x.transpose(1, 2)) for x in parts]  # as it lies in memory
-    return float(torch.stack([bound for low, high in ranges for bound in (-low, high)]).max())
+def with_four_axes(mask: Value) -> Value:
+    """A mask with the axes ``(rows, heads, queries, keys)``, of which the first ones may be missing."""
+    return reshaped(mask, (*(1,) * (4 - len(mask.shape)), *mask.shape))
 
 
 def transposed(func: Any, input: Tensor, dim0: int, dim1: int) -> Value:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -140,6 +140,7 @@ class Value:
         reads: the positions of the only operand that this result is; or None.
         differing: for an operation that mixes tokens along axis 2: which tokens of the result differ from the
             reference row's, ``(rows, positions)`` bool; or None if that is not known.
+        for_few: the operands, the computation and the axes by which some positions take less, if these do; or None.
         tensor: its value, of length 1 along axis 0 if it is shared, of distinct tokens alone if ``tokens`` is given.
         shared: whether it is the same in every row and the reference row.
         tokens: the tokens that differ between rows; or None if they are not distinguished.
@@ -162,6 +163,7 @@ class Value:
     axes: Axes = mixed
     reads: Positions | None = None
     differing: Callable[[], Tensor | None] | None = None
+    for_few: Callable[[Positions], tuple[Sequence[Value], Compute, Axes] | None] | None = None
     tensor: Tensor | None = None
     shared: bool = False
     tokens: DistinctTokens | None = None
@@ -208,6 +210,21 @@ class Value:
             compute_value(self)
         tensor = operand_at(self, None, {})
         return tensor.expand(self.shape) if self.shared else tensor
+
+
+def value_like(
+    x: Value, shape: Sequence[int], name: str, operands: Sequence[Value], compute: Compute, axes: Axes, **more: Any
+) -> Value:
+    """A value of the same kind of number in the same place, recorded as an operation; see `Value`."""
+    return Value(tuple(shape), x.dtype, x.device, name, operands, compute, axes, of_pass=x.of_pass, **more)
+
+
+def of_one_kind(values: Sequence[Value]) -> bool:
+    """Whether all values are the same kind of floating-point number, on the same device."""
+    first = values[0]
+    return first.dtype.is_floating_point and all(
+        value.dtype == first.dtype and value.device == first.device for value in values
+    )
 
 
 def computed(tensor: Tensor, of_pass: Pass | None = None) -> Value:
@@ -263,11 +280,20 @@ def reference_row(value: Value, tensor: Tensor) -> Tensor:
 
 
 def positions_read(result: Value) -> dict[int, tuple[Value, Positions | None]]:
-    """The values that a result needs and the positions read of each, None for all; by their numbers."""
+    """The values that a result needs and the positions read of each, None for all; by their numbers.
+
+    A value of which few positions are read is computed from other operands from now on, if that takes less.
+    """
     read: dict[int, tuple[Value, Positions | None]] = {result.number: (result, None)}
     for value in reversed(recorded_before(result)):
+        if value.number not in read:  # it was an operand before
+            continue
         positions = read[value.number][1]
         lies = lies_in_operands(value, positions)
+        for_few = None if lies is None or positions is None or value.for_few is None else value.for_few(positions)
+        if for_few is not None:
+            value.operands, value.compute, value.axes = for_few
+            lies = lies_in_operands(value, positions)
         if lies is None:
             read[value.number] = (value, None)
         for i, operand in enumerate(value.operands):
@@ -336,7 +362,8 @@ def compute_all(value: Value, parts: Mapping[int, Tensor]) -> None:
         else:
             value.tensor, value.token_axis = compute_distinct(value, value.tokens, parts), 2
     value.version = version(value.tensor)
-    value.operands, value.compute, value.axes, value.reads, value.differing = (), None, mixed, None, None
+    value.operands, value.compute, value.axes, value.reads = (), None, mixed, None
+    value.differing = value.for_few = None
 
 
 def compute_rows(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from faithcheck.explainers.loo import deferred, deferred_operations
+from faithcheck.explainers.loo import deferred, deferred_attention
 
 
 @pytest.fixture(autouse=True)
@@ -23,4 +23,4 @@ def small_models_are_recorded(monkeypatch):
     Likewise its blocks of queries, of which one would hold all tokens of a small model.
     """
     monkeypatch.setattr(deferred, "WORTHWHILE", 0)
-    monkeypatch.setattr(deferred_operations, "BLOCK", 2)
+    monkeypatch.setattr(deferred_attention, "BLOCK", 2)

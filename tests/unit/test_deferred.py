@@ -3,6 +3,7 @@
 import copy
 import logging
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional
 from torch.overrides import BaseTorchFunctionMode
 
 from faithcheck.explainers.forward_passes import observed_forward_passes
-from faithcheck.explainers.loo import deferred, deferred_operations
+from faithcheck.explainers.loo import deferred, deferred_attention
 from faithcheck.explainers.loo.deferred import DeferredTensor, RowRunner, run_deferred
 from faithcheck.explainers.loo.deferred_values import MustRunPlainly
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
@@ -110,8 +111,8 @@ def single_precision(model):
 def test_shared_rows_and_unread_positions_are_not_computed():
     """BERT with 2 layers, 6 tokens, 7 rows by attention mask, read at token 0.
 
-    Queries, keys and values of layer 1 are computed for one row. Of layer 2, all but keys and values are computed for
-    token 0 alone.
+    Queries, keys and values of layer 1 are computed for one row. Layer 2 is computed for token 0 alone, which attends
+    to the other tokens without their keys and values.
     """
     model = embedding_model("bert")
     case = single_example(case_of("bert"), 0)
@@ -121,10 +122,122 @@ def test_shared_rows_and_unread_positions_are_not_computed():
         run_deferred(model, rows)
     width, inner = 16, model.model.config.intermediate_size
     all_rows = 7 * 6
-    first_layer, second_layer = [6, 6, 6, all_rows], [7, all_rows, all_rows, 7]
+    first_layer, second_layer = [6, 6, 6, all_rows], [7, 7]
     pooler = [7]
     assert sorted(counted.rows[width, width]) == sorted(first_layer + second_layer + pooler)
     assert counted.rows[width, inner] == counted.rows[inner, width] == [all_rows, 7]
+
+
+TOKENS, WIDTH, HEADS = 16, 12, 2
+ALL_TOKENS = 4 * TOKENS
+"""Of the four rows."""
+
+
+class AttentionLayer(nn.Module):
+    """Attention ``(4, tokens, width)`` of which the first queries are read."""
+
+    def __init__(self, read=1, is_fused=True, mask=None, scale=None, has_biases=True):
+        super().__init__()
+        draw = partial(torch.randn, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        self.weights = draw(3, WIDTH, WIDTH) / 2
+        self.biases = draw(3, WIDTH) if has_biases else [None] * 3
+        self.read, self.is_fused, self.mask, self.scale = read, is_fused, mask, scale
+
+    def forward(self, x):
+        q, k, v = (
+            functional.linear(x, *each).view(4, TOKENS, HEADS, WIDTH // HEADS).transpose(1, 2)
+            for each in zip(self.weights, self.biases, strict=True)
+        )
+        if self.is_fused:
+            attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=self.mask, scale=self.scale)
+        else:
+            logits = q @ k.transpose(2, 3) * ((WIDTH // HEADS) ** -0.5 if self.scale is None else self.scale)
+            attended = torch.softmax(logits if self.mask is None else logits + self.mask, -1) @ v
+        return attended.transpose(1, 2).reshape(x.shape)[:, : self.read].flatten(1)
+
+
+def random_rows():
+    """Four rows, all tokens of which differ."""
+    inputs = torch.randn(4, TOKENS, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return Case(inputs, torch.zeros(4, dtype=torch.int64), torch.zeros_like(inputs))
+
+
+SEEN = torch.rand(4, 1, TOKENS, TOKENS, generator=torch.Generator().manual_seed(0)) > 0.3
+NUMBERS = torch.randn(1, HEADS, TOKENS, TOKENS, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+LOWEST = torch.finfo(torch.float64).min
+MASKS = {
+    "of every row": torch.zeros(SEEN.shape, dtype=torch.float64).masked_fill(~SEEN, LOWEST),
+    "of all rows": NUMBERS[:, :1, :1],
+    "of every head": NUMBERS,
+    "of true and false": SEEN,
+    "of two axes": SEEN[0, 0],
+}
+WAYS = [(True, None), (False, None), *((True, mask) for mask in MASKS), *((False, mask) for mask in list(MASKS)[:3])]
+
+
+@pytest.mark.parametrize("read", [1, 2])
+@pytest.mark.parametrize(("has_biases", "scale"), [(True, None), (False, 0.7)])
+@pytest.mark.parametrize(("is_fused", "mask"), WAYS)
+def test_few_queries_attend_without_keys_and_values(is_fused, mask, has_biases, scale, read):
+    """(Wᵀq)ᵀx takes the place of qᵀ(W x): no linear map runs on all tokens."""
+    model, case = AttentionLayer(read, is_fused, MASKS.get(mask), scale, has_biases), random_rows()
+    with torch.no_grad(), CountedRows() as counted:
+        outputs = run_deferred(model, case)
+    assert ALL_TOKENS not in counted.rows.get((WIDTH, WIDTH), [])
+    with torch.no_grad():
+        torch.testing.assert_close(outputs, case.run(model), **ROUND_OFF)
+
+
+@pytest.mark.parametrize("read", [3, TOKENS])
+def test_many_queries_attend_to_keys_and_values(read):
+    """Three queries need 3 · (16 + 6) multiplications, in units of which keys need 16 · 6: more than half."""
+    model, case = AttentionLayer(read), random_rows()
+    with torch.no_grad(), CountedRows() as counted:
+        outputs = run_deferred(model, case)
+    assert counted.rows[WIDTH, WIDTH].count(ALL_TOKENS) == (3 if read == TOKENS else 2)
+    with torch.no_grad():
+        torch.testing.assert_close(outputs, case.run(model), **ROUND_OFF)
+
+
+PLACES = ("a token", "the keys' weight", "the keys' bias", "the values' weight", "the values' bias")
+HUGE = [(where, number) for where in PLACES for number in (float("nan"), float("inf"), 1e200)]
+HUGE.remove(("the keys' bias", 1e200))  # the plain pass adds it to its logits, which lose all digits
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+@pytest.mark.parametrize(("where", "number"), HUGE)
+def test_one_query_attends_to_numbers_that_are_not_finite_as_written(where, number, is_fused):
+    model, case = AttentionLayer(1, is_fused, MASKS["of every row"]), random_rows()
+    written = {
+        "a token": case.inputs[1, 2],
+        "the keys' weight": model.weights[1, 2],
+        "the keys' bias": model.biases[1],
+        "the values' weight": model.weights[2, 2],
+        "the values' bias": model.biases[2],
+    }
+    written[where][3] = number
+    with torch.no_grad():
+        outputs, expected = run_deferred(model, case), case.run(model)
+    torch.testing.assert_close(outputs, expected, equal_nan=True, **ROUND_OFF)
+
+
+def test_a_query_that_sees_no_key_is_what_it_is_in_the_plain_pass():
+    """Its weights sum to 0, so that the values' bias does not count."""
+    mask = SEEN & torch.tensor([True, True, False, True]).view(4, 1, 1, 1)
+    model, case = AttentionLayer(mask=mask), random_rows()
+    with torch.no_grad():
+        outputs, expected = run_deferred(model, case), case.run(model)
+    torch.testing.assert_close(outputs, expected, equal_nan=True, **ROUND_OFF)
+
+
+def test_attention_that_is_read_in_part_and_then_in_full_is_right_both_times():
+    def reads_twice(model, x):
+        attended = AttentionLayer(TOKENS)(x).view(x.shape)
+        return float(attended[:, 0].sum()) * attended.sum(1)
+
+    model, case = Function(reads_twice), random_rows()
+    with torch.no_grad():
+        torch.testing.assert_close(run_deferred(model, case), case.run(model), **ROUND_OFF)
 
 
 @pytest.mark.parametrize("removal", [AttentionMask(), Replacement()])
@@ -136,13 +249,13 @@ def test_rows_of_a_decoder_share_what_is_before_their_removed_tokens(name, remov
     """
     model, case = embedding_model(name, "sdpa"), single_example(case_of(name), 0)
     rows = removal.remove(case.repeat(3), torch.eye(6).bool()[3:])
-    calls, attend = [], deferred_operations.scaled_dot_product_attention
+    calls, attend = [], deferred_attention.scaled_dot_product_attention
 
     def counted(query, key, value, **options):
         calls.append((len(query), query.shape[2], key.shape[2]))
         return attend(query, key, value, **options)
 
-    monkeypatch.setattr(deferred_operations, "scaled_dot_product_attention", counted)
+    monkeypatch.setattr(deferred_attention, "scaled_dot_product_attention", counted)
     with torch.no_grad():
         outputs = run_deferred(model, rows)
         torch.testing.assert_close(outputs, rows.run(model), **ROUND_OFF)
