@@ -58,7 +58,9 @@ class GatedAttention(GateObserver):
         attention, weights = self.remove_features(logits, softmax)
         if torch.is_grad_enabled():
             if not (weights.requires_grad and self.weights):
-                weights = weights.detach()  # nothing below the first attention needs a gradient
+                # Nothing below the first attention needs a gradient. A copy, because the model may write to it, where
+                # autograd would not notice.
+                weights = weights.detach().clone()
             weights = self._collector.tap(attention.detach(), weights, logits if reuse else None)
         self.note(attention.detach())
         self.gated_weights.append(weights)
@@ -132,8 +134,7 @@ class GatedAttention(GateObserver):
         if not output.requires_grad and not output.is_inference():  # in inference mode torch raises its own error
             raise self.unread(0)
         self._collector.reset(kinds)
-        torch.autograd.grad(output.sum(), self._collector.anchors, allow_unused=True)
-        self._collector.finish()
+        self._collector.run_backward(output)
         effects, layers = self._collector.effects, len(self.weights)
         if len(effects) < layers * len(output):
             raise self.unread(min(set(range(layers)) - {layer for layer, _ in effects}))

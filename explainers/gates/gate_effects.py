@@ -33,7 +33,8 @@ AttentionGradients: TypeAlias = tuple[Tensor, ...]
 """One example in one layer: attention weights, the gradient at them and, if known, the gradient at the logits."""
 
 BATCH_ENTRIES = 2**18
-"""Up to how many attention weights layers of short texts are computed in one batch, to save the time of small calls."""
+"""Up to how many attention weights layers are computed in one batch, which saves the time of small calls. From so many
+in one layer on, gradients are tapped."""
 
 NEARLY_ONE = 0.99
 """Above this attention weight A, 1 − A has lost two digits to round-off, and the sum of the other weights is used."""
@@ -62,16 +63,20 @@ class GradientTap(torch.autograd.Function):
 class GateEffectCollector:
     """Computes the effects of the gates of each layer as soon as the backward pass has the gradients.
 
-    It holds no tensor of the graph: the graph holds the collector, and a cycle would never be freed.
+    Of many attention weights, taps hand over the gradients, and no tensor of the graph is held: the graph holds the
+    collector, and a cycle would never be freed. Of few, the backward pass returns the gradients at its end: that takes
+    more memory, but less time than a tap in each layer.
 
     Attributes:
-        anchors: one scalar per layer; a backward pass to them triggers the computation.
+        anchors: one tensor per layer that the backward pass is asked for the gradient of: a scalar, or the weights.
         effects: by (layer, example), the effects ``(queries, keys)`` of each kind, summed over heads.
         readout_rows: ``(batch, queries)`` bool, the rows of the last layer that the output is read at.
     """
 
     def __init__(self) -> None:
         self.anchors: list[Tensor] = []
+        self.has_taps: bool | None = None  # in all layers or in none: with both, tensors would be held in a cycle
+        self.untapped: list[Tensor] = []  # the attention weights A by layer, if there are no taps
         self.readout_rows = torch.empty(0)
         self.buffer = torch.empty(0)  # shared by all layers: allocating it for each layer takes time
         self.reset(())
@@ -86,19 +91,23 @@ class GateEffectCollector:
         self.batch: list[tuple[tuple[int, int], AttentionGradients]] = []  # up to `BATCH_ENTRIES`
 
     def tap(self, attention: Tensor, weights: Tensor, logits: Tensor | None) -> Tensor:
-        """The weights, tapped: the backward pass hands over their gradient, and that at the logits if these are given.
+        """The weights, of which the backward pass hands over the gradient, and that at the logits if these are given.
 
         Args:
             attention: the attention weights A of the layer, detached.
             weights: the weights that the model continues with: A, or A with features partly removed.
             logits: the logits of the weights, if the backward pass makes their gradient.
         """
+        if self.has_taps is None:
+            self.has_taps = attention.numel() >= BATCH_ENTRIES
+        if not self.has_taps:
+            self.untapped.append(attention)
+            self.anchors.append(weights if weights.requires_grad else weights.requires_grad_())
+            return weights.clone()  # the model may write to it
         layer, has_logits = len(self.anchors), logits is not None  # a hook that holds the logits would keep them alive
 
         def at_weights(gradient: Tensor) -> None:
-            if not len(self.readout_rows):  # the backward pass begins with the last layer
-                size = torch.maximum(gradient.amax(-1), -gradient.amin(-1))  # a copy of |gradient| takes longer
-                self.readout_rows = rows_with_gradient(size.flatten(1, -2).amax(1) if size.dim() > 2 else size)
+            self.find_readout_rows(gradient)
             if has_logits:
                 self.pending[layer] = attention, gradient
             else:
@@ -113,6 +122,22 @@ class GateEffectCollector:
         self.anchors.append(weights.new_zeros((), requires_grad=True))
         tapped: Tensor = GradientTap.apply(weights, self.anchors[-1], at_weights)  # type: ignore[no-untyped-call]
         return tapped
+
+    def find_readout_rows(self, gradient: Tensor) -> None:
+        """Find `readout_rows` by the gradient at the weights, which comes for the last layer first."""
+        if not len(self.readout_rows):
+            size = torch.maximum(gradient.amax(-1), -gradient.amin(-1))  # a copy of |gradient| takes longer
+            self.readout_rows = rows_with_gradient(size.flatten(1, -2).amax(1) if size.dim() > 2 else size)
+
+    def run_backward(self, output: Tensor) -> None:
+        """Run the backward pass from the explained output ``(batch,)``, and compute the effects."""
+        gradients = torch.autograd.grad(output.sum(), self.anchors, allow_unused=True)
+        for layer, attention in reversed([*enumerate(self.untapped)]):
+            gradient = gradients[layer]
+            if gradient is not None:
+                self.find_readout_rows(gradient)
+                self.add(layer, zip(attention.unbind(), gradient.unbind(), strict=True))
+        self.finish()
 
     def finish(self) -> None:
         """Compute what is left after the backward pass, also for layers whose logits got no gradient."""

@@ -12,14 +12,18 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from faithcheck.explainers.gates.gate_observer import GateObserver
 from faithcheck.explainers.gates.gate_removal import is_long_text
-from faithcheck.explainers.gates.readout_recording import MatrixProduct, RecordedLayer, matrix_product_of_data
+from faithcheck.explainers.gates.readout_recording import (
+    MATRIX_PRODUCTS,
+    MatrixProduct,
+    RecordedLayer,
+    matrix_product_of_data,
+)
 from faithcheck.explainers.linear_map import linear_without_gradient
 from faithcheck.explainers.lrp.operation_call import OperationCall
-from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.models.case import Case
 
 COPIED_SHARE = 0.12
@@ -120,7 +124,7 @@ class CopiedRowsAttention(GateObserver):
         passed_on: ``(batch, groups)``, that effect on the output.
     """
 
-    operations = GateObserver.operations | operations_with(Trait.MATRIX_PRODUCT)
+    operations = GateObserver.operations | MATRIX_PRODUCTS
 
     def __init__(
         self,
@@ -314,7 +318,8 @@ def with_control_group(feature: Tensor, readout: Tensor) -> Tensor:
     The control group shows if a layer infers a row's position from its place among the rows. So it stands where its
     copy of the readout row cannot be at the right place: first, or last if the first row is read.
     """
-    return nn.functional.pad(feature, (1, 0) if readout.any() else (0, 1), value=-1)
+    control = torch.full_like(feature[:, :1], -1)
+    return torch.cat([control, feature] if readout.any() else [feature, control], 1)
 
 
 def arguments_at_rows(value: Any, rows: Tensor, positions: int) -> Any:

@@ -23,8 +23,10 @@ from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.lrp.softmax_bypass import transformer_layers
 from faithcheck.explainers.protocol import Unsupported
-from faithcheck.explainers.running_modules import remembered_module, running_module
+from faithcheck.explainers.running_modules import module_in_words, running_module
 from faithcheck.models.case import Case
+
+MATRIX_PRODUCTS = operations_with(Trait.MATRIX_PRODUCT)
 
 
 @dataclass
@@ -92,7 +94,7 @@ class LayerRecorder(GatedAttention):
         has_long_text: whether an example is a long text.
     """
 
-    operations = GatedAttention.operations | operations_with(Trait.MATRIX_PRODUCT)
+    operations = GatedAttention.operations | MATRIX_PRODUCTS
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -146,7 +148,8 @@ class LayerRecorder(GatedAttention):
         def before_layer(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not args:
                 raise Unsupported(f"forward in {running_module()}: expected the hidden states as its first argument")
-            self.layers.append(RecordedLayer(module, remembered_module(), args[1:], kwargs, args[0].detach()))
+            place = partial(module_in_words, model, module)
+            self.layers.append(RecordedLayer(module, place, args[1:], kwargs, args[0].detach()))
             self.before_layer, self.after_layers = args[0], []
 
         def after_layer(module: nn.Module, args: Any, output: Any) -> None:
@@ -156,7 +159,9 @@ class LayerRecorder(GatedAttention):
 
         def after_other_module(module: nn.Module, args: Any, output: Any) -> None:
             states = self.last_states if self.layers else None
-            if states is None or not args or getattr(output, "shape", ()) != states.shape:
+            if states is None or not args or not self.is_after_layers(args[0]):  # asked first: a shape takes longer
+                return
+            if getattr(output, "shape", ()) != states.shape:
                 return
             before = self.after_layers
             while before and args[0] is not states and is_within(before[-1][0], module):
@@ -179,6 +184,10 @@ class LayerRecorder(GatedAttention):
         finally:
             for handle in handles:
                 handle.remove()
+
+    def is_after_layers(self, states: object) -> bool:
+        """Whether these are the hidden states after the last layer, or after a module behind it."""
+        return states is self.layers[-1].output or any(states is output for _, output in self.after_layers)
 
     @property
     def last_states(self) -> Tensor | None:
@@ -236,7 +245,7 @@ def matrix_product_of_data(call: OperationCall) -> tuple[Tensor, Tensor] | None:
     Raises:
         Unsupported: it is an einsum, whose factors may be in any order.
     """
-    if call.name not in operations_with(Trait.MATRIX_PRODUCT):
+    if call.name not in MATRIX_PRODUCTS:
         return None
     if call.name == "einsum":
         raise call.unsupported(

@@ -3,7 +3,8 @@
 A model runs on a `DeferredTensor`, which records operations in place of computing them. When the output is known,
 `faithcheck.explainers.loo.deferred_values` computes what it needs, and a softmax written out between two matrix
 products runs as one fused operation (`faithcheck.explainers.loo.deferred_attention`).
-`faithcheck.explainers.loo.deferred_operations` says how the axes of a result lie in the operands. An operation that is not there is computed at once, in full, on ordinary tensors.
+`faithcheck.explainers.loo.deferred_operations` says how the axes of a result lie in the operands. An operation that is
+not there is computed at once, in full, on ordinary tensors.
 
 What the model computes is the same up to round-off. A model that a recording cannot follow is run as it is, on the same
 random numbers, and a log message says why. Three things are not noticed: a write to a weight through ``.data`` or NumPy

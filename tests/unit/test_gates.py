@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from faithcheck.explainers import LeaveOneOut, Unsupported
 from faithcheck.explainers.gates import attention_gates, gate_effects, gate_removal
-from faithcheck.explainers.gates.attention_gates import GatedAttention, output_without
+from faithcheck.explainers.gates.attention_gates import GatedAttention, attention_gate_effects, output_without
 from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate
 from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate, assign_groups
 from faithcheck.explainers.gates.mask_gate import MaskGate
@@ -833,3 +833,31 @@ def test_first_order_effects_ignore_other_readers_of_the_logits(together, monkey
     for layer, (weights, gradient) in enumerate(zip(attention.gated_weights, at_weights, strict=True)):
         by_hand = weights * (gradient - (weights * gradient).sum(-1, keepdim=True))
         torch.testing.assert_close(derivative[layer], by_hand.detach(), rtol=1e-12, atol=1e-14)
+
+
+class OneAttention(nn.Module):
+    """One layer, which writes to its attention weights if it is told to."""
+
+    def __init__(self, writes):
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.query, self.key, self.value = (nn.Linear(4, 4) for _ in range(3))
+        self.writes = writes
+        self.double().eval()
+
+    def forward(self, x):
+        weights = (self.query(x) @ self.key(x).mT).softmax(-1)
+        weights = weights.mul_(0.5) if self.writes else weights * 0.5
+        return (x + weights @ self.value(x))[:, 0]
+
+
+@pytest.mark.parametrize("together", [1, gate_effects.BATCH_ENTRIES])
+@pytest.mark.parametrize("kind", ["first-order", "finite"])
+def test_a_model_may_write_to_its_attention_weights(kind, together, monkeypatch):
+    monkeypatch.setattr(gate_effects, "BATCH_ENTRIES", together)
+    inputs = torch.randn(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    case = Case(inputs, torch.tensor([0, 1]), torch.zeros_like(inputs))
+    written, expected = (attention_gate_effects(OneAttention(writes), case, kind)[0] for writes in (True, False))
+    torch.testing.assert_close(written, expected, rtol=1e-12, atol=1e-14)
+    assert expected.abs().min() > 0
