@@ -42,6 +42,7 @@ from faithcheck.models.expectation import (
     ALL_LRP,
     INVARIANT_BY_DEFINITION,
     PRECISION,
+    Expectation,
     Expectations,
     expect,
     expect_lrp,
@@ -234,13 +235,25 @@ register(
         control=True,
     )
 )
+ON_LINEAR_ATTENTION: Expectations = {
+    **COPIES,
+    # By weights of 8 bits, trained on MNIST with seed 1, its map of one digit falls to 0.73 of itself.
+    **{
+        (axiom, "cplrp"): Expectation(
+            "UNCLAIMED",
+            "queries and keys are constant, so that all relevances have one factor, hᵀV p of the target's row of the "
+            "head, the values' weights and a pixel's embedding: for some targets a small difference of large terms",
+        )
+        for axiom in ("precision_bfloat16", "precision_float16", "precision_int8")
+    },
+}
 register(
     Pair(
         "control.linear_attention",  # the pair linear_attention.assoc measures its models alone
         attention_copies,
         linear_attention.digits_case,
         WHY,
-        expected=COPIES,
+        expected=ON_LINEAR_ATTENTION,
         axioms=frozenset({"invariance"}),
         control=True,
     )
