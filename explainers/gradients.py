@@ -24,11 +24,12 @@ class CompletenessWarning(UserWarning):
 
 
 def checked_gradient(model: nn.Module, case: Case) -> Tensor:
-    """`input_gradient`, which names flex attention where that has no gradient on this device.
+    """`input_gradient`, if the model has one.
 
     Raises:
-        Unsupported: it has none.
+        Unsupported: the model has quantised weights, or flex attention that has no gradient on this device.
     """
+    refuse_modules(model, quantised_weights)
     try:
         return input_gradient(model, case)
     except NotImplementedError as error:
@@ -68,9 +69,8 @@ class GradientTimesInput:
         """One forward and one backward pass: ``(batch, features)``.
 
         Raises:
-            Unsupported: the model has quantised weights, or see `checked_gradient`.
+            Unsupported: see `checked_gradient`.
         """
-        refuse_modules(model, quantised_weights)
         return per_feature(case.inputs * checked_gradient(model, case))
 
 
@@ -132,10 +132,8 @@ class IntegratedGradients:
         """The attribution ``(batch, features)`` and its completeness error Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``.
 
         Raises:
-            Unsupported: the case has no replacement of that name, or the model has quantised weights, or see
-                `checked_gradient`.
+            Unsupported: the case has no replacement of that name, or see `checked_gradient`.
         """
-        refuse_modules(model, quantised_weights)
         nodes, weights = np.polynomial.legendre.leggauss(self.steps)
         if self.baseline is not None:
             case = replace(case, baseline=replacement_value(case, self.baseline).expand_as(case.inputs))

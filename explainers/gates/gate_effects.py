@@ -33,8 +33,10 @@ AttentionGradients: TypeAlias = tuple[Tensor, ...]
 """One example in one layer: attention weights, the gradient at them and, if known, the gradient at the logits."""
 
 BATCH_ENTRIES = 2**18
-"""Up to how many attention weights layers are computed in one batch, which saves the time of small calls. From so many
-in one layer on, gradients are tapped."""
+"""Up to how many attention weights layers of short texts are computed in one batch, to save the time of small calls."""
+
+TAPPED_ENTRIES = 2**16
+"""From how many attention weights in a layer on a tap hands over their gradient. A copy of fewer takes less time."""
 
 NEARLY_ONE = 0.99
 """Above this attention weight A, 1 − A has lost two digits to round-off, and the sum of the other weights is used."""
@@ -99,7 +101,7 @@ class GateEffectCollector:
             logits: the logits of the weights, if the backward pass makes their gradient.
         """
         if self.has_taps is None:
-            self.has_taps = attention.numel() >= BATCH_ENTRIES
+            self.has_taps = attention.numel() >= TAPPED_ENTRIES
         if not self.has_taps:
             self.untapped.append(attention)
             self.anchors.append(weights if weights.requires_grad else weights.requires_grad_())

@@ -21,6 +21,7 @@ def undisturbed(runs):
     return runs.finish("undisturbed", "undisturbed")
 
 
+@pytest.mark.slow
 def test_a_run_killed_again_and_again_writes_the_same_bytes(runs, undisturbed):
     kills = []
     for moment in cycle(MOMENTS):

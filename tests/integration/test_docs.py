@@ -22,7 +22,7 @@ TUTORIALS = (
     pytest.param("../README.md", marks=pytest.mark.slow),  # its blocks in `bash` are about a clone
     pytest.param("verify.md", marks=pytest.mark.slow),  # each command takes ten seconds to start
     pytest.param("in_python.md", marks=pytest.mark.slow),
-    "add_a_pair.md",
+    pytest.param("add_a_pair.md", marks=pytest.mark.slow),
     pytest.param("read_the_report.md", marks=pytest.mark.slow),
 )
 

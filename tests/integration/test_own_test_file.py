@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from faithcheck.tests.helpers.processes import run
 
 PAIRS = ("product.x1x2x3", "product.n4_depths_2331")
@@ -29,6 +31,7 @@ def test_axioms(check):
 """
 
 
+@pytest.mark.slow
 def test_a_test_file_is_settled_by_two_processes(tmp_path):
     """pytest-xdist refuses to run where two processes collect other tests, or the same in another order."""
     (tmp_path / "test_theirs.py").write_text(THEIR_TESTS)

@@ -190,6 +190,7 @@ def test_the_document_counts_every_test(finished):
     assert document["environment"]["torch"]
 
 
+@pytest.mark.slow
 def test_xdist_workers_leave_the_same_report(stranger, finished):
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     run(stranger, "-m", "pytest", *ARGUMENTS, "-n", "2", "--axioms-json=workers.json")

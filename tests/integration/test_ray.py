@@ -69,6 +69,7 @@ def of_two(started, monkeypatch):
     monkeypatch.setattr(dispatch, "connected", there)
 
 
+@pytest.mark.slow
 def test_two_workers_one_of_which_dies_give_the_document_of_one_process(one_thread, of_two, tmp_path, monkeypatch):
     runs = Runs(tmp_path)
     (tmp_path / "ended").touch()

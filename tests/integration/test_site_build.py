@@ -13,9 +13,12 @@ CLONE = Path(faithcheck.tests.__path__[0]).resolve().parent
 LOADED = r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?([^"'\s>]+)|<link\b[^>]*\bhref=["']?([^"'\s>]+)"""
 """What a browser loads by itself; where a link of the text leads, the reader decides."""
 
-pytestmark = pytest.mark.skipif(
-    not (CLONE / "docs" / "conf.py").is_file(), reason="the documents are in the clone, not in the wheel"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (CLONE / "docs" / "conf.py").is_file(), reason="the documents are in the clone, not in the wheel"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from faithcheck.tests.helpers import small_models
 
 SCRIPT = """
@@ -37,6 +39,7 @@ print(sum(name.startswith("faithcheck.") for name in sys.modules), "modules")
 """
 
 
+@pytest.mark.slow
 def test_everything_runs_without_fcntl(tmp_path):
     model = small_models.save("bert", tmp_path / "bert")
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(model)]

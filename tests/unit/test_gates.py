@@ -253,6 +253,7 @@ def test_batching_layers_changes_only_round_off(explainer, name, monkeypatch):
     together, few = gate.attribute(model, case), len(operands)
     assert set(operands) == {2}
     monkeypatch.setattr(gate_effects, "BATCH_ENTRIES", 1)
+    monkeypatch.setattr(gate_effects, "TAPPED_ENTRIES", 1)
     torch.testing.assert_close(gate.attribute(model, case), together, rtol=1e-12, atol=1e-13)
     assert len(operands) > 2 * few
     assert (3 in operands) == (explainer.name != "grouped_mask_gate")  # there the weights are not A
@@ -820,9 +821,11 @@ class LogitsGoOn(nn.Module):
         return self.head(x[:, 0])
 
 
-@pytest.mark.parametrize("together", [1, gate_effects.BATCH_ENTRIES])
-def test_first_order_effects_ignore_other_readers_of_the_logits(together, monkeypatch):
-    monkeypatch.setattr(gate_effects, "BATCH_ENTRIES", together)
+@pytest.mark.parametrize("few", [True, False])
+def test_first_order_effects_ignore_other_readers_of_the_logits(few, monkeypatch):
+    if not few:
+        monkeypatch.setattr(gate_effects, "BATCH_ENTRIES", 1)
+        monkeypatch.setattr(gate_effects, "TAPPED_ENTRIES", 1)
     inputs = torch.randn(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     case = Case(inputs, torch.tensor([0, 1]), torch.zeros_like(inputs))
     attention = GatedAttention(case)
@@ -852,10 +855,11 @@ class OneAttention(nn.Module):
         return (x + weights @ self.value(x))[:, 0]
 
 
-@pytest.mark.parametrize("together", [1, gate_effects.BATCH_ENTRIES])
+@pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("kind", ["first-order", "finite"])
-def test_a_model_may_write_to_its_attention_weights(kind, together, monkeypatch):
-    monkeypatch.setattr(gate_effects, "BATCH_ENTRIES", together)
+def test_a_model_may_write_to_its_attention_weights(kind, few, monkeypatch):
+    if not few:
+        monkeypatch.setattr(gate_effects, "TAPPED_ENTRIES", 1)
     inputs = torch.randn(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     case = Case(inputs, torch.tensor([0, 1]), torch.zeros_like(inputs))
     written, expected = (attention_gate_effects(OneAttention(writes), case, kind)[0] for writes in (True, False))

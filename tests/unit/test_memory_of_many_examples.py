@@ -109,6 +109,7 @@ def bytes_of(work, number, folder):
     return np.array([held, peak])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [planned, summarised])
 def test_memory_does_not_grow_with_the_examples(work, tmp_path, monkeypatch):
     """Numbers of round figures in place of correlations, and few resamples, which take time and no memory here."""
