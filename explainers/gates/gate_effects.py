@@ -35,8 +35,9 @@ AttentionGradients: TypeAlias = tuple[Tensor, ...]
 BATCH_ENTRIES = 2**18
 """Up to how many attention weights layers of short texts are computed in one batch, to save the time of small calls."""
 
-TAPPED_ENTRIES = 2**16
-"""From how many attention weights in a layer on a tap hands over their gradient. A copy of fewer takes less time."""
+TAPPED_ENTRIES = 2**13
+"""From how many attention weights in a layer on a tap hands over their gradient. A copy of fewer takes less time, up to
+2¹⁶. The bound is lower, so that the short example by which memory is predicted has taps, as a long text has."""
 
 NEARLY_ONE = 0.99
 """Above this attention weight A, 1 − A has lost two digits to round-off, and the sum of the other weights is used."""
