@@ -58,9 +58,7 @@ class GatedAttention(GateObserver):
         attention, weights = self.remove_features(logits, softmax)
         if torch.is_grad_enabled():
             if not (weights.requires_grad and self.weights):
-                # Nothing below the first attention needs a gradient. A copy, because the model may write to it, where
-                # autograd would not notice.
-                weights = weights.detach().clone()
+                weights = weights.detach()  # nothing below the first attention needs a gradient
             weights = self._collector.tap(attention.detach(), weights, logits if reuse else None)
         self.note(attention.detach())
         self.gated_weights.append(weights)

@@ -105,7 +105,7 @@ class GateEffectCollector:
             self.has_taps = attention.numel() >= TAPPED_ENTRIES
         if not self.has_taps:
             self.untapped.append(attention)
-            self.anchors.append(weights if weights.requires_grad else weights.requires_grad_())
+            self.anchors.append(weights.requires_grad_())
             return weights.clone()  # the model may write to it
         layer, has_logits = len(self.anchors), logits is not None  # a hook that holds the logits would keep them alive
 
@@ -123,6 +123,8 @@ class GateEffectCollector:
         if logits is not None:
             logits.register_hook(at_logits)  # type: ignore[no-untyped-call]
         self.anchors.append(weights.new_zeros((), requires_grad=True))
+        if not weights.requires_grad:
+            weights = weights.clone()  # the model may write to it, and autograd would not notice
         tapped: Tensor = GradientTap.apply(weights, self.anchors[-1], at_weights)  # type: ignore[no-untyped-call]
         return tapped
 
@@ -135,11 +137,11 @@ class GateEffectCollector:
     def run_backward(self, output: Tensor) -> None:
         """Run the backward pass from the explained output ``(batch,)``, and compute the effects."""
         gradients = torch.autograd.grad(output.sum(), self.anchors, allow_unused=True)
-        for layer, attention in reversed([*enumerate(self.untapped)]):
+        for layer in reversed(range(len(self.untapped))):
             gradient = gradients[layer]
             if gradient is not None:
                 self.find_readout_rows(gradient)
-                self.add(layer, zip(attention.unbind(), gradient.unbind(), strict=True))
+                self.add(layer, zip(self.untapped[layer].unbind(), gradient.unbind(), strict=True))
         self.finish()
 
     def finish(self) -> None:

@@ -203,9 +203,9 @@ def attention_before_maps(
     might not be finite, or if a query sees no key: its weights do not sum to 1.
     """
     (rows, heads, queries, width), (x, weight, *_), (y, weight_of_values, *bias) = query.shape, of_keys, of_values
-    scale, limit = width**-0.5 if scale is None else scale, torch.finfo(query.dtype).max / 8
-    largest_logit = largest([query]) * bound_of_map(*of_keys) * width * max(1.0, abs(scale))
-    if not (largest_logit < limit and bound_of_map(*of_values) < limit):
+    scale = width**-0.5 if scale is None else scale
+    bounds = (bound_of_logits(largest([query]), bound_of_map(*of_keys), width, scale), bound_of_map(*of_values))
+    if not all(is_far_below_hidden(bound, query.dtype) for bound in bounds):
         return None
     if mask is not None:
         if not bool((mask if mask.dtype == torch.bool else mask > -torch.inf).any(-1).all()):
@@ -285,8 +285,18 @@ def lowest_seen(mask: Tensor) -> float:
 
 def are_logits_finite(query: Sequence[Tensor], key: Sequence[Tensor], scale: float) -> bool:
     """Whether all logits are far below the number that hides a key, whatever their order of summation."""
-    bound = largest(query) * largest(key) * query[0].shape[-1] * max(1.0, abs(scale))
-    return bound < torch.finfo(query[0].dtype).max / 8
+    bound = bound_of_logits(largest(query), largest(key), query[0].shape[-1], scale)
+    return is_far_below_hidden(bound, query[0].dtype)
+
+
+def bound_of_logits(query: float, key: float, width: int, scale: float) -> float:
+    """A bound of the logits, scaled or not, of queries and keys up to these absolute values."""
+    return query * key * width * max(1.0, abs(scale))
+
+
+def is_far_below_hidden(bound: float, dtype: torch.dtype) -> bool:
+    """Whether numbers up to this bound are far below the one that hides a key; False for a bound that is NaN."""
+    return bound < torch.finfo(dtype).max / 8
 
 
 def largest(parts: Sequence[Tensor]) -> float:

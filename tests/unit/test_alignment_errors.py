@@ -128,10 +128,10 @@ def test_align_reports_every_explainer_that_raises_and_measures_the_others(argum
 
 
 def test_a_batch_that_takes_longer_than_the_limit_is_an_error_of_its_explainer(arguments, module, tmp_path):
-    limit = ["--explainer-timeout=1", "--json=limited.json"]  # LOO takes a thirtieth of it
+    limit = ["--explainer-timeout=3", "--json=limited.json"]  # LOO takes a hundredth of it
     assert main([*arguments, f"--explainer={module}:Waits", *limit]) == 1
     rows = {row["name"]: row for row in json.loads((tmp_path / "limited.json").read_text())["explainers"]}
-    assert rows["waits"]["refused"] == "it raised TimedOut: still running after 1 s: stopped by the time limit"
+    assert rows["waits"]["refused"] == "it raised TimedOut: still running after 3 s: stopped by the time limit"
 
 
 def test_align_names_what_was_left_behind_also_from_the_cache(arguments, module, tmp_path, capsys):
