@@ -127,6 +127,29 @@ class Case:
             forward_arguments=changed(self.forward_arguments),
         )
 
+    def with_features(self, of: Callable[[Tensor], Tensor]) -> Case:
+        """The case with ``of`` each tensor ``(batch, features, …)`` in its place, such as some of its columns.
+
+        Those are all tensors but the target, the replacements and forward arguments of another shape. The features of
+        the new case have no names.
+        """
+        shape = self.shape
+        return replace(
+            self,
+            inputs=of(self.inputs),
+            baseline=of(self.baseline),
+            special_tokens_mask=None if self.special_tokens_mask is None else of(self.special_tokens_mask),
+            forward_arguments={
+                name: of(value) if value.shape[:2] == shape else value for name, value in self.forward_arguments.items()
+            },
+            feature_names=(),
+            segments={name: of(value) for name, value in self.segments.items()},
+        )
+
+    def first_features(self, count: int) -> Case:
+        """The case with the first features alone, which share memory with it."""
+        return self if count == self.shape[1] else self.with_features(lambda value: value[:, :count])
+
     def select(self, index: Tensor) -> Case:
         """A copy of the case with the examples of these indices, in this order; an index may occur more than once."""
         return self._with_rows(lambda tensor: tensor.index_select(0, index))

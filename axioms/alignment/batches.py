@@ -100,7 +100,7 @@ def _starts(examples: Examples, order: np.ndarray, max_tokens: int) -> Iterator[
                 f"example {i} has {n} features, more than the {max_tokens} of one forward pass: raise --max-tokens, "
                 "or cut the texts with --max-length"
             )
-        # The last example is the longest: all rows are padded to its length. LOO has n + 1 rows per example.
+        # The last example is the longest: no row is padded to more. LOO has n + 1 rows per example.
         if place == 0 or (place - start + 1) * n * (n + 1) > max_tokens:
             start = place
             yield start

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -142,24 +143,15 @@ class Deletion:
             )
         order = keep.byte().argsort(dim=1, descending=True, stable=True)[:, :length]  # the remaining features, in order
         row = torch.arange(len(order), device=order.device).unsqueeze(1)
-        arguments = {
-            name: value[row, order] if value.shape[:2] == case.shape else value
-            for name, value in case.forward_arguments.items()
-        }
+        remaining = case.with_features(lambda value: value[row, order])
+        arguments = dict(remaining.forward_arguments)
         if mask is not None:
             arguments["attention_mask"] = arguments["attention_mask"].masked_fill(~keep[row, order], 0)
         if "last" in arguments:
             arguments["last"] = counts - 1
         if "answer" in arguments:
             arguments["answer"] = arguments["answer"].masked_fill(~keep[row, order], NO_ANSWER)
-        return replace(
-            case,
-            inputs=case.inputs[row, order],
-            baseline=case.baseline[row, order],
-            special_tokens_mask=None if case.special_tokens_mask is None else case.special_tokens_mask[row, order],
-            forward_arguments=arguments,
-            segments={level: value[row, order] for level, value in case.segments.items()},
-        )
+        return replace(remaining, forward_arguments=arguments)
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,11 +265,18 @@ REMOVALS: dict[str, Callable[..., Removal]] = {
 """Removals by name, all of `removal_names.NAMES`. Resampling needs a pool; it and noise take draws and a seed."""
 
 
+MOST_PADDING = 2**16
+"""The most numbers of padding in the inputs of a pass over texts of several lengths: for more, a further pass takes
+less. Measured on two cores, see docs/cost.md."""
+
+
 @torch.no_grad()
 def outputs_without(
     model: nn.Module, case: Case, example: Tensor, removed: Tensor, removal: Removal, max_tokens: int
 ) -> Tensor:
     """The explained output of examples without some of their features, ``(rows,)``, the mean over the removal's draws.
+
+    Padding at the end of an example is left out as far as the other examples of its pass allow.
 
     Args:
         model: maps a case to ``(batch, outputs)``.
@@ -293,42 +292,79 @@ def outputs_without(
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-    runner = RowRunner(model)
+    runner, lengths = RowRunner(model), features_before_padding(case)
+    # A GPU takes about as long for a small pass as for a large one.
+    most_padding = MOST_PADDING // prod(case.inputs.shape[2:]) if case.inputs.device.type == "cpu" else max_tokens
     outputs, order = [], []
-    for rows, in_common in passes_over(example, removed, max(1, max_tokens // case.shape[1])):
+    for rows, in_common in passes_over(lengths, example, removed, max_tokens, most_padding):
+        length = int(lengths[example[rows]].max())
         part = case.select(example[rows]) if len(case.inputs) > 1 else case.repeat(len(rows))
-        draws = [runner.outputs(removal.remove(part, removed[rows], draw), in_common) for draw in range(removal.draws)]
+        part, without = part.first_features(length), removed[rows, :length]
+        draws = [runner.outputs(removal.remove(part, without, draw), in_common) for draw in range(removal.draws)]
         outputs.append(torch.stack([select_target(output, part.target) for output in draws]).mean(0))
         order.append(rows)
     return torch.cat(outputs)[torch.cat(order).argsort()]
 
 
-def passes_over(example: Tensor, removed: Tensor, most: int) -> Iterator[tuple[Tensor, int | None]]:
+def features_before_padding(case: Case) -> Tensor:
+    """How many features each example has before the padding at its end, ``(batch,)`` int64, at least 1.
+
+    All of them if a forward argument has neither one number per example nor a column per feature, such as a mask
+    ``(batch, 1, features, features)``: how to cut it is not known.
+    """
+    batch, features = case.shape
+    everything = torch.full((batch,), features, device=case.inputs.device)
+    for value in case.forward_arguments.values():
+        if value.dim() > 1 and (value.shape[:2] != case.shape or features in value.shape[2:]):
+            return everything
+    return everything - case.unpadded.flip(1).byte().argmax(1)  # 0 if all is padding
+
+
+def passes_over(
+    lengths: Tensor, example: Tensor, removed: Tensor, max_tokens: int, most_padding: int
+) -> Iterator[tuple[Tensor, int | None]]:
     """The rows of each forward pass, of which all rows are a permutation.
 
     An example of more rows than fit in a pass has passes of its own. Those rows whose first removed feature comes last
     make the first one: on a causal model, the last of them begins as all others do, see
     `faithcheck.explainers.loo.passes`. Then comes the pass that computes most, so that later ones find the memory that
-    it freed.
+    it freed. Then examples of similar length share passes, the longest first.
 
     Args:
+        lengths: ``(batch,)`` int64, the features of each example before its padding.
         example: ``(rows,)`` int64, the example of each row.
         removed: ``(rows, features)`` bool, the features removed from each row.
-        most: rows in a pass.
+        max_tokens: the most features in a pass, padding included, but at least one row.
+        most_padding: how many of them may be padding.
 
     Yields:
-        The rows ``(at most most,)`` int64, and their example if it has passes of its own.
+        The rows, and their example if it has passes of its own.
     """
     features = removed.shape[1]
     first_removed = torch.where(removed.any(1), removed.byte().argmax(1), features)
-    order = (example * (features + 1) + first_removed).argsort(descending=True, stable=True)
-    has_own_passes = (example.bincount() > most)[example[order]]
-    for number in sorted(set(example[order[has_own_passes]].tolist())):
-        first, *others = torch.split(order[example[order] == number], most)
+    by_length = lengths[example] * len(lengths) + example
+    order = (by_length * (features + 1) + first_removed).argsort(descending=True, stable=True)
+    is_too_large = example.bincount(minlength=len(lengths)) * lengths > max_tokens
+    has_own_passes = is_too_large[example[order]]
+    for number in is_too_large.nonzero().flatten().tolist():
+        first, *others = torch.split(order[example[order] == number], max(1, max_tokens // int(lengths[number])))
         for rows in (first, *reversed(others)):
             yield rows.flip(0), number
-    if not bool(has_own_passes.all()):
-        yield from ((rows.flip(0), None) for rows in torch.split(order[~has_own_passes], most))
+    rest = order[~has_own_passes]
+    yield from ((rows.flip(0), None) for rows in split_rows(rest, lengths[example[rest]], max_tokens, most_padding))
+
+
+def split_rows(rows: Tensor, lengths: Tensor, max_tokens: int, most_padding: int) -> Iterator[Tensor]:
+    """Rows whose lengths descend, in parts of at most so many features and so much padding; see `passes_over`."""
+    start = padding = 0
+    known = lengths.tolist()
+    for stop, length in enumerate(known):
+        padding += known[start] - length
+        if stop > start and ((stop + 1 - start) * known[start] > max_tokens or padding > most_padding):
+            yield rows[start:stop]
+            start, padding = stop, 0
+    if known:
+        yield rows[start:]
 
 
 def generators(case: Case, seed: int, draw: int) -> Iterator[tuple[int, Tensor, np.random.Generator]]:

@@ -4,6 +4,7 @@ Times are reported and never fail a test. They do not depend on weights, so a BE
 has random ones.
 """
 
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -16,6 +17,7 @@ from faithcheck.axioms.alignment.defaults import MAX_TOKENS
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
+from faithcheck.explainers.loo import removal as removals
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask, Replacement, outputs_without
 from faithcheck.explainers.lrp.softmax_bypass import (
@@ -196,6 +198,39 @@ def test_loo_of_a_decoder_against_plain_passes_of_the_same_rows(name, implementa
         torch.testing.assert_close(outputs["shared"], outputs["plain"], rtol=0, atol=1e-5)
         rows.append(row(f"plain passes, {removal.description}", "rows that share", tokens, times[:, 1], times[:, 0]))
     keep(table, f"Leave-One-Out on {name}, {implementation}", "27 of 513 rows, 9 a pass; outputs equal to 1e-5.", rows)
+
+
+def test_loo_of_texts_of_several_lengths(minilm, settings, table, monkeypatch):
+    """How many times as long other ways take: without leaving padding out, without any padding, and text by text."""
+    model, loo = Classifier(minilm), LeaveOneOut(AttentionMask())
+    lengths = [len(example) for example in load(device=settings.device).encode(load_texts("own", 16).texts)]
+    _, longest = sentence(minilm, max(lengths), settings)
+    several = longest.select(torch.zeros(len(lengths), dtype=torch.int64, device=settings.device))
+    mask = torch.arange(max(lengths), device=settings.device) < torch.tensor(lengths, device=settings.device)[:, None]
+    case = replace(several, forward_arguments={"attention_mask": mask.long()})
+    alone = [case.select(case.target.new_tensor([i])).first_features(length) for i, length in enumerate(lengths)]
+
+    def padded():
+        with monkeypatch.context() as patch:
+            patch.setattr(removals, "features_before_padding", lambda case: torch.full_like(case.target, max(lengths)))
+            return loo.attribute(model, case)
+
+    def without_padding():
+        with monkeypatch.context() as patch:
+            patch.setattr(removals, "MOST_PADDING", 0)
+            return loo.attribute(model, case)
+
+    def one_by_one():
+        return torch.nn.utils.rnn.pad_sequence([loo.attribute(model, one)[0] for one in alone], batch_first=True)
+
+    others = {"all padded to one length": padded, "a pass for each length": without_padding, "text by text": one_by_one}
+    for other in others.values():
+        torch.testing.assert_close(other(), loo.attribute(model, case), rtol=0, atol=1e-5)
+    times = in_turn([lambda: loo.attribute(model, case), *others.values()], settings.device, 12)
+    tokens = sum(n * (n + 1) for n in lengths)
+    rows = [row(name, "LOO", tokens, times[:, i], times[:, 0]) for i, name in enumerate(others, start=1)]
+    note = f"16 texts of {min(lengths)} to {max(lengths)} tokens; tokens counts those of all rows, without padding."
+    keep(table, "Leave-One-Out of texts of several lengths", note, rows)
 
 
 def test_the_ablation_against_its_configurations_one_by_one(settings, table):

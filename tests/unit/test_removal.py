@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
+from faithcheck.explainers.loo import removal as removal_module
 from faithcheck.explainers.loo import removal_names
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import (
@@ -18,6 +19,7 @@ from faithcheck.explainers.loo.removal import (
     Replacement,
     Resampling,
     content,
+    features_before_padding,
     outputs_without,
 )
 from faithcheck.explainers.protocol import Unsupported
@@ -344,19 +346,46 @@ class OneDraw:
         return self.removal.remove(case, removed, self.k)
 
 
-def test_memory_is_bounded(bert):
-    """No pass has more features than max_tokens, except a single row."""
+@pytest.mark.parametrize(
+    ("max_tokens", "most_padding", "expected"),
+    [
+        (20, 100, [14] * 4 + [18, 18, 6] + [20]),  # rows of 7, 6 and 4 features, of 8, 7 and 5 rows
+        (1, 100, [7] * 8 + [6] * 7 + [4] * 5),
+        (100, 100, [14 * 7, 6 * 6]),  # 20 rows of 7 features would be 140
+        (10_000, 100, [20 * 7]),
+        (10_000, 9, [15 * 7, 5 * 4]),
+        (10_000, 0, [8 * 7, 7 * 6, 5 * 4]),
+    ],
+)
+def test_passes_are_bounded_in_features_and_in_padding(bert, max_tokens, most_padding, expected, monkeypatch):
+    """A pass has at most max_tokens features, unless it has a single row, and at most so many of padding."""
+    monkeypatch.setattr(removal_module, "MOST_PADDING", most_padding * WIDTH)
     seen = []
 
     class Recorded(nn.Module):
         def forward(self, inputs, attention_mask):
-            seen.append(inputs.shape[0] * inputs.shape[1])
+            assert inputs.shape[:2] == attention_mask.shape
+            seen.append(attention_mask.numel())
             return bert(inputs, attention_mask)
 
-    case = sentences()
-    LeaveOneOut(AttentionMask(), max_tokens=20).attribute(Recorded(), case)
-    assert max(seen) == 14
-    assert sum(seen) == (3 + sum(LENGTHS)) * 7, "one row per example, and one per feature that is not padding"
+    case = sentences(padded=9)
+    LeaveOneOut(AttentionMask(), max_tokens).attribute(Recorded(), case)
+    assert sorted(seen, reverse=True) == sorted(expected, reverse=True)
+
+
+def test_only_padding_at_the_end_is_left_out():
+    case = sentences(padded=9)
+    assert features_before_padding(case).tolist() == list(LENGTHS)
+    mask = case.forward_arguments["attention_mask"]
+    reverse = replace(case, forward_arguments={"attention_mask": mask.flip(1)})
+    assert features_before_padding(reverse).tolist() == [9] * 3
+    for shape in ((3, 1, 9, 9), (3, 9, 9), (3, 10)):
+        other = {"attention_mask": mask, "other": torch.zeros(shape)}
+        assert features_before_padding(replace(case, forward_arguments=other)).tolist() == [9] * 3, "cannot be cut"
+    per_feature = {"attention_mask": mask, "last": mask[:, 0], "of_features": torch.zeros(3, 9, 2)}
+    assert features_before_padding(replace(case, forward_arguments=per_feature)).tolist() == list(LENGTHS)
+    nothing = replace(case, forward_arguments={"attention_mask": mask * 0})
+    assert features_before_padding(nothing).tolist() == [9] * 3
 
 
 def test_outputs_without_several_features(bert):
