@@ -153,16 +153,16 @@ def gap_of_the_model(
 
 @torch.no_grad()
 def gap_without_a_token(model: nn.Module, case: Case) -> float:
-    """The largest gap of an example's output with and without its padding, when one of its tokens is masked too.
+    """The largest gap of the first example's output with and without its padding, when one of its tokens is masked too.
 
     0 if the case has no attention mask. A model that reads a masked token, whose own row of attention is masked whole,
     reads a mean over all positions: it depends on their number.
     """
     if "attention_mask" not in case.forward_arguments:
         return 0.0
-    gaps = [0.0]
-    for token in case.unpadded[0].nonzero():
-        masked = [with_mask(example, token) for example in (case, without_padding(case))]
+    gaps, first = [0.0], case.select(torch.tensor([0]))
+    for token in first.unpadded[0].nonzero():
+        masked = [with_mask(example, token) for example in (first, without_padding(first))]
         padded_output, output = (outputs_of(model, example) for example in masked)
         gaps.append(relative_gap(padded_output - output, padded_output, output))
     return max(gaps)
@@ -196,11 +196,11 @@ def where_relevance_is_largest(ledger: ConservationLedger) -> str:
 
 
 def padded(case: Case) -> Case:
-    """The first example, with its last tokens as padding."""
-    example = case.select(torch.tensor([0]))
-    mask = example.forward_arguments["attention_mask"].clone()
-    mask[:, -PADDED:] = 0
-    return replace(example, forward_arguments={"attention_mask": mask, "last": mask.sum(1) - 1})
+    """The first example twice: with its last tokens as padding, and whole, so that no explainer can leave it out."""
+    examples = case.select(torch.tensor([0, 0]))
+    mask = examples.forward_arguments["attention_mask"].clone()
+    mask[0, -PADDED:] = 0
+    return replace(examples, forward_arguments={"attention_mask": mask, "last": mask.sum(1) - 1})
 
 
 @contextmanager
