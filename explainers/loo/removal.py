@@ -276,7 +276,8 @@ def outputs_without(
 ) -> Tensor:
     """The explained output of examples without some of their features, ``(rows,)``, the mean over the removal's draws.
 
-    Padding at the end of an example is left out as far as the other examples of its pass allow.
+    Padding at the end of an example is left out as far as the other examples of its pass allow: an output should not
+    depend on it. Of a model whose output does, the outputs here are those without the padding that is left out.
 
     Args:
         model: maps a case to ``(batch, outputs)``.
