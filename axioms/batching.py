@@ -6,8 +6,6 @@ common bug of batched runs (inseq issue 110).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
@@ -63,15 +61,5 @@ def outputs_of(model: nn.Module, case: Case) -> Tensor:
 
 def without_padding(example: Case) -> Case:
     """One example without its padding; forward arguments with one column per feature lose the same columns."""
-    keep, shape = example.unpadded[0], example.shape
-    return replace(
-        example,
-        inputs=example.inputs[:, keep],
-        baseline=example.baseline[:, keep],
-        special_tokens_mask=None if example.special_tokens_mask is None else example.special_tokens_mask[:, keep],
-        forward_arguments={
-            name: value[:, keep] if value.shape[:2] == shape else value
-            for name, value in example.forward_arguments.items()
-        },
-        segments={level: value[:, keep] for level, value in example.segments.items()},
-    )
+    keep = example.unpadded[0]
+    return example.with_features(lambda value: value[:, keep])
