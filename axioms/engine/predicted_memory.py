@@ -21,7 +21,7 @@ from itertools import accumulate
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from faithcheck.axioms.engine.left_behind import restored
 from faithcheck.axioms.engine.model_snapshot import ModelSnapshot
@@ -137,7 +137,7 @@ class PeakPredictor:
         """The short run; a batch of two examples shows what explainers do with several."""
         key = (explainer.name, batch, features, rows)
         if key not in self._runs:
-            case = with_features(self._case.select(self._case.target.new_zeros(batch)), features)
+            case = with_length(self._case.select(self._case.target.new_zeros(batch)), features)
             copied = copy.deepcopy(explainer)
             if rows:
                 copied = with_max_tokens(copied, batch * rows * features)
@@ -151,24 +151,14 @@ class PeakPredictor:
         return self._runs[key]
 
 
-def with_features(case: Case, features: int) -> Case:
+def with_length(case: Case, features: int) -> Case:
     """The case with so many features: its own in turn, repeated or cut."""
     index = torch.arange(features, device=case.inputs.device) % case.shape[1]
-
-    def chosen(tensor: Tensor) -> Tensor:
-        return tensor.index_select(1, index) if tensor.shape[:2] == case.shape else tensor
-
-    arguments = {name: chosen(value) for name, value in case.forward_arguments.items()}
-    if "last" in arguments:  # of a decoder: the position that the output is read at
-        arguments["last"] = torch.full_like(arguments["last"], features - 1)
-    return replace(
-        case,
-        inputs=chosen(case.inputs),
-        baseline=chosen(case.baseline),
-        special_tokens_mask=None if case.special_tokens_mask is None else chosen(case.special_tokens_mask),
-        forward_arguments=arguments,
-        segments={level: chosen(value) for level, value in case.segments.items()},
-    )
+    chosen = case.with_features(lambda value: value.index_select(1, index))
+    if "last" not in chosen.forward_arguments:
+        return chosen
+    last = torch.full_like(case.forward_arguments["last"], features - 1)  # the position that a decoder is read at
+    return replace(chosen, forward_arguments={**chosen.forward_arguments, "last": last})
 
 
 def with_max_tokens(explainer: Explainer, max_tokens: int) -> Explainer:

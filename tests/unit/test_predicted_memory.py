@@ -6,7 +6,7 @@ from torch import nn
 
 from faithcheck.axioms.engine.left_behind import restored
 from faithcheck.axioms.engine.peak_memory import changes_in_history, peak_memory
-from faithcheck.axioms.engine.predicted_memory import PeakPredictor, ShortRun, with_features
+from faithcheck.axioms.engine.predicted_memory import PeakPredictor, ShortRun, with_length
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Unsupported
@@ -109,7 +109,7 @@ def test_a_full_pass_has_the_rows_of_max_tokens():
 def test_a_short_example_repeats_or_cuts_the_features():
     case = larger_models.case("bert", 1, 4)
     for features in (3, 10):
-        short = with_features(case, features)
+        short = with_length(case, features)
         assert torch.equal(short.inputs[0, features - 1], case.inputs[0, (features - 1) % 4])
         assert short.forward_arguments["attention_mask"].shape == (1, features)
 

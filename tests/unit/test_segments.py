@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from faithcheck.axioms.batching import without_padding
-from faithcheck.axioms.engine.predicted_memory import with_features
+from faithcheck.axioms.engine.predicted_memory import with_length
 from faithcheck.explainers.loo.removal import Deletion
 from faithcheck.models import Case
 from faithcheck.models.pretrained import SENTIMENT
@@ -63,7 +63,7 @@ def test_what_changes_the_features_of_a_case_changes_its_parts(case):
     second = case.select(torch.tensor([1]))
     assert torch.equal(second.segments["sentence"], sentence[1:])
     assert torch.equal(without_padding(second).segments["sentence"], sentence[1:, :5])
-    assert torch.equal(with_features(case, 14).segments["sentence"][0], torch.cat([sentence[0], sentence[0, :2]]))
+    assert torch.equal(with_length(case, 14).segments["sentence"][0], torch.cat([sentence[0], sentence[0, :2]]))
     without = Deletion().remove(second, torch.arange(12).unsqueeze(0) == 1)
     assert without.segments["sentence"].tolist() == [[0, 1, 1, 2]]
     assert torch.equal(case.copy().segments["sentence"], sentence)
