@@ -334,7 +334,8 @@ def every_graph() -> AbstractContextManager[None]:
 
     By itself it makes 8 graphs of a function, for another dtype, batch of one, mode or state of autograd each, and then
     runs it uncompiled without an error. A check would measure another model than its pair names. Whoever else compiles
-    the function uses these 8 up, too: what is compiled below are functions of this module.
+    the function uses these 8 up, too: what is compiled below are functions of this module. 256 is a second limit of
+    torch's, which stands in any case.
     """
     changed: AbstractContextManager[None] = torch._dynamo.config.patch(  # by the names that all versions know
         cache_size_limit=256, fail_on_cache_limit_hit=True

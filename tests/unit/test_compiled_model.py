@@ -48,6 +48,13 @@ def test_lrp_refuses_it_by_name(name, compiled):
         EXPLAINERS[name].attribute(compiled[1], BASE.case(*PLACE))
 
 
+@pytest.fixture
+def forgotten_graphs():
+    """Torch forgets after the test what it compiled, and what it no longer compiles, whether the test passes or not."""
+    yield
+    torch._dynamo.reset()
+
+
 class TwiceIfCompiled(nn.Module):
     """Twice its inputs where torch compiles it, and its inputs where it runs as Python."""
 
@@ -55,6 +62,7 @@ class TwiceIfCompiled(nn.Module):
         return inputs * (2 if torch.compiler.is_compiling() else 1)
 
 
+@pytest.mark.usefixtures("forgotten_graphs")
 def test_the_layer_of_the_pair_stays_compiled_where_torch_by_itself_would_stop():
     def compiled_every_time(layer):
         states = product((torch.float64, torch.float32, torch.float16), (1, 2), (False, True))
@@ -64,9 +72,9 @@ def test_the_layer_of_the_pair_stays_compiled_where_torch_by_itself_would_stop()
     assert not compiled_every_time(torch.compile(TwiceIfCompiled(), backend="eager", dynamic=True))
     torch._dynamo.reset()
     assert compiled_every_time(Compiled(TwiceIfCompiled()))
-    torch._dynamo.reset()
 
 
+@pytest.mark.usefixtures("forgotten_graphs")
 def test_flex_attention_of_the_pair_stays_compiled_where_other_code_compiled_it_too_often(monkeypatch):
     from torch.nn.attention import flex_attention as module
 
@@ -81,4 +89,3 @@ def test_flex_attention_of_the_pair_stays_compiled_where_other_code_compiled_it_
     for operands in points:
         assert_close(ForwardByFlex.apply(*operands), attend(*operands))
     assert not module._WARNINGS_SHOWN
-    torch._dynamo.reset()
