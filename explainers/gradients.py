@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from functools import cache
+from typing import ClassVar, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -18,9 +20,21 @@ from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
 from faithcheck.models.case import Case, output_difference
 from faithcheck.models.expectation import Expectations, expect
 
+Array: TypeAlias = npt.NDArray[np.float64]
+
 
 class CompletenessWarning(UserWarning):
     """The quadrature of Integrated Gradients is too coarse for this model: use more steps."""
+
+
+@cache
+def gauss_legendre(nodes: int) -> tuple[Array, Array]:
+    """The nodes in [−1, 1] and the weights of Gauss–Legendre quadrature; to find them takes as long as a small model.
+
+    The arrays are the same at each call: do not write to them.
+    """
+    found: tuple[Array, Array] = np.polynomial.legendre.leggauss(nodes)
+    return found
 
 
 def checked_gradient(model: nn.Module, case: Case) -> Tensor:
@@ -134,7 +148,7 @@ class IntegratedGradients:
         Raises:
             Unsupported: the case has no replacement of that name, or see `checked_gradient`.
         """
-        nodes, weights = np.polynomial.legendre.leggauss(self.steps)
+        nodes, weights = gauss_legendre(self.steps)
         if self.baseline is not None:
             case = replace(case, baseline=replacement_value(case, self.baseline).expand_as(case.inputs))
         path = case.inputs - case.baseline

@@ -50,15 +50,14 @@ def computed_inputs(model: nn.Module, case: Case) -> Tensor:
 
 @torch.no_grad()
 def in_shared_memory(model: nn.Module, case: Case) -> Tensor:
-    """The first example as two rows of the same memory, as Leave-One-Out repeats an example."""
-    return case.select(case.target.new_zeros(1)).repeat(2).run(model)[1:]
+    """A case of one example as two rows of the same memory, as Leave-One-Out repeats an example."""
+    return case.repeat(2).run(model)[1:]
 
 
 CIRCUMSTANCES: Mapping[str, Circumstance] = {
     "under torch.no_grad()": without_gradients,
     "for inputs that need no gradient, under a torch function mode that changes nothing": intercepted,
     "for inputs that are computed from others": computed_inputs,
-    "for an example that is in two rows of the same memory": in_shared_memory,
 }
 
 
@@ -91,15 +90,20 @@ class Consistency:
         in_batch = Computed(*(values[-len(self.case.inputs) :].flip(0) for values in computed))
         self.same(in_batch, "in a large batch than in a small one")
         for words, circumstance in CIRCUMSTANCES.items():
-            for case, number in ((self.case, ""), (alone, ", alone in its batch")):
-                with refused(f"{self.which} fails {words}"):
-                    outputs = circumstance(self.model, case)
-                self.same(Computed(outputs, self.computed.gradient[: len(outputs)]), f"{words}{number}")
+            self.same_under(circumstance, self.case, words)
+            self.same_under(circumstance, alone, f"{words}, alone in its batch")
+        self.same_under(in_shared_memory, alone, "for an example that is in two rows of the same memory")
         outputs = without_gradients(self.model, batch)[-len(self.case.inputs) :].flip(0)
         self.same(Computed(outputs, self.computed.gradient), "in a large batch under torch.no_grad()")
         self.in_the_other_type()
         if has_code_from_elsewhere(self.model):
             self.when_called_often(batch)
+
+    def same_under(self, circumstance: Circumstance, case: Case, words: str) -> None:
+        """Refuse a run of the first examples of the case under a circumstance whose outputs differ, or that fails."""
+        with refused(f"{self.which} fails {words}"):
+            outputs = circumstance(self.model, case)
+        self.same(Computed(outputs, self.computed.gradient[: len(outputs)]), words)
 
     def same(self, computed: Computed, words: str, scale: Scale | None = None, limit: float | None = None) -> None:
         """Refuse a run on the first examples of the case whose results differ from those on the case.

@@ -174,12 +174,12 @@ INTEGRATED_GRADIENTS = [
     Fault(
         "right ends of the steps",
         "integrated_gradients",
-        Line(IG, "np.polynomial.legendre.leggauss(self.steps)", "__import__('numpy').polynomial.legendre.leggauss(1)"),
+        Line(IG, "gauss_legendre(self.steps)", "gauss_legendre(1)"),
         "one node in the middle of the path",
     ),
     _ig(
         "a Riemann sum",
-        "np.polynomial.legendre.leggauss(self.steps)",
+        "gauss_legendre(self.steps)",
         "((2 * np.arange(1, self.steps + 1) / self.steps - 1), np.full(self.steps, 2 / self.steps))",
         "right ends of equal steps: an error of 1/steps",
     ),
