@@ -241,19 +241,15 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
 
 
-def pytest_collection_finish() -> None:
-    # The tests stay until the end: the garbage collector need not look through them again and again.
-    gc.freeze()
-
-
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Collect no garbage within the block: what it makes, imported libraries and tests, stays."""
+    """Collect no garbage within the block, nor later from what it made: imported libraries and tests stay."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()  # the collector looks through the rest alone; pytest calls it twice at the end of each run
         if was_enabled:
             gc.enable()
 
