@@ -79,6 +79,7 @@ def name_in(title, pattern):
     return name
 
 
+@pytest.mark.slow
 def test_the_extensions_are_listed_measured_and_shown(copy):
     """One run of pytest in the copy, on what the sections add, and the page that is made of it."""
     pair = name_in("Add a pair", r'@equivalent_pair\(\s*"([\w.]+)"')

@@ -8,6 +8,7 @@ from faithcheck.tests.helpers.notebook import NOTEBOOK, cells_of_code, executed,
 pytestmark = pytest.mark.skipif(not NOTEBOOK.is_file(), reason="the documents are in the clone, not in the wheel")
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_its_stored_outputs_are_those_of_the_run():
     stored, fresh = nbformat.read(NOTEBOOK, as_version=4), executed()
     nbformat.validate(stored)

@@ -109,6 +109,7 @@ def test_the_wheel_holds_the_packages_and_of_the_tests_only_the_suite(wheel):
     assert {"faithcheck/py.typed", *typed} <= expected
 
 
+@pytest.mark.slow
 def test_every_module_imports(wheel, python, tmp_path):
     # The peers' workers are programs for environments without faithcheck: they import their protocol from their folder.
     files = [name for name in contents(wheel) if name.endswith(".py") and not name.endswith("_worker.py")]
@@ -241,6 +242,7 @@ def test_an_entry_point_that_is_not_named_is_not_loaded(theirs, python):
     assert set(document["settings"]["origins"].values()) == {f"built in, faithcheck {document['faithcheck']}"}
 
 
+@pytest.mark.slow
 def test_check_explainer_works_without_pytest(theirs, python):
     done = run(theirs, python, "-c", WITHOUT_PYTEST)
     assert "('theirs.twice', 'holds')" in done.stdout

@@ -94,6 +94,7 @@ def test_two_workers_one_of_which_dies_give_the_document_of_one_process(one_thre
     assert resumed == alone
 
 
+@pytest.mark.slow
 def test_a_worker_gives_the_records_of_one_process(one_thread, of_two, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     check = ["check", "gradient_x_input", "attention_rollout", "--pairs", "attention.*_bert", "--axiom", "invariance"]

@@ -111,6 +111,7 @@ def module(tmp_path, monkeypatch):
     return name
 
 
+@pytest.mark.slow
 def test_align_reports_every_explainer_that_raises_and_measures_the_others(arguments, module, tmp_path, capsys):
     named = [f"--explainer={module}:{name}" for name in MESSAGES]
     assert main([*arguments, *named, "--explainer=attnlrp", "--json=all.json", "--html", "--md"]) == 1

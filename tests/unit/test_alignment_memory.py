@@ -139,6 +139,7 @@ def test_an_example_that_cannot_fit_is_refused_before_anything_is_run(model, tmp
     assert all(batch == 1 for batch, _ in calls), "the short run alone"
 
 
+@pytest.mark.slow
 def test_peaks_are_predicted_and_measured_and_are_on_the_pages(folder, tmp_path, capsys):
     texts = tmp_path / "texts.tsv"
     texts.write_text("".join(f"{text}\t0\n" for text in TEXTS))

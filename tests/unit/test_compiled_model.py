@@ -74,6 +74,7 @@ def test_the_layer_of_the_pair_stays_compiled_where_torch_by_itself_would_stop()
     assert compiled_every_time(Compiled(TwiceIfCompiled()))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forgotten_graphs")
 def test_flex_attention_of_the_pair_stays_compiled_where_other_code_compiled_it_too_often(monkeypatch):
     from torch.nn.attention import flex_attention as module

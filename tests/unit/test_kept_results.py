@@ -209,6 +209,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_a_run_says_which_results_it_measured(tmp_path):
     (tmp_path / "conftest.py").write_text("SCALE = 1")
     (tmp_path / "mine.py").write_text("def explain(model, inputs, target):\n    return 0 * inputs")

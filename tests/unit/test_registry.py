@@ -110,6 +110,7 @@ def call_often(model, case):
     Consistency("the model", model, case, computed, scale).when_called_often(batch)
 
 
+@pytest.mark.slow
 def test_no_model_of_the_registry_depends_on_how_often_it_was_called():
     """Equivalence calls models with code from elsewhere often: those of the registry are called here.
 
