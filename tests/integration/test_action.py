@@ -211,6 +211,7 @@ def ended(runner, fail_on, baseline=None):
     return runner.step("Verdict", inputs).returncode, runner.summary.read_text()
 
 
+@pytest.mark.slow
 def test_a_green_run_passes_and_leaves_every_file(green):
     code, summary = ended(green, "red")
     assert code == 0
@@ -229,6 +230,7 @@ def test_a_green_run_passes_and_leaves_every_file(green):
     assert ElementTree.parse(green.report / "junit.xml").getroot().find("testsuite").get("failures") == "0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fail_on", "before", "code"),
     [
@@ -251,11 +253,13 @@ def test_a_red_run_fails_as_fail_on_says(red, green, fail_on, before, code):
         assert (red.report / "compare.md").is_file()
 
 
+@pytest.mark.slow
 def test_a_baseline_that_cannot_be_read_always_fails(green, tmp_path):
     (tmp_path / "broken.json").write_text("{")
     assert ended(green, "never", tmp_path / "broken.json")[0] == 2
 
 
+@pytest.mark.slow
 def test_a_page_too_long_for_the_summary_is_named_there(green):
     (green.report / "faithcheck.json").rename(green.report / "kept.json")
     document = json.loads((green.report / "kept.json").read_text())
@@ -285,6 +289,7 @@ def test_a_process_that_was_ended_with_0_fails_without_a_report(runner, fail_on)
     assert summary == "✗ faithcheck: no check ran (pytest ended with exit code 0); the log says why\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fail_on", "missing", "code"), [("red", 1, 3), ("never", 1, 3), ("red", 0, 1), ("never", 0, 0)]
 )
@@ -416,6 +421,7 @@ def test_the_gitlab_job_needs_the_faithcheck_to_install(gitlab, runner):
     assert "FAITHCHECK is empty" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_gitlab_job_writes_the_declared_artifacts(gitlab, runner, green):
     (runner.folder / "bin" / "python").write_text(STUB)
     document = str(green.report / "faithcheck.json")
@@ -435,6 +441,7 @@ def test_the_gitlab_job_writes_the_declared_artifacts(gitlab, runner, green):
     assert gitlab["artifacts"]["when"] == "always"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fail_on", "baseline", "pytest_code", "code"),
     [

@@ -118,6 +118,7 @@ def test_every_module_imports(wheel, python, tmp_path):
     assert Path(done.stdout.strip()).is_relative_to(python.parent.parent)
 
 
+@pytest.mark.slow
 def test_an_explainer_is_checked_in_a_project_that_has_its_own_models_package(python, tmp_path):
     files = {"models/__init__.py": 'MINE = "theirs"\n', "their/__init__.py": "", "their/module.py": THEIRS}
     for name, text in files.items():
@@ -215,6 +216,7 @@ def theirs(python, tmp_path):
     shutil.rmtree(about)
 
 
+@pytest.mark.slow
 def test_a_named_entry_point_is_loaded_and_the_report_names_its_package(theirs, python):
     arguments = [*"-p faithcheck.reports.plugin --pyargs faithcheck.tests -m".split(), "invariance or trace"]
     named = "--explainer their_sizes --explainer their_halves --pairs their_pairs --axioms-json=out.json".split()
@@ -234,6 +236,7 @@ def test_a_named_entry_point_is_loaded_and_the_report_names_its_package(theirs, 
     assert "entry point their_sizes of their-explainers 1.2" in " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_an_entry_point_that_is_not_named_is_not_loaded(theirs, python):
     arguments = "-p faithcheck.reports.plugin --pyargs faithcheck.tests -m invariance --pairs product.x1x2x3"
     run(theirs, python, "-m", "pytest", *arguments.split(), "--axioms-json=out.json")
