@@ -51,7 +51,7 @@ class DictionariesSnapshot:
         if versions is None or self._compared is None:
             moved: Iterable[int] = range(len(self._dictionaries))
         else:
-            moved = np.flatnonzero(versions != self._compared)
+            moved = (versions != self._compared).nonzero()[0]  # a method: a function of NumPy may have been replaced
         same = all(same_objects(*self._dictionaries[index]) for index in moved)
         if same:
             self._compared = versions
@@ -69,7 +69,7 @@ def _counters(dictionaries: Sequence[Namespace]) -> Callable[[], npt.NDArray[np.
     """A function that reads the field that gets another number whenever the dictionary is written.
 
     Dictionaries of CPython have it up to 3.13. It is the fourth word of each. All are read at once, from an array over
-    the memory from the first to the last one, since there are thousands, several times a check.
+    the memory from the first to the last one: there are thousands, and they are read several times a check.
     """
     word = ctypes.sizeof(ctypes.c_uint64)
     places = np.array([id(dictionary) // word + 3 for dictionary in dictionaries])
