@@ -5,10 +5,9 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -20,21 +19,13 @@ from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
 from faithcheck.models.case import Case, output_difference
 from faithcheck.models.expectation import Expectations, expect
 
-Array: TypeAlias = npt.NDArray[np.float64]
-
 
 class CompletenessWarning(UserWarning):
     """The quadrature of Integrated Gradients is too coarse for this model: use more steps."""
 
 
-@cache
-def gauss_legendre(nodes: int) -> tuple[Array, Array]:
-    """The nodes in [−1, 1] and the weights of Gauss–Legendre quadrature; to find them takes as long as a small model.
-
-    The arrays are the same at each call: do not write to them.
-    """
-    found: tuple[Array, Array] = np.polynomial.legendre.leggauss(nodes)
-    return found
+gauss_legendre = cache(np.polynomial.legendre.leggauss)
+"""The nodes in [−1, 1] and the weights of Gauss–Legendre quadrature; to find them takes as long as a small model."""
 
 
 def checked_gradient(model: nn.Module, case: Case) -> Tensor:

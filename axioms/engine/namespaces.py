@@ -62,6 +62,7 @@ def _versions_of(dictionaries: Sequence[Any]) -> Callable[[], npt.NDArray[np.uin
     """A function that gives the versions of the dictionaries; None if this interpreter has none."""
     if not _HAVE_VERSIONS or not dictionaries:
         return lambda: None
+    # The vars of a class are a view of its dictionary.
     return _counters([d if isinstance(d, dict) else gc.get_referents(d)[0] for d in dictionaries])
 
 

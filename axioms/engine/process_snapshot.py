@@ -15,7 +15,6 @@ Threads that still run are reported; they cannot be ended.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
 import gc
 import logging
 import os
@@ -130,7 +129,7 @@ class ProcessSnapshot:
         ]
         self.timers = {which: signal.getitimer(which) for which in _TIMERS}
         self.threads = set(threading.enumerate())
-        self.signals = {number: _handler_of(number) for number in _SIGNALS}
+        self.signals = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def restore(self, changes: Changes) -> None:
         """Put back what changed, and report it."""
@@ -150,7 +149,7 @@ class ProcessSnapshot:
                 write(before)
         threads = [thread for thread in threading.enumerate() if thread not in self.threads and not _is_tqdm(thread)]
         report(changes, "threads that still run", [thread.name for thread in threads])
-        numbers = [number for number, handler in self.signals.items() if _handler_of(number) is not handler]
+        numbers = [number for number, handler in self.signals.items() if signal.getsignal(number) is not handler]
         if numbers and threading.current_thread() is threading.main_thread():
             report(changes, "signal handlers", [signal.Signals(number).name for number in numbers])
             for number in numbers:
@@ -217,8 +216,6 @@ class ModesSnapshot:
 
 
 _guards: list[Any] = []
-_handler_of = _signal.getsignal
-"""The function under `signal.getsignal`, which makes an enum of each of the 64 handlers."""
 _SIGNALS = sorted(signal.valid_signals())
 _TIMERS = [getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name)]
 
@@ -249,12 +246,8 @@ def _saved_tensor_hooks() -> Any:
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
-_DENORMAL, _ONE = 1e-310, 1.0
-
-
 def _flushes_denormal_numbers() -> bool:
-    # A setting of the processor, which Python's own product has too. Of constants it would be computed beforehand.
-    return _DENORMAL * _ONE == 0
+    return sys.float_info.min / 2 == 0  # a setting of the processor, which Python's own numbers have too
 
 
 def _modules_of_functions() -> list[tuple[str, Any]]:

@@ -48,10 +48,9 @@ def computed_inputs(model: nn.Module, case: Case) -> Tensor:
     return replace(case, inputs=case.inputs.detach().clone().requires_grad_() * 1).run(model).detach()
 
 
-@torch.no_grad()
 def in_shared_memory(model: nn.Module, case: Case) -> Tensor:
     """A case of one example as two rows of the same memory, as Leave-One-Out repeats an example."""
-    return case.repeat(2).run(model)[1:]
+    return without_gradients(model, case.repeat(2))[1:]
 
 
 CIRCUMSTANCES: Mapping[str, Circumstance] = {
