@@ -124,21 +124,37 @@ def refuse_unequal(rewrite: Rewrite, case: Case) -> None:
             raise ValueError(f"{rewrite.identity}: the {quantity} of {rewrite} differ by {gap:.3g}: no identity")
 
 
-def attributions(explainer: Explainer, rewrite: Rewrite, case: Case) -> tuple[Tensor, Tensor]:
+def attributions(
+    explainer: Explainer, rewrite: Rewrite, case: Case, known: dict[Hashable, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
     """The explainer's maps of the two terms, each ``(batch, features)``.
+
+    Args:
+        explainer: whose maps these are.
+        rewrite: the two terms.
+        case: where they are explained.
+        known: maps that this explainer gave before, which are used again; it gets those that are new.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
         Exception: any other error of the explainer, with a note that names the rewrite.
     """
+    points = case.inputs.cpu().numpy().tobytes()
+
+    def attribution(term: Term) -> Tensor:
+        if known is None:
+            return attribution_of(explainer, Expression(term).eval(), case)
+        if (term, points) not in known:
+            known[term, points] = attribution_of(explainer, Expression(term).eval(), case)
+        return known[term, points]
+
     with warnings.catch_warnings():
         # A quadrature that is too coarse at a kink is so for both terms: they are evaluated at the same points.
         warnings.simplefilter("ignore", CompletenessWarning)
         try:
-            f, g = (attribution_of(explainer, Expression(term).eval(), case) for term in (rewrite.f, rewrite.g))
+            return attribution(rewrite.f), attribution(rewrite.g)
         except Unsupported:
             raise
         except Exception as error:
             error.add_note(f"on {rewrite}; to refuse a model, raise faithcheck.explainers.Unsupported")
             raise
-    return f, g

@@ -11,8 +11,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from faithcheck.axioms.counterexamples.comparison import attributions, gap_between, regular_case
 from faithcheck.axioms.counterexamples.drawing import draw_chains, drawn_chains
@@ -38,6 +40,7 @@ class CounterexampleSearch:
         refused: how many rewrites the explainer refused.
         refusal: the last reason for a refusal.
         errors: what was raised, by the explainer or because an identity does not hold.
+        maps: of the terms of these rewrites, see `attributions`.
     """
 
     explainer: Explainer
@@ -47,6 +50,7 @@ class CounterexampleSearch:
     refused: int = 0
     refusal: str = ""
     errors: dict[Rewrite, Exception] = field(default_factory=dict)
+    maps: dict[Hashable, Tensor] = field(default_factory=dict)
 
     def run(self, seed: int, identities: Sequence[Identity | None] = IDENTITIES) -> list[Counterexample]:
         """The smallest counterexample of each identity that has one, in order of size.
@@ -89,7 +93,9 @@ class CounterexampleSearch:
         if len(case.inputs) == 0:
             return None
         try:
-            return gap_between(*attributions(self.explainer, rewrite, case))
+            # Two rewrites of a chain have a term in common. One that is compared with itself is explained twice.
+            known = None if rewrite.f == rewrite.g else self.maps
+            return gap_between(*attributions(self.explainer, rewrite, case, known))
         except Unsupported as refusal:
             self.refused, self.refusal = self.refused + 1, str(refusal)
             return None

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from itertools import pairwise
 from itertools import product as every
 from pathlib import Path
@@ -409,6 +410,21 @@ def test_a_seed_draws_pairs_for_every_identity():
     measured = [step.identity for step, gap in search.gaps.items() if gap is not None]
     assert min(measured.count(identity.name) for identity in IDENTITIES) >= 3
     assert any(operations(step.f) > 5 for step in search.gaps)
+
+
+@pytest.mark.parametrize(("identities", "times"), [(IDENTITIES, {1}), ([None], {2})], ids=["rewritten", "itself"])
+def test_a_term_is_explained_once_at_the_same_points_and_twice_where_it_is_compared_with_itself(identities, times):
+    asked = Counter()
+
+    class Asked(Counts):
+        def attribute(self, model, case):
+            asked[model.term, case.inputs.numpy().tobytes()] += 1
+            return case.inputs
+
+    search = CounterexampleSearch(Asked(), CASE)
+    assert search.run(0, identities) == []
+    assert set(asked.values()) == times
+    assert len(asked) < 2 * len(search.measured)
 
 
 # --- counterexamples on disk -----------------------------------------------------------------------------------------
