@@ -621,7 +621,8 @@ class Reporter:
 
     def _settings(self) -> Json:
         """The settings of the run, and for each axiom that left a record the explainers to which it does not apply."""
-        axioms = [axiom for axiom in AXIOMS if axiom in self.outcomes.axioms()]
+        measured = self.outcomes.axioms()
+        axioms = [axiom for axiom in AXIOMS if axiom in measured]
         key = {"kept_key": self.run.kept.key} if self.run.kept and not self.run.kept.why_not else {}
         return {**self.run.to_json(), **key, "not_applicable": not_applicable(axioms, self.run.explainers)}
 

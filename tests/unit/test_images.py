@@ -198,6 +198,7 @@ def test_the_preprocessor_files_of_transformers_can_be_read(tmp_path):
 # --- the digits' own ViT ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_digit_vit_reaches_its_accuracy_and_can_be_loaded(tmp_path, capsys):
     assert digit_vit.main([str(tmp_path / "vit")]) == 0
     assert "dev accuracy 0.9" in capsys.readouterr().out

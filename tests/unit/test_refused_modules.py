@@ -13,6 +13,7 @@ from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.case import Case
 
 WHERE = (0, torch.float64, torch.device("cpu"))
+RUN_THE_MODEL = {"gradient_x_input", "integrated_gradients"}  # torch compiles flex attention for them: 20 seconds
 
 
 def hidden_layer():
@@ -52,7 +53,13 @@ def test_a_part_that_is_compiled_in_place_is_named():
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch, which compiles flex attention before it says that it has no gradient
-@pytest.mark.parametrize("name", sorted(builtin_explainers().keys() - {"loo"}))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in RUN_THE_MODEL else ())
+        for name in sorted(builtin_explainers().keys() - {"loo"})
+    ],
+)
 def test_flex_attention_of_a_model_of_transformers_is_refused_with_the_way_out(name):
     model, features = BASE_MODELS["llama"].model(*WHERE), BASE_MODELS["llama"].case(*WHERE)
     model.model.set_attn_implementation("flex_attention")
