@@ -139,14 +139,14 @@ def attributions(
         Unsupported, InvalidAttribution: from the explainer.
         Exception: any other error of the explainer, with a note that names the rewrite.
     """
-    points = case.inputs.cpu().numpy().tobytes()
 
     def attribution(term: Term) -> Tensor:
         if known is None:
             return attribution_of(explainer, Expression(term).eval(), case)
-        if (term, points) not in known:
-            known[term, points] = attribution_of(explainer, Expression(term).eval(), case)
-        return known[term, points]
+        key = term, case.inputs.cpu().numpy().tobytes()
+        if key not in known:
+            known[key] = attribution_of(explainer, Expression(term).eval(), case)
+        return known[key]
 
     with warnings.catch_warnings():
         # A quadrature that is too coarse at a kink is so for both terms: they are evaluated at the same points.
