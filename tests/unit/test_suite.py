@@ -1,5 +1,6 @@
 """The engine: how measurements settle, which checks are planned, and that breaking a rule turns the run red."""
 
+import gc
 import json
 import math
 import re
@@ -315,6 +316,12 @@ def test_a_coarse_quadrature_is_recorded_and_other_warnings_are_shown():
 
     with pytest.warns(DeprecationWarning, match="something else"):
         Check("invariance", Warns(), mlp).run(Settings())
+
+
+def test_garbage_is_collected_while_tests_run():
+    """conftest.py stops the collector until torch is imported, and the plugin while tests are collected."""
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 0
 
 
 def test_a_check_leaves_the_random_state_unchanged():
