@@ -172,6 +172,7 @@ def trained(name: str, path: str, blueprint: BuildModel | None = None) -> BaseMo
     return BaseModel(name, model, case, blueprint=blueprint)
 
 
+@lru_cache(maxsize=2)  # each pair of a trained model asks for them
 def _sentences(loaded: TextModel, path: str) -> list[Example]:
     limit, least = loaded.max_length - PADDING, loaded.tokenizer.num_special_tokens_to_add() + 1
     if limit < least:
