@@ -69,7 +69,8 @@ class Propagation(TorchFunctionMode):
         self.calls_every_rule = epsilon > 0  # a `plain_gradient` is one in the limit alone
         self._known: dict[Any, tuple[str, Rule | None, int]] = {}  # see `_look_up`
         self.module_keys: tuple[str, ...] = ()  # the rules' classes of modules
-        self.with_hooks: set[nn.Module] | None = None  # the model's modules of these classes; None: hooks are global
+        self.modules: dict[nn.Module, str | None] = {}  # the model's, each with its key among these
+        self.finds_unregistered = False  # whether other modules have no hooks, and are looked for
         self.module_operation: nn.Module | None = None  # the running module that is treated as one operation
         self.has_offloaded_weights = False  # by accelerate
 
@@ -222,14 +223,17 @@ class Propagation(TorchFunctionMode):
         """
         keys = tuple(key for key in self.rules if key[0] == "*" or key[0].isupper())
         self.module_keys = keys
-        modules = all_modules(model)
+        self.modules = modules = {module: key_of_module(module, keys) for module in all_modules(model)}
         self.has_offloaded_weights = any(offloading_hook(module) is not None for module in modules)
         unregistered = unregistered or not operations().keys() >= set(keys)  # `find_unregistered` knows those alone
-        self.with_hooks = None if unregistered else {m for m in modules if key_of_module(m, keys)}
+        self.finds_unregistered = bool(keys) and not unregistered
+
+        def key_of(module: nn.Module) -> str | None:
+            return modules[module] if module in modules else key_of_module(module, keys)
 
         # torch runs hooks under the mode, which is there for the operations of the model alone.
         def enter(module: nn.Module, args: Any) -> Any:
-            key = key_of_module(module, keys)
+            key = key_of(module)
             if self.module_operation is not None or key is None:
                 return None
             with torch._C.DisableTorchFunction():
@@ -241,7 +245,7 @@ class Propagation(TorchFunctionMode):
                 return self.wrap_inputs(args)
 
         def leave(module: nn.Module, args: Any, output: Any) -> Any:
-            key = key_of_module(module, keys)
+            key = key_of(module)
             if key is None or self.module_operation not in (None, module):
                 return output
             with torch._C.DisableTorchFunction():
@@ -257,9 +261,9 @@ class Propagation(TorchFunctionMode):
 
         handles: list[Any] = []
         try:
-            if self.with_hooks is None:
+            if unregistered:
                 handles += [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
-            for module in self.with_hooks or ():
+            for module in () if unregistered else filter(modules.get, modules):
                 handles.append(module.register_forward_pre_hook(enter))
                 handles.append(module.register_forward_hook(leave, prepend=True))
             yield
@@ -271,10 +275,13 @@ class Propagation(TorchFunctionMode):
         """Raise an error if a module with a rule runs that has no hooks.
 
         It is called for functions of one value: all modules with a declared rule compute one, such as tanh or a root.
+        A module with a rule has none within it, so that the search ends at the first of the model's own.
         """
-        if self.with_hooks is not None and self.module_keys:
+        if self.finds_unregistered:
             for module in running_modules():
-                if module not in self.with_hooks and key_of_module(module, self.module_keys):
+                if module in self.modules:
+                    return
+                if key_of_module(module, self.module_keys):
                     raise UnregisteredModule
 
 
