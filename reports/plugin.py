@@ -65,7 +65,7 @@ MARKERS = {
     "power": "the proof of the suite's power, run by make power; runs only if -m or the path names it",
     "kills": "kills 200 runs of align and resumes each; runs only if -m or the path names it",
     "ray": "kills runs on Ray clusters and measures how workers share; runs only if -m or the path names it",
-    "slow": "takes eight seconds or more, run by make slow; runs only if -m or the path names it",
+    "slow": "takes eight seconds or more, or its file 25, run by make slow; runs only if -m or the path names it",
     "meta": "tests of the project itself: unit and integration tests",
     "unit": "tests of single functions and classes",
     "integration": "tests that install, run subprocesses or follow the documentation",

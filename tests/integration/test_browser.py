@@ -18,7 +18,7 @@ from faithcheck.tests.helpers.browser import browser, check_page, opened, unfold
 
 __all__ = ["browser"]  # a fixture
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 HOSTILE = "</script><script>document.title = 'run'</script>\u202e"
 MOST_BYTES = 5_000_000

@@ -34,6 +34,8 @@ from faithcheck.models.pretrained.loading import load
 from faithcheck.tests.helpers.linear_model import linear_model_and_case
 from faithcheck.tests.helpers.small_models import save
 
+pytestmark = pytest.mark.slow
+
 WORKER_IMPORTS = f"import sys; sys.path.insert(0, {str(WORKERS)!r})\nfrom worker_protocol import *\n"
 GRADIENT_X_INPUT = (
     WORKER_IMPORTS
@@ -82,7 +84,6 @@ def test_an_exported_program_gets_the_same_attribution_from_a_worker(worker):
     assert set(answer.versions) == {"python", "torch", "transformers", "safetensors"}
 
 
-@pytest.mark.slow
 def test_a_transformers_model_gets_the_same_attribution_from_a_worker(worker):
     cpu = torch.device("cpu")
     model = BASE_MODELS["llama"].model(0, torch.float64, cpu)
@@ -92,7 +93,6 @@ def test_a_transformers_model_gets_the_same_attribution_from_a_worker(worker):
     assert relative_gap(attribution - expected, expected) < 1e-12
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_the_attention_mask_of_padded_texts_reaches_the_worker(worker, name, tmp_path):
     model = load(save(name, tmp_path / "model"), dtype=torch.float64)
@@ -238,7 +238,6 @@ def test_an_interruption_ends_a_hanging_worker_and_its_children(worker, tmp_path
     wait_until(lambda: not any(map(running, pids)), 5)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to look processes up")
 def test_a_worker_does_not_outlive_a_killed_run(tmp_path):
     pid_file, script = tmp_path / "pid", tmp_path / "a_worker.py"
