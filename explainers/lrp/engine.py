@@ -68,9 +68,8 @@ class Propagation(TorchFunctionMode):
         self.linear: Callable[..., Tensor] | None = None  # in place of torch's, see `SinglePassPropagation`
         self.calls_every_rule = epsilon > 0  # a `plain_gradient` is one in the limit alone
         self._known: dict[Any, tuple[str, Rule | None, int]] = {}  # see `_look_up`
-        self.module_keys: tuple[str, ...] = ()  # the rules' classes of modules
-        self.modules: dict[nn.Module, str | None] = {}  # the model's, each with its key among these
-        self.finds_unregistered = False  # whether other modules have no hooks, and are looked for
+        self.modules: dict[nn.Module, str | None] = {}  # the model's, each with its key among the rules
+        self.keys_without_hooks: tuple[str, ...] = ()  # the rules' classes, if others of them have no hooks
         self.module_operation: nn.Module | None = None  # the running module that is treated as one operation
         self.has_offloaded_weights = False  # by accelerate
 
@@ -222,14 +221,13 @@ class Propagation(TorchFunctionMode):
                 global hooks only, which take 7 % of a plain forward and backward pass of 16 tokens.
         """
         keys = tuple(key for key in self.rules if key[0] == "*" or key[0].isupper())
-        self.module_keys = keys
         self.modules = modules = {module: key_of_module(module, keys) for module in all_modules(model)}
         self.has_offloaded_weights = any(offloading_hook(module) is not None for module in modules)
         unregistered = unregistered or not operations().keys() >= set(keys)  # `find_unregistered` knows those alone
-        self.finds_unregistered = bool(keys) and not unregistered
+        self.keys_without_hooks = () if unregistered else keys
 
         def key_of(module: nn.Module) -> str | None:
-            return modules[module] if module in modules else key_of_module(module, keys)
+            return modules.get(module) or key_of_module(module, keys)
 
         # torch runs hooks under the mode, which is there for the operations of the model alone.
         def enter(module: nn.Module, args: Any) -> Any:
@@ -277,11 +275,11 @@ class Propagation(TorchFunctionMode):
         It is called for functions of one value: all modules with a declared rule compute one, such as tanh or a root.
         A module with a rule has none within it, so that the search ends at the first of the model's own.
         """
-        if self.finds_unregistered:
+        if self.keys_without_hooks:
             for module in running_modules():
                 if module in self.modules:
                     return
-                if key_of_module(module, self.module_keys):
+                if key_of_module(module, self.keys_without_hooks):
                     raise UnregisteredModule
 
 
