@@ -5,13 +5,11 @@ The ``conftest.py`` of the clone loads it; elsewhere ``pytest -p faithcheck.repo
 
 from __future__ import annotations
 
-import gc
 import importlib
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cache
 from itertools import compress
 from pathlib import Path
@@ -32,6 +30,7 @@ from faithcheck.models.data import handwritten_digits
 from faithcheck.models.data.errors import DataError
 from faithcheck.models.pair import Pair, is_builtin
 from faithcheck.reports import results
+from faithcheck.reports.garbage_collection import without_garbage_collection
 from faithcheck.reports.kept_results import KeptResults, digests, kept_results, loaded_files
 from faithcheck.reports.options import OptionError, names
 from faithcheck.reports.options.checkpoint import choose_checkpoint, describe_checkpoint
@@ -65,7 +64,7 @@ MARKERS = {
     "power": "the proof of the suite's power, run by make power; runs only if -m or the path names it",
     "kills": "kills 200 runs of align and resumes each; runs only if -m or the path names it",
     "ray": "kills runs on Ray clusters and measures how workers share; runs only if -m or the path names it",
-    "slow": "takes eight seconds or more, or its file 25, run by make slow; runs only if -m or the path names it",
+    "slow": "takes eight seconds or more, or its file takes 25, run by make slow; runs only if -m or the path names it",
     "meta": "tests of the project itself: unit and integration tests",
     "unit": "tests of single functions and classes",
     "integration": "tests that install, run subprocesses or follow the documentation",
@@ -239,19 +238,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection() -> Generator[None, object, object]:
     with without_garbage_collection():
         return (yield)
-
-
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Collect no garbage within the block, nor later from what it made: imported libraries and tests stay."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()  # the collector looks through the rest alone; pytest calls it twice at the end of each run
-        if was_enabled:
-            gc.enable()
 
 
 def share_cores(config: pytest.Config) -> None:

@@ -319,7 +319,7 @@ def test_a_coarse_quadrature_is_recorded_and_other_warnings_are_shown():
 
 
 def test_garbage_is_collected_while_tests_run():
-    """conftest.py stops the collector until torch is imported, and the plugin while tests are collected."""
+    """The collector waits while torch is imported and tests are collected."""
     assert gc.isenabled()
     assert gc.get_freeze_count() > 0
 
