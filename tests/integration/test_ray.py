@@ -36,10 +36,18 @@ class Once:
     name = "once"
 
     def attribute(self, model, case):
-        if case.shape[1] > 8 and not (mark := Path(__file__).with_name("ended")).exists():
-            mark.touch()
+        if case.shape[1] > 8 and first():
             os.kill(os.getpid(), 9)
         return GradientTimesInput().attribute(model, case)
+
+
+def first():
+    '''Whether no process asked before; of two that ask at once, one is the first.'''
+    try:
+        Path(__file__).with_name("ended").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 """
 
 
