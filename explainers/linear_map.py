@@ -28,8 +28,11 @@ MANY_MULTIPLICATIONS = 3 * 2**20
 than oneDNN saves: up to 2²¹ on one processor and up to 2²² on another; this is between them (docs/cost.md). Without a
 backward pass, torch's maps are as fast there with threads that spin, and faster with passive ones."""
 
-HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
-"""Whether this torch has oneDNN's linear map with an activation."""
+FEW_ROWS = range(9, 17)
+"""Numbers of rows for which oneDNN computes W xᵀ faster than x Wᵀ, before which it copies W (docs/cost.md)."""
+
+LINEAR_POINTWISE: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+"""oneDNN's linear map with an activation; None if this torch has none."""
 
 
 def _is_by_intel() -> bool:
@@ -42,7 +45,7 @@ def _is_by_intel() -> bool:
     return "GenuineIntel" in described
 
 
-ONEDNN_IS_FASTER = HAS_ONEDNN and not _is_by_intel()
+ONEDNN_IS_FASTER = LINEAR_POINTWISE is not None and not _is_by_intel()
 """Whether oneDNN's linear map is faster than torch's own, which is Intel's MKL (docs/cost.md)."""
 
 
@@ -81,8 +84,18 @@ def onednn_linear(
         activation: its name and its variant in oneDNN.
     """
     name, variant = activation
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, name, [], variant)
+    if name == "none" and weight.is_contiguous() and x.numel() // x.shape[-1] in FEW_ROWS:
+        return _onednn_linear_of_few_rows(x, weight, bias)
+    result: Tensor = LINEAR_POINTWISE(x, weight, bias, name, [], variant)
     return result
+
+
+def _onednn_linear_of_few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b as the transpose of W xᵀ, in the layout of x Wᵀ."""
+    rows = x.flatten(0, -2).contiguous()  # oneDNN takes milliseconds to copy rows with other strides
+    product: Tensor = LINEAR_POINTWISE(weight, rows, None, "none", [], "").mT
+    result = product if bias is None else product + bias
+    return result.contiguous().view(*x.shape[:-1], len(weight))
 
 
 class ConstantLinear(torch.autograd.Function):
@@ -131,7 +144,7 @@ def product_with_weight(gradient: Tensor, weight: Tensor, added: Tensor | None =
     if added is None:
         return _times(gradient, weight, by_onednn)
     if by_onednn:
-        total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(gradient, added, weight.mT, None, "add")
+        total: Tensor = LINEAR_POINTWISE.binary(gradient, added, weight.mT, None, "add")
         return total
     return torch.addmm(added.flatten(0, -2), gradient.flatten(0, -2), weight.to(gradient)).view_as(added)
 

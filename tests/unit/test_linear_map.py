@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 from faithcheck.explainers import CPLRP, AttnLRP, linear_map
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.linear_map import (
+    FEW_ROWS,
     MANY_MULTIPLICATIONS,
     constant_linear,
     linear_without_gradient,
@@ -20,7 +21,9 @@ from faithcheck.explainers.linear_map import (
 from faithcheck.tests.helpers.attention_models import case_of, embedding_model
 
 ROUND_OFF = {"rtol": 1e-4, "atol": 1e-4}  # float32: sums of 1024 products of standard normals
-requires_onednn = pytest.mark.skipif(not linear_map.HAS_ONEDNN, reason="this torch has no linear map by oneDNN")
+requires_onednn = pytest.mark.skipif(
+    linear_map.LINEAR_POINTWISE is None, reason="this torch has no linear map by oneDNN"
+)
 
 
 @pytest.fixture
@@ -51,8 +54,11 @@ def operands(rows=64, outputs=OUTPUTS, dtype=torch.float32):
 @requires_onednn
 @pytest.mark.parametrize("skips_rows", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_value_and_gradient_are_those_of_torch(skips_rows, has_bias, by_onednn):
-    x, weight, bias = operands()
+@pytest.mark.parametrize("rows", [FEW_ROWS[-1], 64])
+def test_value_and_gradient_are_those_of_torch(rows, skips_rows, has_bias, by_onednn, monkeypatch):
+    monkeypatch.setattr(linear_map, "MANY_MULTIPLICATIONS", 1)
+    monkeypatch.setattr(linear_map, "MANY_ROWS", 1)
+    x, weight, bias = operands(rows)
     bias = bias if has_bias else None
     value, expected = constant_linear(skips_rows, x, weight, bias), linear(x, weight, bias)
     torch.testing.assert_close(value, expected, **ROUND_OFF)
@@ -60,8 +66,37 @@ def test_value_and_gradient_are_those_of_torch(skips_rows, has_bias, by_onednn):
     gradient[:, 3:] = 0
     made, plain = (torch.autograd.grad(of, x, gradient)[0] for of in (value, expected))
     torch.testing.assert_close(made, plain, **ROUND_OFF)
-    rows = (6,) if skips_rows else (2, 32)
-    assert by_onednn == [(tuple(x.shape), (OUTPUTS, 512)), ((*rows, OUTPUTS), (512, OUTPUTS))]
+    of_gradient = (6,) if skips_rows else (2, rows // 2)
+    assert by_onednn == [(tuple(x.shape), (OUTPUTS, 512)), ((*of_gradient, OUTPUTS), (512, OUTPUTS))]
+
+
+def normal(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+@requires_onednn
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    "x",
+    [
+        normal(16, 8, 24)[:, 0],
+        normal(16, 8, 24)[:, :1],
+        normal(24, 16).mT,
+        normal(16, 1).expand(16, 24),
+        normal(2, 3, 2, 24),
+    ],
+    ids=["every eighth row", "likewise, of three axes", "transposed", "expanded", "four axes"],
+)
+def test_few_rows_may_lie_anywhere(x, has_bias):
+    """The weights first, and the result lies in memory as torch's does, of which a model may take a view."""
+    weight, bias = normal(7, 24), normal(7) if has_bias else None
+    assert x[..., 0].numel() in FEW_ROWS
+    given = [each if each is None else each.clone() for each in (x, weight, bias)]
+    value = onednn_linear(x, weight, bias)
+    torch.testing.assert_close(value, linear(x, weight, bias), **ROUND_OFF)
+    assert value.stride() == linear(x, weight, bias).stride()
+    for now, before in zip((x, weight, bias), given, strict=True):
+        assert now is None or torch.equal(now, before)
 
 
 class OwnParameter(nn.Parameter):
