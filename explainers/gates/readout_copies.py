@@ -76,6 +76,8 @@ class CopiedRows:
 
     def gather_rows(self, values: Tensor, rows: Tensor) -> Tensor:
         """``(…, positions, ·)`` at rows ``(batch, groups, ·)``: ``(…, groups, ·, ·)``."""
+        if len(rows) == 1:  # it copies whole rows, and takes a quarter of the time
+            return torch.unflatten(values.index_select(-2, rows.flatten()), -2, rows.shape[1:])
         size = *values.shape[:-2], -1, values.shape[-1]
         index = rows.reshape(len(rows), *(1,) * (values.dim() - 3), -1, 1).expand(size)
         return values.gather(-2, index).reshape(*values.shape[:-2], *rows.shape[1:], values.shape[-1])
@@ -86,9 +88,10 @@ class CopiedRows:
         is_feature = torch.arange(self.positions, device=self.rows.device) == self.feature_position.unsqueeze(-1)
         return (is_feature & (self.feature >= 0).unsqueeze(-1)).repeat_interleave(self.rows.shape[2], 1)
 
-    def removed_keys(self, layer: int) -> Tensor:
-        """Which keys the copied rows do not attend to in a layer, ``(batch, groups · rows, positions)`` bool."""
-        return self.own_features & (self.first_layer <= layer)[:, None, None]
+    def removed_keys(self, layers: int) -> Tensor:
+        """Which keys the copied rows do not attend to in each layer, ``(layers, batch, groups · rows, positions)``."""
+        layer = torch.arange(layers, device=self.rows.device).unsqueeze(1)
+        return self.own_features & (self.first_layer <= layer)[..., None, None]
 
     def gather_excluded_weights(self, weights: Tensor) -> Tensor:
         """``(…, positions, positions)`` at the excluded queries and the copied rows' keys: ``(…, groups, ·, rows)``."""

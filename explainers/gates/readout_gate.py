@@ -187,6 +187,7 @@ class ReadoutGate(OnePassGate):
         place = recorder.layers[first_layer].place
         states = copies.gather_rows(recorder.layers[first_layer].hidden, copies.rows).flatten(1, 2)
         passed_on = torch.zeros_like(copies.feature, dtype=gradient.dtype)
+        removed = copies.removed_keys(len(recorder.layers))
         try:
             for number, layer in enumerate(recorder.layers[first_layer:], first_layer):
                 args, kwargs = tree_map(
@@ -195,9 +196,8 @@ class ReadoutGate(OnePassGate):
                 place = layer.place
                 # After the last layer, no row without a copy is read.
                 passes_on = has_long_text and layer is not recorder.layers[-1]
-                removed = copies.removed_keys(number)
                 unchanged = states if number == first_layer else None
-                with CopiedRowsAttention(case, layer, copies, removed, passes_on, unchanged) as attention:
+                with CopiedRowsAttention(case, layer, copies, removed[number], passes_on, unchanged) as attention:
                     states = hidden_states(layer.module(states, *args, **kwargs))
                 if passes_on:
                     passed_on += attention.passed_on
