@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,9 +21,11 @@ from faithcheck.explainers.lrp.row_recorder import NoClosedForm, RowRecorder
 from faithcheck.explainers.lrp.row_steps import Attention, Branch, Contribution, Node, Part, Step
 from faithcheck.models.case import Case
 
-ROWS_TOGETHER = 250
-"""About how many tokens go through the layers together, so that a layer's gradients stay in a core's cache; measured on
-the model of docs/cost.md."""
+MOST_TOGETHER = 600
+"""Up to how many tokens of several examples go through the layers together; measured on the model of docs/cost.md."""
+
+TOKENS_OF_A_PART = 60
+"""How many tokens take as long as what every part of the examples takes, however small it is; measured likewise."""
 
 
 def attributions_by_closed_forms(
@@ -90,22 +92,29 @@ def tokens_read(steps: Sequence[Step], at_read: Mapping[Node, Tensor]) -> Tensor
     return read
 
 
-def parts(read: Tensor) -> Iterator[Part]:
+def parts(read: Tensor) -> list[Part]:
     """The examples in parts of similar length, each with the tokens from the first to the last that one of them reads.
 
-    An example that reads no token is in no part, unless others are around it.
+    Of all ways to cut the examples it is the one with the fewest tokens, where each part counts as `TOKENS_OF_A_PART`
+    more. An example that reads no token is in no part, unless others are around it.
     """
     tokens = torch.arange(read.shape[1], device=read.device)
     first = torch.where(read, tokens, len(tokens)).amin(1).tolist()
     end = torch.where(read, tokens + 1, 0).amax(1).tolist()
-    start = 0
+    fewest = [(0, list[Part]())]  # of the examples before each: the count, and the parts
     for stop in range(1, len(read) + 1):
-        low, high = min(first[start : stop + 1]), max(end[start : stop + 1])
-        if stop == len(read) or (stop + 1 - start) * (high - low) > ROWS_TOGETHER:
-            low, high = min(first[start:stop]), max(end[start:stop])
-            if low < high:
-                yield Part(slice(start, stop), slice(low, high))
-            start = stop
+        options = list[tuple[int, int, int, int]]()
+        low, high = len(tokens), 0
+        for start in reversed(range(stop)):
+            low, high = min(low, first[start]), max(high, end[start])
+            together = (stop - start) * max(0, high - low)
+            if options and together > MOST_TOGETHER:
+                break
+            options.append((fewest[start][0] + together + TOKENS_OF_A_PART, start, low, high))
+        count, start, low, high = min(options)
+        fewest.append((count, [*fewest[start][1], Part(slice(start, stop), slice(low, high))]))
+    _, found = fewest[-1]
+    return [part for part in found if part.tokens.start < part.tokens.stop]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """AttnLRP with a bypassed softmax: many sets of layers at once equal each set alone; other models are refused."""
 
-from itertools import chain
+import math
+from itertools import chain, combinations, pairwise
 
 import pytest
 import torch
@@ -143,11 +144,40 @@ def test_closed_forms_leave_padding_out(build, side, without_autograd, monkeypat
     seen = []
     part_of_rows = Part.of_rows
     monkeypatch.setattr(Part, "of_rows", lambda part, x: seen.append(part.tokens) or part_of_rows(part, x))
-    monkeypatch.setattr(stacked_gradients, "ROWS_TOGETHER", 1)
+    monkeypatch.setattr(stacked_gradients, "MOST_TOGETHER", 1)
     case = padded_case(side)
     require_equal_to_each_set_alone(build(), case)
     found = list(dict.fromkeys((tokens.start, tokens.stop) for tokens in seen))
     assert found == ([(0, 3), (0, 5), (0, 6)] if side == "right" else [(3, 6), (1, 6), (0, 6)])
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("most", [12, 1000])
+def test_parts_have_the_fewest_tokens_of_all_ways_to_cut(seed, most, monkeypatch):
+    monkeypatch.setattr(stacked_gradients, "MOST_TOGETHER", most)
+    monkeypatch.setattr(stacked_gradients, "TOKENS_OF_A_PART", 3)
+    generator, examples = torch.Generator().manual_seed(seed), 7
+    lengths = torch.randint(1, 10, (examples, 1), generator=generator).sort(0).values
+    read = torch.arange(10) < lengths
+
+    def count(cuts):
+        sizes = [(b - a, int(lengths[a:b].max())) for a, b in pairwise([0, *cuts, examples])]
+        allowed = all(number == 1 or number * length <= most for number, length in sizes)
+        return sum(number * length + 3 for number, length in sizes) if allowed else math.inf
+
+    found = stacked_gradients.parts(read)
+    cuts = chain.from_iterable(combinations(range(1, examples), k) for k in range(examples))
+    assert count([part.examples.start for part in found[1:]]) == min(map(count, cuts))
+    assert [part.examples.stop for part in found[:-1]] == [part.examples.start for part in found[1:]]
+    for part in found:
+        assert part.tokens == slice(0, int(lengths[part.examples].max()))
+
+
+def test_an_example_that_reads_no_token_is_in_no_part(monkeypatch):
+    monkeypatch.setattr(stacked_gradients, "TOKENS_OF_A_PART", 0)
+    read = torch.tensor([[False] * 3, [False, True, True], [False] * 3, [False] * 3])
+    assert stacked_gradients.parts(read) == [Part(slice(1, 2), slice(1, 3))]
+    assert stacked_gradients.parts(torch.zeros_like(read)) == []
 
 
 def test_closed_forms_keep_padding_that_is_read(without_autograd):
