@@ -50,9 +50,9 @@ class GatedAttention(GateObserver):
     def attend(self, logits: Tensor, softmax: Callable[[Tensor], Tensor]) -> Tensor:
         """See `AttentionObserver.attend`; removes features, and taps the weights for the backward pass."""
         # The backward pass computes the gradient at the logits anyway, and long texts reuse it. It is of no use if
-        # the gated weights are not A, or the dtype is narrow. For short texts, computing it twice is as fast.
+        # the gated weights are not A, or the dtype is narrow.
         reuse = bool(self.weights) and logits.requires_grad and self.removed is None
-        reuse &= logits.element_size() >= 4 and logits.numel() >= len(logits) * gate_effects.BATCH_ENTRIES
+        reuse &= logits.element_size() >= 4 and logits.numel() >= len(logits) * gate_effects.REUSED_ENTRIES
         if reuse:
             logits = logits.view_as(logits)  # a private view: other readers of the logits would add to their gradient
         attention, weights = self.remove_features(logits, softmax)

@@ -35,6 +35,10 @@ AttentionGradients: TypeAlias = tuple[Tensor, ...]
 BATCH_ENTRIES = 2**18
 """Up to how many attention weights layers of short texts are computed in one batch, to save the time of small calls."""
 
+REUSED_ENTRIES = 2**16
+"""From how many attention weights of an example in a layer on the gradient at the logits is taken from the backward
+pass. With fewer, the hook for it takes as long as computing it again (docs/cost.md)."""
+
 TAPPED_ENTRIES = 2**13
 """From how many attention weights in a layer on a tap hands over their gradient. A copy of fewer takes less time, up to
 2¹⁶. The bound is lower, so that the short example by which memory is predicted has taps, as a long text has."""

@@ -52,7 +52,7 @@ from faithcheck.explainers.gates.readout_copies import (
     copies_for_every_feature,
     copies_for_largest_effects,
 )
-from faithcheck.explainers.gates.readout_recording import LayerRecorder, hidden_states, readout_position
+from faithcheck.explainers.gates.readout_recording import LayerRecorder, RecordedLayer, hidden_states, readout_position
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.explainers.running_modules import module_in_words
 from faithcheck.models.case import Case, select_target
@@ -188,12 +188,15 @@ class ReadoutGate(OnePassGate):
         states = copies.gather_rows(recorder.layers[first_layer].hidden, copies.rows).flatten(1, 2)
         passed_on = torch.zeros_like(copies.feature, dtype=gradient.dtype)
         removed = copies.removed_keys(len(recorder.layers))
+        before: RecordedLayer | None = None
         try:
             for number, layer in enumerate(recorder.layers[first_layer:], first_layer):
-                args, kwargs = tree_map(
-                    lambda value: arguments_at_rows(value, rows, gradient.shape[1]), (layer.args, layer.kwargs)
-                )
                 place = layer.place
+                if before is None or not layer.has_arguments_of(before):  # often all layers have the same
+                    args, kwargs = tree_map(
+                        lambda value: arguments_at_rows(value, rows, gradient.shape[1]), (layer.args, layer.kwargs)
+                    )
+                before = layer
                 # After the last layer, no row without a copy is read.
                 passes_on = has_long_text and layer is not recorder.layers[-1]
                 unchanged = states if number == first_layer else None

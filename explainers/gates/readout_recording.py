@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
@@ -82,6 +83,12 @@ class RecordedLayer:
     products: list[MatrixProduct] = field(default_factory=list)
     attention: tuple[int, int] | None = None
     maps: list[tuple[Tensor, Tensor | None, Tensor]] = field(default_factory=list)
+
+    def has_arguments_of(self, other: RecordedLayer) -> bool:
+        """Whether the arguments after the hidden states are the same objects as another layer's."""
+        own, others = (*self.args, *self.kwargs.values()), (*other.args, *other.kwargs.values())
+        same_names = len(self.args) == len(other.args) and list(self.kwargs) == list(other.kwargs)
+        return same_names and all(map(is_, own, others))
 
 
 class LayerRecorder(GatedAttention):

@@ -252,8 +252,8 @@ def test_batching_layers_changes_only_round_off(explainer, name, monkeypatch):
     gate, model, case = replace(explainer, removal="attention_mask"), embedding_model(name), case_of(name)
     together, few = gate.attribute(model, case), len(operands)
     assert set(operands) == {2}
-    monkeypatch.setattr(gate_effects, "BATCH_ENTRIES", 1)
-    monkeypatch.setattr(gate_effects, "TAPPED_ENTRIES", 1)
+    for bound in ("BATCH_ENTRIES", "REUSED_ENTRIES", "TAPPED_ENTRIES"):
+        monkeypatch.setattr(gate_effects, bound, 1)
     torch.testing.assert_close(gate.attribute(model, case), together, rtol=1e-12, atol=1e-13)
     assert len(operands) > 2 * few
     assert (3 in operands) == (explainer.name != "grouped_mask_gate")  # there the weights are not A
@@ -824,8 +824,8 @@ class LogitsGoOn(nn.Module):
 @pytest.mark.parametrize("few", [True, False])
 def test_first_order_effects_ignore_other_readers_of_the_logits(few, monkeypatch):
     if not few:
-        monkeypatch.setattr(gate_effects, "BATCH_ENTRIES", 1)
-        monkeypatch.setattr(gate_effects, "TAPPED_ENTRIES", 1)
+        for bound in ("BATCH_ENTRIES", "REUSED_ENTRIES", "TAPPED_ENTRIES"):
+            monkeypatch.setattr(gate_effects, bound, 1)
     inputs = torch.randn(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     case = Case(inputs, torch.tensor([0, 1]), torch.zeros_like(inputs))
     attention = GatedAttention(case)

@@ -438,6 +438,56 @@ def test_a_stack_by_hand_is_explained_with_and_without_sdpa():
     torch.testing.assert_close(explain(fused, tokens_without_mask()), attribution, **EXACT)
 
 
+class Scaled(Layer):
+    """Attention whose keys and values are scaled, by the layer's arguments or by its own."""
+
+    own = (), {}
+
+    def forward(self, x, *args, **kwargs):
+        own_args, own_kwargs = self.own
+        return self.scaled(x, *own_args, *args, **own_kwargs, **kwargs)
+
+    def scaled(self, x, keys=1.0, values=1.0):
+        return x + torch.softmax(x @ x.mT * keys, -1) @ (x * values)
+
+
+class Told(Stack):
+    """Layers that get these arguments, or have them as their own."""
+
+    layer = Scaled
+
+    def __init__(self, arguments, as_own):
+        super().__init__()
+        self.arguments = [Scaled.own] * len(arguments) if as_own else arguments
+        if as_own:
+            for layer, own in zip(self.layers, arguments, strict=True):
+                layer.own = own
+
+    def states(self, x):
+        for layer, (args, kwargs) in zip(self.layers, self.arguments, strict=True):
+            x = layer(x, *args, **kwargs)
+        return x
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [((2.0,), {}), ((2.0,), {})],
+        [((2.0,), {}), ((0.5,), {})],
+        [((), {"keys": 2.0}), ((), {"keys": 0.5})],
+        [((), {"keys": 2.0}), ((), {"values": 2.0})],
+        [((2.0,), {}), ((), {"values": 2.0})],
+        [((2.0,), {}), ((), {})],
+        [((), {}), ((2.0,), {})],
+    ],
+    ids=["the same", "others by place", "others by name", "other names", "by name", "fewer", "more"],
+)
+def test_each_layer_gets_its_own_arguments(arguments):
+    """The copies, which often share them, go through each layer as the model did."""
+    given, own = (explain(Told(arguments, as_own), tokens_without_mask()) for as_own in (False, True))
+    torch.testing.assert_close(given, own, **EXACT)
+
+
 def test_a_model_of_one_layer_in_no_list_is_refused():
     with pytest.raises(Unsupported, match="OneLayer has no"):
         explain(OneLayer(), tokens())
