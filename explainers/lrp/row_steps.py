@@ -8,7 +8,7 @@ step below maps the gradients at an operation's result to those at its operands.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -161,18 +161,17 @@ class Branch:
     """How the stack of gradients goes on below an attention: which gradients go through it, and how.
 
     Attributes:
-        plain: the numbers, in the stack above, of gradients that go through values, queries and keys.
-        bypassed: of those that go through the values alone, with the attention weights held constant. A gradient may be
-            in both, or twice in one. The stack below has the plain ones first.
+        plain: the parts of the stack above, each a slice, that go through values, queries and keys.
+        bypassed: those that go through the values alone, with the attention weights held constant. A gradient may be in
+            both, or twice in one. The stack below has the plain ones first.
     """
 
-    plain: Tensor
-    bypassed: Tensor
+    plain: list[slice]
+    bypassed: list[slice]
 
-    @property
-    def parents(self) -> Tensor:
-        """For each gradient of the stack below its number in the stack above."""
-        return torch.cat([self.plain, self.bypassed])
+    def around(self, above: Tensor) -> Tensor:
+        """The stack below, ``(stack, …)``, of gradients that go around the attention, from the stack above."""
+        return torch.cat([above[some] for some in (*self.plain, *self.bypassed)])
 
 
 @dataclass(frozen=True)
@@ -215,9 +214,10 @@ class Attention:
         All gradients of an example's head are one product of matrices: the stack is put beside the width.
         """
         weights = part.of_pairs(self.weights)
-        of_plain, of_bypassed = (self.to_heads(gradient[numbers]) for numbers in (branch.plain, branch.bypassed))
-        at_values = gradient.new_empty(len(branch.parents), *gradient.shape[1:])
-        plain, bypassed = at_values[: len(branch.plain)], at_values[len(branch.plain) :]
+        of_plain, of_bypassed = (self.to_heads(gradient, slices) for slices in (branch.plain, branch.bypassed))
+        heights = of_plain.shape[2], of_bypassed.shape[2]
+        at_values = gradient.new_empty(sum(heights), *gradient.shape[1:])
+        plain, bypassed = at_values.split_with_sizes(heights)
         self.to_rows(torch.bmm(weights.mT / 2, of_plain.flatten(2)).view_as(of_plain), plain)
         self.to_rows(torch.bmm(weights.mT, of_bypassed.flatten(2)).view_as(of_bypassed), bypassed)
         yield Contribution(self.value, at_values)
@@ -244,10 +244,11 @@ class Attention:
             at_logits *= part.of_pairs(self.scale).unsqueeze(2)
         return at_logits
 
-    def to_heads(self, gradient: Tensor) -> Tensor:
-        """``(stack, batch, tokens, heads · width)`` as ``(batch · heads, tokens, stack, width)``."""
+    def to_heads(self, gradient: Tensor, slices: Sequence[slice]) -> Tensor:
+        """Slices of ``(stack, batch, tokens, heads · width)`` as ``(batch · heads, tokens, stack, width)``."""
         heads, width = self.v.shape[1], self.v.shape[3]
-        return gradient.view(*gradient.shape[:-1], heads, width).permute(1, 3, 2, 0, 4).flatten(0, 1).contiguous()
+        of_heads = gradient.view(*gradient.shape[:-1], heads, width).permute(1, 3, 2, 0, 4)
+        return torch.cat([of_heads[:, :, :, some] for some in slices], 3).flatten(0, 1).contiguous()
 
     def to_rows(self, of_heads: Tensor, rows: Tensor) -> Tensor:
         """Write ``(batch · heads, tokens, stack, width)`` to ``(stack, batch, tokens, heads · width)``."""

@@ -138,9 +138,18 @@ def branches_of(chosen: Sequence[Collection[int]], depth: int) -> Branches:
         wanted = {layers - set(range(layer)) for layers in sets}
         plain = [i for i, layers in enumerate(above) if layers in wanted]
         bypassed = [i for i, layers in enumerate(above) if layers | {layer} in wanted]
-        branches.append(Branch(torch.tensor(plain, dtype=torch.int64), torch.tensor(bypassed, dtype=torch.int64)))
+        branches.append(Branch(slices(plain), slices(bypassed)))
         above = [above[i] for i in plain] + [above[i] | {layer} for i in bypassed]
     return Branches(branches[::-1], [above.index(layers) for layers in sets])
+
+
+def slices(numbers: Sequence[int]) -> list[slice]:
+    """Slices of a stack that have these gradients, in this order; without numbers an empty one."""
+    found = list[slice]()
+    for number in numbers:
+        start = found.pop().start if found and found[-1].stop == number else number
+        found.append(slice(start, number + 1))
+    return found or [slice(0, 0)]
 
 
 def images_of_inputs(steps: Sequence[Step], inputs: Tensor) -> dict[Node, Tensor]:
@@ -165,7 +174,7 @@ def relevance(
         contributions: Iterable[Contribution] = ()
         if isinstance(step, Attention):
             branch = branches.below[step.number]
-            pending = {node: [total(gradients)[branch.parents]] for node, gradients in pending.items()}
+            pending = {node: [branch.around(total(gradients))] for node, gradients in pending.items()}
             if known:
                 contributions = step.backward(total(known), part, branch)
         elif known:
@@ -191,5 +200,6 @@ def total(gradients: Sequence[Tensor]) -> Tensor:
     """The sum of stacks of gradients; a lower stack has the first gradients alone."""
     highest, *others = sorted(gradients, key=len, reverse=True)
     for lower in others:
-        highest = torch.cat([highest[: len(lower)] + lower, highest[len(lower) :]])
+        highest = highest.clone()
+        highest[: len(lower)] += lower
     return highest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -86,12 +87,14 @@ def load_digits() -> Digits:
 
 @lru_cache(maxsize=1)
 def _bundled() -> Digits:
-    from sklearn import datasets  # not at the top: it takes half a second, and few runs read digits
-
-    bunch = datasets.load_digits()
-    order = numpy.random.default_rng(SPLIT_SEED).permutation(len(bunch.target))
+    # The file of sklearn.datasets.load_digits, of which a test checks each number: importing it takes a second.
+    package = importlib.util.find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise DataError("scikit-learn, which has the digits, is not installed: pip install scikit-learn")
+    table = numpy.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    images, labels = table[:, :-1] / 16, table[:, -1].astype(int)
+    order = numpy.random.default_rng(SPLIT_SEED).permutation(len(labels))
     dev, train = order[:DEV_IMAGES], order[DEV_IMAGES:]
-    images, labels = bunch.data / 16, bunch.target
     return _digits(images[train], labels[train], images[dev], labels[dev])
 
 

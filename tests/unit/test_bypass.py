@@ -121,6 +121,21 @@ def test_closed_forms_of_all_sets_equal_each_set_alone(build, implementation, ca
     require_equal_to_each_set_alone(model, case)
 
 
+@pytest.mark.parametrize("sets", [[set()], [set(range(LAYERS))], [{2}, set(), {2}]], ids=["none", "all", "some, twice"])
+def test_closed_forms_of_few_sets_equal_each_set_alone(sets, case, without_autograd):
+    together, alone = maps(bert(), case, sets)
+    torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("numbers", [[], [0], [0, 1, 2], [0, 1, 4], [4, 0, 1, 2], [3, 2, 2, 3]], ids=str)
+def test_slices_have_the_numbers_in_their_order(numbers):
+    stack = torch.arange(5)
+    found = [stack[some] for some in stacked_gradients.slices(numbers)]
+    assert torch.cat(found).tolist() == numbers
+    consecutive = sum(b == a + 1 for a, b in pairwise(numbers))
+    assert len(found) == max(1, len(numbers) - consecutive)
+
+
 def test_closed_forms_in_float32_equal_each_set_alone(case, without_autograd):
     model = llama().float()
     model.model.set_attn_implementation("eager")
