@@ -125,8 +125,8 @@ architectures: $(READY)  ## the explainers on every model class of transformers;
 long: $(READY)  ## Leave-One-Out of texts of 2,000 tokens, error against cost; needs ../shared; resumes after a kill
 	@$(BIN)/python tests/experiments/long_texts.py $(ARGS)
 
-catalogue: $(READY)  ## write axioms/catalogue.json anew from the registries; VERSION=2027.03 names a new version
-	@$(BIN)/python -m faithcheck.axioms.engine.catalogue $(VERSION)
+catalogue: $(READY)  ## write faithcheck/catalogue.json anew from the registries; VERSION=2027.03 names a new version
+	@$(BIN)/python -m faithcheck.catalogue $(VERSION)
 
 docs: $(READY)  ## the documents as a site, with the reference of the public names: build/docs/index.html
 	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs

@@ -3,12 +3,12 @@
 import importlib
 import signal
 
-from faithcheck.reports.garbage_collection import without_garbage_collection
+from faithcheck.garbage_collection import without_garbage_collection
 
 with without_garbage_collection():  # the collector would look through torch's objects for a fifth of this time
     importlib.import_module("torch")
 
-pytest_plugins = ["faithcheck.reports.plugin"]
+pytest_plugins = ["faithcheck.plugin"]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

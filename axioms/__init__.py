@@ -1,6 +1,6 @@
 """The axioms that attributions should satisfy: each module is one axiom, a plain function that returns a measurement.
 
-What belongs here: axioms alone. Each registers itself with the decorator `faithcheck.axioms.engine.axiom.axiom`, so a
+What belongs here: axioms alone. Each registers itself with the decorator `faithcheck.axioms.measure.axiom.axiom`, so a
 new axiom is one new file. Not here: how checks are planned, run and settled (`engine`), the search for counterexamples
 (`counterexamples`), and agreement with Leave-One-Out over a data set (`alignment`).
 """

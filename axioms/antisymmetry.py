@@ -11,10 +11,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.evidence import Compared
-from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff
-from faithcheck.axioms.engine.verdicts import Measurement, tolerance
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.evidence import Compared
+from faithcheck.axioms.measure.roundoff import gap_beyond_roundoff
+from faithcheck.axioms.measure.verdicts import Measurement, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.targets import Contrast

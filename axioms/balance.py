@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.conservation import no_ledger, unaccounted
-from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.verdicts import Measurement, tolerance
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.verdicts import Measurement, tolerance
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger import ledger_of_batch
 from faithcheck.explainers.protocol import Explainer, Unsupported

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger import ConservationLedger, OperationBalance, conservation_ledger
 from faithcheck.explainers.protocol import Explainer, Unsupported

@@ -1,11 +1,11 @@
 """Equivalence: the two models of a pair compute one function. This is measured before any explainer is.
 
 1. Each model is compared with itself: it is deterministic, changes neither its inputs nor itself, is in eval mode, and
-   computes the same function however it is run (`faithcheck.axioms.one_function.circumstances`).
+   computes the same function however it is run (`faithcheck.axioms.equivalence_tests.circumstances`).
 2. The two models share weights.
 3. Their outputs and input gradients agree on the pair's own case and on a large batch, half of it where explainers
-   evaluate models and half of it random (`faithcheck.axioms.one_function.large_batch`). Each output and each feature
-   has a scale of its own, and each output its gradient (`faithcheck.axioms.one_function.scale`).
+   evaluate models and half of it random (`large_batch` in `faithcheck.axioms.equivalence_tests`). Each output and each
+   feature has a scale of its own, and each output its gradient (`input_scale` there).
 
 docs/equivalence.md says what this cannot see.
 """
@@ -24,13 +24,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor, nn
 
-from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.measured_once import once
-from faithcheck.axioms.engine.verdicts import Measurement, tolerance
-from faithcheck.axioms.one_function.circumstances import Consistency
-from faithcheck.axioms.one_function.forward_and_gradient import Computed, NotAPair, forward_and_gradient
-from faithcheck.axioms.one_function.large_batch import large_batch
-from faithcheck.axioms.one_function.scale import Difference, Scale, within
+from faithcheck.axioms.equivalence_tests.circumstances import Consistency
+from faithcheck.axioms.equivalence_tests.forward_and_gradient import Computed, NotAPair, forward_and_gradient
+from faithcheck.axioms.equivalence_tests.input_scale import Difference, Scale, within
+from faithcheck.axioms.equivalence_tests.large_batch import large_batch
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.measured_once import once
+from faithcheck.axioms.measure.verdicts import Measurement, tolerance
 from faithcheck.models.case import Case, describe_tensor
 from faithcheck.models.offloaded_weights import offloaded_weights, with_values
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.evidence import Compared
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.evidence import Compared
+from faithcheck.axioms.measure.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.closed_forms import leave_one_out

@@ -14,9 +14,9 @@ from faithcheck.axioms.counterexamples.comparison import attributions, gap_betwe
 from faithcheck.axioms.counterexamples.rewrite import Counterexample
 from faithcheck.axioms.counterexamples.saved import replay, save
 from faithcheck.axioms.counterexamples.search import EXAMPLES, CounterexampleSearch
-from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.evidence import Compared
-from faithcheck.axioms.engine.verdicts import Measurement, tolerance
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.evidence import Compared
+from faithcheck.axioms.measure.verdicts import Measurement, tolerance
 from faithcheck.explainers.protocol import Explainer, Unsupported, expected_like
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models.case import Case

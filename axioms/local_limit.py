@@ -22,10 +22,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.evidence import Compared
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.axioms.full_removal import removes_otherwise
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.evidence import Compared
+from faithcheck.axioms.measure.verdicts import Measurement, relative_gap, tolerance
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.closed_forms import explained_output, leave_one_out

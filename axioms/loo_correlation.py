@@ -14,10 +14,10 @@ import numpy as np
 import scipy  # its submodules are imported when they are used
 from torch import Tensor, nn
 
-from faithcheck.axioms.alignment.statistics import undefined
-from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.evidence import Compared
-from faithcheck.axioms.engine.verdicts import Measurement, tolerance
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.evidence import Compared
+from faithcheck.axioms.measure.statistics import undefined
+from faithcheck.axioms.measure.verdicts import Measurement, tolerance
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case

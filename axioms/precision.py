@@ -10,10 +10,10 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.evidence import Compared
-from faithcheck.axioms.engine.roundoff import additions
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.evidence import Compared
+from faithcheck.axioms.measure.roundoff import additions
+from faithcheck.axioms.measure.verdicts import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.explainers.refused_modules import offloaded, refuse_modules
 from faithcheck.models.case import Case

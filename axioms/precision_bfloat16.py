@@ -1,7 +1,7 @@
 """Dtype consistency: the attribution in bfloat16 equals that in float64, to the round-off of the model in bfloat16.
 
 A number of bfloat16 has 8 bits, two to three decimal digits. No one bound holds for all models: the tolerance is
-derived from the round-off of each model, see `faithcheck.axioms.engine.derived_tolerance`.
+derived from the round-off of each model, see `faithcheck.axioms.measure.coarse_types`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.derived_tolerance import map_in
-from faithcheck.axioms.engine.verdicts import Measurement
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.coarse_types import map_in
+from faithcheck.axioms.measure.verdicts import Measurement
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.case import Case
 

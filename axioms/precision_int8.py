@@ -2,7 +2,7 @@
 
 The weights of each linear map are the numbers nearest to them of a grid of 256, a row a grid, see
 `faithcheck.models.eight_bit_weights`; all else is float32. The tolerance is derived from what such a change of the
-weights does to each model, see `faithcheck.axioms.engine.derived_tolerance`.
+weights does to each model, see `faithcheck.axioms.measure.coarse_types`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.derived_tolerance import map_in
-from faithcheck.axioms.engine.verdicts import Measurement
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.coarse_types import map_in
+from faithcheck.axioms.measure.verdicts import Measurement
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.case import Case
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.verdicts import Measurement, relative_gap, tolerance, tolerance_of_outputs
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.verdicts import Measurement, relative_gap, tolerance, tolerance_of_outputs
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case, output_difference, select_target
 

@@ -1,6 +1,6 @@
 """No trace: an attribution leaves nothing behind, on the model or in the process, and it fails if the model fails.
 
-What is compared before and after is listed in `faithcheck.axioms.engine.left_behind`.
+What is compared before and after is listed in `faithcheck.axioms.traces.left_behind`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from faithcheck.axioms.engine.axiom import axiom
-from faithcheck.axioms.engine.left_behind import restored
-from faithcheck.axioms.engine.verdicts import Measurement
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.verdicts import Measurement
+from faithcheck.axioms.traces.left_behind import restored
 from faithcheck.explainers.forward_passes import observed_forward_passes
 from faithcheck.explainers.protocol import Explainer, ForwardPassesFailed, attribution_of
 from faithcheck.models.case import Case

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports import results
 from faithcheck.reports.results import Json
 from faithcheck.reports.trend import outcome

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faithcheck.axioms.engine.catalogue import DIGITS, changes
+from faithcheck.catalogue import DIGITS, changes
 from faithcheck.reports.results import Json, ResultsError
 
 NAMED = 5  # names of a change in the message; `faithcheck compare --across-catalogues` lists all

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from faithcheck.axioms.engine.statuses import Group, Status
+from faithcheck.axioms.measure.statuses import Group, Status
 from faithcheck.reports import benchmark, results
 from faithcheck.reports.common_catalogue import in_common
 from faithcheck.reports.kinds_of_change import Row, kinds

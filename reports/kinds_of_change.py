@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports import results
 from faithcheck.reports.causes import causes
 from faithcheck.reports.results import Json

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from faithcheck.axioms.engine.statuses import Status
+from faithcheck.axioms.measure.statuses import Status
 from faithcheck.reports.results import Json
 
 
@@ -143,7 +143,7 @@ _RELATIONS: Mapping[str, str] = {
         "used for all."
     ),
 }
-"""Likely causes by how the two sides that were compared are related, see `faithcheck.axioms.engine.evidence`."""
+"""Likely causes by how the two sides that were compared are related, see `faithcheck.axioms.measure.evidence`."""
 
 FLOAT32 = (1e-9, 3e-6)
 """Gaps of float64 arithmetic in which something has float32's seven digits."""

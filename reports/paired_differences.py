@@ -22,7 +22,7 @@ def paired_differences(old: Json, new: Json) -> tuple[list[Json], str]:
 
     Returns:
         Rows with ``explainer``, ``figure``, ``n`` pairs, and ``difference``, ``low``, ``high`` and ``p`` as
-        `faithcheck.axioms.alignment.statistics.paired` gives them; and a sentence.
+        `faithcheck.axioms.measure.statistics.paired` gives them; and a sentence.
     """
     before, now = _values(old), _values(new)
     if None in (keys := _keys(old, new)):
@@ -50,7 +50,7 @@ def _paired(
     defined = [(now, before) for now, before in pairs if now is not None and before is not None]
     if all(now == before for now, before in defined):
         return {"n": len(defined), "difference": 0.0 if defined else None, "low": None, "high": None, "p": None}
-    from faithcheck.axioms.alignment import statistics  # not at the top: SciPy takes half a second to import
+    from faithcheck.axioms.measure import statistics  # not at the top: SciPy takes half a second to import
 
     paired = statistics.paired([now for now, _ in pairs], [before for _, before in pairs])
     return {key: paired[key] for key in ("n", "difference", "low", "high", "p")}

@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Sequence
 from itertools import pairwise
 
-from faithcheck.axioms.engine.statuses import Status
+from faithcheck.axioms.measure.statuses import Status
 from faithcheck.reports.results import Json
 
 _ONLY_PYTEST = ("--checkpoint", "--data-dir")
 """Options of the suite that ``faithcheck check`` does not have; pairs depend on them."""
 _KEPT = ("--claim", "--expectations", "--explainer-timeout", *_ONLY_PYTEST)
 """Options with a value that decide how a check settles: the command has those that the run had."""
-_PYTEST = ("python", "-m", "pytest", "-p", "faithcheck.reports.plugin", "--pyargs", "faithcheck.tests.test_axioms")
+_PYTEST = ("python", "-m", "pytest", "-p", "faithcheck.plugin", "--pyargs", "faithcheck.tests.test_axioms")
 
 
 def command(document: Json, record: Json) -> str:
@@ -44,7 +44,7 @@ def command(document: Json, record: Json) -> str:
 
 def command_of_test(test: str) -> str:
     """The command that runs a test again that failed and left no record, quoted for a shell."""
-    return shlex.join(["python", "-m", "pytest", "-p", "faithcheck.reports.plugin", test])
+    return shlex.join(["python", "-m", "pytest", "-p", "faithcheck.plugin", test])
 
 
 def pair_of(record: Json) -> str:

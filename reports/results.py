@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from faithcheck.axioms.engine.error_text import encodable
-from faithcheck.axioms.engine.json_object import Json as Json  # the modules of reports find it here
-from faithcheck.axioms.engine.statuses import BY_LABEL, Group, Status
+from faithcheck.axioms.measure.error_text import encodable
+from faithcheck.axioms.measure.statuses import BY_LABEL, Group, Status
+from faithcheck.json_object import Json as Json  # the modules of reports find it here
 from faithcheck.models.atomic_write import write_atomically
 from faithcheck.reports.shape import NUMBER, Shape, mismatch
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports import results
 from faithcheck.reports.pages import wording
 from faithcheck.reports.results import Json, ResultsError, group_of

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from faithcheck.axioms import AXIOMS, Check
+from faithcheck import Check
+from faithcheck.axioms import AXIOMS
 
 
 @pytest.mark.axiom(*AXIOMS)

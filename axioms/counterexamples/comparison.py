@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from faithcheck.axioms.counterexamples.rewrite import Rewrite, case_at
-from faithcheck.axioms.engine.verdicts import relative_gap, tolerance
-from faithcheck.axioms.one_function.forward_and_gradient import forward_and_gradient
+from faithcheck.axioms.equivalence_tests.forward_and_gradient import forward_and_gradient
+from faithcheck.axioms.measure.verdicts import relative_gap, tolerance
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of
 from faithcheck.models.case import Case

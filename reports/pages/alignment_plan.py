@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from faithcheck.axioms.engine.memory_units import in_words
+from faithcheck.reports.memory_units import in_words
 from faithcheck.reports.pages import columns, rendering
 from faithcheck.reports.results import Json
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports.pages import colours, rendering
 from faithcheck.reports.results import Json
 

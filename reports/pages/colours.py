@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.measure.statuses import Group
 
 CONTRAST = 4.5
 """The least contrast of text that WCAG 2 AA asks for."""

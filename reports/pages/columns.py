@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports.pages import wording
 from faithcheck.reports.reproduce import command
 from faithcheck.reports.results import Json, group_of

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports import results
 from faithcheck.reports.comparison import LISTS, is_regression
 from faithcheck.reports.pages import alignment_wording, colours, columns, rendering, wording

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports.pages import wording
 from faithcheck.reports.pages.anchors import anchor, of_record
 from faithcheck.reports.pages.columns import natural

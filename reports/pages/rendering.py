@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports.pages import colours, columns, figures
 from faithcheck.reports.pages.anchors import anchor
 from faithcheck.reports.pages.visible import visible

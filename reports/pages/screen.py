@@ -13,7 +13,7 @@ from rich.columns import Columns
 from rich.console import RenderableType
 from rich.text import Text
 
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports import reproduce
 from faithcheck.reports.causes import causes
 from faithcheck.reports.pages import colours, columns, rendering, terminal, wording

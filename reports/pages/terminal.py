@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports.pages import colours, columns, rendering, wording
 from faithcheck.reports.results import Json, not_run, red_records, verdict
 

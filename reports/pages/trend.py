@@ -8,7 +8,7 @@ from itertools import pairwise
 from rich.console import RenderableType
 from rich.text import Text
 
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports.pages import colours, columns, rendering
 from faithcheck.reports.results import Json
 

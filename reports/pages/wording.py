@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from faithcheck.axioms.engine.catalogue import DIGITS
-from faithcheck.axioms.engine.error_text import difference_text
-from faithcheck.axioms.engine.statuses import BY_LABEL, Group, Status
+from faithcheck.axioms.measure.error_text import difference_text
+from faithcheck.axioms.measure.statuses import BY_LABEL, Group, Status
+from faithcheck.catalogue import DIGITS
 from faithcheck.reports.pages.visible import visible
 from faithcheck.reports.results import (
     Json,

@@ -14,11 +14,12 @@ import torch
 
 import faithcheck.explainers
 import faithcheck.models
-from faithcheck.axioms.alignment.run_key import sources
+from faithcheck.alignment import alignment_request
+from faithcheck.alignment.alignment_request import AlignRequest
+from faithcheck.alignment.run_key import sources
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models.data.texts import load_texts
-from faithcheck.reports import alignment_request, results
-from faithcheck.reports.alignment_request import AlignRequest
+from faithcheck.reports import results
 from faithcheck.tests.helpers import cost, timing
 from faithcheck.tests.helpers.kept_document import KeptDocument
 

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from faithcheck.axioms.engine.peak_memory import peak_memory
-from faithcheck.axioms.engine.predicted_memory import PeakPredictor
 from faithcheck.explainers import builtin_explainers
 from faithcheck.explainers.protocol import Unsupported, input_gradient
+from faithcheck.memory.peak_memory import peak_memory
+from faithcheck.memory.predicted_memory import PeakPredictor
 from faithcheck.tests.helpers import larger_models
 
 pytestmark = pytest.mark.bench
@@ -52,7 +52,7 @@ BERT_BASE = """
 import resource, sys, torch
 from pathlib import Path
 from transformers import BertConfig, BertForSequenceClassification
-from faithcheck.axioms.engine.peak_memory import peak_memory
+from faithcheck.memory.peak_memory import peak_memory
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.models.architectures.embedding_model import EmbeddingModel
 from faithcheck.models.case import Case

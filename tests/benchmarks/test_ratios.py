@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification, GPT2Config, LlamaConfig
 
-from faithcheck.axioms.alignment.batches import batches
-from faithcheck.axioms.alignment.defaults import MAX_TOKENS
+from faithcheck.alignment.batches import batches
+from faithcheck.alignment.defaults import MAX_TOKENS
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate

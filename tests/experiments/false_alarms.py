@@ -25,12 +25,13 @@ from typing import Any
 
 import torch
 
-from faithcheck.axioms import AXIOMS, plan
-from faithcheck.axioms.engine import statuses
-from faithcheck.axioms.engine.check import Settings
-from faithcheck.axioms.engine.record import Record
+from faithcheck.axioms import AXIOMS
+from faithcheck.axioms.measure import statuses
+from faithcheck.axioms.measure.record import Record
+from faithcheck.check import Settings
 from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.models import registered_pairs
+from faithcheck.plan import plan
 from faithcheck.tests.helpers import rewritings
 from faithcheck.tests.helpers.campaign_results import state_of_the_code, store, stored
 

@@ -25,15 +25,16 @@ from typing import Any
 
 import torch
 
-from faithcheck.axioms import AXIOMS, plan
-from faithcheck.axioms.engine.check import Check, Settings
-from faithcheck.axioms.engine.record import Record
-from faithcheck.axioms.engine.statuses import RED
+from faithcheck.axioms import AXIOMS
+from faithcheck.axioms.measure.record import Record
+from faithcheck.axioms.measure.statuses import RED
+from faithcheck.check import Check, Settings
 from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP
 from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.models import registered_pairs
+from faithcheck.plan import plan
 from faithcheck.tests.helpers import rule_faults
 from faithcheck.tests.helpers.campaign_results import state_of_the_code, store, stored
 from faithcheck.tests.helpers.rule_faults import RuleFault

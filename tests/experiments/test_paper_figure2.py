@@ -7,10 +7,10 @@ from itertools import chain
 
 import pytest
 
-from faithcheck.axioms.alignment.evaluate import align
-from faithcheck.axioms.alignment.figures import figures_of
-from faithcheck.axioms.alignment.layer_ablation import ablate, name_of
-from faithcheck.axioms.alignment.summary import summary
+from faithcheck.alignment.evaluate import align
+from faithcheck.alignment.figures import figures_of
+from faithcheck.alignment.layer_ablation import ablate, name_of
+from faithcheck.alignment.summary import summary
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.lrp.rule_ablation import PARTS, attnlrp_without, sets_of_parts

@@ -8,12 +8,12 @@ import math
 
 import pytest
 
-from faithcheck.axioms.alignment.defaults import TABLE_2
-from faithcheck.axioms.alignment.evaluate import align, table_2
-from faithcheck.axioms.alignment.figures import figures_of
-from faithcheck.axioms.alignment.summary import summary
+from faithcheck.alignment.alignment_request import AlignRequest, heading
+from faithcheck.alignment.defaults import TABLE_2
+from faithcheck.alignment.evaluate import align, table_2
+from faithcheck.alignment.figures import figures_of
+from faithcheck.alignment.summary import summary
 from faithcheck.reports import results
-from faithcheck.reports.alignment_request import AlignRequest, heading
 from faithcheck.reports.pages import alignment as pages
 from faithcheck.reports.pages import alignment_wording
 

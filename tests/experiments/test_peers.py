@@ -17,8 +17,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from faithcheck.axioms import AXIOMS
-from faithcheck.axioms.engine.check import Check, Settings
 from faithcheck.axioms.trace import restored
+from faithcheck.check import Check, Settings
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.adapters import AdaptedExplainer
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.axioms.alignment import statistics
-from faithcheck.axioms.alignment.batches import batches
-from faithcheck.axioms.alignment.evaluate import common_key
-from faithcheck.axioms.alignment.figures import ROUND_OFF
-from faithcheck.axioms.alignment.run_key import state_of
-from faithcheck.axioms.alignment.store import Store
+from faithcheck.alignment.batches import batches
+from faithcheck.alignment.evaluate import common_key
+from faithcheck.alignment.figures import ROUND_OFF
+from faithcheck.alignment.run_key import state_of
+from faithcheck.alignment.store import Store
 from faithcheck.axioms.loo_correlation import correlations
+from faithcheck.axioms.measure import statistics
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.gates.attention_gates import output_without
 from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate

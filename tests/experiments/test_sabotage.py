@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from faithcheck.axioms import plan
-from faithcheck.axioms.engine import statuses
+from faithcheck.axioms.measure import statuses
 from faithcheck.explainers import LeaveOneOut
 from faithcheck.models import registered_pairs
+from faithcheck.plan import plan
 from faithcheck.tests.helpers import small_models
 from faithcheck.tests.helpers.saboteurs import SABOTEURS, spec
 
@@ -50,7 +50,7 @@ def suite(folder, saboteurs, *options):
     explainers = [*map(spec, saboteurs), *VICTIMS]
     code = python(
         folder,
-        *("-m", "pytest", "-q", "-p", "faithcheck.reports.plugin", "--pyargs", "faithcheck.tests.test_axioms"),
+        *("-m", "pytest", "-q", "-p", "faithcheck.plugin", "--pyargs", "faithcheck.tests.test_axioms"),
         *("-m", " or ".join(MEASURED), "--axioms-json=results.json", *options),
         *(f"--explainer={name}" for name in explainers),
         *(f"--pairs={pair}" for pair in PAIRS),
@@ -60,7 +60,7 @@ def suite(folder, saboteurs, *options):
 
 COMMANDS = """
 import json, sys
-from faithcheck.reports.commands.main import main
+from faithcheck.cli.main import main
 codes = {}
 for name, arguments in json.loads(sys.argv[1]):
     try:
@@ -162,7 +162,7 @@ def align(folder, model, saboteurs, *options):
     weights, texts = model
     code = python(
         folder,
-        *("-c", "import sys; from faithcheck.reports.commands.main import main; sys.exit(main())"),
+        *("-c", "import sys; from faithcheck.cli.main import main; sys.exit(main())"),
         *("align", f"--model={weights}", f"--data={texts}"),
         *("--cache=cache", "--json=alignment.json", *options),
         *(f"--explainer={name}" for name in [*map(spec, saboteurs), *VICTIMS] if name != "loo"),

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from faithcheck.axioms import AXIOMS, plan
-from faithcheck.axioms.engine import statuses
+from faithcheck.axioms import AXIOMS
+from faithcheck.axioms.measure import statuses
+from faithcheck.options.explainers import choose_explainers
+from faithcheck.options.pairs import choose_pairs
+from faithcheck.plan import plan
 from faithcheck.reports import results
-from faithcheck.reports.options.explainers import choose_explainers
-from faithcheck.reports.options.pairs import choose_pairs
 from faithcheck.reports.pages import wording
 
 SEEDS = range(5)

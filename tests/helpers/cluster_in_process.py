@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from faithcheck.axioms.alignment.schedule import Schedule, Task
-from faithcheck.reports.distribution.dispatch import Job, Recipe, State, Watch
-from faithcheck.reports.distribution.worker import versions
-from faithcheck.reports.options import OptionError
+from faithcheck.alignment.schedule import Schedule, Task
+from faithcheck.executors.ray.dispatch import Job, Recipe, State, Watch
+from faithcheck.executors.ray.worker import versions
+from faithcheck.options import OptionError
 from faithcheck.reports.results import Json
 
 
@@ -34,7 +34,7 @@ def distribute(
     watch: Watch = lambda state: None,
     ends: Callable[..., bool] = lambda *arguments: False,
 ) -> Json:
-    """As `faithcheck.reports.distribution.dispatch.distribute`, which it is put in place of.
+    """As `faithcheck.executors.ray.dispatch.distribute`, which it is put in place of.
 
     Args:
         job: see there.

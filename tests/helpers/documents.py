@@ -1,6 +1,6 @@
 """Results documents, records and figures, written by hand."""
 
-from faithcheck.axioms.engine.statuses import RED, SKIPPED, UNMEASURED
+from faithcheck.axioms.measure.statuses import RED, SKIPPED, UNMEASURED
 from faithcheck.reports import benchmark as benchmarks
 from faithcheck.reports import results
 from faithcheck.reports.pages.alignment_wording import CURVES, FIGURES, SCOPES

@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from faithcheck.axioms.alignment.run_key import plain_json
+from faithcheck.alignment.run_key import plain_json
 from faithcheck.reports import benchmark, results
 from faithcheck.reports.results import Json, ResultsError
 

@@ -21,9 +21,9 @@ PRELOADED = [
     "pytest",
     "scipy.stats",
     "transformers.models.bert.modeling_bert",
-    "faithcheck.reports.commands.main",
-    "faithcheck.reports.commands.align",
-    "faithcheck.reports.alignment_request",
+    "faithcheck.cli.main",
+    "faithcheck.cli.align",
+    "faithcheck.alignment.alignment_request",
     "faithcheck.tests.helpers.killed_runs",
 ]
 """What every process would import, were it not in the one from which they fork."""
@@ -87,7 +87,7 @@ def run(arguments: Sequence[str]) -> None:
     """What a process does: the command, without its output on the screen."""
     import torch
 
-    from faithcheck.reports.commands.main import main
+    from faithcheck.cli.main import main
 
     torch.set_num_threads(1)
     for stream in (1, 2):
@@ -97,7 +97,7 @@ def run(arguments: Sequence[str]) -> None:
 
 def run_to_third_batch(arguments: Sequence[str], moment: str) -> None:
     """The command, which kills itself at its third batch: before, while or after the batch is written."""
-    from faithcheck.axioms.alignment.store import Store
+    from faithcheck.alignment.store import Store
 
     append, appended = Store.append, count(1)
 

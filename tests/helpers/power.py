@@ -25,16 +25,16 @@ from unittest import mock
 import torch
 
 import faithcheck.tests.helpers.faults
-from faithcheck.axioms.engine import built_pairs
-from faithcheck.axioms.engine.check import Check, Settings
-from faithcheck.axioms.engine.check_explainer import default_axioms
-from faithcheck.axioms.engine.expectations import claims_of
-from faithcheck.axioms.engine.plan import plan
-from faithcheck.axioms.engine.record import Record
-from faithcheck.axioms.engine.registry import AXIOMS
-from faithcheck.axioms.engine.statuses import BY_LABEL, RED, Status
-from faithcheck.axioms.engine.verdicts import Measurement, settle
+from faithcheck import built_pairs
+from faithcheck.axioms.measure.expectations import claims_of
+from faithcheck.axioms.measure.record import Record
+from faithcheck.axioms.measure.registry import AXIOMS
+from faithcheck.axioms.measure.statuses import BY_LABEL, RED, Status
+from faithcheck.axioms.measure.verdicts import Measurement, settle
+from faithcheck.check import Check, Settings
+from faithcheck.chosen_checks import default_axioms
 from faithcheck.models.pair import Pair, registered_pairs
+from faithcheck.plan import plan
 from faithcheck.tests.helpers import gate_faults
 from faithcheck.tests.helpers.campaign_results import state_of_the_code, stored
 from faithcheck.tests.helpers.faults.catalogue import FAMILIES, UNCHANGED

@@ -12,10 +12,9 @@ from unittest.mock import patch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from faithcheck.axioms.engine.check import Check, Settings
-from faithcheck.axioms.engine.plan import plan
-from faithcheck.axioms.engine.record import Record
-from faithcheck.axioms.engine.statuses import RED
+from faithcheck.axioms.measure.record import Record
+from faithcheck.axioms.measure.statuses import RED
+from faithcheck.check import Check, Settings
 from faithcheck.explainers.lrp.blockwise import BlockRules, Blockwise
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule
@@ -23,6 +22,7 @@ from faithcheck.explainers.lrp.recorded_operation import rule_name, writes_in_pl
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models.networks.operation_by_operation import PAIRS_OF_OPERATIONS
 from faithcheck.models.pair import registered_pairs
+from faithcheck.plan import plan
 
 
 def scaled(factor: float, rule: Rule, call: OperationCall) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from faithcheck.axioms.alignment.schedule import Schedule, Task
+from faithcheck.alignment.schedule import Schedule, Task
 
 
 @dataclass(frozen=True)

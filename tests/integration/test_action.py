@@ -105,7 +105,7 @@ def test_every_step_has_a_shell_or_an_action_with_a_commit(action):
 
 def test_the_commands_and_options_of_the_scripts_exist():
     """The options of pytest and of the command, by their own help."""
-    from faithcheck.reports.commands.parsers import parser
+    from faithcheck.cli.parsers import parser
 
     (commands,) = (one for one in parser()._actions if one.dest == "command")
     known = {"report": {"--md", "--html", "--exit-code"}, "compare": {"--md"}}
@@ -134,9 +134,7 @@ class Runner:
         python.write_text(PYTHON)
         python.chmod(0o755)
         command = folder / "bin" / "faithcheck"
-        command.write_text(
-            f"#!{sys.executable}\nfrom faithcheck.reports.commands.main import main\nraise SystemExit(main())\n"
-        )
+        command.write_text(f"#!{sys.executable}\nfrom faithcheck.cli.main import main\nraise SystemExit(main())\n")
         command.chmod(0o755)
         self.summary = folder / "summary.md"
         self.environment = {
@@ -377,7 +375,7 @@ def test_every_input_reaches_pytest_unchanged(runner):
         "-m",
         "pytest",
         "-p",
-        "faithcheck.reports.plugin",
+        "faithcheck.plugin",
         "--pyargs",
         "faithcheck.tests.test_axioms",
         "--isolate",

@@ -6,7 +6,7 @@ import zlib
 import pytest
 from playwright.sync_api import expect
 
-from faithcheck.axioms.engine.statuses import BY_LABEL
+from faithcheck.axioms.measure.statuses import BY_LABEL
 from faithcheck.reports import comparison, trend
 from faithcheck.reports.pages import alignment, anchors, benchmark, colours, notebook, report
 from faithcheck.reports.pages import comparison as comparison_page

@@ -6,13 +6,15 @@ import sys
 
 import pytest
 
-from faithcheck.axioms import AXIOMS, Check, check_explainer
+from faithcheck import Check
+from faithcheck.axioms import AXIOMS
+from faithcheck.chosen_checks import check_explainer
+from faithcheck.cli import listing
+from faithcheck.cli.main import main
+from faithcheck.cli.parsers import SHELLS, parser
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models.pair import registered_pairs
 from faithcheck.reports import results
-from faithcheck.reports.commands import listing
-from faithcheck.reports.commands.main import main
-from faithcheck.reports.commands.parsers import SHELLS, parser
 from faithcheck.reports.pages import screen
 from faithcheck.tests.helpers.documents import document, record
 from faithcheck.tests.helpers.processes import run
@@ -44,7 +46,7 @@ HEAVY = (
 )
 IMPORTED = f"""
 import sys
-from faithcheck.reports.commands.main import main
+from faithcheck.cli.main import main
 try:
     code = main(sys.argv[1:])
 except SystemExit as end:
@@ -205,7 +207,7 @@ def test_entry_points_are_listed_without_importing_them(tmp_path, monkeypatch, c
 
 def test_a_closed_pipe_causes_no_traceback(tmp_path):
     results.save(document([record("holds")], figures=[]), tmp_path / "a.json")
-    run_main = "from faithcheck.reports.commands.main import main; raise SystemExit(main())"
+    run_main = "from faithcheck.cli.main import main; raise SystemExit(main())"
     command = [sys.executable, "-c", run_main, "report", str(tmp_path / "a.json")]  # it imports no torch
     printed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     printed.stdout.close()

@@ -19,7 +19,7 @@ import faithcheck
 from faithcheck.axioms import AXIOMS
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models import registered_pairs
-from faithcheck.reports.commands.main import main
+from faithcheck.cli.main import main
 
 main(["report", "new.json", "--md"])
 names = [list(names) for names in (faithcheck.__path__, registered_pairs(), builtin_explainers(), AXIOMS)]
@@ -115,5 +115,5 @@ def test_the_extensions_are_listed_measured_and_shown(copy):
 
 @pytest.mark.slow
 def test_the_whole_fast_suite_is_green_with_every_extension(copy):
-    copy.run("-m", "faithcheck.axioms.engine.catalogue")
+    copy.run("-m", "faithcheck.catalogue")
     copy.run("-m", "pytest", "-q", "-n", "2", "-m", "not slow", "tests/unit", "tests/test_axioms.py", timeout=3000)

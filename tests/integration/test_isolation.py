@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from faithcheck.axioms import check_explainer
-from faithcheck.axioms.engine.check import Check, Settings
-from faithcheck.axioms.engine.error_text import LIMIT
-from faithcheck.axioms.engine.isolation import isolated_checks
-from faithcheck.axioms.engine.isolation.isolated_checks import Isolation
-from faithcheck.axioms.engine.isolation.worker import Limits, TaskFailed
+from faithcheck.alignment.alignment_request import AlignRequest, measure
+from faithcheck.axioms.measure.error_text import LIMIT
+from faithcheck.check import Check, Settings
+from faithcheck.chosen_checks import check_explainer
+from faithcheck.cli.main import main
+from faithcheck.executors.isolation import isolated_checks
+from faithcheck.executors.isolation.isolated_checks import Isolation
+from faithcheck.executors.isolation.worker import Limits, TaskFailed
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models.pair import Pair, registered_pairs
+from faithcheck.options import OptionError
+from faithcheck.options.isolate import choose_isolation
 from faithcheck.reports import results
-from faithcheck.reports.alignment_request import AlignRequest, measure
-from faithcheck.reports.commands.main import main
-from faithcheck.reports.options import OptionError
-from faithcheck.reports.options.isolate import choose_isolation
 from faithcheck.tests.helpers import processes, small_models
 from faithcheck.tests.helpers.process_saboteurs import ENDING
 
@@ -217,7 +217,7 @@ def test_align_loses_the_explainer_that_ends_its_process_and_no_other(tmp_path):
 def test_pytest_reports_every_planned_check(tmp_path, option):
     explainers = [f"--explainer={spec(name)}" for name in ("exits_on_three_features", "prints_much")]
     pairs = ["--pairs=product.x1x2x3", "--pairs=product.n4_depths_2222", "--pairs=control.mlp"]
-    command = ["-m", "pytest", "-q", "-p", "faithcheck.reports.plugin", "--pyargs", "faithcheck.tests.test_axioms"]
+    command = ["-m", "pytest", "-q", "-p", "faithcheck.plugin", "--pyargs", "faithcheck.tests.test_axioms"]
     done = processes.run(
         tmp_path, *command, "-m", "invariance", *explainers, *pairs, *option.split(), "--axioms-json=a"
     )

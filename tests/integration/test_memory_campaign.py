@@ -30,7 +30,7 @@ def sample():
         time.sleep(0.02)
 
 threading.Thread(target=sample, daemon=True).start()
-from faithcheck.reports.commands.main import main
+from faithcheck.cli.main import main
 
 code = main(sys.argv[1:])
 print("peak", in_status("VmHWM"), peak)

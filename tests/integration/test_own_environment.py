@@ -20,8 +20,8 @@ from torch import nn
 from torch.nn import functional
 
 from faithcheck.axioms.completeness import completeness
-from faithcheck.axioms.engine.verdicts import relative_gap
 from faithcheck.axioms.invariance import invariance
+from faithcheck.axioms.measure.verdicts import relative_gap
 from faithcheck.axioms.trace import trace
 from faithcheck.explainers import CPLRP, AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.peers import own_environment

@@ -124,7 +124,7 @@ def test_an_explainer_is_checked_in_a_project_that_has_its_own_models_package(py
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    arguments = "-p faithcheck.reports.plugin --pyargs faithcheck.tests -m invariance --pairs product.x1x2x3"
+    arguments = "-p faithcheck.plugin --pyargs faithcheck.tests -m invariance --pairs product.x1x2x3"
     theirs = "--explainer their.module:Sizes --axioms-json=out.json"
     run(tmp_path, python, "-m", "pytest", *arguments.split(), *theirs.split())
     document = json.loads((tmp_path / "out.json").read_text())
@@ -135,7 +135,7 @@ def test_an_explainer_is_checked_in_a_project_that_has_its_own_models_package(py
     }
     assert document["counts"]["failed"] == 0
     pages = ["report", "out.json", "--md", "--html"]
-    run(tmp_path, python, "-c", f"from faithcheck.reports.commands.main import main; raise SystemExit(main({pages}))")
+    run(tmp_path, python, "-c", f"from faithcheck.cli.main import main; raise SystemExit(main({pages}))")
     assert all("sizes" in (tmp_path / name).read_text(encoding="utf-8") for name in ("out.md", "out.html"))
 
 
@@ -177,7 +177,7 @@ def build(seed, dtype, device):
 
 WITHOUT_PYTEST = """
 import sys
-from faithcheck.axioms import check_explainer
+from faithcheck.chosen_checks import check_explainer
 from their.halves import halves
 import their.pairs
 import models
@@ -218,7 +218,7 @@ def theirs(python, tmp_path):
 
 @pytest.mark.slow
 def test_a_named_entry_point_is_loaded_and_the_report_names_its_package(theirs, python):
-    arguments = [*"-p faithcheck.reports.plugin --pyargs faithcheck.tests -m".split(), "invariance or trace"]
+    arguments = [*"-p faithcheck.plugin --pyargs faithcheck.tests -m".split(), "invariance or trace"]
     named = "--explainer their_sizes --explainer their_halves --pairs their_pairs --axioms-json=out.json".split()
     done = run(theirs, python, "-m", "pytest", *arguments, *named)
     document = json.loads((theirs / "out.json").read_text())
@@ -238,7 +238,7 @@ def test_a_named_entry_point_is_loaded_and_the_report_names_its_package(theirs, 
 
 @pytest.mark.slow
 def test_an_entry_point_that_is_not_named_is_not_loaded(theirs, python):
-    arguments = "-p faithcheck.reports.plugin --pyargs faithcheck.tests -m invariance --pairs product.x1x2x3"
+    arguments = "-p faithcheck.plugin --pyargs faithcheck.tests -m invariance --pairs product.x1x2x3"
     run(theirs, python, "-m", "pytest", *arguments.split(), "--axioms-json=out.json")
     document = json.loads((theirs / "out.json").read_text())
     assert {record["explainer"] for record in document["records"]} == {None, *builtin_explainers()}

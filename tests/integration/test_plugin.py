@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from faithcheck import plugin
 from faithcheck.explainers import builtin_explainers
-from faithcheck.reports import plugin
-from faithcheck.reports.options.markers import marker_names
+from faithcheck.options.markers import marker_names
 from faithcheck.tests.helpers.processes import run
 
 THEIRS = """
@@ -136,7 +136,7 @@ def stranger(tmp_path_factory):
     return folder
 
 
-ARGUMENTS = ["-p", "faithcheck.reports.plugin", "-m", "invariance", "--continue-on-collection-errors"]
+ARGUMENTS = ["-p", "faithcheck.plugin", "-m", "invariance", "--continue-on-collection-errors"]
 ARGUMENTS += [
     "--explainer",
     "their:Good",
@@ -267,7 +267,7 @@ DRIVER = """
 import json, sys, pytest
 for arguments in json.loads(sys.argv[1]):
     print("\\n=== next")
-    code = pytest.main(["-p", "faithcheck.reports.plugin", "-p", "no:cacheprovider", *arguments])
+    code = pytest.main(["-p", "faithcheck.plugin", "-p", "no:cacheprovider", *arguments])
     print(f"\\nexit code {int(code)}", flush=True)
     print("=== error", file=sys.stderr, flush=True)
 """

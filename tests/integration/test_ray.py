@@ -8,17 +8,17 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from faithcheck.axioms.alignment.evaluate import AlignmentSettings
-from faithcheck.axioms.alignment.run_key import fingerprint
+from faithcheck.alignment.alignment_request import AlignRequest, measure
+from faithcheck.alignment.evaluate import AlignmentSettings
+from faithcheck.alignment.run_key import fingerprint
+from faithcheck.cli.main import main
+from faithcheck.executors.ray import cluster, dispatch
+from faithcheck.executors.ray.alignment import AlignmentWorker
+from faithcheck.executors.ray.cluster import Workers
+from faithcheck.executors.ray.worker import versions
 from faithcheck.explainers.loo.removal import REMOVALS
 from faithcheck.models.pretrained.loading import load
-from faithcheck.reports.alignment_request import AlignRequest, measure
-from faithcheck.reports.commands.main import main
-from faithcheck.reports.distribution import cluster, dispatch
-from faithcheck.reports.distribution.alignment import AlignmentWorker
-from faithcheck.reports.distribution.cluster import Workers
-from faithcheck.reports.distribution.worker import versions
-from faithcheck.reports.options import OptionError
+from faithcheck.options import OptionError
 from faithcheck.tests.helpers.cluster_in_process import logging_restored
 from faithcheck.tests.helpers.documents import without_run
 from faithcheck.tests.helpers.killed_runs import Runs

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.axioms.alignment.run_key import plain_json
-from faithcheck.axioms.alignment.schedule import MOST_ENDED
+from faithcheck.alignment import alignment_plan
+from faithcheck.alignment.alignment_request import AlignRequest, measure
+from faithcheck.alignment.run_key import plain_json
+from faithcheck.alignment.schedule import MOST_ENDED
 from faithcheck.models.data.texts import OWN
-from faithcheck.reports import alignment_plan
-from faithcheck.reports.alignment_request import AlignRequest, measure
 from faithcheck.tests.helpers import documents, small_models
 from faithcheck.tests.helpers.killed_runs import Runs, run
 

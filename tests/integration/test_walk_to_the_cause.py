@@ -6,9 +6,11 @@ import pytest
 import torch
 from playwright.sync_api import expect
 
-from faithcheck.axioms import AXIOMS, check_explainer
+from faithcheck import outcomes
+from faithcheck.axioms import AXIOMS
+from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers.registry import builtin_explainers
-from faithcheck.reports import outcomes, results
+from faithcheck.reports import results
 from faithcheck.reports.pages import report
 from faithcheck.tests.helpers.browser import browser, check_page, opened
 from faithcheck.tests.helpers.documents import EVIDENCE, document, record

@@ -19,8 +19,8 @@ for name in ("axioms", "explainers", "models", "reports"):
         if ".peers." not in module.name:  # the peers need other libraries
             importlib.import_module(module.name)
 
-from faithcheck.axioms.alignment.store import Store
-from faithcheck.reports.commands.main import main
+from faithcheck.alignment.store import Store
+from faithcheck.cli.main import main
 
 folder, model = map(Path, sys.argv[1:])
 with Store(folder / "store", "name", {}) as store:

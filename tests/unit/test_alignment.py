@@ -14,14 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.axioms.alignment import evaluate
-from faithcheck.axioms.alignment.batches import AlignmentError, batches
-from faithcheck.axioms.alignment.defaults import TABLE_2
-from faithcheck.axioms.alignment.figures import figures_of
-from faithcheck.axioms.alignment.run_key import StoreError, state_of
-from faithcheck.axioms.alignment.store import Store
-from faithcheck.axioms.alignment.summary import summary
+from faithcheck.alignment import evaluate
+from faithcheck.alignment.alignment_request import AlignRequest, measure
+from faithcheck.alignment.batches import AlignmentError, batches
+from faithcheck.alignment.defaults import TABLE_2
+from faithcheck.alignment.figures import figures_of
+from faithcheck.alignment.run_key import StoreError, state_of
+from faithcheck.alignment.shown_examples import SHORTEST
+from faithcheck.alignment.store import Store
+from faithcheck.alignment.summary import summary
 from faithcheck.axioms.loo_correlation import correlations
+from faithcheck.cli.main import main
 from faithcheck.explainers import CPLRP, AttnLRP, IntegratedGradients, Unsupported
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.models.data.texts import load_texts
@@ -29,11 +32,8 @@ from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.pretrained.loading import load
 from faithcheck.reports import results
-from faithcheck.reports.alignment_request import AlignRequest, measure
-from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import alignment as pages
 from faithcheck.reports.pages import alignment_wording
-from faithcheck.reports.shown_examples import SHORTEST
 from faithcheck.tests.helpers import small_models
 from faithcheck.tests.helpers.small_models import WORDS
 

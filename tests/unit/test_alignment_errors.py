@@ -5,13 +5,13 @@ import re
 
 import pytest
 
-from faithcheck.axioms.engine.error_text import LIMIT
-from faithcheck.reports.commands.main import main
+from faithcheck.axioms.measure.error_text import LIMIT
+from faithcheck.cli.main import main
 from faithcheck.tests.helpers import small_models
 
 EXPLAINERS = """
 import signal
-from faithcheck.axioms.alignment.run_key import StoreError
+from faithcheck.alignment.run_key import StoreError
 from faithcheck.explainers import GradientTimesInput
 
 class Own(BaseException):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms.alignment import evaluate
-from faithcheck.axioms.engine.left_behind import restored
-from faithcheck.axioms.engine.model_snapshot import ModelSnapshot, same_values
+from faithcheck.alignment import evaluate
+from faithcheck.axioms.traces.left_behind import restored
+from faithcheck.axioms.traces.model_snapshot import ModelSnapshot, same_values
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.models.pretrained.loading import load

@@ -5,15 +5,15 @@ import logging
 import pytest
 import torch
 
-from faithcheck.axioms.alignment import evaluate
-from faithcheck.axioms.engine import memory_limit
-from faithcheck.axioms.engine.memory_limit import available_memory, is_out_of_memory, with_half_the_rows
-from faithcheck.axioms.engine.memory_units import in_bytes, in_words
+from faithcheck.alignment import evaluate
+from faithcheck.cli.main import main
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask
+from faithcheck.memory import memory_limit
+from faithcheck.memory.memory_limit import available_memory, is_out_of_memory, with_half_the_rows
 from faithcheck.models.pretrained.loading import load
-from faithcheck.reports.commands.main import main
+from faithcheck.reports.memory_units import in_bytes, in_words
 from faithcheck.tests.helpers import small_models
 
 TEXTS = [*small_models.TEXTS, "a fox", "the lazy fox", "a dog runs"]

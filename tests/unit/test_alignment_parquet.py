@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.axioms.alignment import summary
-from faithcheck.axioms.alignment.batches import Batches
-from faithcheck.axioms.alignment.run_key import StoreError
-from faithcheck.axioms.alignment.store import Store, StoredRecords
+from faithcheck.alignment import parquet, summary
+from faithcheck.alignment.alignment_request import AlignRequest, digest_of, measure, prepare
+from faithcheck.alignment.batches import Batches
+from faithcheck.alignment.run_key import StoreError
+from faithcheck.alignment.store import Store, StoredRecords
+from faithcheck.cli.main import main
 from faithcheck.models.pretrained.example import Example, Examples
-from faithcheck.reports import alignment_parquet, results
-from faithcheck.reports.alignment_request import AlignRequest, digest_of, measure, prepare
-from faithcheck.reports.commands.main import main
+from faithcheck.reports import results
 from faithcheck.reports.pages import alignment as pages
 from faithcheck.tests.helpers import small_models
 
@@ -46,8 +46,8 @@ def written(asked):
     """The document, and the files by explainer; none has more than three examples."""
     pytest.importorskip("pyarrow", reason="Parquet needs the optional library pyarrow")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alignment_parquet, "SHARD", 3)
-        patch.setattr(alignment_parquet, "VALUES", 20)  # a file has several groups of rows
+        patch.setattr(parquet, "SHARD", 3)
+        patch.setattr(parquet, "VALUES", 20)  # a file has several groups of rows
         document = measure(asked)
     folder = Path(document["parquet"]["folder"])
     return document, {name: [folder / file for file in of] for name, of in document["parquet"]["files"].items()}
@@ -95,8 +95,8 @@ def test_a_file_says_what_made_it(written):
 
 def test_equal_measurements_give_equal_files_and_no_other_ones(asked, written, monkeypatch):
     before = {file: file.read_bytes() for of in written[1].values() for file in of}
-    monkeypatch.setattr(alignment_parquet, "SHARD", 3)
-    monkeypatch.setattr(alignment_parquet, "VALUES", 20)
+    monkeypatch.setattr(parquet, "SHARD", 3)
+    monkeypatch.setattr(parquet, "VALUES", 20)
     assert measure(asked) == written[0]
     assert {file: file.read_bytes() for file in asked.parquet.iterdir()} == before
 

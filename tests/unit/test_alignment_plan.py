@@ -2,9 +2,9 @@
 
 import pytest
 
-from faithcheck.axioms.alignment.work import PASSES, work_of
-from faithcheck.reports import alignment_plan
-from faithcheck.reports.alignment_request import AlignRequest, measure
+from faithcheck.alignment import alignment_plan
+from faithcheck.alignment.alignment_request import AlignRequest, measure
+from faithcheck.alignment.work import PASSES, work_of
 from faithcheck.reports.pages import alignment
 from faithcheck.reports.pages.alignment_plan import in_time, to_terminal
 from faithcheck.tests.helpers.killed_runs import Runs

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from faithcheck.axioms.alignment.run_key import fingerprint
+from faithcheck.alignment.run_key import fingerprint
 from faithcheck.explainers import builtin_explainers
 from faithcheck.explainers.loo.removal import Deletion
 from faithcheck.models.pretrained.answer_model import AnswerModel

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode
 
-from faithcheck.axioms.alignment.perturbation_curves import curves
+from faithcheck.alignment.perturbation_curves import curves
 from faithcheck.explainers import (
     CPLRP,
     AttentionRollout,

@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms import AXIOMS, Check, Settings, plan
+from faithcheck import Check, Settings
+from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.batching import batching
 from faithcheck.axioms.dummy import depends
-from faithcheck.axioms.engine.verdicts import tolerance_is
 from faithcheck.axioms.linearity import linearity
+from faithcheck.axioms.measure.verdicts import tolerance_is
 from faithcheck.axioms.precision import UNIT_ROUNDOFF, additions, precision
 from faithcheck.axioms.randomisation import randomised, rank_correlation, surviving
 from faithcheck.axioms.sensitivity import sensitivity
@@ -28,6 +29,7 @@ from faithcheck.models import Case, registered_pairs
 from faithcheck.models.case import output_difference, select_target
 from faithcheck.models.networks.derived import GAIN, OUTPUT_WEIGHTS, SHIFT, UNIT, Rescaled, Shifted, WeightedOutputs
 from faithcheck.models.pairs import control, probes
+from faithcheck.plan import plan
 
 SINGLE_MODEL_AXIOMS = tuple(
     "sensitivity dummy linearity additivity antisymmetry symmetry shift scale randomisation determinism batching "

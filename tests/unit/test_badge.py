@@ -5,11 +5,11 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from faithcheck.axioms.engine import catalogue
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck import catalogue
+from faithcheck.axioms.measure.statuses import Group
+from faithcheck.cli.main import main
 from faithcheck.reports import results
 from faithcheck.reports.badge import badge
-from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import colours
 from faithcheck.reports.pages.badge import to_svg
 from faithcheck.tests.helpers.documents import alignment, document, record

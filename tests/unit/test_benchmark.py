@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from faithcheck.cli.main import main
 from faithcheck.explainers import AttnLRP, GradientTimesInput, LeaveOneOut
 from faithcheck.explainers.protocol import Unsupported, input_gradient
 from faithcheck.reports import benchmark, comparison
-from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import benchmark as pages
 from faithcheck.reports.results import ResultsError
 from faithcheck.tests.helpers import cost, documents, timing

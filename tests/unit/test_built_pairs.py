@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms import Settings, check_explainer
+from faithcheck import Settings
+from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers import GradientTimesInput, Unsupported
 from faithcheck.models import Case, registered_pairs
 

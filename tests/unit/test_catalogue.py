@@ -7,16 +7,17 @@ from functools import partial
 import pytest
 import torch
 
-from faithcheck.axioms.engine import catalogue, verdicts
-from faithcheck.axioms.engine.check_explainer import check_explainer
-from faithcheck.axioms.engine.registry import AXIOMS
+from faithcheck import catalogue, outcomes
+from faithcheck.axioms.measure import verdicts
+from faithcheck.axioms.measure.registry import AXIOMS
+from faithcheck.chosen_checks import check_explainer
+from faithcheck.cli.main import main
 from faithcheck.explainers.gradients import GradientTimesInput
 from faithcheck.models import pair as pairs
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import Pair, registered_pairs
-from faithcheck.reports import outcomes, results
-from faithcheck.reports.commands.main import main
-from faithcheck.reports.options.pairs import pair_origins
+from faithcheck.options.pairs import pair_origins
+from faithcheck.reports import results
 from faithcheck.reports.pages import report, wording
 from faithcheck.tests.helpers.documents import document, record
 
@@ -35,7 +36,7 @@ def named(run):
 
 def test_the_file_is_what_the_registries_have():
     changed = catalogue.changes(catalogue.saved(), catalogue.registered())
-    assert not changed, f"{'; '.join(changed)}: run make catalogue, and commit axioms/catalogue.json"
+    assert not changed, f"{'; '.join(changed)}: run make catalogue, and commit faithcheck/catalogue.json"
     assert catalogue.saved()["hash"] == catalogue.digest(catalogue.summary(catalogue.registered()), 64)
     assert named(catalogue.of_run()) == named(catalogue.saved())
 

@@ -13,11 +13,11 @@ import pytest
 from rich.console import Console
 
 import faithcheck
-from faithcheck import CheckReport, check_explainer
-from faithcheck.axioms import Record, Settings
-from faithcheck.axioms import check_explainer as records_of
-from faithcheck.reports import progress, results
-from faithcheck.reports.commands import output
+from faithcheck import CheckReport, Settings, check_explainer, progress
+from faithcheck.axioms import Record
+from faithcheck.chosen_checks import check_explainer as records_of
+from faithcheck.cli import output
+from faithcheck.reports import results
 from faithcheck.reports.pages import notebook, report
 from faithcheck.tests.helpers.documents import document, record
 
@@ -230,7 +230,7 @@ def test_the_public_names_are_listed_and_found():
 
 
 def test_the_arguments_of_both_are_the_same():
-    """`faithcheck.axioms.check_explainer` returns the records, `faithcheck.check_explainer` a report of them."""
+    """`faithcheck.check_explainer` returns the records, `faithcheck.check_explainer` a report of them."""
     arguments = [*signature(check_explainer).parameters]
     assert arguments == [*signature(records_of).parameters, "progress"]
 

@@ -5,10 +5,10 @@ import subprocess
 import pytest
 import torch
 
+from faithcheck.alignment.alignment_request import digest_of
 from faithcheck.models.data.images import Images
 from faithcheck.models.data.texts import Texts
 from faithcheck.reports import results
-from faithcheck.reports.alignment_request import digest_of
 
 
 @pytest.fixture

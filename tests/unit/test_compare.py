@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from faithcheck.axioms.engine.statuses import PASSING, RED, SKIPPED
+from faithcheck.axioms.measure.statuses import PASSING, RED, SKIPPED
+from faithcheck.cli.main import main
 from faithcheck.reports import comparison, results
-from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import comparison as pages
 from faithcheck.reports.pages import rendering
 from faithcheck.reports.results import ResultsError

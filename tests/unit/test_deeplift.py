@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from faithcheck.axioms.completeness import completeness
-from faithcheck.axioms.engine.check import Settings
-from faithcheck.axioms.engine.plan import plan
+from faithcheck.check import Settings
 from faithcheck.explainers import AttnLRP, DeepLiftRescale, GradientTimesInput, Unsupported, builtin_explainers
 from faithcheck.explainers import deeplift as module
 from faithcheck.explainers.lrp.operations import Trait, operations_with
@@ -15,6 +14,7 @@ from faithcheck.models import Case, registered_pairs
 from faithcheck.models.case import output_difference
 from faithcheck.models.networks import sundararajan
 from faithcheck.models.pairs import relu
+from faithcheck.plan import plan
 from faithcheck.tests.helpers.fixtures import double as double  # for every test here
 
 CPU = torch.device("cpu")

@@ -9,15 +9,15 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from faithcheck.axioms import Settings
-from faithcheck.axioms.engine.check import Check
-from faithcheck.axioms.engine.derived_tolerance import UnmeasurableInType, map_in
-from faithcheck.axioms.engine.left_behind import restored
+from faithcheck import Settings
 from faithcheck.axioms.equivalence import equivalence
-from faithcheck.axioms.one_function.forward_and_gradient import NotAPair
+from faithcheck.axioms.equivalence_tests.forward_and_gradient import NotAPair
+from faithcheck.axioms.measure.coarse_types import UnmeasurableInType, map_in
 from faithcheck.axioms.precision import precision
 from faithcheck.axioms.randomisation import randomised
 from faithcheck.axioms.trace import trace
+from faithcheck.axioms.traces.left_behind import restored
+from faithcheck.check import Check
 from faithcheck.explainers import AttnLRP, GradientTimesInput, LeaveOneOut, Unsupported, builtin_explainers
 from faithcheck.explainers.loo.deferred import reason_to_run_plainly
 from faithcheck.explainers.lrp.constant_names import NamingConstants

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from faithcheck.axioms.alignment.schedule import MOST_ENDED, Task
-from faithcheck.reports.distribution import dispatch
-from faithcheck.reports.distribution.cluster import Cluster, Workers, connected
-from faithcheck.reports.distribution.dispatch import Recipe, distribute
-from faithcheck.reports.distribution.worker import versions
-from faithcheck.reports.options import OptionError
+from faithcheck.alignment.schedule import MOST_ENDED, Task
+from faithcheck.executors.ray import dispatch
+from faithcheck.executors.ray.cluster import Cluster, Workers, connected
+from faithcheck.executors.ray.dispatch import Recipe, distribute
+from faithcheck.executors.ray.worker import versions
+from faithcheck.options import OptionError
 
 TASKS = [Task("a", number) for number in range(3)]
 ANSWER = {"messages": [], "seconds": 1.0, "gpu_memory": {}}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms.engine.simulated_roundoff import rounded_model, whole
+from faithcheck.axioms.measure.simulated_roundoff import rounded_model, whole
 from faithcheck.models.eight_bit_weights import linear_maps, put_on_grid, quantised, steps
 
 ROW = torch.tensor([[127.5, -127.5, 63.2, -63.2, 0.0, 0.4]])

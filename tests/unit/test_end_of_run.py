@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from faithcheck.progress import EVERY, measured
 from faithcheck.reports.pages import screen
-from faithcheck.reports.progress import EVERY, measured
 from faithcheck.tests.helpers.documents import document, record
 
 AXIOMS = "balance batching completeness determinism dummy invariance linearity loo precision scale shift trace".split()

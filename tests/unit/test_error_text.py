@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from faithcheck.axioms.engine.error_text import LIMIT, error_text, message_text, traceback_text
+from faithcheck.axioms.measure.error_text import LIMIT, error_text, message_text, traceback_text
 
 
 class WithoutText(Exception):

@@ -6,11 +6,11 @@ import signal
 
 import pytest
 
+from faithcheck.cli import compare
+from faithcheck.cli.main import main
+from faithcheck.options import OptionError
+from faithcheck.options.output_path import check_writable
 from faithcheck.reports import results
-from faithcheck.reports.commands import compare
-from faithcheck.reports.commands.main import main
-from faithcheck.reports.options import OptionError
-from faithcheck.reports.options.output_path import check_writable
 from faithcheck.reports.results import ResultsError
 from faithcheck.reports.shape import mismatch
 from faithcheck.tests.helpers.documents import alignment, benchmark, document, record
@@ -170,7 +170,7 @@ def test_output_that_nobody_reads_is_no_success(monkeypatch):
     def unread(argv):
         raise BrokenPipeError
 
-    monkeypatch.setattr("faithcheck.reports.commands.main._run", unread)
+    monkeypatch.setattr("faithcheck.cli.main._run", unread)
     monkeypatch.setattr("os.dup2", lambda *_: None)  # it would end pytest's capture
     assert main(["pairs"]) == 128 + signal.SIGPIPE
 

@@ -6,12 +6,14 @@ import time
 import pytest
 import torch
 
-from faithcheck.axioms import Settings, check_explainer, plan
+from faithcheck import Settings
+from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers import AttnLRP, GradientTimesInput
 from faithcheck.models import registered_pairs
-from faithcheck.reports.options import OptionError
-from faithcheck.reports.options.expectations import load, refuse_stale
-from faithcheck.reports.options.explainer_timeout import choose_timeout
+from faithcheck.options import OptionError
+from faithcheck.options.expectations import load, refuse_stale
+from faithcheck.options.explainer_timeout import choose_timeout
+from faithcheck.plan import plan
 from faithcheck.reports.pages import wording
 
 CONTROL, PRODUCT = (registered_pairs()[name] for name in ("control.mlp", "product.x1x2x3"))

@@ -9,18 +9,19 @@ import pytest
 import torch
 from rich.console import Console
 
+from faithcheck import explanation
+from faithcheck.cli.main import main
 from faithcheck.explainers import AttnLRP, IntegratedGradients, LeaveOneOut, Unsupported
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of
+from faithcheck.explanation import ExplainError
 from faithcheck.models.case import output_difference
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.next_token_model import NextTokenModel
-from faithcheck.reports import explanation, results
-from faithcheck.reports.commands.main import main
-from faithcheck.reports.explanation import ExplainError
+from faithcheck.reports import results
 from faithcheck.reports.joined_words import words
 from faithcheck.reports.pages import colours, relevance
 from faithcheck.reports.pages import explanation as pages

@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from faithcheck.cli.main import main
 from faithcheck.reports import results
-from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import columns, export
 from faithcheck.reports.pages.exported import exported
 from faithcheck.tests.helpers.documents import alignment, benchmark, document, explanation, record, shown

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from faithcheck.axioms.engine.check import Check, Settings
+from faithcheck.check import Check, Settings
 from faithcheck.tests.helpers.false_pairs import FALSE_PAIRS, FalsePair, Network, masked_points, outputs
 
 

@@ -27,8 +27,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from faithcheck.axioms.dummy import dummy
-from faithcheck.axioms.engine.verdicts import relative_gap
 from faithcheck.axioms.invariance import invariance
+from faithcheck.axioms.measure.verdicts import relative_gap
 from faithcheck.axioms.symmetry import symmetry
 from faithcheck.explainers.gates import gate_effects, gate_removal, readout_copies
 from faithcheck.explainers.gates.attention_gates import output_without

@@ -9,16 +9,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from faithcheck.axioms.alignment import evaluate
-from faithcheck.axioms.alignment.batches import AlignmentError, batches, longest
-from faithcheck.axioms.alignment.run_key import fingerprint
+from faithcheck.alignment import evaluate
+from faithcheck.alignment.alignment_request import AlignRequest, choose_explainers, measure, prepare
+from faithcheck.alignment.batches import AlignmentError, batches, longest
+from faithcheck.alignment.run_key import fingerprint
+from faithcheck.cli.main import main
+from faithcheck.executors.ray.alignment import AlignmentWorker
+from faithcheck.executors.ray.worker import states_of
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel
 from faithcheck.models.targets import NO_ANSWER
-from faithcheck.reports.alignment_request import AlignRequest, choose_explainers, measure, prepare
-from faithcheck.reports.commands.main import main
-from faithcheck.reports.distribution.alignment import AlignmentWorker
-from faithcheck.reports.distribution.worker import states_of
-from faithcheck.reports.options import OptionError
+from faithcheck.options import OptionError
 from faithcheck.reports.pages import alignment as pages
 from faithcheck.tests.helpers import small_models
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from faithcheck.axioms.engine.interruption import interruptible
+from faithcheck.interruption import interruptible
 
 
 def press():

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.axioms.engine.check import Check, Settings
-from faithcheck.axioms.engine.isolation import isolated_checks, worker
-from faithcheck.axioms.engine.isolation.isolated_checks import Isolation, killed_after
+from faithcheck.check import Check, Settings
+from faithcheck.executors.isolation import isolated_checks, worker
+from faithcheck.executors.isolation.isolated_checks import Isolation, killed_after
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.models.pair import registered_pairs
 

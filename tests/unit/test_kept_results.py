@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.axioms.engine.check import Settings
+from faithcheck import kept_results as module
+from faithcheck.check import Settings
+from faithcheck.kept_results import digests, kept_results, loaded_files
 from faithcheck.models.data import handwritten_digits
-from faithcheck.reports import kept_results as module
-from faithcheck.reports.kept_results import digests, kept_results, loaded_files
 from faithcheck.reports.pages import terminal, wording
 from faithcheck.reports.pages.report import to_html, to_markdown
 from faithcheck.tests.helpers.documents import document, record
@@ -194,7 +194,7 @@ import sys
 import pytest
 from pathlib import Path
 
-ARGUMENTS = "-p faithcheck.reports.plugin --pyargs faithcheck.tests.test_axioms -m invariance --kept-results=kept.json"
+ARGUMENTS = "-p faithcheck.plugin --pyargs faithcheck.tests.test_axioms -m invariance --kept-results=kept.json"
 
 def run(name, *further):
     pytest.main([*ARGUMENTS.split(), f"--axioms-json={name}.json", "--pairs=product.x1x2x3", *further])

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import faithcheck.tests
-from faithcheck.axioms.engine.check import Check, Settings
-from faithcheck.axioms.engine.plan import plan
 from faithcheck.axioms.ground_truth import ground_truth
+from faithcheck.check import Check, Settings
 from faithcheck.explainers.gradients import GradientTimesInput
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models.known_answer import known_answer, right_of, wrong_of
@@ -20,6 +19,7 @@ from faithcheck.models.networks.hand_built_attention import SELF, to_the_previou
 from faithcheck.models.networks.probes import Probe
 from faithcheck.models.pair import registered_pairs
 from faithcheck.models.pairs.cases import examples
+from faithcheck.plan import plan
 from faithcheck.tests.helpers.faults.catalogue import FAULTS
 
 PAGE = Path(faithcheck.tests.__path__[0]).resolve().parent / "docs" / "known_answers.md"

@@ -6,18 +6,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from faithcheck.axioms import AXIOMS, Check, Settings, plan
-from faithcheck.axioms.engine import derived_tolerance
-from faithcheck.axioms.engine.derived_tolerance import DEVIATIONS, measured_in
-from faithcheck.axioms.engine.roundoff import additions
-from faithcheck.axioms.engine.simulated_roundoff import numbers_of
-from faithcheck.axioms.engine.verdicts import tolerance
+from faithcheck import Check, Settings
+from faithcheck.axioms import AXIOMS
+from faithcheck.axioms.measure import coarse_types
+from faithcheck.axioms.measure.coarse_types import DEVIATIONS, measured_in
+from faithcheck.axioms.measure.roundoff import additions
+from faithcheck.axioms.measure.simulated_roundoff import numbers_of
+from faithcheck.axioms.measure.verdicts import tolerance
 from faithcheck.explainers import AttnLRP, builtin_explainers
 from faithcheck.explainers.stored_maps import StoredMaps
 from faithcheck.models import Pair, eight_bit_weights, registered_pairs
 from faithcheck.models.eight_bit_weights import quantised, steps
 from faithcheck.models.pairs.cases import points
 from faithcheck.models.pairs.copies import copies
+from faithcheck.plan import plan
 from faithcheck.reports.pages.columns import digits as digits_table
 from faithcheck.reports.reproduce import command
 from faithcheck.tests.helpers import rule_faults
@@ -113,7 +115,7 @@ def test_a_coarser_grid_than_that_of_8_bits_is_red(monkeypatch):
 
     explainer = BUILTIN["gradient_x_input"]
     assert run("precision_int8", explainer, "control.mlp", torch.float64).status == "holds"
-    monkeypatch.setattr(derived_tolerance, "quantised", of_4_bits)
+    monkeypatch.setattr(coarse_types, "quantised", of_4_bits)
     assert run("precision_int8", explainer, "control.mlp", torch.float64).status == "broken claim"
 
 

@@ -4,14 +4,16 @@ import sys
 
 import pytest
 
-from faithcheck.axioms import Settings, check_explainer, plan
-from faithcheck.axioms.engine.expectations import claims_of, held_like, stated_axioms
+from faithcheck import Settings
+from faithcheck.axioms.measure.expectations import claims_of, held_like, stated_axioms
+from faithcheck.chosen_checks import check_explainer
+from faithcheck.cli.main import main
 from faithcheck.explainers import AttnLRP, IntegratedGradients, builtin_explainers, from_function
 from faithcheck.explainers.registry import load_explainer, origin
 from faithcheck.models import registered_pairs
-from faithcheck.reports.commands.main import main
-from faithcheck.reports.options import OptionError
-from faithcheck.reports.options.like import hold_like
+from faithcheck.options import OptionError
+from faithcheck.options.like import hold_like
+from faithcheck.plan import plan
 
 PRODUCT = registered_pairs()["product.x1x2x3"]
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms import AXIOMS, Check, Settings, plan
-from faithcheck.axioms.engine.plan import not_applicable
-from faithcheck.axioms.engine.statuses import RED, Status
-from faithcheck.axioms.engine.verdicts import settle
+from faithcheck import Check, Settings
+from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.full_removal import full_removal
 from faithcheck.axioms.local_limit import AMPLIFICATION, PARTS, change_per_part, local_limit
+from faithcheck.axioms.measure.statuses import RED, Status
+from faithcheck.axioms.measure.verdicts import settle
 from faithcheck.explainers import LeaveOneOut, builtin_explainers
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.loo.removal import AttentionMask, Replacement
@@ -20,6 +20,7 @@ from faithcheck.explainers.protocol import InvalidAttribution
 from faithcheck.models import Expectation, registered_pairs, select_target
 from faithcheck.models.closed_forms import gradient_times_input, leave_one_out
 from faithcheck.models.networks import masked_attention_closed_forms as exact
+from faithcheck.plan import not_applicable, plan
 from faithcheck.tests.helpers.attention_models import case_of, embedding_model
 from faithcheck.tests.helpers.gate_faults import CORRECT, GATE_FAULTS
 

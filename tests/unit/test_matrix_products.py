@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import conv1d, linear, scaled_dot_product_attention
 
-from faithcheck.axioms.engine.matrix_products import MatrixProducts
+from faithcheck.alignment.matrix_products import MatrixProducts
 
 A, B = torch.ones(3, 4), torch.ones(4, 5)
 HEADS = torch.ones(2, 3, 7, 4)  # batch, heads, tokens, width

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.axioms import Settings
-from faithcheck.axioms.engine import measured_once
-from faithcheck.axioms.engine.plan import plan
-from faithcheck.axioms.engine.record import Record
+from faithcheck import Settings
+from faithcheck.axioms.measure import measured_once
+from faithcheck.axioms.measure.record import Record
 from faithcheck.explainers import GradientTimesInput, Unsupported, builtin_explainers
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.lrp.rules_met import record_rules, recording_rules
 from faithcheck.models import case as case_module
 from faithcheck.models import registered_pairs
+from faithcheck.plan import plan
 
 NAMES = ("permutation.heads_bert", "rescaling.key_bias_bert", "folding.norm_bert")
 PAIRS = [registered_pairs()[name] for name in NAMES]

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.axioms.alignment import figures, statistics, summary
-from faithcheck.axioms.alignment.batches import batches
-from faithcheck.axioms.alignment.evaluate import ExplainerPass
-from faithcheck.axioms.alignment.schedule import Schedule
+from faithcheck.alignment import figures, parquet, summary
+from faithcheck.alignment.batches import batches
+from faithcheck.alignment.evaluate import ExplainerPass
+from faithcheck.alignment.schedule import Schedule
+from faithcheck.alignment.shown_examples import shown_examples
+from faithcheck.axioms.measure import statistics
+from faithcheck.executors.ray.alignment import Costs
 from faithcheck.models.data.texts import load_texts
 from faithcheck.models.pretrained.example import Example, Examples
-from faithcheck.reports import alignment_parquet
-from faithcheck.reports.distribution.alignment import Costs
-from faithcheck.reports.shown_examples import shown_examples
 
 FEWER, MORE = 500, 2_500
 UNCOUNTED, COUNTED = 1, 3  # runs of each, in turn: the first import modules, and keep what is kept once
@@ -90,7 +90,7 @@ def summarised(number, folder):
     document = summary.summary(examples, results, found, 0)
     assert document["counts"]["measured"] == number
     assert "examples" not in document
-    files = [alignment_parquet.write_parquet(folder / "rows", one, found[one.name], str, str, {}) for one in results]
+    files = [parquet.write_parquet(folder / "rows", one, found[one.name], str, str, {}) for one in results]
     shown = shown_examples(found, examples, {one.name: one.records for one in results}, lambda one: [{}] * FEATURES)
     return texts, examples, plan, passes, results, found, document, files, shown
 
@@ -128,7 +128,7 @@ def test_memory_does_not_grow_with_the_examples(work, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "_figures", drawn)
     monkeypatch.setattr(statistics, "RESAMPLES", 9)
     monkeypatch.setattr(statistics, "BLOCK", 1)
-    monkeypatch.setattr(alignment_parquet, "VALUES", 1_000)  # of all examples here, there are more
+    monkeypatch.setattr(parquet, "VALUES", 1_000)  # of all examples here, there are more
     monkeypatch.setattr(summary, "EACH", 0)
     runs = []
     for turn, number in enumerate((FEWER, MORE) * (UNCOUNTED + COUNTED)):

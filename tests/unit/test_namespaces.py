@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from faithcheck.axioms.engine import namespaces
-from faithcheck.axioms.engine.namespaces import DictionariesSnapshot
+from faithcheck.axioms.traces import namespaces
+from faithcheck.axioms.traces.namespaces import DictionariesSnapshot
 
 
 class Owner:

@@ -2,9 +2,8 @@
 
 import pytest
 
-from faithcheck.axioms.engine.check import Check, Settings
-from faithcheck.axioms.engine.plan import plan
-from faithcheck.axioms.engine.registry import AXIOMS
+from faithcheck.axioms.measure.registry import AXIOMS
+from faithcheck.check import Check, Settings
 from faithcheck.explainers import AttnLRP, GradientTimesInput
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
@@ -15,6 +14,7 @@ from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.networks.operation_by_operation import PAIRS_OF_OPERATIONS
 from faithcheck.models.pair import registered_pairs
 from faithcheck.models.transform import registered_transforms
+from faithcheck.plan import plan
 from faithcheck.reports.pages import rules
 from faithcheck.reports.rules_met import rules_met
 from faithcheck.tests.helpers.rule_faults import FAULTS, red_by_claims, rule_faults

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms.engine.check import Settings
-from faithcheck.axioms.engine.check_explainer import check_explainer
-from faithcheck.axioms.engine.plan import plan
+from faithcheck.check import Settings
+from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers import LRP, AttnLRP
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.modified_gradient import modified
 from faithcheck.explainers.lrp.rules.activations import identity_rule
 from faithcheck.models import registered_pairs
+from faithcheck.plan import plan
 
 CPU = torch.device("cpu")
 NAMES = (

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from faithcheck.axioms.engine.check import Settings
-from faithcheck.axioms.engine.plan import plan
+from faithcheck.check import Settings
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models import registered_pairs
+from faithcheck.plan import plan
 
 ALL = {"attnlrp", "cplrp", "blockwise_lrp"}
 VIOLATING = {

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms.engine.check import Check, Settings
+from faithcheck.check import Check, Settings
 from faithcheck.explainers.gradients import GradientTimesInput
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.lrp.attnlrp import AttnLRP

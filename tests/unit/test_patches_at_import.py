@@ -3,8 +3,8 @@
 import pytest
 from transformers.models.bert import modeling_bert
 
-from faithcheck.reports.options import OptionError
-from faithcheck.reports.options.explainers import choose_explainers
+from faithcheck.options import OptionError
+from faithcheck.options.explainers import choose_explainers
 
 MODULE = """
 from transformers.models.bert import modeling_bert

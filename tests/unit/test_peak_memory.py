@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms.engine.peak_memory import peak_memory
+from faithcheck.memory.peak_memory import peak_memory
 
 MEBIBYTE = 2**20
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from faithcheck.axioms.alignment.perturbation_curves import aopc, curves, delta, mean_output
+from faithcheck.alignment.perturbation_curves import aopc, curves, delta, mean_output
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask, GaussianNoise, Replacement, Unsupported
 from faithcheck.models import Case

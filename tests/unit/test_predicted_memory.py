@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms.engine.left_behind import restored
-from faithcheck.axioms.engine.peak_memory import changes_in_history, peak_memory
-from faithcheck.axioms.engine.predicted_memory import PeakPredictor, ShortRun, with_length
+from faithcheck.axioms.traces.left_behind import restored
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Unsupported
+from faithcheck.memory.peak_memory import changes_in_history, peak_memory
+from faithcheck.memory.predicted_memory import PeakPredictor, ShortRun, with_length
 from faithcheck.tests.helpers import larger_models
 
 WITHIN = 0.05

@@ -6,13 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from faithcheck.axioms import AXIOMS, Check, Settings, check_explainer
-from faithcheck.axioms.engine.error_text import LIMIT
-from faithcheck.axioms.engine.plan import plan
+from faithcheck import Check, Settings, outcomes, plugin
+from faithcheck.axioms import AXIOMS
+from faithcheck.axioms.measure.error_text import LIMIT
+from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers import builtin_explainers
 from faithcheck.explainers.adapters import from_function
 from faithcheck.models.pair import registered_pairs
-from faithcheck.reports import outcomes, plugin, results
+from faithcheck.plan import plan
+from faithcheck.reports import results
 from faithcheck.reports.pages import report, terminal
 from faithcheck.tests.helpers.process_saboteurs import RAISING, NoException
 

@@ -6,9 +6,9 @@ from itertools import count
 import pytest
 from rich.console import Console
 
-from faithcheck.reports import progress_by_explainer
-from faithcheck.reports.distribution.dispatch import State
-from faithcheck.reports.progress_by_explainer import EVERY, ProgressByExplainer, in_one_line
+from faithcheck import progress_by_explainer
+from faithcheck.executors.ray.dispatch import State
+from faithcheck.progress_by_explainer import EVERY, ProgressByExplainer, in_one_line
 
 BUSY = State(2, 3, 1, 1, 90.0, (3 * 2**30, 80 * 2**30), "127.0.0.1:8265")
 

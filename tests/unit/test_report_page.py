@@ -2,7 +2,7 @@
 
 import re
 
-from faithcheck.axioms.engine.statuses import BY_LABEL
+from faithcheck.axioms.measure.statuses import BY_LABEL
 from faithcheck.reports.pages import anchors, columns, matrices, report
 from faithcheck.reports.pages.reasons import reasons
 from faithcheck.reports.reproduce import command

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from faithcheck.axioms.engine.statuses import BY_LABEL, RED, Group
-from faithcheck.reports import outcomes, results
-from faithcheck.reports.commands.main import main
+from faithcheck import outcomes
+from faithcheck.axioms.measure.statuses import BY_LABEL, RED, Group
+from faithcheck.cli.main import main
+from faithcheck.reports import results
 from faithcheck.reports.pages import colours, columns, figures, report, terminal, wording
 from faithcheck.reports.results import Json, ResultsError
 from faithcheck.tests.helpers.documents import document, figure, record

@@ -4,9 +4,9 @@ import shlex
 
 import pytest
 
+from faithcheck.cli.parsers import parser
 from faithcheck.models.pair import registered_pairs
 from faithcheck.reports import reproduce
-from faithcheck.reports.commands.parsers import parser
 from faithcheck.tests.helpers.documents import document, record
 
 RED = {"id": "loo/mine-a.b.f", "axiom": "loo", "explainer": "mine", "subject": "a.b.f"}

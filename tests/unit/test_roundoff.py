@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from faithcheck.axioms import Settings, plan
-from faithcheck.axioms.engine.roundoff import gap_beyond_roundoff, roundoff_of_sums
-from faithcheck.axioms.engine.verdicts import relative_gap
+from faithcheck import Settings
 from faithcheck.axioms.invariance import invariance
+from faithcheck.axioms.measure.roundoff import gap_beyond_roundoff, roundoff_of_sums
+from faithcheck.axioms.measure.verdicts import relative_gap
 from faithcheck.explainers import AttnLRP, from_function
 from faithcheck.explainers.protocol import input_gradient, per_feature
 from faithcheck.models import Case, registered_pairs
+from faithcheck.plan import plan
 
 PAIRS = registered_pairs()
 CANCELLING = ["attention.fused_bert", "basis.query_key_gpt2", "folding.norm_bert", "rescaling.key_bias_roberta"]

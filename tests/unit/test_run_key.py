@@ -3,7 +3,7 @@
 import sys
 from types import ModuleType
 
-from faithcheck.axioms.alignment.run_key import state_of
+from faithcheck.alignment.run_key import state_of
 
 
 def test_a_module_with_a_relative_path_is_not_looked_for_in_the_users_folder(tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from faithcheck.axioms.alignment.schedule import MOST_ENDED, Schedule, Task
-from faithcheck.axioms.alignment.work import work_of
+from faithcheck.alignment.schedule import MOST_ENDED, Schedule, Task
+from faithcheck.alignment.work import work_of
 from faithcheck.tests.helpers.simulated_workers import SimulatedWorker, bound, simulate
 
 RECORDED = json.loads((Path(__file__).parents[1] / "helpers" / "recorded_tasks.json").read_text())

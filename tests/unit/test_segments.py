@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from faithcheck.axioms.batching import without_padding
-from faithcheck.axioms.engine.predicted_memory import with_length
 from faithcheck.explainers.loo.removal import Deletion
+from faithcheck.memory.predicted_memory import with_length
 from faithcheck.models import Case
 from faithcheck.models.pretrained import SENTIMENT
 from faithcheck.models.pretrained.loading import load

@@ -5,14 +5,14 @@ import importlib.util
 import pytest
 from transformers import AutoModelForSequenceClassification
 
-from faithcheck.axioms.alignment import evaluate
-from faithcheck.axioms.alignment.run_key import fingerprint
+from faithcheck.alignment import evaluate
+from faithcheck.alignment.alignment_request import AlignRequest
+from faithcheck.alignment.run_key import fingerprint
+from faithcheck.executors.ray.cluster import workers_of
 from faithcheck.explainers.loo.removal import REMOVALS
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.loading import ALL_GPUS, _refuse_offloaded, load
-from faithcheck.reports.alignment_request import AlignRequest
-from faithcheck.reports.distribution.cluster import workers_of
-from faithcheck.reports.options import OptionError
+from faithcheck.options import OptionError
 from faithcheck.tests.helpers import small_models
 
 SETTINGS = evaluate.AlignmentSettings(REMOVALS["attention_mask"]())

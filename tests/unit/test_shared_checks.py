@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 import torch
 
+from faithcheck.cli.main import main
+from faithcheck.executors.ray import checks
 from faithcheck.reports import results
-from faithcheck.reports.commands.main import main
-from faithcheck.reports.distribution import checks
 from faithcheck.reports.pages import report
 from faithcheck.tests.helpers import cluster_in_process
 from faithcheck.tests.helpers.documents import without_run

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms.engine.simulated_roundoff import (
+from faithcheck.axioms.measure.simulated_roundoff import (
     IN_CACHE,
     SimulatedRoundoff,
     rounded,

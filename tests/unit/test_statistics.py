@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from faithcheck.axioms.alignment.statistics import interval, paired, undefined
 from faithcheck.axioms.loo_correlation import correlations
+from faithcheck.axioms.measure.statistics import interval, paired, undefined
 
 VALUES = np.random.default_rng(7).standard_normal(200) + 0.3
 

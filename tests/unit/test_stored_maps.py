@@ -5,10 +5,10 @@ import pytest
 
 from faithcheck import check_explainer
 from faithcheck.axioms import AXIOMS
+from faithcheck.cli.main import main
 from faithcheck.explainers import CPLRP, AttnLRP, GradientTimesInput, load_explainer
 from faithcheck.explainers.map_files import SUFFIXES
 from faithcheck.explainers.stored_maps import load_maps, save_maps, subjects
-from faithcheck.reports.commands.main import main
 
 PAIRS = ("product.x1x2x3", "probe.perceptron", "probe.affine")
 JUDGED = {"invariance", "completeness", "loo", "dummy", "full_removal", "ground_truth", "local_limit"}

@@ -16,21 +16,23 @@ import torch
 from torch import nn
 
 import faithcheck.axioms
-from faithcheck.axioms import AXIOMS, Check, Measurement, Settings, check_explainer, plan, settle
-from faithcheck.axioms.engine.axiom import axiom, registered
-from faithcheck.axioms.engine.expectations import SuppliedExpectation
-from faithcheck.axioms.engine.plan import not_applicable
-from faithcheck.axioms.engine.statuses import Status
-from faithcheck.axioms.engine.verdicts import relative_gap, tolerance
+from faithcheck import Check, Settings
+from faithcheck.axioms import AXIOMS, Measurement, settle
 from faithcheck.axioms.equivalence import equivalence
 from faithcheck.axioms.loo_correlation import agreement, correlations
+from faithcheck.axioms.measure.axiom import axiom, registered
+from faithcheck.axioms.measure.expectations import SuppliedExpectation
+from faithcheck.axioms.measure.statuses import Status
+from faithcheck.axioms.measure.verdicts import relative_gap, tolerance
 from faithcheck.axioms.symbolic import DERIVATIONS
+from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers import LRP, LeaveOneOut, builtin_explainers
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.modified_gradient import stabilised
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models import Case, Expectation, Pair, register, registered_pairs
 from faithcheck.models.networks.scalar_product import left_comb
+from faithcheck.plan import not_applicable, plan
 
 DERIVED = {name: explainer for name, explainer in builtin_explainers().items() if name in DERIVATIONS}
 PAIRS = list(registered_pairs().values())
@@ -637,7 +639,7 @@ def ones_axiom(monkeypatch):
     """Adds an axiom for one test, with the arguments of the decorator; returns the adding function."""
 
     def add(name="ones", **fields):
-        monkeypatch.setattr("faithcheck.axioms.engine.axiom._registry", {})
+        monkeypatch.setattr("faithcheck.axioms.measure.axiom._registry", {})
 
         @axiom(name, "every attribution is one", **fields)
         def ones(explainer, model, case):
@@ -669,7 +671,7 @@ def test_every_module_of_axioms_is_one_axiom():
 
 
 def test_statuses_are_imported_without_torch():
-    script = "import sys, faithcheck.axioms.engine.statuses; print('torch' in sys.modules)"
+    script = "import sys, faithcheck.axioms.measure.statuses; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
 
 

@@ -7,8 +7,8 @@ import pytest
 import sympy
 import torch
 
-from faithcheck.axioms import AXIOMS, Check, Settings
-from faithcheck.axioms.engine.plan import plan
+from faithcheck import Check, Settings
+from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.symbolic import (
     DERIVATIONS,
     attention_chain,
@@ -31,6 +31,7 @@ from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.networks.scalar_product import ScalarProduct, depths, parenthesisations
 from faithcheck.models.pairs.small_attention import LEFT, RIGHT, SmallAttention, rational
+from faithcheck.plan import plan
 
 PAIR = registered_pairs()["linear_attention.symbolic"]
 SIZES = pytest.mark.parametrize(("tokens", "width"), [(2, 2), (3, 2)], ids=["2 tokens", "3 tokens"])

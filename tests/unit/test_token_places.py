@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.axioms.alignment.evaluate import ExplainerResult, positions_of
-from faithcheck.axioms.alignment.figures import figures_of
+from faithcheck.alignment.evaluate import ExplainerResult, positions_of
+from faithcheck.alignment.figures import figures_of
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.lrp.blockwise import BlockwiseLRP

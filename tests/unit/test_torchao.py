@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms import Check, Settings
+from faithcheck import Check, Settings
 from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.explainers.linear_map import MANY_ROWS, constant_linear
 from faithcheck.explainers.loo import deferred

@@ -26,10 +26,11 @@ from transformers.activations import ACT2FN
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 from transformers.models.bert import modeling_bert
 
-from faithcheck.axioms import Settings, check_explainer
-from faithcheck.axioms.engine import verdicts
-from faithcheck.axioms.engine.left_behind import restored
+from faithcheck import Settings
+from faithcheck.axioms.measure import verdicts
 from faithcheck.axioms.trace import trace
+from faithcheck.axioms.traces.left_behind import restored
+from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models import case as case_module
@@ -101,7 +102,7 @@ MORE_TRACES = {
     "patched functions (faithcheck.models.case.input_gradient)": lambda model: setattr(
         case_module, "input_gradient", 0
     ),
-    "patched functions (faithcheck.axioms.engine.verdicts.relative_gap)": lambda model: setattr(
+    "patched functions (faithcheck.axioms.measure.verdicts.relative_gap)": lambda model: setattr(
         verdicts, "relative_gap", lambda *_: 0.0
     ),
     "patched functions (copy.deepcopy)": lambda model: setattr(copy, "deepcopy", lambda x: x),

@@ -9,7 +9,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from faithcheck.axioms.alignment.run_key import fingerprint
+from faithcheck.alignment.run_key import fingerprint
 from faithcheck.explainers import AttnLRP, Unsupported
 from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier

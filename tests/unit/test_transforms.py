@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from faithcheck.axioms import Check, Settings
+from faithcheck import Check, Settings
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.models import pair
 from faithcheck.models.architectures.architecture import BaseModel, random_features, random_weights
@@ -34,8 +34,8 @@ from faithcheck.models.transform import (
     register_checkpoint,
     registered_transforms,
 )
-from faithcheck.reports.options import OptionError
-from faithcheck.reports.options.checkpoint import choose_checkpoint, describe_checkpoint
+from faithcheck.options import OptionError
+from faithcheck.options.checkpoint import choose_checkpoint, describe_checkpoint
 from faithcheck.tests.helpers import small_models
 from faithcheck.tests.helpers.small_models import DECODERS, IMAGE_CLASSIFIERS, save, tokenizer
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms import Check, Settings
+from faithcheck import Check, Settings
 from faithcheck.explainers import LRP, AttentionRollout, AttnLRP, GradientTimesInput
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.modified_gradient import modified, stabilised

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from faithcheck.reports.commands.main import main
+from faithcheck.cli.main import main
 from faithcheck.reports.pages import trend as pages
 from faithcheck.reports.trend import outcome, trend
 from faithcheck.tests.helpers.documents import alignment, benchmark, document, explanation, record

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from faithcheck import check_explainer
-from faithcheck.axioms.engine.claims import claiming
-from faithcheck.axioms.engine.expectations import refuse_malformed
-from faithcheck.axioms.engine.statuses import Group
+from faithcheck.axioms.measure.expectations import refuse_malformed
+from faithcheck.axioms.measure.statuses import Group
+from faithcheck.claims import claiming
+from faithcheck.cli.main import main
 from faithcheck.explainers import IntegratedGradients, LeaveOneOut, Unsupported, builtin_explainers
 from faithcheck.explainers.builtin import claims_of_kind
 from faithcheck.explainers.names import kinds
 from faithcheck.models.pair import Pair, is_builtin, random_points, registered_pairs
 from faithcheck.reports import results
-from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import wording
 from faithcheck.tests.helpers.documents import document, record
 

@@ -6,10 +6,10 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
+from faithcheck.cli import output
+from faithcheck.cli.main import main
 from faithcheck.explainers import Unsupported
 from faithcheck.reports import results
-from faithcheck.reports.commands import output
-from faithcheck.reports.commands.main import main
 from faithcheck.reports.pages import rendering, report, terminal, wording
 from faithcheck.reports.pages.visible import visible
 from faithcheck.tests.helpers import small_models

@@ -8,7 +8,7 @@ import shlex
 import numpy as np
 import pytest
 
-from faithcheck.reports.commands.parsers import COMMANDS, LISTS
+from faithcheck.cli.parsers import COMMANDS, LISTS
 from faithcheck.tests.helpers.documents import alignment, document, record
 from faithcheck.tests.helpers.processes import run
 
@@ -258,7 +258,7 @@ DRIVER = """
 import io, json, sys, time
 from types import SimpleNamespace
 from contextlib import redirect_stderr, redirect_stdout
-from faithcheck.reports.commands.main import main
+from faithcheck.cli.main import main
 sys.stdin = SimpleNamespace(buffer=io.BytesIO("raté".encode("latin-1")))
 for arguments in json.loads(sys.argv[2]):
     before = {*sys.modules}

@@ -1,0 +1,156 @@
+"""What an axiom is, and the decorator by which each axiom registers itself beside its measuring function."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, wraps
+from typing import Literal, TypeAlias, TypeVar
+
+from faithcheck.axioms.measure.verdicts import Measurement
+from faithcheck.explainers.protocol import Explainer
+from faithcheck.explainers.stored_maps import StoredMaps
+from faithcheck.models.expectation import Expectation
+from faithcheck.models.pair import Pair
+
+Measure = TypeVar("Measure", bound=Callable[..., Measurement])
+NotApplicable: TypeAlias = Callable[[Explainer], str | None]
+
+
+def applicable_to_all(explainer: Explainer) -> str | None:
+    """The default of `Axiom.not_applicable`: there is no explainer to which the axiom does not apply."""
+    return None
+
+
+@dataclass(frozen=True)
+class Axiom:
+    """One axiom: what it says, how it is measured and on what.
+
+    Attributes:
+        name: its name in options, markers and record ids.
+        summary: what it says, in one line.
+        measure: ``measure([explainer,] *models, case) -> Measurement``.
+        measured_on: ``"pairs"``: on the two models of a pair together; ``"models"``: on each of them alone.
+        needs_explainer: whether an explainer is measured; False: the pair itself is, and every pair is measured.
+        part_of: another axiom: an explainer that claims that one claims this one too, and ``-m`` of its name selects
+            both.
+        mandatory: every explainer is expected to satisfy it, whatever it claims.
+        not_applicable: the reason why the axiom can never be measured for an explainer; None if it can. Such cells are
+            not planned.
+        subjects: the pairs on which it is measured, names or globs, besides those that name it in ``Pair.axioms``.
+        excluded: pairs on which it is not measured although ``subjects`` has them, names or globs.
+        expected: ``{(explainer, subject or glob): Expectation}``, what theory expects of named explainers there. What
+            the pair or the explainer itself expects takes precedence.
+        tolerance: the largest gap at which it holds: a number, or how it is computed, in words. None: that of the
+            dtype, see `faithcheck.axioms.measure.verdicts.tolerance`.
+        of_given_maps: whether it asks an explainer for its map of the subject and the case alone, so that it can be
+            measured of maps that were made elsewhere (`StoredMaps`).
+        usual_cause: what usually makes it red, as the end of a sentence: a red card says it where its records name no
+            cause.
+    """
+
+    name: str
+    summary: str
+    measure: Callable[..., Measurement]
+    measured_on: Literal["pairs", "models"] = "models"
+    needs_explainer: bool = True
+    part_of: str = ""
+    mandatory: bool = False
+    not_applicable: NotApplicable = applicable_to_all
+    subjects: Sequence[str] = ()
+    excluded: Sequence[str] = ()
+    expected: Mapping[tuple[str, str], Expectation] = field(default_factory=dict)
+    tolerance: float | str | None = None
+    of_given_maps: bool = False
+    usual_cause: str = ""
+
+    def is_measured_on(self, pair: Pair) -> bool:
+        """Whether the axiom is measured on this pair or on its models."""
+        if not self.needs_explainer or self.name in pair.axioms:
+            return True
+        return _matches(pair.name, tuple(self.subjects)) and not _matches(pair.name, tuple(self.excluded))
+
+    def sides(self, pair: Pair) -> tuple[str, ...]:
+        """``""`` for both models of the pair together, else ``"f"`` and ``"g"``; of a control, whose g copies f, f."""
+        if self.measured_on == "pairs":
+            return ("",)
+        return ("f",) if pair.control else ("f", "g")
+
+    def subjects_among(self, pairs: Sequence[Pair]) -> list[str]:
+        """The names of the subjects among these pairs: of pairs, or of their models (``name.f``, ``name.g``)."""
+        measured = [pair for pair in pairs if self.is_measured_on(pair)]
+        return [f"{pair.name}.{side}".rstrip(".") for pair in measured for side in self.sides(pair)]
+
+
+@cache  # asked hundreds of thousands of times in a run
+def _matches(name: str, globs: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+
+_registry: dict[str, Axiom] = {}
+
+
+def axiom(
+    name: str,
+    summary: str,
+    *,
+    measured_on: Literal["pairs", "models"] = "models",
+    needs_explainer: bool = True,
+    part_of: str = "",
+    mandatory: bool = False,
+    not_applicable: NotApplicable = applicable_to_all,
+    subjects: Sequence[str] = (),
+    excluded: Sequence[str] = (),
+    expected: Mapping[tuple[str, str], Expectation] | None = None,
+    tolerance: float | str | None = None,
+    of_given_maps: bool = False,
+    usual_cause: str = "",
+) -> Callable[[Measure], Measure]:
+    """Register the decorated function as the measuring function of an axiom; see `Axiom` for the arguments.
+
+    Raises:
+        ValueError: the name is taken, or is not lower case letters, digits and underscores.
+    """
+    if not name.isidentifier() or name != name.lower():
+        raise ValueError(f"the name of an axiom is a pytest marker: lower case letters, digits and _, got {name!r}")
+
+    def decorate(measure: Measure) -> Measure:
+        if name in _registry:
+            raise ValueError(f"an axiom named {name!r} is already registered, in {_registry[name].measure.__module__}")
+        _registry[name] = Axiom(
+            name,
+            summary,
+            measure,
+            measured_on,
+            needs_explainer,
+            part_of,
+            mandatory,
+            not_applicable if of_given_maps else _of_explainers_that_run(not_applicable),
+            subjects,
+            excluded,
+            expected or {},
+            tolerance,
+            of_given_maps,
+            usual_cause,
+        )
+        return measure
+
+    return decorate
+
+
+def _of_explainers_that_run(not_applicable: NotApplicable) -> NotApplicable:
+    """The function, which also says that the axiom cannot be measured of maps that were made elsewhere."""
+
+    @wraps(not_applicable)  # the catalogue names the function
+    def reason(explainer: Explainer) -> str | None:
+        if isinstance(explainer, StoredMaps):
+            return "it runs the explainer anew, and these maps were made elsewhere"
+        return not_applicable(explainer)
+
+    return reason
+
+
+def registered() -> dict[str, Axiom]:
+    """The axioms registered so far, in alphabetical order; `faithcheck.axioms.measure.registry` has them all."""
+    return dict(sorted(_registry.items()))

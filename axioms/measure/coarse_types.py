@@ -1,0 +1,262 @@
+"""Tolerances that are derived: what the round-off of a type does to a measurement, measured by simulation.
+
+A check in a coarse type measures its axiom three times. Exactly: in float64. Simulated: in float64, where each result
+of an operation, each weight and each input is rounded to a number of the type at random, in several draws
+(`simulated_roundoff`). In the type. What the draws move is round-off: the tolerance is `DEVIATIONS` times as much.
+So a model whose numbers cancel has a tolerance of its own, and no constant stands for all.
+
+A draw errs up to one unit in the last place, a processor half of it, so that the variance of a draw is twice that of a
+processor: so it is on the grid of weights of 8 bits. In float32 kernels also add in float32, which the draws do not
+show: the tolerance is twice as large, and, there and beside weights of 8 bits, at least what n `additions` lose.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.axioms.measure.evidence import Compared
+from faithcheck.axioms.measure.measured_once import once
+from faithcheck.axioms.measure.roundoff import additions
+from faithcheck.axioms.measure.simulated_roundoff import (
+    SimulatedRoundoff,
+    draws_of,
+    numbers_of,
+    rounded_case,
+    rounded_model,
+)
+from faithcheck.axioms.measure.statuses import Status
+from faithcheck.axioms.measure.verdicts import Measurement, relative_gap, settle, tolerance_is
+from faithcheck.explainers.gradients import GradientTimesInput
+from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
+from faithcheck.explainers.refused_modules import offloaded, refuse_modules
+from faithcheck.models.case import Case
+from faithcheck.models.eight_bit_weights import linear_maps, quantised
+from faithcheck.models.expectation import Expectation
+
+Measure = Callable[[Sequence[nn.Module], Case], Measurement]
+"""Measures an axiom on models and a case of one type."""
+
+DEVIATIONS = {torch.float32: 8, torch.bfloat16: 4, torch.float16: 4, torch.int8: 4}
+"""How many times the largest simulated round-off is round-off still, by type."""
+DRAWS, NUMBERS = 3, 24
+"""The least draws, and the least numbers that they give in all: of a single number, many draws are needed."""
+
+REFERENCES: dict[torch.dtype, tuple[Explainer, ...]] = {
+    dtype: (LeaveOneOut(), GradientTimesInput()) for dtype in DEVIATIONS
+}
+"""Of a model's function alone: its values and its derivative. Each type has its own, which ask once, see `once`."""
+
+NO_KERNEL = "not implemented for|not supported for|unsupported dtype|unsupported scalar type|expected scalar type"
+"""Torch's error messages where a kernel is missing in a type, or gets operands of several types."""
+MIXED_TYPES = "must have the same dtype|should be the same|expected .* to have (the )?same dtype|Expected both dtypes"
+
+
+class UnmeasurableInType(Unsupported):
+    """The type is too coarse for the check, or torch has no kernel of it; the explainer did not refuse the model."""
+
+
+@dataclass(frozen=True)
+class InType:
+    """An axiom measured in a coarse type.
+
+    Attributes:
+        dtype: the type.
+        exact: the measurement in float64.
+        in_type: that in the type.
+        roundoff: by how much simulated round-off moved it, relative to its scale: the largest of the draws, and at
+            least the unit round-off.
+    """
+
+    dtype: torch.dtype
+    exact: Measurement
+    in_type: Measurement
+    roundoff: float
+
+    @property
+    def tol(self) -> float:
+        """The largest gap that round-off explains."""
+        return DEVIATIONS[self.dtype] * self.roundoff
+
+
+def measured_in(dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module], case: Case) -> InType:
+    """Measure an axiom in float64, under simulated round-off, and in the type.
+
+    Args:
+        dtype: a key of `DEVIATIONS`.
+        measure: the axiom.
+        models: in float64; they are copied.
+        case: in float64.
+
+    Raises:
+        UnmeasurableInType: torch has no kernel of the type for an operation, no digit of the measurement survives, in
+            int8 no model has weights that are quantised, or accelerate offloads weights.
+    """
+    refuse_weights(dtype, models)
+    exact = measure(models, case)
+    if exact.gap is None:
+        return InType(dtype, exact, exact, 0.0)
+    result = InType(dtype, exact, exact, simulated(dtype, measure, models, case, exact))
+    numbers = numbers_of(dtype)
+    with refusing_kernels(type_name(dtype)), tolerance_is(result.tol, numbers):
+        return replace(result, in_type=measure([copy_in(dtype, model) for model in models], case.to(numbers)))
+
+
+def simulated(
+    dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module], case: Case, exact: Measurement
+) -> float:
+    """By how much simulated round-off of a type moves a measurement, see `InType`; ``exact`` is that in float64.
+
+    Raises:
+        UnmeasurableInType: no digit of the measurement survives.
+    """
+    name, numbers = type_name(dtype), numbers_of(dtype)
+
+    def moved(draw: int) -> Tensor:
+        with tolerance_is(math.inf, numbers), SimulatedRoundoff(numbers, draw):
+            values = measure([rounded_model(m, dtype, draw) for m in models], rounded_case(case, numbers, draw)).values
+        if values.shape != exact.values.shape:
+            raise UnmeasurableInType(f"under the round-off of {name} the axiom measures another number of values")
+        return values - exact.values
+
+    try:
+        moves = draws_of(moved, DRAWS, NUMBERS)
+    except InvalidAttribution as error:
+        raise UnmeasurableInType(f"in {name} numbers of the model overflow: {error}") from error
+    scale = exact.values if exact.scale is None else exact.scale
+    unit = torch.full_like(exact.values, exact.unit)
+    roundoff = max(
+        least_roundoff(dtype, models, case), *(relative_gap(move, exact.values, scale, unit) for move in moves)
+    )
+    if not DEVIATIONS[dtype] * roundoff < 1:
+        raise UnmeasurableInType(
+            f"no digit survives in {name}: round-off alone moves the measurement by {roundoff:.2g}"
+        )
+    return roundoff
+
+
+def least_roundoff(dtype: torch.dtype, models: Sequence[nn.Module], case: Case) -> float:
+    """The round-off that a map has in a type, relative, also where the draws cannot see it.
+
+    It is rounded to the type once, as the axiom computes in float64. A kernel adds in float32: where that is the type
+    of the numbers, n `additions` with random signs lose √n as much, `DEVIATIONS` of float32 times.
+    """
+    numbers = numbers_of(dtype)
+    rounding = torch.finfo(numbers).eps / 2
+    if numbers != torch.float32:
+        return rounding
+    n = max(additions(model, case) for model in models)
+    return DEVIATIONS[numbers] / DEVIATIONS[dtype] * math.sqrt(n) * rounding
+
+
+def copy_in(dtype: torch.dtype, model: nn.Module) -> nn.Module:
+    """A copy of a model in the type, in int8 with the weights of its linear maps on a grid."""
+    return quantised(model) if dtype == torch.int8 else deepcopy(model).to(dtype)
+
+
+def refuse_weights(dtype: torch.dtype, models: Sequence[nn.Module]) -> None:
+    """Refuse models whose weights no copy has in the type: accelerate offloads them, or in int8 none are quantised.
+
+    Raises:
+        UnmeasurableInType: names the first module that is offloaded, or says that there is nothing to quantise.
+    """
+    try:
+        for model in models:
+            refuse_modules(model, offloaded)
+    except Unsupported as refusal:
+        raise UnmeasurableInType(str(refusal)) from None
+    if dtype == torch.int8 and not any(map(linear_maps, models)):
+        raise UnmeasurableInType("there is nothing to quantise to 8 bits: no nn.Linear holds weights of its own")
+
+
+def type_name(dtype: torch.dtype) -> str:
+    """The name of a type, as ``--dtype`` takes it."""
+    return str(dtype).removeprefix("torch.")
+
+
+@contextmanager
+def refusing_kernels(name: str) -> Iterator[None]:
+    """Within the block, torch's error that a kernel is missing in a type is a refusal that names the type."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "ComplexHalf support is experimental")  # its round-off is measured
+            yield
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        if not re.search(f"{NO_KERNEL}|{MIXED_TYPES}", str(error)):
+            raise
+        first = str(error).splitlines()[0]
+        raise UnmeasurableInType(f"it does not run in {name}: {first}") from error
+
+
+def settle_in(
+    measured: InType, expectation: Expectation, predicted: Tensor | None
+) -> tuple[Measurement, Status, float | None]:
+    """The measurement in the type with its derived tolerance, and how it settles against what theory expects.
+
+    Raises:
+        UnmeasurableInType: the violation that theory expects is no larger than the round-off of the type.
+    """
+    in_type = replace(measured.in_type, tol=measured.tol)
+    in_type = replace(in_type, detail={**in_type.detail, "digits": digits(measured.roundoff)})
+    exact = measured.exact.gap or 0.0
+    if expectation.verdict == "HOLDS" and in_type.gap is not None and exact > max(in_type.gap, measured.tol):
+        # Numbers that overflow in the type may hide a violation that float64 shows and that is no round-off.
+        in_type = replace(in_type, gap=exact, detail={**in_type.detail, "gap in the type": in_type.gap})
+    if expectation.verdict == "VIOLATES" and measured.exact.gap is not None and measured.exact.gap <= 2 * measured.tol:
+        raise UnmeasurableInType(
+            f"round-off hides the violation: it is {measured.exact.gap:.2g} in float64, and round-off explains "
+            f"{measured.tol:.2g}"
+        )
+    status, error = settle(in_type, expectation, predicted)
+    return in_type, status, error
+
+
+def digits(roundoff: float) -> float | None:
+    """How many decimal digits survive round-off of this relative size; None where it moves nothing."""
+    return max(0.0, -math.log10(roundoff)) if roundoff > 0 else None
+
+
+def map_in(dtype: torch.dtype, explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """How far an explainer's map in a coarse type is from its map in float64; the measuring function of an axiom.
+
+    The tolerance is `DEVIATIONS` times what simulated round-off does to the maps of `REFERENCES` on the same model and
+    case: the function's values and its derivative lose as much themselves. Simulated round-off of the explainer would
+    forgive whatever it loses.
+
+    Returns:
+        ``values`` is the difference of the maps, ``(batch, features)``; ``gap`` is its largest entry relative to the
+        example's largest attribution, in [0, 2]. ``detail`` has the digits of the map that round-off leaves.
+
+    Raises:
+        Unsupported, InvalidAttribution: from the explainer.
+        UnmeasurableInType: see `measured_in`; no digit of the references survives.
+    """
+    numbers = numbers_of(dtype)
+
+    def tolerance_by(reference: Explainer) -> float:
+        def measure(models: Sequence[nn.Module], of: Case) -> Measurement:
+            return Measurement(0.0, 0.0, attribution_of(reference, models[0], of).double())
+
+        def derive() -> float:
+            return DEVIATIONS[dtype] * simulated(dtype, measure, [model], case, measure([model], case))
+
+        return once(reference, model, case, derive)
+
+    refuse_weights(dtype, [model])
+    tol = max(map(tolerance_by, REFERENCES[dtype]))
+    exact = attribution_of(explainer, model, case).double()
+    with refusing_kernels(type_name(dtype)):
+        coarse = attribution_of(explainer, copy_in(dtype, model), case.to(numbers)).double()
+    values, scale = coarse - exact, torch.cat([coarse, exact], 1)
+    gap = relative_gap(values, scale)
+    compared = Compared(coarse, exact, (f"the map in {type_name(dtype)}", "the map in float64"))
+    return Measurement(gap, tol, values, scale, {"digits": digits(gap)}, compared=compared)

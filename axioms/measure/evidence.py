@@ -1,0 +1,203 @@
+"""The evidence of a red record: what the axiom compared, and in which simple way the two differ.
+
+An axiom hands over what it compared, on the whole batch. A red record keeps the example that differs most, in plain
+values of bounded size; a green one keeps nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.axioms.measure.error_text import safe_text
+from faithcheck.models.case import Case
+from faithcheck.models.networks.expressions import Expression, to_json
+from faithcheck.models.networks.scalar_product import Leaf, ScalarProduct, Tree
+
+FEATURES = 784
+"""The most numbers of a map that a record keeps: those of an image of 28 × 28 pixels."""
+DIGITS = 6
+"""The significant digits that a record keeps of them."""
+CLOSE = 1e-6
+"""How close two maps are that count as the same, relative to the largest number."""
+Relation: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What an axiom compared.
+
+    Attributes:
+        first: the attributions, ``(batch, features)``, or their sums, ``(batch,)``.
+        second: what they should equal, of the same shape.
+        names: what the two are, as in "the map of f" and "the map of g".
+        map: the attributions, ``(batch, features)``, where sums were compared; None: what was compared are maps.
+        mistakes: what the first equals after a known mistake, by a name for it, of the same shape.
+        places: positions that a known mistake changes, such as padding: masks ``(batch, features)``, by their name.
+        figures: further numbers of each example, ``(batch,)``, by name.
+        terms: the two expressions that were explained, as JSON; none if they are no expressions.
+    """
+
+    first: Tensor
+    second: Tensor
+    names: tuple[str, str]
+    map: Tensor | None = None
+    mistakes: Mapping[str, Tensor] = field(default_factory=dict)
+    places: Mapping[str, Tensor] = field(default_factory=dict)
+    figures: Mapping[str, Tensor] = field(default_factory=dict)
+    terms: Sequence[Any] = ()
+
+
+def evidence_of(
+    compared: Compared, models: Sequence[nn.Module], case: Case, violation: Compared | None = None
+) -> dict[str, Any]:
+    """What a red record keeps, in plain values.
+
+    Args:
+        compared: what the axiom compared.
+        models: the models that were explained; expressions are kept as terms.
+        case: the case of the check, which names its features.
+        violation: the violation beside the one that theory predicts, where it has another size.
+    """
+    decisive = violation or compared
+    first, second = _plain(decisive.first), _plain(decisive.second)
+    differences = (first - second).abs().reshape(len(first), -1).amax(1)
+    scale = torch.maximum(first.abs(), second.abs()).reshape(len(first), -1).amax(1)
+    example = int((differences / scale.where(scale > 0, 1)).argmax())
+    sides = dict(zip(compared.names, (_plain(compared.first)[example], _plain(compared.second)[example]), strict=True))
+    maps = sides if compared.map is None else {"the map": _plain(compared.map)[example]}
+    figures = {} if compared.map is None else {name: float(side) for name, side in sides.items()}
+    figures |= {name: float(values[example]) for name, values in compared.figures.items()}
+    features = next(iter(maps.values())).numel()
+    names = case.feature_names[example] if len(case.feature_names) == len(first) else ()
+    kept: dict[str, Any] = {
+        "example": example,
+        "examples": len(first),
+        "features": features,
+        "maps": [{"of": name, "values": _numbers(row)} for name, row in maps.items()],
+        "predicted": [] if violation is None else _numbers(second[example]),
+        "figures": {name: _rounded(value) for name, value in figures.items()},
+        "terms": list(compared.terms) or _terms(models),
+        "names": [safe_text(name) for name in names[:FEATURES]] if len(names) == features else [],
+        "image": list(case.image_shape) if math.prod(case.image_shape) == features else [],
+        "relation": relation(decisive),
+    }
+    return {key: value for key, value in kept.items() if value not in ([], {}, None)}
+
+
+def relation(compared: Compared) -> Relation | None:
+    """The simplest way in which the first side follows from the second on every example; None if there is none.
+
+    ``first`` and ``second`` name the two. ``kind`` is one of: ``zero``; ``mistake`` (``of`` names it); ``place`` (they
+    differ at ``of`` alone); ``factor`` (``value``); ``offset``; ``absolute``, ``positive`` (the first is the absolute
+    value, or the positive part); ``factor of each example``; ``sum`` (the first is a sum, and ``value`` on every
+    example); ``shifted`` (by ``value`` features) and ``order`` (the same numbers in another order); ``example`` (one
+    map on every example).
+    """
+    first, second = _plain(compared.first), _plain(compared.second)
+    finite = torch.isfinite(first).all() and torch.isfinite(second).all()
+    if not finite or first.dim() > 2 or _close(first, second):
+        return None
+    found = next(_relations(compared, first, second), None)
+    return found and {**found, "first": compared.names[0], "second": compared.names[1]}
+
+
+def _relations(compared: Compared, first: Tensor, second: Tensor) -> Iterator[Relation]:
+    if not first.any():
+        yield {"kind": "zero"}
+        return
+    for name, mistaken in compared.mistakes.items():
+        if _close(first, _plain(mistaken)):
+            yield {"kind": "mistake", "of": name}
+    different = (first - second).abs() > CLOSE * _size(first, second)
+    for name, places in compared.places.items():
+        if not (different & ~places.cpu()).any():
+            yield {"kind": "place", "of": name}
+    if second.count_nonzero() > 1:
+        factor = float((first * second).sum() / second.square().sum())
+        if _close(first, factor * second):
+            yield {"kind": "factor", "value": _rounded(factor)}
+    if first.dim() == 1:  # sums, one of each example
+        if len(first) > 1 and _close(first, first[:1].expand_as(first)):
+            yield {"kind": "sum", "value": _rounded(float(first[0]))}
+        if len(first) > 1 and _close(first - second, (first - second)[:1].expand_as(first), first):
+            yield {"kind": "offset", "value": _rounded(float((first - second)[0]))}
+        return
+    yield from _relations_of_maps(first, second)
+
+
+def _relations_of_maps(first: Tensor, second: Tensor) -> Iterator[Relation]:
+    batch, features = first.shape
+    changes: dict[str, Callable[[Tensor], Tensor]] = {"absolute": torch.abs, "positive": lambda a: a.clamp(min=0)}
+    for kind, change in changes.items():
+        if _close(first, change(second)):
+            yield {"kind": kind}
+    if features < 2:
+        return
+    products, squares = (first * second).sum(1, keepdim=True), second.square().sum(1, keepdim=True)
+    if _close(first, products / squares.where(squares > 0, 1) * second):
+        yield {"kind": "factor of each example"}
+    difference = first - second
+    if _close(difference, difference.mean(1, keepdim=True).expand_as(first), first):
+        yield {"kind": "offset", "value": _rounded(float(difference.mean()))}
+    if _has_different_numbers(second):
+        for shift in (1, -1):
+            if _close(first, second.roll(shift, 1)):
+                yield {"kind": "shifted", "value": shift}
+        if _close(first.sort(1).values, second.sort(1).values):
+            yield {"kind": "order"}
+    if batch > 1 and _close(first, first[:1].expand_as(first)):
+        yield {"kind": "example"}
+
+
+def _has_different_numbers(values: Tensor) -> bool:
+    """Whether some example has no number twice, but 0: otherwise the same numbers in another order are no permutation.
+
+    AttnLRP gives the factors of (x₁x₂)x₃ the shares 1/4, 1/4, 1/2, and those of x₁(x₂x₃) the shares 1/2, 1/4, 1/4.
+    """
+    ascending = values.sort(1).values
+    twice = (ascending.diff(dim=1) <= CLOSE * _size(values, values)) & (ascending[:, 1:] != 0)
+    return not twice.any(1).all()
+
+
+def _close(a: Tensor, b: Tensor, scale: Tensor | None = None) -> bool:
+    """Whether two maps are the same in every example, up to `CLOSE`."""
+    return bool(((a - b).abs() <= CLOSE * _size(a, b if scale is None else scale)).all())
+
+
+def _size(a: Tensor, b: Tensor) -> Tensor:
+    """The largest number of an example, ``(batch, 1)``; of sums, that of the batch."""
+    size = torch.maximum(a.abs(), b.abs())
+    return size.amax() if size.dim() == 1 else size.amax(1, keepdim=True)
+
+
+def _plain(values: Tensor) -> Tensor:
+    return values.detach().double().cpu()
+
+
+def _numbers(row: Tensor) -> list[float]:
+    return [_rounded(value) for value in row.flatten()[:FEATURES].tolist()]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _terms(models: Sequence[nn.Module]) -> list[Any]:
+    """The expressions of two models as JSON; none if one of them is no expression."""
+    if len(models) != 2:
+        return []
+    terms = [to_json(m.term) if isinstance(m, Expression) else _term_of_product(m) for m in models]
+    return [] if None in terms else terms
+
+
+def _term_of_product(model: nn.Module) -> Any:
+    def term(tree: Tree) -> Any:
+        return f"x{tree.index + 1}" if isinstance(tree, Leaf) else ["*", term(tree.left), term(tree.right)]
+
+    return term(model.tree) if isinstance(model, ScalarProduct) else None

@@ -1,0 +1,262 @@
+"""The state of a model that explainers change: attributes, hooks, weights, gradients, and the methods of its classes.
+
+Compared before and after a block of code, and put back: train mode, hooks, weights, buffers, ``requires_grad``,
+``.grad``, submodules, attributes, configuration, methods, the class of each module, the methods of the classes, and the
+functions of the Python modules that define them. The values of weights are compared, since their version counters do
+not count changes by ``.data``. Of weights that accelerate offloads, what it keeps is compared, and that the model has
+none of it between its passes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from inspect import isroutine
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.axioms.traces.namespaces import (
+    Changes,
+    DictionariesSnapshot,
+    Namespace,
+    NamespacesSnapshot,
+    equal,
+    is_function,
+    put_back,
+    report,
+    same_objects,
+)
+from faithcheck.axioms.traces.process_snapshot import current_namespaces
+from faithcheck.explainers.quantised_weights import parts_of
+from faithcheck.models.offloaded_weights import offloaded_weights
+
+TRANSFORMERS_HOOKS = "_output_capturing_hooks_installed"
+"""The attribute by which transformers remembers that it put its hooks on a module, at first use."""
+HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+CAPTURING_HOOKS = "transformers.utils.output_capturing"
+"""The module that defines these hooks."""
+
+
+@dataclass
+class ModuleSnapshot:
+    """One module before a block of code.
+
+    Attributes:
+        where: its name in the model, or the class of the model itself.
+        module: the module.
+        kind: its class.
+        attributes: a shallow copy of its attributes.
+        spaces: its dictionaries (of hooks, parameters, buffers, submodules, its own) and those of objects that are its
+            attributes (configuration, tokenizer): name of the attribute, dictionary, copy.
+    """
+
+    where: str
+    module: nn.Module
+    kind: type[nn.Module]
+    attributes: Namespace
+    spaces: list[tuple[str, Namespace, Namespace]]
+
+
+class ModelSnapshot:
+    """A model before a block of code. It holds a copy of the weights, and serves any number of blocks.
+
+    Attributes:
+        model: the model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.modules = []
+        classes: dict[type, None] = {}
+        for name, module in model.named_modules():
+            attributes = vars(module)
+            spaces = [(key, space, dict(space)) for key, space in _dictionaries_of(attributes)]
+            where = name or type(model).__name__
+            self.modules.append(ModuleSnapshot(where, module, type(module), dict(attributes), spaces))
+            classes.update(dict.fromkeys(owner for owner in type(module).__mro__ if owner is not object))
+        self._dictionaries = DictionariesSnapshot(
+            [(vars(snapshot.module), snapshot.attributes) for snapshot in self.modules]
+            + [(space, before) for snapshot in self.modules for _, space, before in snapshot.spaces]
+        )
+        self.namespaces = _namespaces_of(classes)
+        self.tensors = [TensorSnapshot(name, tensor) for name, tensor in _tensors(model)]
+
+    def restore(self, changes: Changes) -> None:
+        """Put back what changed, and report it."""
+        for snapshot in self.modules:
+            if type(snapshot.module) is not snapshot.kind:
+                report(changes, "replaced classes", [snapshot.where])
+                snapshot.module.__class__ = snapshot.kind
+        if not self._dictionaries.unchanged():
+            for snapshot in self.modules:
+                _restore_module(snapshot, changes)
+        self.namespaces.restore(changes)
+        for tensor in self.tensors:
+            tensor.restore(changes)
+
+    def has_same_weights(self) -> bool:
+        """Whether every parameter and buffer has the values that it had."""
+        return all(same_values(tensor.tensor.detach(), tensor.values) for tensor in self.tensors)
+
+
+def _namespaces_of(classes: Iterable[type]) -> NamespacesSnapshot:
+    """The classes and the Python modules that define them, but for those that `ProcessSnapshot` compares anyway."""
+    names = dict.fromkeys(owner.__module__ for owner in classes)
+    modules = [(name, sys.modules[name]) for name in names if name in sys.modules]
+    compared = current_namespaces().owners
+    return NamespacesSnapshot(
+        [(name, module) for name, module in modules if id(module) not in compared],
+        [owner for owner in classes if id(owner) not in compared],
+    )
+
+
+def _added_by_transformers(now: Namespace, before: Namespace) -> bool:
+    """Whether all that changed are hooks that transformers puts in where a model is first asked for its attentions."""
+    added = [hook for key, hook in now.items() if key not in before]
+    kept = all(now.get(key) is hook for key, hook in before.items())
+    return kept and all(getattr(hook, "__module__", "") == CAPTURING_HOOKS for hook in added)
+
+
+def _offloaded_again(now: Namespace, before: Namespace) -> bool:
+    """Whether all that changed are tensors without values, which accelerate makes anew after each forward pass."""
+
+    def same(one: Any, other: Any) -> bool:
+        return one is other or (
+            isinstance(one, Tensor)
+            and isinstance(other, Tensor)
+            and one.is_meta
+            and same_values(one, other)
+            and one.requires_grad == other.requires_grad
+        )
+
+    return now.keys() == before.keys() and all(same(now[key], before[key]) for key in before)
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters, the buffers, and the attributes that are tensors, such as one that a model computed and kept.
+
+    Of weights that accelerate offloads, also those that it keeps.
+    """
+    yield from (*model.named_parameters(), *model.named_buffers(), *offloaded_weights(model).items())
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if isinstance(value, Tensor):
+                yield f"{name}.{key}".lstrip("."), value
+
+
+def _dictionaries_of(attributes: Namespace) -> Iterator[tuple[str, Namespace]]:
+    """The dictionaries among a module's attributes, and those of its attributes that are objects, such as a config."""
+    for key, value in attributes.items():
+        if isinstance(value, dict):
+            yield key, value
+        elif not isinstance(value, nn.Module | Tensor | ModuleType | type) and not isroutine(value):
+            namespace = getattr(value, "__dict__", None)
+            if isinstance(namespace, dict):
+                yield key, namespace
+                yield from ((key, inner) for inner in namespace.values() if isinstance(inner, dict))
+
+
+def _restore_module(snapshot: ModuleSnapshot, changes: Changes) -> None:
+    """Put back the attributes and the dictionaries of one module, and report them."""
+    _restore_attributes(snapshot, changes)
+    for key, space, before in snapshot.spaces:
+        if not same_objects(space, before):
+            if key in ("_parameters", "_buffers", "_modules", "config"):
+                if not _offloaded_again(space, before):
+                    report(changes, f"replaced {key.lstrip('_')}", [snapshot.where])
+            elif "_hooks" in key:
+                if not _added_by_transformers(space, before):
+                    report(changes, "hooks", [snapshot.where])
+            elif not key.startswith("_"):
+                report(changes, "attributes", [f"{snapshot.where}.{key}"])
+            put_back(space, before)
+
+
+def _restore_attributes(snapshot: ModuleSnapshot, changes: Changes) -> None:
+    """Put back train mode, patched methods of the instance, and attributes that are new or have another value.
+
+    Private attributes are put back without a report: a module may change its own. Those that say something about others
+    fit together again, such as the flag of transformers' hooks: if the hooks were taken away and the flag stayed,
+    transformers would never put them there again.
+    """
+    before, now, where = snapshot.attributes, vars(snapshot.module), snapshot.where
+    if same_objects(now, before):
+        return
+    if now.get("training") is not before["training"]:
+        report(changes, "train mode", [where])
+        snapshot.module.training = before["training"]
+    if now.get(TRANSFORMERS_HOOKS) is not before.get(TRANSFORMERS_HOOKS):
+        if before.get(TRANSFORMERS_HOOKS):  # otherwise transformers put its hooks there itself
+            report(changes, "hooks of transformers", [where])
+        _put(now, TRANSFORMERS_HOOKS, before)
+    changed = [key for key in before if now.get(key) is not before[key]]
+    added = [key for key in now if key not in before]
+    methods = [k for k in changed if is_function(k, before[k])] + [k for k in added if is_function(k, now[k])]
+    plain = [
+        k
+        for k in changed
+        if not k.startswith("_") and k != "training" and not callable(before[k]) and not equal(now.get(k), before[k])
+    ]
+    plain += [k for k in added if not k.startswith("_") and not callable(now[k])]
+    for what, keys in (("patched methods", sorted(methods)), ("attributes", sorted(plain))):
+        report(changes, what, [f"{where}.{key}" for key in keys])
+        for key in keys:
+            _put(now, key, before)
+    for key in [key for key in (*changed, *added) if key.startswith("_")]:
+        _put(now, key, before)
+
+
+class TensorSnapshot:
+    """A parameter or buffer before a block of code."""
+
+    def __init__(self, where: str, tensor: Tensor) -> None:
+        self.where, self.tensor = where, tensor
+        self.values = tensor.detach().clone()
+        self.requires_grad = tensor.requires_grad
+        self.hooks = {name: dict(getattr(tensor, name) or {}) for name in HOOKS_OF_TENSORS}
+        self.gradient = None if tensor.grad is None else tensor.grad.detach().clone()
+
+    def restore(self, changes: Changes) -> None:
+        """Put back what changed, and report it."""
+        tensor = self.tensor
+        if not same_values(tensor.detach(), self.values):
+            report(changes, "weights", [self.where])
+            tensor.data = self.values.clone()  # the snapshot keeps its own, for the next block
+        for name, before in self.hooks.items():
+            hooks = getattr(tensor, name)
+            if (hooks or before) and dict(hooks or {}) != before:
+                report(changes, "hooks of tensors", [self.where])
+                if hooks is not None:
+                    put_back(hooks, before)
+        if (tensor.grad is not None or self.gradient is not None) and not equal(tensor.grad, self.gradient):
+            report(changes, ".grad", [self.where])
+            tensor.grad = None if self.gradient is None else self.gradient.clone()
+        if tensor.requires_grad != self.requires_grad:
+            report(changes, "requires_grad", [self.where])
+            tensor.requires_grad_(self.requires_grad)
+
+
+def same_values(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal; NaN equals a NaN of the same bits, and no value no value."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    if one.is_meta:
+        return True
+    ours, theirs = parts_of(one), parts_of(other)
+    same = [a.equal(b) or _bits(a).equal(_bits(b)) for a, b in zip(ours, theirs, strict=False)]
+    return len(ours) == len(theirs) and all(same)
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().flatten().view(torch.uint8)
+
+
+def _put(namespace: Any, key: str, before: Namespace) -> None:
+    if key in before:
+        namespace[key] = before[key]
+    else:
+        namespace.pop(key, None)

@@ -1,0 +1,450 @@
+"""The measurement of ``faithcheck align``: from its options to the alignment document.
+
+`prepare` loads the model and the data; the tests that reproduce the paper's tables start there too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from faithcheck import catalogue
+from faithcheck.alignment import evaluate
+from faithcheck.alignment.answers import with_answers
+from faithcheck.alignment.batches import AlignmentError, measurable
+from faithcheck.alignment.defaults import CHUNK, LONG, MAX_TOKENS, TABLE_2
+from faithcheck.alignment.figures import Figures, figures_of
+from faithcheck.alignment.parquet import write_parquet
+from faithcheck.alignment.run_key import StoreError, fingerprint
+from faithcheck.alignment.shown_examples import shown_examples
+from faithcheck.alignment.summary import summary
+from faithcheck.executors.ray.cluster import Workers, with_threads, workers_of
+from faithcheck.executors.ray.dispatch import Advance, Watch
+from faithcheck.explainers.loo.removal import REMOVALS, Removal, content
+from faithcheck.explainers.loo.removal_names import RANDOM
+from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.models.cache_folder import cache_folder
+from faithcheck.models.data.errors import DataError
+from faithcheck.models.data.images import Images, load_images
+from faithcheck.models.data.texts import Texts, load_texts
+from faithcheck.models.pretrained import SENTIMENT
+from faithcheck.models.pretrained.answer_model import AnswerModel
+from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.example import Examples
+from faithcheck.models.pretrained.image_classifier import ImageClassifier
+from faithcheck.models.pretrained.loading import ALL_GPUS, load
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.target_choice import explained_in_words, with_chosen_output, with_generated_answers
+from faithcheck.models.pretrained.text_model import TextModel
+from faithcheck.options import OptionError, explainers
+from faithcheck.options.device import choose_device
+from faithcheck.options.explainer_timeout import choose_timeout
+from faithcheck.options.isolate import refuse_what_ends_a_process
+from faithcheck.reports import results
+from faithcheck.reports.pages import alignment
+from faithcheck.reports.results import Json
+
+if TYPE_CHECKING:
+    from faithcheck.executors.ray.alignment import RayEngine
+
+EXPECTED = (ModelError, DataError, OptionError, AlignmentError, StoreError, Unsupported, OSError)
+"""The errors of `prepare` and `measure` whose message is all that the user needs."""
+POOL = 4096  # features that resampling draws from, at most
+
+
+@dataclass(frozen=True)
+class AlignRequest:
+    """The options of ``faithcheck align``. The help of the command describes each."""
+
+    model: str | None = None
+    data: str | None = None
+    limit: int | None = None
+    explainer: Sequence[str] = ()
+    removal: str | None = None
+    draws: int | None = None
+    chunk: int | None = None
+    max_length: int | None = None
+    max_tokens: int = MAX_TOKENS
+    max_memory: int | None = None
+    dtype: str = "float32"
+    device: str = "cpu"
+    seed: int = 0
+    cache: Path | None = None
+    parquet: Path | None = None
+    allow_pickle: bool = False
+    allow_code: bool = False
+    target: str | None = None
+    contrast: str | None = None
+    next_token: bool = False
+    isolate: bool = False
+    explainer_timeout: float | None = None
+    ray: str | None = None
+    workers: int | None = None
+    cpus_per_worker: int = 1
+    gpus_per_worker: float = 0.0
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The model, the data and the settings of a request, ready to be measured.
+
+    Attributes:
+        model: loaded.
+        data: texts or images.
+        examples: the data as the model reads it.
+        setup: how alignment is measured.
+        chunk_reason: how many features the curves remove at a step and why, in words.
+        folder: the folder that keeps the measurements.
+    """
+
+    model: TextModel | ImageClassifier
+    data: Texts | Images
+    examples: Examples
+    setup: evaluate.AlignmentSettings
+    chunk_reason: str
+    folder: Path
+
+    def answer_of(self, i: int) -> str | None:
+        """The answer that is explained in an example, as text; None if none is."""
+        if not isinstance(self.model, AnswerModel):
+            return None
+        return str(self.model.tokenizer.decode(list(self.examples[i].answer or ())))
+
+
+def prepare(request: AlignRequest, advance: Advance = lambda name, done, of: None) -> Prepared:
+    """Load the model and the data, generate the answers, and choose the options that the request leaves open.
+
+    Args:
+        request: the options.
+        advance: as of `measure`, for the answers.
+
+    Raises:
+        ModelError, DataError, OptionError: a file or a name is missing, or an option does not fit the model.
+    """
+    model = load_model(request)
+    folder = request.cache or cache_folder() / "alignment"
+    data: Texts | Images
+    if isinstance(model, ImageClassifier):
+        data = load_images(request.data or "digits", request.limit)
+        examples = model.encode(data.images)
+    else:
+        data = load_texts(request.data or "own", request.limit)
+        examples = model.encode(data.texts)
+    if isinstance(model, AnswerModel) and model.answer is None:
+        total = len(measurable(examples))
+        examples = with_answers(
+            model, examples, request.max_tokens, folder, lambda name, done: advance(name, done, total)
+        )
+    chunk, reason = choose_chunk(request, examples)
+    setup = evaluate.AlignmentSettings(
+        choose_removal(request, model, examples),
+        chunk,
+        request.max_tokens,
+        request.seed,
+        choose_timeout(request.explainer_timeout),
+        request.max_memory,
+    )
+    return Prepared(model, data, examples, setup, reason, folder)
+
+
+def load_model(request: AlignRequest) -> TextModel | ImageClassifier:
+    """The model of the request with its explained output, on its device; `ALL_GPUS` is one, too.
+
+    Raises:
+        ModelError, OptionError: it cannot be loaded, there is no such device, or no such output; --next-token of a
+            model that is no decoder.
+    """
+    device = request.device if request.device == ALL_GPUS else choose_device(request.device)
+    dtype = getattr(torch, request.dtype)
+    allowed = {"allow_pickle": request.allow_pickle, "allow_code": request.allow_code}
+    model = load(request.model or SENTIMENT, device, dtype, request.max_length, **allowed)
+    if not request.next_token:
+        return with_generated_answers(model, request.target, request.contrast)
+    if not isinstance(model, NextTokenModel):
+        raise OptionError(f"--next-token: {request.model or SENTIMENT} is no decoder: leave it out")
+    return with_chosen_output(model, None, None)
+
+
+def choose_chunk(request: AlignRequest, examples: Examples) -> tuple[int, str]:
+    """How many neighbouring features the curves remove at a step, and the reason in words."""
+    if request.chunk is not None:
+        return request.chunk, f"{request.chunk} at a step, as asked for"
+    middle = float(np.median(examples.features))
+    if middle > LONG:
+        return (
+            CHUNK,
+            f"{CHUNK} neighbouring ones at a step, as half of the examples have {middle:g}",
+        )
+    return 1, f"one at a step, as half of the examples have no more than {middle:g}"
+
+
+def choose_removal(request: AlignRequest, model: TextModel | ImageClassifier, examples: Examples) -> Removal:
+    """The removal of the request: a random one gets the draws and the seed, resampling also a pool.
+
+    Raises:
+        OptionError: --draws with a removal that is not random.
+    """
+    name = request.removal or ("zero" if isinstance(model, ImageClassifier) else "attention_mask")
+    if name not in RANDOM:
+        if request.draws is not None:
+            raise OptionError(f"--draws: removal by {name} is not random; {' and '.join(RANDOM)} are")
+        return REMOVALS[name]()
+    random: dict[str, Any] = {"seed": request.seed, **({"draws": request.draws} if request.draws else {})}
+    pool = pool_of(model, examples, request.seed) if name == "resample" else {}
+    return REMOVALS[name](**pool, **random)
+
+
+def pool_of(model: TextModel | ImageClassifier, examples: Examples, seed: int) -> Json:
+    """The pool of resampling: at most `POOL` features that are not special, drawn from all examples, and their owners.
+
+    Returns:
+        ``pool`` and ``owners`` of `Resampling`.
+
+    Raises:
+        OptionError: fewer than two examples have features.
+    """
+    if (examples.non_special > 0).sum() < 2:
+        raise OptionError("--removal resample draws from other examples: give at least two with features")
+    ends = np.cumsum(examples.non_special, dtype=np.int64)  # features are counted through, from example to example
+    drawn = torch.randperm(int(ends[-1]), generator=torch.Generator().manual_seed(seed))[:POOL].sort().values.numpy()
+    owners = np.searchsorted(ends, drawn, side="right")
+    pool, contents = [], []
+    for i in np.unique(owners).tolist():
+        example, chosen = examples[i], drawn[owners == i] - (ends[i] - examples.non_special[i])
+        inputs = model.case([example]).inputs[0]
+        pool.append(inputs[torch.nonzero(~example.special_tokens_mask)[chosen, 0]])
+        contents += [content(inputs)] * len(chosen)
+    return {"pool": torch.cat(pool), "owners": tuple(contents)}
+
+
+def choose_explainers(names: Sequence[str], setup: evaluate.AlignmentSettings) -> list[Explainer]:
+    """LOO and the explainers of these names; without names the explainers of Table 2.
+
+    Raises:
+        OptionError: an unknown name, or two explainers of one name.
+    """
+    known = {explainer.name: explainer for explainer in evaluate.table_2(setup)}
+    if not names:
+        return list(known.values())
+    further = [name for name in dict.fromkeys(names) if name not in known]
+    chosen = [known["loo"], *(known[name] for name in dict.fromkeys(names) if name in known and name != "loo")]
+    chosen += explainers.load_explainers(further) if further else []
+    listed = [explainer.name for explainer in chosen]
+    if len(set(listed)) < len(listed):
+        raise OptionError(f"two explainers have one name among {', '.join(listed)}: give each its own")
+    return chosen
+
+
+def specs_of(names: Sequence[str], chosen: Sequence[Explainer]) -> dict[str, str]:
+    """The name of ``--explainer`` of each explainer that `choose_explainers` chose for these names."""
+    further = iter(dict.fromkeys(name for name in names if name not in TABLE_2))
+    return {one.name: one.name if one.name in TABLE_2 else next(further) for one in chosen}
+
+
+def heading(request: AlignRequest, prepared: Prepared) -> Json:
+    """The model, the data and the settings of the document; no date, so that equal runs give equal documents."""
+    model, data, setup = prepared.model, prepared.data, prepared.setup
+    images = isinstance(model, ImageClassifier)
+    read_at = (
+        "pixels, a patch a feature"
+        if images
+        else "word embeddings, so that what reaches position and type embeddings is not in it"
+    )
+    return {
+        "faithcheck": results.version(),
+        "environment": results.environment(),
+        "model": {
+            "name": request.model or "the project's own",
+            "class": type(model.model).__name__,
+            "layers": getattr(model.model.config, "num_hidden_layers", None),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "fingerprint": fingerprint(model),
+            "features": "patches" if images else "tokens",
+            "explained": f"{explained_in_words(model)}; relevance is read at the {read_at}",
+        },
+        "data": {
+            "name": data.name,
+            "items": "images" if images else "texts",
+            "fingerprint": data.fingerprint,
+        },
+        "settings": {
+            "target": request.target,
+            "contrast": request.contrast,
+            "removal": setup.removal.description,
+            "chunk": setup.chunk,
+            "chunk_reason": prepared.chunk_reason,
+            "max_length": getattr(model, "max_length", None),
+            "max_tokens": setup.max_tokens,
+            "dtype": request.dtype,
+            "device": "cuda" if request.gpus_per_worker else request.device,
+            "threads": torch.get_num_threads(),
+            "seed": setup.seed,
+        },
+    }
+
+
+def measure(
+    request: AlignRequest,
+    advance: Advance = lambda explainer, done, of: None,
+    watch: Watch = lambda state: None,
+) -> Json:
+    """Measure the alignment of the explainers and return the alignment document.
+
+    Args:
+        request: the options.
+        advance: called with an explainer's name, the examples done since the last call, and the number of all examples
+            of one explainer.
+        watch: with a cluster, see `faithcheck.executors.ray.dispatch.distribute`.
+
+    Raises:
+        ModelError, DataError, OptionError, AlignmentError, StoreError: a file or a name is missing, an option does not
+            fit the model, or nothing can be measured.
+    """
+    wanted = workers_of(request)
+    with with_threads(wanted):
+        return _measure(request, wanted, advance, watch)
+
+
+def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, watch: Watch) -> Json:
+    # Where the workers have GPUs, this process may have none.
+    prepared = prepare(replace(request, device="cpu") if request.gpus_per_worker else request, advance)
+    examples, setup = prepared.examples, prepared.setup
+    refuse_what_ends_a_process(request.isolate, [name for name in request.explainer if name not in TABLE_2])
+    chosen = choose_explainers(request.explainer, setup)
+    total = len(measurable(examples))
+    from faithcheck.alignment.alignment_plan import planned  # not at the top: it prepares requests itself
+
+    engine = _engine(request, wanted, prepared, chosen, watch)
+    tasks, begun = count(), time.monotonic()
+    with _passes(request, chosen) as measure_batch:
+
+        def counted(*batch: Any) -> Json:
+            content = measure_batch(*batch)
+            if "refused" not in content:  # a plan does not count them either
+                next(tasks)
+            return content
+
+        outcomes = evaluate.align(
+            prepared.model,
+            examples,
+            chosen,
+            setup,
+            prepared.folder,
+            lambda name, done: advance(name, done, total),
+            counted,
+            engine,
+        )
+    run = engine.record if engine else _alone(next(tasks), time.monotonic() - begun)
+    estimated = planned(prepared.folder, identity(request, prepared, chosen), run["tasks"])
+    if all(outcome.refused for outcome in outcomes):
+        raise AlignmentError(f"nothing can be measured: {outcomes[0].refused}")
+    figures = figures_of(examples, outcomes, prepared.model.model.dtype)
+    summarised = summary(examples, outcomes, figures, setup.seed)
+    records = {one.name: one.records for one in outcomes if not one.refused}
+    if "examples" in summarised:
+        summarised["examples"]["digests"] = [digest_of(prepared.data, i) for i in summarised["examples"]["index"]]
+        summarised["examples"] |= _answers(prepared, summarised["examples"]["index"])
+    document: Json = results.plain(
+        {
+            "schema_version": alignment.SCHEMA_VERSION,
+            "kind": results.ALIGNMENT,
+            **heading(request, prepared),
+            **summarised,
+            **_parquet(request, prepared, outcomes, figures),
+            "shown": shown_examples(figures, examples, records, prepared.model.pieces),
+            **({} if estimated is None and engine is None else {"run": {**run, "estimated": estimated}}),
+        }
+    )
+    labels = _labels(outcomes)
+    for row in document["explainers"]:
+        row["label"] = labels[row["name"]]
+    return document
+
+
+def _answers(prepared: Prepared, indices: Sequence[int]) -> Json:
+    """The answer to each of these examples, as text; nothing if no answer is explained."""
+    found = [prepared.answer_of(i) for i in indices]
+    return {"answers": found} if isinstance(prepared.model, AnswerModel) else {}
+
+
+def _parquet(
+    request: AlignRequest,
+    prepared: Prepared,
+    outcomes: Sequence[evaluate.ExplainerResult],
+    figures: Mapping[str, Figures],
+) -> Json:
+    """Write what --parquet asks for. Returns the folder and the names of the files, for the document."""
+    if request.parquet is None:
+        return {}
+    catalogued = {key: catalogue.saved()[key] for key in ("version", "hash")}
+    about = results.plain({**heading(request, prepared), "catalogue": catalogued})
+    digest = partial(digest_of, prepared.data)
+    files = {
+        one.name: write_parquet(request.parquet, one, figures[one.name], digest, prepared.answer_of, about)
+        for one in outcomes
+        if not one.refused
+    }
+    return {"parquet": {"folder": str(request.parquet), "files": files}}
+
+
+def digest_of(data: Texts | Images, i: int) -> str:
+    """A digest of one text or image, by which `faithcheck compare` finds it in another document."""
+    content = data.images[i].numpy().tobytes() if isinstance(data, Images) else data.texts[i].encode()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _alone(tasks: int, seconds: float) -> Json:
+    """The record of a run without a cluster."""
+    none = dict.fromkeys(("retried", "run_twice", "left_out"), 0)
+    return {"engine": "one process", "workers": 1, "tasks": tasks, **none, "seconds": seconds, "started": 0.0}
+
+
+def identity(request: AlignRequest, prepared: Prepared, chosen: Sequence[Explainer]) -> Json:
+    """What says that two alignments are the same."""
+    about = heading(request, prepared)
+    return {key: about[key] for key in ("model", "data", "settings")} | {"explainers": [one.name for one in chosen]}
+
+
+def _engine(
+    request: AlignRequest, wanted: Workers | None, prepared: Prepared, chosen: Sequence[Explainer], watch: Watch
+) -> RayEngine | None:
+    """The cluster of --ray."""
+    if wanted is None:
+        return None
+    from faithcheck.executors.ray.alignment import RayEngine  # not at the top: it loads requests itself
+
+    specs = specs_of(request.explainer, chosen)
+    return RayEngine(request, specs, prepared.model, prepared.examples, prepared.setup, wanted, watch)
+
+
+@contextmanager
+def _passes(request: AlignRequest, chosen: Sequence[Explainer]) -> Iterator[evaluate.MeasureBatch]:
+    """What measures a batch: this process, or with --isolate a process of its own for each explainer."""
+    if not request.isolate:
+        yield evaluate.measure
+        return
+    from faithcheck.executors.isolated_alignment import IsolatedPasses  # not at the top: it loads requests itself
+
+    passes = IsolatedPasses(request, specs_of(request.explainer, chosen))
+    try:
+        yield passes.measure
+    finally:
+        passes.close()
+
+
+def _labels(outcomes: Sequence[evaluate.ExplainerResult]) -> dict[str, str]:
+    """The label of each explainer by its name; variants of one explainer, which share its label, also show the name."""
+    labels = {outcome.name: outcome.label for outcome in outcomes}
+    counts = Counter(labels.values())
+    return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in labels.items()}

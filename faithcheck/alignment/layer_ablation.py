@@ -1,0 +1,53 @@
+"""The layer-wise ablation: how agreement with LOO changes as the softmax is bypassed in more and more layers.
+
+Figure 2 and Table A3 of You et al., arXiv 2510.18810.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from faithcheck.alignment.batches import batches
+from faithcheck.alignment.evaluate import AlignmentSettings, ExplainerResult, common_key, records_of
+from faithcheck.alignment.store import Store
+from faithcheck.explainers.lrp.softmax_bypass import attributions_with_bypassed_softmax
+from faithcheck.models.case import Case
+from faithcheck.models.pretrained.example import Examples
+
+
+def ablate(
+    model: Any,
+    examples: Examples,
+    sets: Sequence[Collection[int]],
+    settings: AlignmentSettings,
+    folder: Path,
+) -> list[ExplainerResult]:
+    """Explain every example by AttnLRP with the softmax bypassed in each set of layers: one result per set.
+
+    The sets share their forward and backward passes (`attributions_with_bypassed_softmax`). Measurements are stored in
+    ``folder`` batch by batch, as by `align`.
+
+    Raises:
+        AlignmentError, StoreError: see `align`.
+        Unsupported: see `attributions_with_bypassed_softmax`.
+    """
+    plan = batches(examples, settings.max_tokens)
+    key = {**common_key(model, examples, plan, settings), "softmax bypassed": [sorted(layers) for layers in sets]}
+    measured: list[dict[int, Any]] = [{} for _ in sets]
+    with Store(folder, "softmax_bypassed", key) as store:
+        for number, batch in enumerate(plan):
+            if number not in store:
+                case: Case = model.case([examples[i] for i in batch])
+                maps = attributions_with_bypassed_softmax(model, case, sets)
+                store.append(number, [records_of(model, case, attribution, settings) for attribution in maps])
+            for of_set, records in zip(measured, store[number], strict=True):
+                of_set.update(zip(batch, records, strict=True))
+    results = zip(sets, measured, strict=True)
+    return [ExplainerResult(name_of(layers), how="softmax bypassed", records=records) for layers, records in results]
+
+
+def name_of(layers: Collection[int]) -> str:
+    """The name of the map: the layers counted from 1, as in the paper; ``attnlrp`` for no layers."""
+    return f"layers {', '.join(str(layer + 1) for layer in sorted(layers))}" if layers else "attnlrp"

@@ -1,0 +1,363 @@
+"""A check: one axiom, one explainer and one subject; how it runs in isolation, and the record that results."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import time
+import warnings
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from faithcheck.axioms.equivalence_tests.forward_and_gradient import NotAPair
+from faithcheck.axioms.measure.axiom import Axiom
+from faithcheck.axioms.measure.coarse_types import UnmeasurableInType, measured_in, settle_in
+from faithcheck.axioms.measure.error_text import difference_text, error_text, message_text, safe_text, traceback_text
+from faithcheck.axioms.measure.evidence import Compared, evidence_of
+from faithcheck.axioms.measure.expectations import SuppliedExpectation, expectation_of, explicit_expectation
+from faithcheck.axioms.measure.measured_once import reusing
+from faithcheck.axioms.measure.record import Record
+from faithcheck.axioms.measure.registry import AXIOMS
+from faithcheck.axioms.measure.statuses import Group, Status
+from faithcheck.axioms.measure.verdicts import TOLERANCES, Measurement, relative_gap, settle
+from faithcheck.axioms.traces.left_behind import RANDOM, restored
+from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
+from faithcheck.built_pairs import Built, built, discard
+from faithcheck.executors.isolation.isolated_checks import Isolation
+from faithcheck.explainers.gradients import CompletenessWarning
+from faithcheck.explainers.lrp.rules_met import recording_rules
+from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.explainers.stored_maps import StoredMaps
+from faithcheck.interruption import interruptible
+from faithcheck.models.case import Case
+from faithcheck.models.expectation import Expectation
+from faithcheck.models.pair import MissingLibrary, Pair, is_builtin
+from faithcheck.models.random_numbers import seed_torch
+from faithcheck.time_limit import time_limit
+
+NEEDS_CUDA = "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|no CUDA-capable device"
+"""Torch's error messages where a GPU is asked for and the machine has none."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What determines a run: the seed of pairs and cases, the floating-point type and the device.
+
+    Attributes:
+        timeout: the seconds after which a check of an explainer is stopped; None: never.
+        reuse: whether what was measured on a model that several pairs share is used again, see `measured_once`; right
+            where nothing but checks runs between two checks.
+        isolation: runs the checks of the explainers that it covers in processes of their own; None: none.
+    """
+
+    seed: int = 0
+    dtype: torch.dtype = torch.float64
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    timeout: float | None = None
+    reuse: bool = False
+    isolation: Isolation | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One cell of the suite: an axiom, an explainer, and a pair or one of its models.
+
+    Attributes:
+        axiom: a name in `AXIOMS`.
+        explainer: the explainer that is checked; None where the axiom is about the pair itself.
+        pair: the pair on which it is checked.
+        side: ``""`` for both models, ``"f"`` or ``"g"`` for one.
+        supplied: the user's expectations, which take precedence over those of the pair, the explainer and the axiom.
+    """
+
+    axiom: str
+    explainer: Explainer | None
+    pair: Pair
+    side: str = ""
+    supplied: Sequence[SuppliedExpectation] = ()
+
+    @property
+    def subject(self) -> str:
+        """The pair's name, or that of one of its models."""
+        return f"{self.pair.name}.{self.side}" if self.side else self.pair.name
+
+    @property
+    def id(self) -> str:
+        """``explainer-subject``, or the subject alone without an explainer: the end of the ids of tests and records."""
+        return f"{self.explainer.name}-{self.subject}" if self.explainer else self.subject
+
+    @property
+    def record_id(self) -> str:
+        """The id of its record."""
+        return f"{self.axiom}/{self.id}"
+
+    @property
+    def explicit_expectation(self) -> Expectation | None:
+        """The user's expectation, else that of the pair, the explainer or the axiom; None if none of them has one."""
+        return explicit_expectation(self._axiom, self.explainer, self.pair, self.subject, self.supplied)
+
+    @property
+    def expectation(self) -> Expectation:
+        """What theory expects: the explicit expectation, else the explainer's claim."""
+        return expectation_of(self._axiom, self.explainer, self.pair, self.subject, self.supplied)
+
+    @property
+    def _axiom(self) -> Axiom:
+        return AXIOMS[self.axiom]
+
+    @property
+    def _compares_models(self) -> bool:
+        return self.explainer is not None and self._axiom.measured_on == "pairs"
+
+    def run(self, settings: Settings) -> Record:
+        """Build, measure and settle, in the explainer's own process if it is isolated.
+
+        A refusal becomes a record of status ``unsupported`` (``error`` if an expectation other than ``UNCLAIMED`` is
+        stated), and so does a library that the pair needs and that is missing; an expected error ``expected error``,
+        and whatever else the explainer or the pair raises ``error``.
+
+        Raises:
+            KeyboardInterrupt: the user stopped the run, whatever the explainer made of it.
+        """
+        started = time.perf_counter()
+        if settings.isolation is not None and settings.isolation.covers(self):
+            record = settings.isolation.run(self, settings)
+        else:
+            with interruptible():
+                record = self._run(settings)
+        if self.axiom == "equivalence":
+            _differences[_key(self.pair, settings)] = self.pair, "" if record.passed else difference_text(record.detail)
+        return replace(record, seconds=time.perf_counter() - started)
+
+    def _run(self, settings: Settings) -> Record:
+        try:
+            if self._compares_models and (found := refutation(self.pair, settings)):
+                reason = f"{self.pair.name} is not a pair: {found}"
+                return self._record(settings, Status.NOT_A_PAIR, detail={"reason": reason})
+            # Every check has its own random numbers, and models that no check changed, so that none influences another.
+            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+                seed_torch(settings.seed)
+                with reusing(settings.reuse) as reused:
+                    record = replace(self._measure_and_settle(settings), reused=bool(reused))
+                if "left behind" in record.detail:
+                    discard()
+                return record
+        except NotAPair as refusal:  # its message is complete: a traceback would add nothing
+            discard()
+            return self._record(settings, Status.ERROR, detail={"error": message_text(refusal)})
+        except BaseException as error:  # also what ends a process, and what skips a test of pytest
+            if not isinstance(error, Unsupported):
+                discard()
+            return self._record_of_error(settings, error)
+
+    def _record_of_error(self, settings: Settings, error: BaseException) -> Record:
+        message, explicit = error_text(error), self.explicit_expectation
+        if self.expectation.verdict == "ERROR" and self.expectation.error in message:
+            return self._record(settings, Status.EXPECTED_ERROR, detail={"error": message})
+        if isinstance(error, MissingLibrary):
+            return self._record(settings, Status.UNSUPPORTED, detail={"reason": message_text(error)})
+        if isinstance(error, Unsupported):
+            if explicit is None or explicit.verdict == "UNCLAIMED" or isinstance(error, UnmeasurableInType):
+                return self._record(settings, Status.UNSUPPORTED, detail={"reason": message_text(error)})
+            # An explicit expectation must be measured: a rule that went missing is no skip.
+            message = f"the explainer refused, although {explicit.verdict} is expected: {message_text(error)}"
+        if not torch.cuda.is_available() and re.search(NEEDS_CUDA, message):
+            message = (
+                f"it needs a GPU and there is none here ({message}): let it work on the device of its inputs, "
+                "or run on a machine that has one, with --device=cuda"
+            )
+        return self.failed(settings, message, traceback_text(error))
+
+    def failed(self, settings: Settings, message: str, traceback: str | None = None) -> Record:
+        """The record of this check where it could not be measured."""
+        return self._record(settings, Status.ERROR, detail={"error": message}, traceback=traceback)
+
+    def not_run(self, settings: Settings, reason: str) -> Record:
+        """The record of this check where it was planned and did not run."""
+        return self._record(settings, Status.NOT_RUN, detail={"reason": reason})
+
+    def _measure_and_settle(self, settings: Settings) -> Record:
+        if self._derives_tolerance(settings):
+            return self._measure_and_settle_in(settings)
+        models, case = self._models(built(self.pair, settings.seed, self.type_of_models(settings), settings.device))
+        seed_torch(settings.seed)  # whether the pair was built now or held from an earlier check
+        with recording_rules() as rules:
+            measurement = self._measure(models, case, settings)
+        _refuse_not_finite(measurement)
+        expectation, predicted = self.expectation, self._predicted(models, case)
+        status, error = settle(measurement, expectation, predicted)
+        detail = dict(measurement.detail)
+        if expectation.verdict == "VIOLATES" and self._axiom.measured_on == "pairs":
+            # Every violation has a control: on a model and its deep copy the same explainer must hold.
+            control = self._measure((models[0], ModelSnapshot(deepcopy(models[0].model))), case, settings, "ff")
+            detail["control gap"] = control.gap
+            if control.gap is None or control.gap > control.tol:
+                status = Status.INCONCLUSIVE
+        evidence = _evidence(measurement, predicted, status, models, case)
+        measured = replace(measurement, detail=detail)
+        return self._settled(settings, measured, status, error, predicted, rules=rules, evidence=evidence)
+
+    def _measure_and_settle_in(self, settings: Settings) -> Record:
+        """The same in a coarser type, with the tolerance that the model's own round-off there gives."""
+        if isinstance(self.explainer, StoredMaps):
+            raise UnmeasurableInType(
+                f"{self.explainer.name} holds maps that were made elsewhere: their round-off in another type cannot be "
+                "measured; check them without --dtype"
+            )
+        models, case = self._models(built(self.pair, settings.seed, self.type_of_models(settings), settings.device))
+        predicted = self._predicted(models, case)
+
+        def measure(copies: Sequence[nn.Module], of: Case) -> Measurement:
+            seed_torch(settings.seed)
+            return self._measure([ModelSnapshot(model) for model in copies], of, settings)
+
+        with recording_rules() as rules:
+            measured = measured_in(settings.dtype, measure, [snapshot.model for snapshot in models], case)
+        _refuse_not_finite(measured.exact)
+        measurement, status, error = settle_in(measured, self.expectation, predicted)
+        _refuse_not_finite(measurement)
+        return self._settled(settings, measurement, status, error, predicted, rules=rules)
+
+    def _derives_tolerance(self, settings: Settings) -> bool:
+        """Whether the check is measured in a coarse type with a tolerance of its own.
+
+        An axiom about the pair itself, or with a tolerance of its own, says in which type it measures.
+        """
+        return settings.dtype != torch.float64 and self.explainer is not None and self._axiom.tolerance is None
+
+    def type_of_models(self, settings: Settings) -> torch.dtype:
+        """The type in which the models are built: float64 where that of the run is simulated, or has no tolerance."""
+        simulated = self._derives_tolerance(settings) or settings.dtype not in TOLERANCES
+        return torch.float64 if simulated else settings.dtype
+
+    def _models(self, of_pair: Built) -> tuple[tuple[ModelSnapshot, ...], Case]:
+        f, g, case = of_pair
+        return {"": (f, g), "f": (f,), "g": (g,)}[self.side], case
+
+    def _predicted(self, models: Sequence[ModelSnapshot], case: Case) -> Tensor | None:
+        predict = self.expectation.predict
+        if predict is None:
+            return None
+        with restored(*models):
+            return predict(*(snapshot.model for snapshot in models), case)
+
+    def _settled(
+        self,
+        settings: Settings,
+        measurement: Measurement,
+        status: Status,
+        error: float | None,
+        predicted: Tensor | None,
+        rules: set[str],
+        evidence: dict[str, Any] | None = None,
+    ) -> Record:
+        scale = measurement.scale
+        return self._record(
+            settings,
+            status,
+            evidence=evidence,
+            gap=measurement.gap,
+            tol=measurement.tol,
+            predicted=None if predicted is None or scale is None else relative_gap(predicted, scale),
+            prediction_error=error,
+            detail=dict(measurement.detail),
+            rules=tuple(sorted(rules)),
+        )
+
+    def _measure(self, models: Sequence[ModelSnapshot], case: Case, settings: Settings, sides: str = "") -> Measurement:
+        explainers = () if self.explainer is None else (self._explainer_of(models, sides or self.side or "fg"),)
+        with (
+            restored(*models) as left_behind,
+            time_limit(settings.timeout if explainers else None),
+            warnings.catch_warnings(record=True) as caught,
+        ):
+            random.seed(settings.seed)
+            np.random.seed(settings.seed % 2**32)
+            # A coarse quadrature misses completeness on both models alike: the record mentions it, it is no error.
+            warnings.simplefilter("always", CompletenessWarning)
+            measurement = self._axiom.measure(*explainers, *(snapshot.model for snapshot in models), case)
+        messages = []
+        for warning in caught:
+            if issubclass(warning.category, CompletenessWarning):
+                messages.append(str(warning.message))
+            else:
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        traces = [line for line in left_behind if not line.startswith(RANDOM)]  # each check seeds its own
+        notes = {"warning": "; ".join(messages), "left behind": "; ".join(traces)}
+        return replace(measurement, detail={**{key: note for key, note in notes.items() if note}, **measurement.detail})
+
+    def _explainer_of(self, models: Sequence[ModelSnapshot], sides: str) -> Explainer:
+        """The explainer; of maps that were made elsewhere, those of these models, each ``f``, ``g`` or a copy of it."""
+        assert self.explainer is not None
+        if not isinstance(self.explainer, StoredMaps):
+            return self.explainer
+        names = (f"{self.pair.name}.{side}" for side in sides)
+        return self.explainer.of_models((one.model, name) for one, name in zip(models, names, strict=True))
+
+    def _record(self, settings: Settings, status: Status, **measured: Any) -> Record:
+        expectation = self.expectation
+        blank: dict[str, Any] = dict.fromkeys(("gap", "tol", "predicted", "prediction_error"))
+        detail = measured.pop("detail", {})
+        safe = {key: safe_text(value) if isinstance(value, str) else value for key, value in detail.items()}
+        return Record(
+            id=self.record_id,
+            axiom=self.axiom,
+            explainer=self.explainer.name if self.explainer else None,
+            subject=self.subject,
+            floor=expectation.floor,
+            ceiling=expectation.ceiling,
+            expected=expectation.verdict,
+            status=status.label,
+            why=expectation.why,
+            cite=expectation.cite,
+            seed=settings.seed,
+            detail=safe,
+            **blank | measured,
+        )
+
+
+def _refuse_not_finite(measurement: Measurement) -> None:
+    if measurement.gap is not None and not math.isfinite(measurement.gap):
+        where = f" at {measurement.detail['told apart by']}" if "told apart by" in measurement.detail else ""
+        raise ValueError(f"the gap is {measurement.gap}: an output or a gradient is NaN or infinite{where}")
+
+
+def _evidence(
+    measurement: Measurement, predicted: Tensor | None, status: Status, models: Sequence[ModelSnapshot], case: Case
+) -> dict[str, Any] | None:
+    """The evidence of a red check; None of a check that is not red, or where the axiom compared nothing."""
+    compared, violation = measurement.compared, None
+    of_each_example = compared is None or len(measurement.values) == len(compared.first)
+    if status is Status.INCONCLUSIVE and predicted is not None and of_each_example:
+        violation = Compared(measurement.values, predicted, ("the violation", "the predicted violation"))
+    compared = compared or violation
+    if status.group is not Group.RED or compared is None:
+        return None
+    return evidence_of(compared, [snapshot.model for snapshot in models], case, violation)
+
+
+_differences: dict[tuple[int, int, torch.dtype, torch.device], tuple[Pair, str]] = {}
+"""How the models of each pair whose equivalence was measured differ. The pair is held, so that no other gets its id."""
+
+
+def refutation(pair: Pair, settings: Settings) -> str:
+    """How the two models of a pair differ, measured once a process; "" if they are one function.
+
+    faithcheck's own pairs are proved by its tests, and not measured again here.
+    """
+    if is_builtin(pair):
+        return ""
+    if (key := _key(pair, settings)) not in _differences:
+        Check("equivalence", None, pair).run(settings)
+    return _differences[key][1]
+
+
+def _key(pair: Pair, settings: Settings) -> tuple[int, int, torch.dtype, torch.device]:
+    return id(pair), settings.seed, settings.dtype, settings.device

@@ -1,0 +1,128 @@
+"""What explainers claim, and what became of it: a claim is green only where a check measured it.
+
+An explainer claims axioms by its attribute ``claims``; the user can claim more for it, by ``--claim`` or
+``check_explainer(claims=…)``. A claim that the run was to measure and that no check measured settles as a record of its
+own, of status ``not measured``, on the subject ``*``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from typing import Any
+
+from faithcheck.axioms.measure.expectations import claims_of
+from faithcheck.axioms.measure.record import Record
+from faithcheck.axioms.measure.registry import AXIOMS
+from faithcheck.axioms.measure.statuses import SKIPPED, Status
+from faithcheck.check import Check
+from faithcheck.explainers.builtin import claims_of_kind
+from faithcheck.explainers.names import kinds
+from faithcheck.explainers.protocol import Explainer
+from faithcheck.models.unknown_name import unknown_name
+
+ANYWHERE = "*"
+"""The subject of a claim that was not measured: no pair in particular."""
+
+
+def claiming(explainer: Explainer, names: Iterable[str]) -> Explainer:
+    """A copy of the explainer that also claims these axioms; the explainer itself if it claims them already.
+
+    Args:
+        explainer: the explainer.
+        names: axioms, or kinds of explainers (`kinds`): all that every built-in explainer of the kind claims.
+
+    Raises:
+        ValueError: no axiom of explainers and no kind has the name, or the explainer takes no attribute.
+    """
+    of_explainers = [axiom.name for axiom in AXIOMS.values() if axiom.needs_explainer]
+    claimed = frozenset(getattr(explainer, "claims", ()))
+    more: set[str] = set()
+    for name in names:
+        if name not in of_explainers and name not in kinds():
+            raise ValueError(unknown_name("axiom or kind of explainers", name, {*of_explainers, *kinds()}))
+        more |= claims_of_kind(name) if name in kinds() else {name}
+    if more <= claimed:
+        return explainer
+    copied = copy(explainer)
+    try:
+        object.__setattr__(copied, "claims", claimed | more)  # frozen dataclasses too
+    except AttributeError as error:
+        raise ValueError(f"the claims of {explainer.name} cannot be set: write them in its class") from error
+    return copied
+
+
+def stated(explainer: Explainer, checks: Iterable[Check]) -> list[str]:
+    """The axioms of which something is claimed or expected of the explainer in these checks, besides the mandatory.
+
+    Every explainer must satisfy the mandatory axioms: they say nothing of what it claims, unless they alone are run.
+    """
+    own = [check for check in checks if check.explainer is not None and check.explainer.name == explainer.name]
+    beyond = [check for check in own if not AXIOMS[check.axiom].mandatory]
+    expected = {check.axiom for check in beyond or own if check.expectation.verdict != "UNCLAIMED"}
+    return sorted(claims_of(explainer) | expected)
+
+
+def unmeasured_claims(
+    explainers: Sequence[Explainer],
+    axioms: Iterable[str],
+    checks: Iterable[Check],
+    records: Iterable[Mapping[str, Any]],
+    seed: int,
+) -> list[Record]:
+    """A record for each claim that the run was to measure, and that no check measured.
+
+    A claim that has no check on the chosen pairs is outside the run, unless its axiom applies on no pair at all.
+
+    Args:
+        explainers: the explainers of the run.
+        axioms: the axioms that the run was to measure.
+        checks: the checks that were planned.
+        records: the records of those that ran, as plain values.
+        seed: that of the run.
+    """
+    planned = {(check.axiom, check.explainer.name) for check in checks if check.explainer is not None}
+    settled: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for record in records:
+        settled.setdefault((record["axiom"], str(record["explainer"])), []).append(record)
+    asked = set(axioms)
+    return [
+        _not_measured(axiom, explainer, reason, seed)
+        for explainer in explainers
+        for axiom in sorted(claims_of(explainer) & asked)
+        if (key := (axiom, explainer.name)) in planned or AXIOMS[axiom].not_applicable(explainer) is not None
+        if (reason := _why_unmeasured(axiom, explainer, settled.get(key, []), key in planned))
+    ]
+
+
+def _why_unmeasured(axiom: str, explainer: Explainer, records: Sequence[Mapping[str, Any]], planned: bool) -> str:
+    """Why no check measured the claim; "" if one did, or if checks did not run, which is red by itself."""
+    if not planned:
+        return f"{axiom} does not apply to {explainer.name}: {AXIOMS[axiom].not_applicable(explainer)}"
+    if not records or any(record["status"] not in SKIPPED for record in records):
+        return ""
+    reasons = Counter(str(record["detail"].get("reason", "unsupported")) for record in records)
+    (most_frequent, _), *others = reasons.most_common()
+    more = f", and {len(others)} more reasons" if others else ""
+    return f"each of its {len(records)} checks was skipped: {most_frequent}{more}"
+
+
+def _not_measured(axiom: str, explainer: Explainer, reason: str, seed: int) -> Record:
+    return Record(
+        id=f"{axiom}/{explainer.name}-{ANYWHERE}",
+        axiom=axiom,
+        explainer=explainer.name,
+        subject=ANYWHERE,
+        gap=None,
+        tol=None,
+        predicted=None,
+        prediction_error=None,
+        floor=None,
+        expected="HOLDS",
+        status=Status.NOT_MEASURED.label,
+        why=f"{explainer.name} claims {axiom}",
+        cite="",
+        seed=seed,
+        detail={"reason": reason},
+    )

@@ -1,0 +1,129 @@
+"""``faithcheck pairs``, ``explainers``, ``axioms`` and ``catalogue``: a line for each, names first.
+
+A terminal gets a table, a pipe gets columns separated by tabs, for ``cut -f1`` and ``grep``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from faithcheck import catalogue as content
+from faithcheck.cli import output
+from faithcheck.explainers.names import GROUP, installed, provider
+from faithcheck.options import OptionError, names
+from faithcheck.reports.pages import rendering
+from faithcheck.reports.pages.visible import visible
+
+BUILT_IN = "built-in"
+Row = tuple[str, ...]
+
+
+def pairs() -> list[Row]:
+    """Every registered pair, its name and why its two models are one function; and the pairs that packages offer.
+
+    Raises:
+        ValueError: two packages offer entry points of one name.
+    """
+    from faithcheck.models.pair import registered_pairs  # not at the top: torch takes seconds to import
+
+    offered = installed(names.PAIRS).items()
+    return [
+        *((pair.name, " ".join(pair.why.split())) for pair in registered_pairs().values()),
+        *((name, f"offered by {provider(point)}; --pairs={name} takes them") for name, point in offered),
+    ]
+
+
+def explainers() -> list[Row]:
+    """Every explainer: its name, its origin and its summary; for an entry point the object, which is not imported.
+
+    Raises:
+        ValueError: two packages offer entry points of one name.
+    """
+    from faithcheck.explainers.registry import builtin_explainers
+
+    return [
+        *((name, BUILT_IN, getattr(explainer, "summary", "")) for name, explainer in builtin_explainers().items()),
+        *((name, provider(point), point.value) for name, point in installed(GROUP).items()),
+    ]
+
+
+def axioms() -> list[Row]:
+    """Every axiom: its name, whether it is measured on pairs or on single models, and its summary."""
+    from faithcheck.axioms.measure.registry import AXIOMS
+
+    return [(name, axiom.measured_on, axiom.summary) for name, axiom in AXIOMS.items()]
+
+
+def catalogue() -> list[Row]:
+    """The catalogue of this version and its hash; then each tolerance, axiom and pair, with its digest and content."""
+    saved = content.saved()
+    digests = content.summary(saved)
+    size = f"{len(saved['axioms'])} axioms, {len(saved['pairs'])} pairs"
+    return [
+        (f"faithcheck {saved['version']}", "catalogue", saved["hash"][: content.DIGITS], size),
+        *((dtype, "tolerance", "", f"{tolerance:g}") for dtype, tolerance in saved["tolerances"].items()),
+        *(
+            (name, part.removesuffix("s"), digests[part][name], content.in_words(entry))
+            for part in ("axioms", "pairs")
+            for name, entry in saved[part].items()
+        ),
+    ]
+
+
+COMMANDS = {
+    "pairs": (pairs, ("pair", "why its two models are one function")),
+    "explainers": (explainers, ("explainer", "from", "summary")),
+    "axioms": (axioms, ("axiom", "of", "summary")),
+    "catalogue": (catalogue, ("name", "part", "digest", "what is measured and expected")),
+}
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the list of this name, or the rows whose name matches the glob. Returns the exit code, 0.
+
+    Raises:
+        OptionError: no name matches the glob, or two packages offer entry points of one name.
+    """
+    list_rows, columns = COMMANDS[arguments.command]
+    glob = arguments.glob
+    try:
+        if glob is not None and arguments.command in names.KNOWN:  # before torch is imported, for the rows
+            names.refuse_unmatched(arguments.command, glob)
+        with output.doing("importing torch and transformers"):
+            rows = list_rows()
+    except ValueError as error:
+        raise OptionError(str(error)) from error
+    chosen = [row for row in rows if glob is None or fnmatchcase(row[0], glob)]
+    if not chosen:
+        raise OptionError(names.unmatched(arguments.command, str(glob), [row[0] for row in rows]))
+    print(as_text(columns, chosen, shutil.get_terminal_size().columns, sys.stdout.isatty()), end="")
+    return 0
+
+
+def as_text(columns: Sequence[str], rows: Sequence[Row], width: int, tty: bool) -> str:
+    """The rows as a table for a terminal, or as lines for a pipe."""
+    if tty:
+        return rendering.to_terminal(lambda rows: [_table(columns, rows)], rows, width, color=True)
+    return "".join("\t".join(row) + "\n" for row in visible(rows))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Row]) -> Table:
+    """A line for each row; text of the last column that does not fit ends in an ellipsis."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    *short, last = columns
+    for i, column in enumerate(short):
+        # Never cut: users copy names, and these columns are short.
+        width = max(len(row[i]) for row in rows)
+        table.add_column(column, style="dim" if i else "bold", no_wrap=True, min_width=width)
+    table.add_column(last, no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table

@@ -1,0 +1,190 @@
+"""The output of commands: files, the terminal, a progress bar, errors and exit codes. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from faithcheck.axioms.measure.error_text import error_text, traceback_text
+from faithcheck.cli.arguments import BESIDE
+from faithcheck.options import OptionError
+from faithcheck.options.output_path import check_writable
+from faithcheck.reports import results
+from faithcheck.reports.pages.visible import visible
+from faithcheck.reports.results import Json
+
+REFUSED, CRASHED, INTERRUPTED, UNREAD = 2, 70, 130, 141
+"""The exit codes of a request that cannot be carried out, of an error that no command expects (EX_SOFTWARE of
+``sysexits.h``), of a command that Ctrl-C stopped, and of one whose output nobody reads (128 + SIGPIPE, as of a shell).
+"""
+REPORT_IT = "this is a defect of faithcheck or of a library; report it to faithcheck's maintainers with the lines above"
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+View = Callable[[Json], str]
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files that a command writes: the results document and its pages.
+
+    Attributes:
+        json: the path of the document, or None.
+        pages: for each path the function that makes the page from the document.
+    """
+
+    json: Path | None
+    pages: Mapping[Path, View]
+
+    def write(self, document: Json) -> None:
+        """Write the document and its pages."""
+        if self.json is not None:
+            results.save(document, self.json)
+        for path, view in self.pages.items():
+            path.write_text(view(document), encoding="utf-8")
+
+    def print_paths(self) -> None:
+        """Print the path of each written file."""
+        for path in (self.json, *self.pages):
+            if path is not None:
+                print(f"written: {path}")
+
+
+def files(arguments: argparse.Namespace, views: Mapping[str, View]) -> Files:
+    """The files of ``--json``, ``--md`` and ``--html``, checked before the run.
+
+    Args:
+        arguments: with ``json`` and a path or None for each name in ``views``.
+        views: for ``md`` and ``html`` the function that makes the page.
+
+    Raises:
+        OptionError: a path cannot be written, two paths are one file, or a page has no path and there is no ``--json``.
+    """
+    if arguments.json is not None:
+        check_writable(arguments.json, "--json")
+    return Files(arguments.json, pages(arguments, views, arguments.json, [*filter(None, [arguments.json])]))
+
+
+def pages(
+    arguments: argparse.Namespace,
+    views: Mapping[str, View],
+    beside: Path | None,
+    taken: Iterable[Path],
+    suffix: str = "",
+) -> dict[Path, View]:
+    """The pages of ``--md`` and ``--html``: for each path the function that makes the page.
+
+    Args:
+        arguments: with a path or None for each name in ``views``.
+        views: for ``md`` and ``html`` the function that makes the page.
+        beside: the file that a page without a path is written beside; None if there is none.
+        taken: the other files of the command.
+        suffix: what such a page is called besides, such as ``.compare``.
+
+    Raises:
+        OptionError: see `page_path`.
+    """
+    found: dict[Path, View] = {}
+    for name, view in views.items():
+        default = beside and beside.with_suffix(f"{suffix}.{name}")
+        path = page_path(f"--{name}", getattr(arguments, name), default, [*taken, *found])
+        if path is not None:
+            found[path] = view
+    return found
+
+
+def page_path(option: str, path: Path | None, beside: Path | None, taken: Iterable[Path]) -> Path | None:
+    """The path of a page; None without the option.
+
+    Args:
+        option: its name, for the error.
+        path: the value of the option.
+        beside: the path of the page if the option names none; None if it must name one.
+        taken: the other files of the command.
+
+    Raises:
+        OptionError: the path cannot be written, would overwrite another file, or is missing.
+    """
+    if path is None:
+        return None
+    if path == BESIDE:
+        if beside is None:
+            raise OptionError(f"{option} needs a path where there is no --json to write it beside")
+        path = beside
+    check_writable(path, option)
+    if path.resolve() in {other.resolve() for other in taken}:
+        raise OptionError(f"{option}={path} would overwrite another file of this command")
+    return path
+
+
+def print_for_terminal(view: Callable[[Json, int, bool], str], content: Json) -> None:
+    """Print text as wide as the terminal, in colour if stdout is one."""
+    print(view(content, shutil.get_terminal_size().columns, sys.stdout.isatty()), end="")
+
+
+def progress_bar(shown: bool = True, unit: str = "") -> Progress:
+    """A progress bar on stderr, which shows nothing if it should not or stderr is not a terminal.
+
+    Args:
+        shown: whether it should.
+        unit: what is counted, to show how many a second; empty: do not.
+    """
+    from rich.console import Console  # not at the top: help is printed without Rich
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
+    from rich.text import Text
+
+    class Description(ProgressColumn):
+        """The names of what runs, as text: a name may hold what Rich would read as markup."""
+
+        def render(self, task: Task) -> Text:
+            return Text(f"{visible(task.description):<18}")
+
+    class Rate(ProgressColumn):
+        """How many a second."""
+
+        def render(self, task: Task) -> Text:
+            return Text("" if task.speed is None else f"{task.speed:.3g} {unit}/s")
+
+    console = Console(stderr=True)
+    rate = (Rate(),) if unit else ()
+    columns = (Description(), BarColumn(), MofNCompleteColumn(), *rate, TimeRemainingColumn())
+    return Progress(*columns, console=console, disable=not (shown and console.is_terminal), transient=True)
+
+
+@contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Say on a terminal what takes long, as long as it takes; say nothing where stderr is none."""
+    from rich.console import Console  # not at the top: help is printed without Rich
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(f"{what} …"):
+        yield
+
+
+def refuse(error: Exception) -> int:
+    """Print on stderr why a request cannot be carried out. Returns the exit code."""
+    print(visible(f"faithcheck: {error}"), file=sys.stderr)
+    return REFUSED
+
+
+def crashed(error: BaseException) -> int:
+    """Print on stderr the traceback of an error that no command expects, and what to do. Returns the exit code."""
+    print(visible(traceback_text(error)), file=sys.stderr)
+    print(visible(f"faithcheck: unexpected {' '.join(error_text(error).split())}: {REPORT_IT}"), file=sys.stderr)
+    return CRASHED
+
+
+def interrupted(hint: str) -> int:
+    """Print on stderr that the user stopped the command, with a hint. Returns the exit code."""
+    print(f"faithcheck: interrupted; {hint}", file=sys.stderr)
+    return INTERRUPTED

@@ -1,0 +1,178 @@
+"""A Ray cluster: one that is reached by its address, or one of this machine that is started and ended here."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from faithcheck.axioms.measure.error_text import message_text
+from faithcheck.options import OptionError
+
+LOCAL = "local"
+"""The address of a cluster of this machine that faithcheck starts itself."""
+ANSWERS_WITHIN = 5.0  # seconds
+OBJECT_STORE = 100 * 2**20  # bytes; what tasks take and return is small
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What workers are asked for.
+
+    Attributes:
+        number: how many; None: as many as there is room for.
+        cpus: of each; as many threads.
+        gpus: of each; also a fraction.
+    """
+
+    number: int | None = None
+    cpus: int = 1
+    gpus: float = 0.0
+
+
+def workers_of(options: Any) -> Workers | None:
+    """The workers that the options of a command ask for; None without ``--ray``.
+
+    Args:
+        options: with ``ray``, ``workers``, ``cpus_per_worker``, ``gpus_per_worker`` and ``isolate``.
+
+    Raises:
+        OptionError: an option of workers is given without a cluster, or does not fit; ``--isolate`` is given with one;
+            Ray is not installed; or nothing answers at the address.
+    """
+    wanted = Workers(options.workers, options.cpus_per_worker, options.gpus_per_worker)
+    if options.ray is None:
+        given = {"--workers": wanted.number, "--cpus-per-worker": wanted.cpus > 1, "--gpus-per-worker": wanted.gpus}
+        for option in (name for name, value in given.items() if value):
+            raise OptionError(f"{option}: it is of --ray, which is not given: add --ray, or leave it out")
+        return None
+    if options.isolate:
+        raise OptionError("--isolate: leave it out with --ray, whose workers are processes of their own")
+    if wanted.gpus > 1 and not wanted.gpus.is_integer():
+        raise OptionError(f"--gpus-per-worker={wanted.gpus:g}: give a share of one GPU, or a whole number of GPUs")
+    if wanted.gpus > 1 and importlib.util.find_spec("accelerate") is None:
+        raise OptionError(
+            f"--gpus-per-worker={wanted.gpus:g}: a model on several GPUs needs accelerate: pip install accelerate"
+        )
+    _refuse_unreachable(options.ray)
+    return wanted
+
+
+@contextmanager
+def with_threads(wanted: Workers | None) -> Iterator[None]:
+    """As many threads here as in each worker, if there are workers: stores and documents name their number."""
+    import torch  # not at the top: options are checked without it
+
+    before = torch.get_num_threads()
+    if wanted is not None:
+        torch.set_num_threads(wanted.cpus)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that is connected.
+
+    Attributes:
+        workers: how many it has room for, at most as many as asked for.
+        dashboard: the address of its dashboard; empty without one.
+    """
+
+    workers: int
+    dashboard: str
+
+
+@contextmanager
+def connected(address: str, wanted: Workers) -> Iterator[Cluster]:
+    """Connect to a cluster; at the end, leave it, or end the one that was started here.
+
+    Args:
+        address: ``local``, ``auto`` for a cluster that this machine belongs to, or ``machine:port``.
+        wanted: the workers.
+
+    Raises:
+        OptionError: Ray cannot connect, or there is no room for the workers.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray sends nothing to its makers
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # says that workers without GPUs see all of them
+    import ray
+
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    folder = None
+    if address == LOCAL:
+        folder = tempfile.mkdtemp(prefix=f"faithcheck-ray-{os.getpid()}-")
+        cpus = max(os.cpu_count() or 1, (wanted.number or 1) * wanted.cpus)
+        options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
+        options |= {"_node_ip_address": "127.0.0.1", "_temp_dir": folder}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray's own, of its next versions
+            try:
+                context = ray.init(address, **options)
+            except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
+                raise OptionError(f"--ray={address}: {_first_line(error)}{_token_hint(address, error)}") from error
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        yield Cluster(room(resources, wanted), str(context.dashboard_url or ""))
+    finally:
+        ray.shutdown()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Look whether Ray is installed and anything answers: Ray itself would try for half a minute.
+
+    Raises:
+        OptionError: it is not, or nothing does.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise OptionError('--ray needs Ray: pip install "faithcheck[ray]"')
+    machine, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address in (LOCAL, "auto"):
+        return
+    if not colon or not port.isdigit():
+        raise OptionError(f"--ray={address}: expected MACHINE:PORT, auto, or nothing for one of this machine")
+    try:
+        socket.create_connection((machine.strip("[]"), int(port)), ANSWERS_WITHIN).close()
+    except OSError as error:
+        raise OptionError(f"--ray={address}: nothing answers there ({error}): is the cluster up?") from error
+
+
+def room(resources: Mapping[str, float], wanted: Workers) -> int:
+    """How many workers start.
+
+    Raises:
+        OptionError: there is no room for them.
+    """
+    room = int(resources.get("CPU", 0) // wanted.cpus)
+    if wanted.gpus:
+        gpus = resources.get("GPU", 0)
+        of_one = int(1 // wanted.gpus)  # a worker's fraction lies on one GPU
+        room = min(room, int(gpus) * of_one if of_one else int(gpus // wanted.gpus))
+    if room < (wanted.number or 1):
+        has = f"{resources.get('CPU', 0):g} processors and {resources.get('GPU', 0):g} GPUs"
+        asks = f"{wanted.number or 1} workers of {wanted.cpus} processors and {wanted.gpus:g} GPUs"
+        raise OptionError(f"--ray: the cluster has {has}, too few for {asks}")
+    return wanted.number or room
+
+
+def _token_hint(address: str, error: Exception) -> str:
+    """What to do where a cluster may have refused this process: Ray looks for a token by itself only for ``auto``."""
+    if not isinstance(error, ConnectionError) or address == "auto" or os.environ.get("RAY_AUTH_MODE") == "token":
+        return ""
+    return "; if the cluster asks for a token, as ray start says, set RAY_AUTH_MODE=token here, with the same token"
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in message_text(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,154 @@
+"""What every worker of a cluster does: see that it is like the driver, load, and answer tasks one by one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import logging
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from faithcheck.alignment.run_key import StoreError, digest_of, sources, state_of
+from faithcheck.explainers.protocol import Explainer
+from faithcheck.options import OptionError
+from faithcheck.reports.results import Json
+
+SAME = ("torch", "transformers", "ray")
+"""Packages that must have one version on all machines of a cluster, besides faithcheck, whose code must be the same."""
+FOLDERS = ("axioms", "explainers", "models", "reports")
+
+
+def versions() -> dict[str, str]:
+    """What must be the same on all machines: the versions of Python, of the packages in `SAME` and of faithcheck.
+
+    A clone has one version for many commits, so that a digest of the code stands beside it.
+    """
+    code = sources(*(importlib.import_module(f"faithcheck.{folder}") for folder in FOLDERS))
+    own = f"{importlib.metadata.version('faithcheck')} (code {code[:8]})"
+    return {"python": platform.python_version(), "faithcheck": own, **{n: importlib.metadata.version(n) for n in SAME}}
+
+
+def difference(here: Mapping[str, str], there: Mapping[str, str], node: str) -> str:
+    """A sentence on what a worker has otherwise than this process; empty if nothing."""
+    other = [
+        f"{name} {there.get(name)} in place of {value}" for name, value in here.items() if there.get(name) != value
+    ]
+    return f"--ray: the worker on {node} has {', '.join(other)}: install the same there" if other else ""
+
+
+def states_of(explainers: Mapping[str, Explainer]) -> dict[str, str | None]:
+    """A digest of the code and the settings of each explainer, by name; None of one that cannot be written down."""
+    states: dict[str, str | None] = {}
+    for name, explainer in explainers.items():
+        try:
+            states[name] = digest_of(state_of(explainer))
+        except (StoreError, ValueError):
+            states[name] = None
+    return states
+
+
+class Worker:
+    """Answers tasks; `load` and `measure` say how.
+
+    Attributes:
+        REFUSALS: the errors of `load` whose message is all that the user needs.
+
+    Args:
+        folder: in which the command was run: paths start there, and explainers of the user may be there.
+        threads: that torch uses.
+    """
+
+    REFUSALS: tuple[type[Exception], ...] = (OptionError, ValueError, OSError)
+
+    def __init__(self, folder: str, threads: int) -> None:
+        self._folder, self._threads = folder, threads
+        self._messages: list[tuple[int, str]] = []
+        logging.getLogger("faithcheck").addHandler(_Kept(self._messages))
+        logging.getLogger("faithcheck").propagate = False
+
+    def load(self, expected: Json) -> None:
+        """Load all that tasks need.
+
+        Args:
+            expected: what the driver has; see `distribute`.
+
+        Raises:
+            Exception: one of `REFUSALS`: this worker cannot be used; the message says why.
+        """
+        raise NotImplementedError
+
+    def measure(self, *task: Any) -> Any:
+        """What the driver wants to know of a task."""
+        raise NotImplementedError
+
+    def ready(self, expected: Json) -> str:
+        """Load everything. Returns why this worker cannot be used, in one line; empty if it can."""
+        node = os.uname().nodename
+        if other := difference(expected["versions"], versions(), node):
+            return other
+        torch.set_num_threads(self._threads)
+        if Path(self._folder).is_dir():
+            os.chdir(self._folder)
+            sys.path.insert(0, self._folder)
+        importlib.import_module("transformers").utils.logging.disable_progress_bar()
+        try:
+            self.load(expected)
+        except self.REFUSALS as error:
+            return f"--ray: the worker on {node}: {' '.join(str(error).split()) or type(error).__name__}"
+        return ""
+
+    def answer(self, *task: Any) -> Json:
+        """What `measure` returns as ``content``, with what the driver shows of this worker.
+
+        Returns:
+            Also ``messages``, what was logged; ``seconds``; and ``gpu_memory``, of each GPU of this worker, by its
+            name, the bytes in use and all bytes.
+        """
+        self._messages.clear()
+        begun = time.monotonic()
+        content = self.measure(*task)
+        seconds = time.monotonic() - begun
+        return {"content": content, "messages": [*self._messages], "seconds": seconds, "gpu_memory": _gpu_memory()}
+
+
+def _gpu_memory() -> dict[str, tuple[int, int]]:
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return {}
+    found = {}
+    for device in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(device)
+        found[str(torch.cuda.get_device_properties(device).uuid)] = total - free, total
+    return found
+
+
+def refuse_other_explainers(expected: Mapping[str, str | None], explainers: Mapping[str, Explainer]) -> None:
+    """Compare explainers with those of the driver.
+
+    Args:
+        expected: `states_of` those of the driver.
+        explainers: those of this worker, by their names.
+
+    Raises:
+        OptionError: one has other code or other settings.
+    """
+    for name, state in states_of(explainers).items():
+        if expected[name] != state:
+            raise OptionError(f"it has other code or settings of {name}: install the same there")
+
+
+class _Kept(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self, messages: list[tuple[int, str]]) -> None:
+        super().__init__(logging.WARNING)
+        self._messages = messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._messages.append((record.levelno, record.getMessage()))

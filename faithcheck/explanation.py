@@ -1,0 +1,328 @@
+"""Maps of one text, beside that of LOO: measured by `explain`, as a document that `pages.explanation` shows."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from copy import copy
+from typing import cast
+
+import numpy as np
+import torch
+
+from faithcheck.alignment.evaluate import AlignmentSettings, table_2
+from faithcheck.alignment.figures import ROUND_OFF
+from faithcheck.axioms.loo_correlation import correlations
+from faithcheck.axioms.measure.error_text import message_text, safe_text, traceback_text
+from faithcheck.axioms.traces.left_behind import RANDOM, restored
+from faithcheck.explainers.loo.removal import AttentionMask
+from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
+from faithcheck.interruption import interruptible
+from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
+from faithcheck.memory.predicted_memory import PeakPredictor
+from faithcheck.models.case import Case, output_difference
+from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel, generated_or_refused
+from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.target_choice import explained_in_words, name_of_output, with_chosen_output
+from faithcheck.models.pretrained.text_model import TextModel
+from faithcheck.options import OptionError
+from faithcheck.options.explainers import load_explainers
+from faithcheck.reports import results
+from faithcheck.reports.memory_units import in_words
+from faithcheck.reports.pages.explanation import SCHEMA_VERSION
+from faithcheck.reports.results import Json
+
+ROUGH_LENGTH, ROUGHLY = 61, 4
+"""A short run of so many tokens costs little. Explainers that treat short texts in another way take at most so many
+times what it predicts: only if that does not fit, a longer run predicts the peak to a few percent."""
+SMALLER = "{name} ran with fewer rows in a forward pass, to fit the memory."
+CLASSES = 5  # outputs that are listed, the most likely ones
+
+
+class ExplainError(ValueError):
+    """The text cannot be explained as asked. The message says why and what to change."""
+
+
+def choose_explainers(specs: Sequence[str]) -> list[Explainer]:
+    """LOO by the attention mask, then explainers of ``faithcheck align`` by name, or those of ``--explainer``.
+
+    Call it when the model is loaded, see `load_explainers`.
+
+    Raises:
+        OptionError: an unknown name, a module that cannot be imported, or two explainers of one name.
+    """
+    known = {explainer.name: explainer for explainer in table_2(AlignmentSettings(AttentionMask()))}
+    chosen = [known.get(spec) or load_explainers([spec])[0] for spec in dict.fromkeys(["loo", *specs])]
+    names = [explainer.name for explainer in chosen]
+    if len(set(names)) < len(names):
+        raise OptionError(f"two explainers have one name among {', '.join(names)}: give each its own")
+    return chosen
+
+
+def explain(
+    model: TextModel,
+    text: str,
+    explainers: Sequence[Explainer],
+    target: str | None = None,
+    contrast: str | None = None,
+    max_memory: int | None = None,
+) -> Json:
+    """The maps of one text by several explainers, beside that of LOO.
+
+    Args:
+        model: a classifier, or a decoder, whose next token or answer is explained.
+        text: of a classifier, cut if it is longer than the model takes; a note says so.
+        explainers: the explainers; LOO first, see `choose_explainers`, if the others are to be compared with it.
+        target: the number or the name of the output to explain; of a decoder also an answer of several tokens, whose
+            log-likelihood is explained. By default the most likely output; of a decoder without a contrast the answer
+            that it generates, see `generated_or_refused`.
+        contrast: the number or the name of an output that is subtracted from the explained one.
+        max_memory: the bytes that an attribution may take over what is in use; by default what is available.
+
+    Returns:
+        The explanation document: ``features``, each with ``text``, ``glued`` (no space before it) and ``special``;
+        ``maps``, each with ``explainer``, ``how``, ``origin``, ``values``, their ``sum``, ``r`` with LOO over the
+        features that are not special (None if it is undefined), ``left_behind``, what the explainer left behind, which
+        was undone, and ``notes``, sentences such as warnings; ``classes``, the explained and the most likely outputs,
+        each with ``number``, ``name``, ``logit``, ``probability`` (None without one) and whether ``explained``;
+        ``outputs``, their number in all; ``what`` is explained, in words; ``target`` and ``contrast``, what was asked
+        for or None; ``answer``, the tokens of an answer; ``change``, f(x) − f(baseline); and ``notes``.
+
+    Raises:
+        ExplainError: no token that is not special; a decoder's text is too long; an explainer refused, failed or
+            returned no map.
+        ModelError: no such output; the model generates no answer; the tokenizer is another model's.
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
+    asked = {"target": target, "contrast": contrast}
+    model, how = _chosen(model, text, target, contrast)
+    example = _encoded(model, text)
+    case = model.case([example])
+    with torch.no_grad():
+        explained, logits = case.run(model)[0], _logits(model, case)
+    output = int(case.target[0])
+    if output == model.against:
+        raise ExplainError(f"--contrast={contrast} is the most likely output itself: give another --target")
+    maps = [_explained(explainer, model, case, max_memory) for explainer in explainers]
+    special = example.special_tokens_mask.tolist()
+    loo = next((one["values"] for one in maps if one["explainer"] == "loo"), None)
+    noise = ROUND_OFF * torch.finfo(logits.dtype).eps * abs(float(explained[output]))
+    for one in maps:
+        one |= {"sum": math.fsum(one["values"]), "r": _r(one["values"], loo, special, noise)}
+    document: Json = results.plain(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "kind": results.EXPLANATION,
+            "faithcheck": results.version(),
+            "architecture": type(model.model).__name__,
+            "device": str(case.inputs.device),
+            "text": text,
+            "explained": _explained_name(model, output),
+            "what": explained_in_words(model, output),
+            **asked,
+            "answer": [name_of_output(model, token) for token in getattr(model, "answer", ())],
+            "decoder": isinstance(model, NextTokenModel),
+            "classes": _classes(model, logits, output),
+            "outputs": len(logits),
+            "features": [
+                {**piece, "special": is_special}
+                for piece, is_special in zip(model.pieces(example), special, strict=True)
+            ],
+            "maps": maps,
+            "change": float(output_difference(model, case)),
+            "notes": [*how, *_notes(model, example)],
+        }
+    )
+    return document
+
+
+def _r(values: Sequence[float], loo: Sequence[float] | None, special: Sequence[bool], noise: float) -> float | None:
+    """Pearson's correlation of a map with LOO's, special features left out; None if it is undefined."""
+    if loo is None:
+        return None
+    keep = ~np.asarray(special)
+    defined = correlations(np.asarray(values)[keep], np.asarray(loo)[keep], noise)
+    return defined["pearson"] if defined else None
+
+
+def _encoded(model: TextModel, text: str) -> Example:
+    """The text as the model reads it.
+
+    Raises:
+        ExplainError: it is empty, or all of its tokens are special.
+    """
+    if not text.strip():
+        raise ExplainError("the text is empty: give one with at least one word")
+    (example,) = model.encode([text])
+    if example.truncated and isinstance(model, NextTokenModel):
+        answer = " before this answer" if isinstance(model, AnswerModel) else ""
+        raise ExplainError(
+            f"the text has more than the {model.max_length} tokens that the model takes{answer}, and what it says next "
+            "depends on the last ones: give a shorter text"
+        )
+    if bool(example.special_tokens_mask.all()):
+        hint = (
+            ": a decoder is read at its last token, so give at least two" if isinstance(model, NextTokenModel) else ""
+        )
+        raise ExplainError(f"no token of {text!r} can be explained: all of them are special{hint}")
+    return example
+
+
+def _chosen(model: TextModel, text: str, target: str | None, contrast: str | None) -> tuple[TextModel, list[str]]:
+    """The model with its explained output, and a note on an answer that it generated.
+
+    Raises:
+        ModelError: see `with_chosen_output` and `generated_or_refused`.
+    """
+    chosen = with_chosen_output(model, target, contrast)
+    assert isinstance(chosen, TextModel)
+    if target is not None or contrast is not None or not isinstance(model, NextTokenModel):
+        return chosen, []
+    answer = generated_or_refused(model, _encoded(model, text))
+    note = f"The answer was generated: the most likely token each time, {LONGEST_ANSWER} at most."
+    return AnswerModel(model.model, model.tokenizer, answer, model.max_length).eval(), [note]
+
+
+def _logits(model: TextModel, case: Case) -> torch.Tensor:
+    """The model's own outputs for the first example, without a contrast; of an answer its log-likelihood."""
+    plain = copy(model)
+    plain.against = None
+    logits: torch.Tensor = case.run(plain)[0]
+    return logits
+
+
+def _explained_name(model: TextModel, output: int) -> str:
+    """The explained output; of an answer its text."""
+    if isinstance(model, AnswerModel) and model.answer:
+        return repr(model.tokenizer.decode(list(model.answer)))
+    less = "" if model.against is None else f" and not {name_of_output(model, model.against)}"
+    return f"{name_of_output(model, output)}{less}"
+
+
+def _notes(model: TextModel, example: Example) -> Iterator[str]:
+    """Sentences on tokens that the tokenizer does not know and on a text that was cut."""
+    unknown_token = model.tokenizer.unk_token_id  # None where every byte has a token, as in Llama 3 and Qwen
+    if unknown := 0 if unknown_token is None else int((example.features == unknown_token).sum()):
+        yield f"{unknown} of {len(example)} tokens are unknown to the tokenizer."
+    if example.truncated:
+        yield f"The text was cut to {len(example)} tokens, the most that the model takes: the rest is not read."
+
+
+def _explained(explainer: Explainer, model: TextModel, case: Case, max_memory: int | None) -> Json:
+    """The map, what the explainer says of itself, and what it left behind. All of its code runs here.
+
+    Raises:
+        ExplainError: the explainer refused, failed or returned no map.
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
+    name = "the explainer"
+    with interruptible():
+        try:
+            name = safe_text(explainer.name)
+            explainer, smaller = _fitting(explainer, model, case, memory_limit(case.inputs.device, max_memory))
+            with restored(model) as traces, warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                attribution, ran_out = _attribution(explainer, model, case)
+            left_behind = "; ".join(line for line in traces if not line.startswith(RANDOM))
+            undone = [f"{name} left something behind, which was undone: {left_behind}"] if left_behind else []
+            return {
+                "explainer": name,
+                "how": safe_text(describe_settings(explainer)),
+                "origin": safe_text(str(getattr(explainer, "origin", ""))),
+                "values": attribution[0].tolist(),
+                "left_behind": left_behind,
+                "notes": [
+                    *undone,
+                    *smaller,
+                    *ran_out,
+                    *(f"{name} warned: {message_text(cast(Warning, warning.message))}" for warning in caught),
+                ],
+            }
+        except ExplainError:
+            raise
+        except (Unsupported, InvalidAttribution) as error:
+            raise ExplainError(f"{name} cannot explain this model: {message_text(error)}") from error
+        except BaseException as error:  # of the user's explainer, SystemExit too: shown with its traceback
+            raise ExplainError(f"{name} raised:\n{traceback_text(error)}") from error
+
+
+def _fitting(explainer: Explainer, model: TextModel, case: Case, limit: int) -> tuple[Explainer, list[str]]:
+    """The explainer with as many rows in a forward pass as fit the limit, and a note if it has fewer than before.
+
+    Raises:
+        ExplainError: one row does not fit.
+    """
+    n = case.shape[1]
+    predictor, fewer = PeakPredictor(model, case), explainer
+    with interruptible():
+        try:
+            if ROUGHLY * predictor.peak(explainer, 1, n, longest=ROUGH_LENGTH) <= limit:
+                return explainer, []
+            while (peak := predictor.peak(fewer, 1, n)) > limit:
+                smaller = with_half_the_rows(fewer, n)
+                if smaller is None:
+                    break
+                fewer = smaller
+        except BaseException:  # the attribution itself will raise, too, and is reported then
+            return explainer, []
+    if peak > limit:
+        raise ExplainError(
+            f"{safe_text(explainer.name)} would take {in_words(peak)} of memory for the {n} tokens of the text "
+            f"(predicted), more than the limit of {in_words(limit)}: give a shorter text, or raise --max-memory if "
+            "there is more"
+        )
+    return fewer, [SMALLER.format(name=safe_text(explainer.name))] if fewer is not explainer else []
+
+
+def _attribution(explainer: Explainer, model: TextModel, case: Case) -> tuple[torch.Tensor, list[str]]:
+    """The attribution, with half as many rows in a forward pass whenever memory runs out, and then a note.
+
+    Raises:
+        ExplainError: memory ran out for one row.
+        Exception: from the explainer.
+    """
+    name, notes = safe_text(explainer.name), list[str]()
+    while True:
+        try:
+            return attribution_of(explainer, model, case), notes
+        except BaseException as error:
+            if not is_out_of_memory(error):
+                raise
+        smaller = with_half_the_rows(explainer, case.shape[1])
+        if smaller is None:
+            raise ExplainError(
+                f"memory ran out when {name} explained the {case.shape[1]} tokens of the text: give a shorter text"
+            )
+        explainer, notes = smaller, [SMALLER.format(name=name)]
+
+
+def _classes(model: TextModel, logits: torch.Tensor, explained: int) -> list[Json]:
+    """The most likely outputs, the first one first, the explained one, and the one that it is contrasted with.
+
+    Of an answer there is one output, its log-likelihood.
+    """
+    if isinstance(model, AnswerModel):
+        likelihood = {"logit": float(logits[0]), "probability": float(logits[0].double().exp())}
+        return [{"number": 0, "name": _explained_name(model, 0), **likelihood, "explained": True}]
+    listed = logits.topk(min(CLASSES, len(logits))).indices.tolist()
+    listed += [i for i in (explained, model.against) if i is not None and i not in listed]
+    probabilities = _probabilities(model, logits)
+    return [
+        {
+            "number": i,
+            "name": name_of_output(model, i),
+            "logit": float(logits[i]),
+            "probability": None if probabilities is None else float(probabilities[i]),
+            "explained": i == explained,
+        }
+        for i in listed
+    ]
+
+
+def _probabilities(model: TextModel, logits: torch.Tensor) -> torch.Tensor | None:
+    """Of each output; None for a model with one output, which is a score. Several classes may hold at once."""
+    if getattr(model.model.config, "problem_type", None) == "multi_label_classification":
+        return logits.double().sigmoid()
+    return logits.double().softmax(0) if len(logits) > 1 else None

@@ -1,0 +1,1 @@
+"""The memory that an attribution takes: measured, predicted and limited."""

@@ -1,0 +1,120 @@
+"""Which checks there are: the plan of an axiom, and the cells that are left out because the axiom does not apply.
+
+Pytest, ``faithcheck check`` and `check_explainer` all take their checks from `plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from faithcheck.axioms.measure.expectations import SuppliedExpectation, refuse_stale_expectations
+from faithcheck.axioms.measure.registry import AXIOMS
+from faithcheck.check import Check
+from faithcheck.explainers.protocol import Explainer
+from faithcheck.explainers.stored_maps import StoredMaps
+from faithcheck.models.pair import BuildFromBase, Pair, is_builtin
+from faithcheck.models.unknown_name import unknown_name
+
+
+def plan(
+    axiom: str, explainers: Iterable[Explainer], pairs: Iterable[Pair], supplied: Sequence[SuppliedExpectation] = ()
+) -> list[Check]:
+    """Every check of an axiom: pairs × explainers, or both models of each pair × explainers.
+
+    The checks of a pair follow each other, so that its models are built once, and so do those of the pairs of one f.
+
+    Explainers to which the axiom does not apply are left out: see `not_applicable`.
+
+    Args:
+        axiom: a name in `AXIOMS`.
+        explainers: the explainers that are checked.
+        pairs: the pairs on which they are checked.
+        supplied: the user's expectations, which take precedence over those of the pair, the explainer and the axiom.
+
+    Raises:
+        ValueError: an unknown axiom, or an expectation that matches no check.
+    """
+    explainers, pairs = list(explainers), list(pairs)
+    refuse_stale_expectations(explainers, pairs, supplied)
+    return checks_of(axiom, explainers, pairs, supplied)
+
+
+def checks_of(
+    axiom: str, explainers: Sequence[Explainer], pairs: Sequence[Pair], supplied: Sequence[SuppliedExpectation] = ()
+) -> list[Check]:
+    """The checks of `plan`, of expectations that `refuse_stale_expectations` has looked at: it takes longer.
+
+    Raises:
+        ValueError: an unknown axiom.
+    """
+    if axiom not in AXIOMS:
+        raise ValueError(unknown_name("axiom", axiom, AXIOMS))
+    planned = AXIOMS[axiom]
+    applicable = [explainer for explainer in explainers if planned.not_applicable(explainer) is None]
+    checked: list[Explainer | None] = [*applicable] if planned.needs_explainer else [None]
+    return [
+        Check(axiom, explainer, pair, side, supplied)
+        for pair in by_base(pairs)
+        if planned.is_measured_on(pair)
+        for side in planned.sides(pair)
+        for explainer in checked
+    ]
+
+
+def plan_run(
+    axioms: Iterable[str],
+    explainers: Sequence[Explainer],
+    pairs: Sequence[Pair],
+    supplied: Sequence[SuppliedExpectation] = (),
+) -> list[Check]:
+    """Every check of these axioms, after the equivalence of each pair that is not faithcheck's own.
+
+    faithcheck's tests prove its own pairs. Whether a user's two models are a pair is measured in the same run.
+
+    Raises:
+        ValueError: see `plan`.
+    """
+    axioms = list(dict.fromkeys(axioms))
+    refuse_stale_expectations(explainers, pairs, supplied)
+    unproved = [] if "equivalence" in axioms else [pair for pair in pairs if not is_builtin(pair)]
+    return [
+        *checks_of("equivalence", explainers, unproved),
+        *(check for axiom in axioms for check in checks_of(axiom, explainers, pairs, supplied)),
+    ]
+
+
+def pairs_with_maps(explainers: Sequence[Explainer], pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs to measure where the user names none: all, or of maps that were made elsewhere those they are of."""
+    if not all(isinstance(explainer, StoredMaps) for explainer in explainers):
+        return list(pairs)
+    have = {name for one in explainers if isinstance(one, StoredMaps) for name in one.maps}
+    return [pair for pair in pairs if have & {f"{pair.name}.f", f"{pair.name}.g"}]
+
+
+def by_base(pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs in their order, but after the first pair of an f all others of the same f."""
+    first: dict[object, int] = {}
+    for index, pair in enumerate(pairs):
+        first.setdefault(base_of(pair), index)
+    return sorted(pairs, key=lambda pair: first[base_of(pair)])
+
+
+def base_of(pair: Pair) -> object:
+    """What pairs of one f have in common: equal for two pairs if and only if their f is built once for both."""
+    return pair.build.base if isinstance(pair.build, BuildFromBase) else pair.name
+
+
+def not_applicable(axioms: Iterable[str], explainers: Iterable[Explainer]) -> list[dict[str, str]]:
+    """The cells that can never be measured, and that `plan` therefore leaves out, with the axiom's reason.
+
+    Returns:
+        Plain dictionaries with ``axiom``, ``explainer`` and ``reason``, for the settings of the results document.
+    """
+    explainers = list(explainers)
+    return [
+        {"axiom": name, "explainer": explainer.name, "reason": reason}
+        for name in axioms
+        if AXIOMS[name].needs_explainer
+        for explainer in explainers
+        if (reason := AXIOMS[name].not_applicable(explainer)) is not None
+    ]
