@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faithcheck.json_object import Json
-from faithcheck.models.atomic_write import write_atomically
+from faithcheck.models.files import write_atomically
 
 if TYPE_CHECKING:
     from faithcheck.axioms.measure.axiom import Axiom

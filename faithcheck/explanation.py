@@ -24,9 +24,8 @@ from faithcheck.memory.predicted_memory import PeakPredictor
 from faithcheck.models.case import Case, output_difference
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel, generated_or_refused
 from faithcheck.models.pretrained.example import Example
-from faithcheck.models.pretrained.next_token_model import NextTokenModel
 from faithcheck.models.pretrained.target_choice import explained_in_words, name_of_output, with_chosen_output
-from faithcheck.models.pretrained.text_model import TextModel
+from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
 from faithcheck.options import OptionError
 from faithcheck.options.explainers import load_explainers
 from faithcheck.reports import results

@@ -30,9 +30,8 @@ import torch
 
 from faithcheck.axioms.measure.statuses import Group
 from faithcheck.check import Settings
-from faithcheck.models.atomic_write import write_atomically
-from faithcheck.models.cache_folder import cache_folder
 from faithcheck.models.data import handwritten_digits
+from faithcheck.models.files import cache_folder, write_atomically
 from faithcheck.reports import STARTED
 from faithcheck.reports.results import Json, group_of
 

@@ -27,8 +27,7 @@ from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.garbage_collection import without_garbage_collection
 from faithcheck.kept_results import KeptResults, digests, kept_results, loaded_files
-from faithcheck.models.data import handwritten_digits
-from faithcheck.models.data.errors import DataError
+from faithcheck.models.data import DataError, handwritten_digits
 from faithcheck.models.pair import Pair, is_builtin
 from faithcheck.options import OptionError, names
 from faithcheck.options.checkpoint import choose_checkpoint, describe_checkpoint

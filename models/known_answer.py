@@ -23,8 +23,7 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations, expect
-from faithcheck.models.pair import MakeCase, Pair, register
-from faithcheck.models.pairs.copies import WHY, copies
+from faithcheck.models.pair import WHY, MakeCase, Pair, copies, register
 
 Map: TypeAlias = Callable[[Tensor], Tensor]
 """A map in closed form: inputs ``(batch, features, …)`` to ``(batch, features)``."""

@@ -1,4 +1,4 @@
-"""Pairs: two models that compute one function in different ways, and their registry."""
+"""Pairs: two models that compute one function in different ways, their registry, and models with their copies."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Collection
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import nn
@@ -143,3 +144,30 @@ def registered_pairs() -> dict[str, Pair]:
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
     return dict(sorted(_registry.items()))
+
+
+Model = TypeVar("Model", bound=nn.Module)
+
+WHY = "a deep copy is the same model"
+
+
+def model_and_copy(
+    make: Callable[[], Model], seed: int, dtype: torch.dtype, device: torch.device, **changed: object
+) -> tuple[Model, Model]:
+    """A model with the random weights of this seed, and its deep copy with these attributes changed, in eval mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = make().to(device, dtype).eval()
+    copy = deepcopy(model)
+    for name, value in changed.items():
+        setattr(copy, name, value)
+    return model, copy
+
+
+def copies(make: Callable[[], nn.Module]) -> Build:
+    """A pair's ``build``: a model and its deep copy."""
+
+    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+        return model_and_copy(make, seed, dtype, device)
+
+    return build

@@ -21,7 +21,7 @@ from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODE
 from faithcheck.models.architectures.transformer_layer import TransformerLayer
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, expect_lrp
 from faithcheck.models.pair import BuildFromBase, Pair, register, registered_pairs
-from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.folder import ModelError
 
 Change: TypeAlias = Callable[[Any], nn.Module]
 

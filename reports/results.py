@@ -14,7 +14,7 @@ from typing import Any
 from faithcheck.axioms.measure.error_text import encodable
 from faithcheck.axioms.measure.statuses import BY_LABEL, Group, Status
 from faithcheck.json_object import Json as Json  # the modules of reports find it here
-from faithcheck.models.atomic_write import write_atomically
+from faithcheck.models.files import write_atomically
 from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
 SCHEMA_VERSION = 2

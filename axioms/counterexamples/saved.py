@@ -12,8 +12,8 @@ from faithcheck.axioms.counterexamples.comparison import attributions, gap_betwe
 from faithcheck.axioms.counterexamples.rewrite import Counterexample
 from faithcheck.axioms.measure.verdicts import tolerance
 from faithcheck.explainers.protocol import Explainer, Unsupported
-from faithcheck.models.atomic_write import write_atomically
 from faithcheck.models.case import Case
+from faithcheck.models.files import write_atomically
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from faithcheck.alignment.batches import longest
 from faithcheck.alignment.run_key import digest_of
 from faithcheck.alignment.work import Work, work_of
 from faithcheck.executors.ray.cluster import connected, with_threads, workers_of
-from faithcheck.models.atomic_write import write_atomically
+from faithcheck.models.files import write_atomically
 from faithcheck.reports.results import Json
 
 PROBE = 60.0

@@ -34,19 +34,18 @@ from faithcheck.executors.ray.dispatch import Advance, Watch
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content
 from faithcheck.explainers.loo.removal_names import RANDOM
 from faithcheck.explainers.protocol import Explainer, Unsupported
-from faithcheck.models.cache_folder import cache_folder
-from faithcheck.models.data.errors import DataError
+from faithcheck.models.data import DataError
 from faithcheck.models.data.images import Images, load_images
 from faithcheck.models.data.texts import Texts, load_texts
+from faithcheck.models.files import cache_folder
 from faithcheck.models.pretrained import SENTIMENT
 from faithcheck.models.pretrained.answer_model import AnswerModel
-from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Examples
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.loading import ALL_GPUS, load
-from faithcheck.models.pretrained.next_token_model import NextTokenModel
 from faithcheck.models.pretrained.target_choice import explained_in_words, with_chosen_output, with_generated_answers
-from faithcheck.models.pretrained.text_model import TextModel
+from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
 from faithcheck.options import OptionError, explainers
 from faithcheck.options.device import choose_device
 from faithcheck.options.explainer_timeout import choose_timeout

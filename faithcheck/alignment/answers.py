@@ -13,11 +13,10 @@ from faithcheck.alignment.batches import batches
 from faithcheck.alignment.run_key import fingerprint, sources
 from faithcheck.alignment.store import Store
 from faithcheck.json_object import Json
+from faithcheck.models.data.stored import stored_array
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel, answered
 from faithcheck.models.pretrained.example import Example, Examples
-from faithcheck.models.pretrained.next_token_model import NextTokenModel
-from faithcheck.models.pretrained.text_model import TextModel
-from faithcheck.models.stored_array import stored_array
+from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
 from faithcheck.models.targets import NO_ANSWER
 
 NAME = "answers"

@@ -7,8 +7,8 @@ from typing import overload
 
 import numpy as np
 
+from faithcheck.models.data.stored import stored_array
 from faithcheck.models.pretrained.example import Examples
-from faithcheck.models.stored_array import stored_array
 
 
 class AlignmentError(ValueError):

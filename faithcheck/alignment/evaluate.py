@@ -53,9 +53,9 @@ from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_
 from faithcheck.memory.peak_memory import peak_memory
 from faithcheck.models import targets
 from faithcheck.models.case import Case
+from faithcheck.models.data.stored import stored_array
 from faithcheck.models.digest import digest
 from faithcheck.models.pretrained.example import Example, Examples
-from faithcheck.models.stored_array import stored_array
 from faithcheck.reports.memory_units import in_words
 from faithcheck.time_limit import time_limit
 

@@ -14,8 +14,8 @@ from faithcheck.alignment.perturbation_curves import aopc, delta, mean_output
 from faithcheck.axioms.loo_correlation import STATISTICS, correlations
 from faithcheck.axioms.measure import statistics
 from faithcheck.json_object import Json
+from faithcheck.models.data.stored import stored_array
 from faithcheck.models.pretrained.example import Example, Examples
-from faithcheck.models.stored_array import stored_array
 from faithcheck.models.token_places import PLACES, places
 
 SCOPES = ("no_special", "all")
@@ -36,7 +36,7 @@ REASONS = (LEFT_OUT, None, NO_LOO, statistics.FEW_FEATURES, statistics.CONSTANT_
 class Figures:
     """The figures of one explainer, with a value for each example that can be measured, in the order of the data.
 
-    The arrays are in temporary files: see `faithcheck.models.stored_array`.
+    The arrays are in temporary files: see `faithcheck.models.data.stored`.
 
     Attributes:
         examples: the index of each in the data, increasing, ``(examples,)``.

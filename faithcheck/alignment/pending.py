@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from faithcheck.models.stored_array import stored_array
+from faithcheck.models.data.stored import stored_array
 
 
 class Pending:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import shtab
 
-from faithcheck.models.data.characters import has_half_a_character
+from faithcheck.models.data import has_half_a_character
 from faithcheck.reports import memory_units
 
 Number = TypeVar("Number", int, float)

@@ -57,7 +57,7 @@ def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
     from transformers.utils import logging as hugging_face  # not at the top: it takes seconds to import
 
     from faithcheck.explanation import ExplainError, choose_explainers, explain
-    from faithcheck.models.pretrained.errors import ModelError
+    from faithcheck.models.pretrained.folder import ModelError
     from faithcheck.models.pretrained.loading import load
     from faithcheck.models.pretrained.text_model import TextModel
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from faithcheck.cli import output
 from faithcheck.cli.parsers import COMMANDS, LISTS, parser
-from faithcheck.models.data.errors import DataError
-from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.data import DataError
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.options import OptionError
 from faithcheck.reports.results import ResultsError
 

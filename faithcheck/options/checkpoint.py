@@ -20,7 +20,7 @@ def choose_checkpoint(paths: Sequence[str]) -> list[str]:
             f"--checkpoint takes one path, that of a folder, or one hub name; got {' and '.join(paths) or 'none'}"
         )
     from faithcheck.models import transform  # not at the top: transformers takes seconds to import
-    from faithcheck.models.pretrained.errors import ModelError
+    from faithcheck.models.pretrained.folder import ModelError
 
     try:
         return [pair.name for pair in transform.register_checkpoint(paths[0])]

@@ -19,8 +19,8 @@ from faithcheck.models.case import Case
 from faithcheck.models.data.images import load_images
 from faithcheck.models.data.texts import load_texts
 from faithcheck.models.pair import BuildModel, MakeCase
-from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.image_preparation import Preparation
 from faithcheck.models.pretrained.loading import load

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from faithcheck.models.data.errors import DataError
+from faithcheck.models.data import DataError
 
 Array = NDArray[Any]
 DEV_IMAGES = 360  # of scikit-learn's 1797 digits, chosen by the seed below

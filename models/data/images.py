@@ -13,7 +13,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from faithcheck.models.data.errors import DataError
+from faithcheck.models.data import DataError
 from faithcheck.models.data.handwritten_digits import load_digits, read_arrays
 
 

@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
-from faithcheck.models.data.characters import has_half_a_character
-from faithcheck.models.data.errors import DataError
-from faithcheck.models.data.stored_numbers import StoredNumbers
-from faithcheck.models.data.stored_texts import StoredTexts
+from faithcheck.models.data import DataError, has_half_a_character
+from faithcheck.models.data.stored import StoredNumbers, StoredTexts
 from faithcheck.models.pretrained import SENTIMENT
 
 OWN = SENTIMENT / "sentences.tsv"

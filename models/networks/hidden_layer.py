@@ -1,4 +1,4 @@
-"""A network with one hidden layer whose middle can be any function: what pairs of activations and norms differ in."""
+"""Networks with one hidden layer, and closed forms of LRP on them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
+from faithcheck.models.networks.derived import SHIFT
 
 
 class HiddenLayer(nn.Module):
@@ -50,3 +51,19 @@ def missing_slope(slope: Callable[[Tensor], Tensor]) -> Callable[[HiddenLayer, H
         return f.map_of_slope(slope(f.hidden(case.inputs)), case).detach()
 
     return predict
+
+
+def bias_free_perceptron() -> nn.Sequential:
+    """W₂ tanh(W₁x) with random weights: ``(batch, 8)`` to ``(batch, 3)``."""
+    return nn.Sequential(nn.Linear(8, 16, bias=False), nn.Tanh(), nn.Linear(16, 3, bias=False))
+
+
+def lrp_under_shift(model: nn.Module, case: Case) -> Tensor:
+    """What LRP gains when inputs are shifted by c = `SHIFT`: c ⊙ the modified gradient, ``(batch, 8)``.
+
+    The identity rule of tanh replaces its slope by tanh z/z, so the modified gradient is W₁ᵀ(tanh z/z ⊙ W₂ₜ) with
+    z = W₁x and W₂ₜ the row of the explained output.
+    """
+    first, last = (model.get_parameter(name).detach() for name in ("0.weight", "2.weight"))
+    z = case.inputs @ first.T
+    return SHIFT * (last[case.target] * torch.tanh(z) / z) @ first

@@ -30,10 +30,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.activations import NewGELUActivation
 
+from faithcheck.models.cases import points
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect_lrp
 from faithcheck.models.networks.hidden_layer import missing_slope, two_hidden_layers
 from faithcheck.models.pair import equivalent_pair
-from faithcheck.models.pairs.cases import points
 
 SLOPE_OF_A_CHAIN = expect_lrp("Δ/Δ of a chain of operations on z alone multiply to Δf/Δz", of="deeplift_rescale")
 CITE = "Achtibat et al. 2024 (arXiv 2402.05602), the identity rule; added constants: Eq. 1 of arXiv 2510.18810"

@@ -32,6 +32,7 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from faithcheck.models.architectures.embedding_model import EmbeddingModel
+from faithcheck.models.cases import WIDTH, factors, points, sentences
 from faithcheck.models.closed_forms import (
     completeness_error,
     gradient_times_input,
@@ -47,12 +48,10 @@ from faithcheck.models.expectation import (
     expect,
     expect_lrp,
 )
-from faithcheck.models.networks.perceptron import bias_free_perceptron, lrp_under_shift
+from faithcheck.models.networks.hidden_layer import bias_free_perceptron, lrp_under_shift
 from faithcheck.models.networks.scalar_product import ScalarProduct, excess_of_last_factor, left_comb, shift_of_shares
-from faithcheck.models.pair import Pair, equivalent_pair, register
+from faithcheck.models.pair import WHY, Pair, equivalent_pair, model_and_copy, register
 from faithcheck.models.pairs import linear_attention
-from faithcheck.models.pairs.cases import WIDTH, factors, points, sentences
-from faithcheck.models.pairs.copies import WHY, model_and_copy
 from faithcheck.models.pairs.product import BILINEAR_RULE, LRP_OF_PRODUCTS
 
 GRADIENT = "gradient_x_input"

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from faithcheck.models.expectation import LINEAR_WITH_CONSTANT_WEIGHTS
-from faithcheck.models.pair import equivalent_pair, random_points
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.pair import equivalent_pair, model_and_copy, random_points
 
 STEPS, CHANNELS, KERNEL = 6, 4, 3
 CASE = random_points(6, STEPS, CHANNELS, classes=2)

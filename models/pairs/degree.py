@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import factors
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Predict, expect, expect_lrp
 from faithcheck.models.networks.expressions import Expression, Input, apply
 from faithcheck.models.pair import MakeCase, equivalent_pair
-from faithcheck.models.pairs.cases import factors
 
 x1, x2, x3 = (Input(i) for i in range(3))
 

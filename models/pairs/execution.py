@@ -43,8 +43,7 @@ from faithcheck.models.expectation import (
     Expectations,
     expect_lrp,
 )
-from faithcheck.models.pair import Pair, equivalent_pair, random_points, register
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.pair import Pair, equivalent_pair, model_and_copy, random_points, register
 from faithcheck.models.transform import Requirement, function_preserving_transform, is_architecture
 
 INVARIANCE = ("invariance",)

@@ -25,11 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import points
 from faithcheck.models.closed_forms import gradient_times_input
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Predict, expect_lrp
-from faithcheck.models.pair import equivalent_pair
-from faithcheck.models.pairs.cases import points
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.pair import equivalent_pair, model_and_copy
 
 EXPERTS, SELECTED, WIDTH = 4, 2, 5
 THREE = "attnlrp cplrp blockwise_lrp"

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.expectation import LINEAR_WITH_CONSTANT_WEIGHTS
-from faithcheck.models.pair import equivalent_pair, random_points
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.pair import equivalent_pair, model_and_copy, random_points
 
 TOKENS, WIDTH = 8, 4
 

@@ -23,10 +23,10 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import points
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
 from faithcheck.models.networks.hidden_layer import two_hidden_layers
 from faithcheck.models.pair import equivalent_pair
-from faithcheck.models.pairs.cases import points
 
 CITE = "bilinear and identity rules: arXiv 2510.18810, Eqs. 3–4; Achtibat et al. 2024, arXiv 2402.05602"
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from faithcheck.models.cases import factors
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, Predict, expect, expect_lrp
 from faithcheck.models.networks.counterexamples import (
     distributed_gap,
@@ -23,7 +24,6 @@ from faithcheck.models.networks.counterexamples import (
 )
 from faithcheck.models.networks.expressions import Expression, Input, Term, apply, features
 from faithcheck.models.pair import Build, Pair, register
-from faithcheck.models.pairs.cases import factors
 from faithcheck.models.pairs.product import BILINEAR_RULE, LRP_OF_PRODUCTS
 
 x1, x2, x3 = (Input(i) for i in range(3))

@@ -26,10 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import WIDTH, sentences
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Predict, expect_lrp
-from faithcheck.models.pair import equivalent_pair
-from faithcheck.models.pairs.cases import WIDTH, sentences
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.pair import equivalent_pair, model_and_copy
 
 
 def sentences_without_zeros(seed: int, dtype: torch.dtype, device: torch.device) -> Case:

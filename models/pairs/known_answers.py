@@ -17,11 +17,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from faithcheck.models.cases import examples
 from faithcheck.models.closed_forms import quadrature
 from faithcheck.models.expectation import ALL_LRP
 from faithcheck.models.known_answer import known_answer, right_of, wrong_of
 from faithcheck.models.networks.probes import Probe
-from faithcheck.models.pairs.cases import examples
 
 LRP = f"{ALL_LRP} blockwise_lrp"
 GATES = "mask_gate finite_mask_gate readout_gate budgeted_loo"

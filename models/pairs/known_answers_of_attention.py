@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import generator
 from faithcheck.models.closed_forms import quadrature
 from faithcheck.models.known_answer import Map, known_answer, right_of, wrong_of
 from faithcheck.models.networks.hand_built_attention import (
@@ -30,7 +31,6 @@ from faithcheck.models.networks.hand_built_attention import (
     to_the_previous,
 )
 from faithcheck.models.pair import MakeCase
-from faithcheck.models.pairs.cases import generator
 from faithcheck.models.pairs.known_answers import GATES
 
 GRADIENTS = f"gradient_x_input {GATES} grouped_mask_gate cplrp"

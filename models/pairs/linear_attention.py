@@ -26,9 +26,8 @@ from faithcheck.models.networks.linear_attention_closed_forms import (
     loo_excess,
     path_completeness_error,
 )
-from faithcheck.models.pair import equivalent_pair
-from faithcheck.models.pairs.copies import model_and_copy
-from faithcheck.models.training.weights_cache import trained
+from faithcheck.models.pair import equivalent_pair, model_and_copy
+from faithcheck.models.training.digit_classifier import trained
 
 IMAGES = 8
 CITE = "You et al. 2025 (arXiv 2510.18810), §4.1, Table 1"

@@ -26,8 +26,7 @@ from torch.nn import functional
 
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, LINEAR_WITH_CONSTANT_WEIGHTS, expect_lrp
-from faithcheck.models.pair import equivalent_pair, random_points
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.pair import equivalent_pair, model_and_copy, random_points
 
 STEPS, WIDTH, STATE = 6, 3, 4
 CASE = random_points(6, STEPS, WIDTH, classes=2)

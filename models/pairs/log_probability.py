@@ -18,12 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import points
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectation, expect_lrp
 from faithcheck.models.networks.derived import Derived
-from faithcheck.models.networks.perceptron import bias_free_perceptron
-from faithcheck.models.pair import equivalent_pair
-from faithcheck.models.pairs.cases import points
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.networks.hidden_layer import bias_free_perceptron
+from faithcheck.models.pair import equivalent_pair, model_and_copy
 from faithcheck.models.targets import LogProbabilities
 
 

@@ -23,10 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import points
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Predict, expect_lrp
-from faithcheck.models.pair import Pair, register
-from faithcheck.models.pairs.cases import points
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.pair import Pair, model_and_copy, register
 
 Form: TypeAlias = Callable[[Tensor], Tensor]
 OUTPUTS, TERMS = 3, 4

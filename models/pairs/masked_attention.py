@@ -14,13 +14,12 @@ from __future__ import annotations
 import torch
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import generator
 from faithcheck.models.expectation import Expectations, expect
 from faithcheck.models.networks import masked_attention_closed_forms as exact
 from faithcheck.models.networks.masked_attention import OUTPUTS, WIDTH, MaskedAttention
-from faithcheck.models.pair import Build, MakeCase, Pair, register
-from faithcheck.models.pairs.cases import generator
+from faithcheck.models.pair import Build, MakeCase, Pair, copies, register
 from faithcheck.models.pairs.control import NOTHING_FROM_PADDING
-from faithcheck.models.pairs.copies import copies
 
 ONE_LAYER = frozenset({"full_removal", "local_limit"})
 TWO_LAYERS = frozenset({"local_limit", "loo"})  # nothing but Leave-One-Out itself is exact there

@@ -27,11 +27,11 @@ from torch.nn import functional
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import points
 from faithcheck.models.closed_forms import gradient_times_input
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, expect_lrp
 from faithcheck.models.networks.hidden_layer import two_hidden_layers
 from faithcheck.models.pair import equivalent_pair
-from faithcheck.models.pairs.cases import points
 
 
 def centred_variance(z: Tensor) -> Tensor:

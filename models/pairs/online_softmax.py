@@ -27,10 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import TOKENS, WIDTH, sentences
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Predict, expect_lrp
-from faithcheck.models.pair import equivalent_pair
-from faithcheck.models.pairs.cases import TOKENS, WIDTH, sentences
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.pair import equivalent_pair, model_and_copy
 
 Attend: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 CHUNK = 4

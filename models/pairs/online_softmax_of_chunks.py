@@ -20,10 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import TOKENS, sentences
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Predict, expect_lrp
-from faithcheck.models.pair import equivalent_pair
-from faithcheck.models.pairs.cases import TOKENS, sentences
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.pair import equivalent_pair, model_and_copy
 from faithcheck.models.pairs.online_softmax import CHUNK, Pooling, at_once
 
 CHUNKS = [slice(first, first + CHUNK) for first in range(0, TOKENS, CHUNK)]

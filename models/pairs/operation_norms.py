@@ -2,14 +2,19 @@
 
 With its σ held constant (Ali et al. 2022, arXiv 2202.07304) a norm is a linear map, which another norm can compute:
 
-1. LayerNorm is RMSNorm of x − mean x, as the variance is the mean square of that.
+1. LayerNorm is RMSNorm of x − mean x, because the variance is the mean square of that.
 2. RMSNorm is the first half of LayerNorm of (x, −x): the mean of the 2n values is 0, and their variance is the mean
    square of x. What LayerNorm subtracts from x it adds to −x, so that the map is x/rms ⊙ w again.
 3. The modules are `functional.rms_norm`.
 4. Scaled dot-product attention is two products and a softmax, each with its own rule (Eqs. 3–5 of arXiv 2510.18810).
+
+The norm of a vector stands against the root of a sum of squares: both have the shares x_i²/y² of Eq. 1 of that paper.
+x/‖x‖ in one operation is RMSNorm of the n values over √n: both hold the norm constant.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -171,4 +176,30 @@ operation_pair(
         **expect_lrp("the same products and the same softmax, each by its own rule"),
         **expect("invariance", "blockwise_lrp", "the same products and the same softmax, each by its own rule"),
     },
+)
+
+
+def root_of_squares(x: Tensor) -> Tensor:
+    """√Σx²."""
+    return x.square().sum(1, keepdim=True).sqrt()
+
+
+def rms_norm_over_root_of_n(x: Tensor) -> Tensor:
+    """x/rms(x) / √n."""
+    return functional.rms_norm(x, (FEATURES,), eps=0.0) / math.sqrt(FEATURES)
+
+
+operation_pair(
+    "vector_norms",
+    {
+        "norm": Written(lambda x: torch.norm(x, dim=1, keepdim=True), root_of_squares),
+        "linalg_vector_norm": Written(lambda x: torch.linalg.vector_norm(x, dim=1, keepdim=True), root_of_squares),
+        "normalize": Written(lambda x: functional.normalize(x, dim=1), rms_norm_over_root_of_n),
+    },
+    "‖x‖ = √Σx², and x/‖x‖ = x/rms(x)/√n",
+    {
+        **INVARIANT_BY_DEFINITION,
+        **expect_lrp("shares x²/y² of a norm, and the shares of a linear map of x/‖x‖", of=ALL_LRP),
+    },
+    prepare=without_ties,  # at x = 0 the norm has no gradient
 )

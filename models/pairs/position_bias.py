@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from faithcheck.models.cases import WIDTH, sentences
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect, expect_lrp
-from faithcheck.models.pair import equivalent_pair
+from faithcheck.models.pair import equivalent_pair, model_and_copy
 from faithcheck.models.pairs.attention_implementations import WRITTEN_OUT
-from faithcheck.models.pairs.cases import WIDTH, sentences
-from faithcheck.models.pairs.copies import model_and_copy
 
 HEADS, OUTPUTS = 2, 2
 

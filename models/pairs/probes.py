@@ -13,6 +13,7 @@ from functools import partial
 import torch
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import padded_sentences
 from faithcheck.models.expectation import ALL_LRP, Expectations, expect
 from faithcheck.models.networks.probes import (
     PositionalAttention,
@@ -34,8 +35,7 @@ from faithcheck.models.networks.probes import (
     sigmoids,
     tied_perceptron,
 )
-from faithcheck.models.pair import Build, MakeCase, Pair, random_points, register
-from faithcheck.models.pairs.cases import padded_sentences
+from faithcheck.models.pair import WHY, Build, MakeCase, Pair, copies, random_points, register
 from faithcheck.models.pairs.control import (
     COPIES,
     GRADIENT,
@@ -45,7 +45,6 @@ from faithcheck.models.pairs.control import (
     SUNDARARAJAN,
 )
 from faithcheck.models.pairs.control import bert as bert_copies
-from faithcheck.models.pairs.copies import WHY, copies
 from faithcheck.models.pairs.product import LRP_OF_PRODUCTS
 
 COMPLETE_ALONG_A_PATH = "loo integrated_gradients deeplift_rescale"

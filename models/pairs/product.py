@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from faithcheck.models.cases import factors
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect, expect_lrp
 from faithcheck.models.networks.scalar_product import (
     ScalarProduct,
@@ -20,7 +21,6 @@ from faithcheck.models.networks.scalar_product import (
     reassociation_gap,
 )
 from faithcheck.models.pair import Build, Pair, register
-from faithcheck.models.pairs.cases import factors
 
 BILINEAR_RULE = "arXiv 2510.18810, Eqs. 3–4"
 FACTORS = (3, 4, 5)

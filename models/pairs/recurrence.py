@@ -31,10 +31,9 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import points
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
-from faithcheck.models.pair import equivalent_pair, random_points
-from faithcheck.models.pairs.cases import points
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.pair import equivalent_pair, model_and_copy, random_points
 
 
 def convex(z: Tensor, n: Tensor, h: Tensor) -> Tensor:

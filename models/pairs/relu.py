@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import generator, random_points_and_targets
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
 from faithcheck.models.networks.sundararajan import Sundararajan, loo_excess, rescale_gap, share_of_bias
 from faithcheck.models.pair import equivalent_pair
-from faithcheck.models.pairs.cases import generator, random_points_and_targets
 
 CITE = "Sundararajan, Taly & Yan 2017 (arXiv 1703.01365), §2.2"
 RESCALE = "Shrikumar, Greenside & Kundaje 2017 (arXiv 1704.02685), the rescale rule"

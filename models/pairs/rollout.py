@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case
+from faithcheck.models.cases import WIDTH, sentences
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect, expect_lrp
 from faithcheck.models.networks.masked_attention import MaskedAttention
 from faithcheck.models.networks.masked_attention_closed_forms import of_case, rollout
 from faithcheck.models.pair import equivalent_pair
-from faithcheck.models.pairs.cases import WIDTH, sentences
 from faithcheck.models.pairs.masked_attention import stack, texts
 
 HEADS, HEAD_WIDTH = 2, 4

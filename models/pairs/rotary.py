@@ -33,8 +33,7 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
-from faithcheck.models.pair import equivalent_pair, random_points
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.pair import equivalent_pair, model_and_copy, random_points
 
 STEPS, WIDTH, SIZE = 5, 6, 8
 CASE = random_points(5, STEPS, WIDTH, classes=2)

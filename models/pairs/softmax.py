@@ -30,10 +30,9 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case, select_target
+from faithcheck.models.cases import WIDTH, points, sentences
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, Predict, expect_lrp
-from faithcheck.models.pair import Pair, equivalent_pair, register
-from faithcheck.models.pairs.cases import WIDTH, points, sentences
-from faithcheck.models.pairs.copies import model_and_copy
+from faithcheck.models.pair import Pair, equivalent_pair, model_and_copy, register
 
 Softmax: TypeAlias = Callable[[Tensor], Tensor]
 CITE = "arXiv 2510.18810, Eqs. 3–5"

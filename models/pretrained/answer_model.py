@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example
-from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.folder import ModelError
+from faithcheck.models.pretrained.text_model import NextTokenModel
 from faithcheck.models.targets import NO_ANSWER, answer_positions, token_log_probabilities
 
 LONGEST_ANSWER = 20

@@ -1,10 +1,13 @@
-"""What can be said of a model's folder before transformers is imported, which takes seconds."""
+"""The folder of a model: what can be said of it before transformers is imported, which takes seconds."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from faithcheck.models.pretrained.errors import ModelError
+
+class ModelError(ValueError):
+    """A model cannot be loaded or used. The message names the model, the reason and what to do."""
+
 
 HOLDS = "config.json, model.safetensors and tokenizer.json (for images: preprocessor_config.json)"
 """The files of a model, in words for messages."""

@@ -11,10 +11,10 @@ from transformers import PreTrainedModel
 
 from faithcheck.models.case import Case
 from faithcheck.models.offloaded_weights import device_of
-from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example, Examples
-from faithcheck.models.pretrained.explained_output import ExplainedOutput
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.image_preparation import Preparation, height_and_width
+from faithcheck.models.targets import ExplainedOutput
 
 
 class ImageClassifier(ExplainedOutput):

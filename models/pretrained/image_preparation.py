@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from faithcheck.models.case import describe_tensor
-from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.folder import ModelError
 
 RESAMPLING = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers of the methods that torch has too
 Size = tuple[int, int]  # height and width

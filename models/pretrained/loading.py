@@ -23,14 +23,11 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.hub import cached_file
 
 from faithcheck.models.pretrained import SENTIMENT
-from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example
-from faithcheck.models.pretrained.folder import HOLDS
+from faithcheck.models.pretrained.folder import HOLDS, ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.image_preparation import read_preparation
-from faithcheck.models.pretrained.next_token_model import NextTokenModel
-from faithcheck.models.pretrained.text_classifier import TextClassifier
-from faithcheck.models.pretrained.text_model import TextModel, vocabulary_size
+from faithcheck.models.pretrained.text_model import NextTokenModel, TextClassifier, TextModel, vocabulary_size
 
 __all__ = ["SENTIMENT", "ModelError", "load"]
 

@@ -7,10 +7,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel
-from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
-from faithcheck.models.pretrained.next_token_model import NextTokenModel
-from faithcheck.models.pretrained.text_model import TextModel, vocabulary_size
+from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel, vocabulary_size
 from faithcheck.models.unknown_name import unknown_name
 
 

@@ -1,14 +1,16 @@
 """Text models read at their word embeddings: tokenising texts into examples, and making cases of examples.
 
 A `TextModel` is a module from word embeddings ``(batch, tokens, width)`` and an attention mask to logits, so an
-explainer can differentiate it and remove tokens from it. An attribution does not include the relevance of position and
-type embeddings.
+explainer can differentiate it and remove tokens from it: a `TextClassifier` of a whole text, or a `NextTokenModel`. An
+attribution does not include the relevance of position and type embeddings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
+from inspect import signature
 from typing import Any
 
 import torch
@@ -17,10 +19,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from faithcheck.models.case import Case
 from faithcheck.models.offloaded_weights import device_of
-from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example, Examples
-from faithcheck.models.pretrained.explained_output import ExplainedOutput
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.segments import segments_by_level
+from faithcheck.models.targets import ExplainedOutput
 
 SPACES = ("Ġ", "▁")
 """How byte-level and sentencepiece tokenizers write the space before a word."""
@@ -181,3 +183,41 @@ def length_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
             limit -= module.padding_idx + 1  # RoBERTa's positions start after padding_idx
             break
     return min(int(limit), int(tokenizer.model_max_length))
+
+
+class TextClassifier(TextModel):
+    """A sequence classifier: embeddings ``(batch, tokens, width)`` to logits ``(batch, classes)``."""
+
+    def forward(self, inputs: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """The logits; ``attention_mask`` ``(batch, tokens)`` is 0 at padding and at tokens removed by the mask."""
+        logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask).logits
+        return self.explained(logits)
+
+
+class NextTokenModel(TextModel):
+    """A decoder: embeddings ``(batch, tokens, width)`` to the logits of the next token ``(batch, vocabulary)``.
+
+    The output is read at a text's last token, so this token is special, as [CLS] is. It stays along a perturbation
+    curve: otherwise, in texts without other special tokens, an attention row would be left with no key.
+
+    What a decoder says next depends on the last tokens of its prompt. So a prompt that had to be cut is left out of a
+    data set, unless the user gave the length at which to cut (``cuts_prompts``).
+    """
+
+    def _example(self, text: str) -> Example:
+        example = super()._example(text)
+        example.special_tokens_mask[-1:] = True
+        return replace(example, too_long=example.truncated and not self.cuts_prompts)
+
+    def forward(self, inputs: Tensor, attention_mask: Tensor, last: Tensor) -> Tensor:
+        """The logits at position ``last`` ``(batch,)``, each text's last token, removed or not."""
+        positions, row_of_example = last.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        # If the model can, compute no other logits: those of a large vocabulary at every token fill the memory.
+        keep = {"logits_to_keep": positions} if "logits_to_keep" in signature(self.model.forward).parameters else {}
+        logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask, use_cache=False, **keep).logits
+        rows = torch.arange(len(last), device=last.device)
+        return self.explained((logits if keep else logits[:, positions])[rows, row_of_example])
+
+    def forward_arguments(self, examples: Sequence[Example]) -> dict[str, Tensor]:
+        """The attention mask, and the position whose next token is explained."""
+        return {**super().forward_arguments(examples), "last": self.lengths(examples) - 1}

@@ -27,8 +27,6 @@ from typing import Any
 import torch
 import transformers
 
-from faithcheck.models.installed.classes import MAPPINGS, installed_classes
-from faithcheck.models.installed.transforms import TRANSFORMS
 from faithcheck.tests.helpers import architecture_checks, transformed_copies
 from faithcheck.tests.helpers.architecture_checks import (
     CHECKS,
@@ -40,6 +38,8 @@ from faithcheck.tests.helpers.architecture_checks import (
     operation_of,
 )
 from faithcheck.tests.helpers.campaign_results import state_of_the_code, store, stored
+from faithcheck.tests.helpers.installed.classes import MAPPINGS, installed_classes
+from faithcheck.tests.helpers.installed.transforms import TRANSFORMS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "build" / "architectures.jsonl"

@@ -34,13 +34,13 @@ from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
 from faithcheck.explainers.loo.hierarchical import PROXY_ROWS, TOP_FIVE, HierarchicalLeaveOneOut
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.sparse_surrogate import SparseSurrogate
-from faithcheck.models.atomic_write import write_atomically
 from faithcheck.models.data.texts import load_texts
+from faithcheck.models.files import write_atomically
 from faithcheck.models.pretrained import SENTIMENT
 from faithcheck.models.pretrained.loading import load
-from faithcheck.models.training.decoder import accuracy, label_words, next_token
-from faithcheck.models.training.one_thread import one_thread
-from faithcheck.models.training.sentiment import batches, fit, read_corpus
+from faithcheck.models.training.digit_classifier import one_thread
+from faithcheck.tests.helpers.training.decoder import accuracy, label_words, next_token
+from faithcheck.tests.helpers.training.sentiment import batches, fit, read_corpus
 
 TOKENS, TOP, ROWS, SEED = 2000, 5, 8, 0
 SCORED = 10  # sentences that the explained model scores, after a cheaper map has chosen them

@@ -19,9 +19,7 @@ from faithcheck.explainers.lrp.cplrp import CPLRP
 from faithcheck.models import Case
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.networks.linear_attention import LinearAttention, read_at
-from faithcheck.models.training.digit_classifier import Recipe
-from faithcheck.models.training.one_thread import one_thread
-from faithcheck.models.training.weights_cache import trained
+from faithcheck.models.training.digit_classifier import Recipe, one_thread, trained
 from faithcheck.tests.helpers.correlation import pearson
 
 pytestmark = [pytest.mark.paper]

@@ -25,9 +25,9 @@ from faithcheck.explainers.lrp.ledger import ConservationLedger, ledger_of_batch
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, attribution_of
 from faithcheck.models.architectures.embedding_model import KeepFloat64
 from faithcheck.models.case import Case
-from faithcheck.models.installed.classes import ModelClass
-from faithcheck.models.installed.small_model import float64_by_default, small_model
-from faithcheck.models.installed.transforms import TRANSFORMS
+from faithcheck.tests.helpers.installed.classes import ModelClass
+from faithcheck.tests.helpers.installed.small_model import float64_by_default, small_model
+from faithcheck.tests.helpers.installed.transforms import TRANSFORMS
 from faithcheck.tests.helpers.transformed_copies import (
     FLOAT64,
     TOGETHER,

@@ -1,4 +1,4 @@
-"""A folder of labelled sentences as `faithcheck.models.training.sentiment` reads it, a few sentences large."""
+"""A folder of labelled sentences as `faithcheck.tests.helpers.training.sentiment` reads it, a few sentences large."""
 
 import gzip
 import json

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from faithcheck.models.architectures import architecture, base_models
 from faithcheck.models.architectures import bert as bert_family
-from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
 
 SPECIAL = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"]

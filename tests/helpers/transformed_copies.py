@@ -20,7 +20,7 @@ from faithcheck.axioms.measure.verdicts import tolerance
 from faithcheck.explainers import Unsupported
 from faithcheck.explainers.lrp.operations import operation_name
 from faithcheck.models.case import Case, input_gradient
-from faithcheck.models.installed.transforms import TRANSFORMS, DoesNotApply, InstalledTransform
+from faithcheck.tests.helpers.installed.transforms import TRANSFORMS, DoesNotApply, InstalledTransform
 
 FLOAT64 = tolerance(torch.empty(0, dtype=torch.float64))
 LONGEST = 300  # letters of a message

@@ -28,8 +28,8 @@ from faithcheck.cli.main import main
 from faithcheck.explainers import CPLRP, AttnLRP, IntegratedGradients, Unsupported
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.models.data.texts import load_texts
-from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example, Examples
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
 from faithcheck.reports import results
 from faithcheck.reports.pages import alignment as pages

@@ -9,7 +9,7 @@ from faithcheck.alignment.run_key import fingerprint
 from faithcheck.explainers import builtin_explainers
 from faithcheck.explainers.loo.removal import Deletion
 from faithcheck.models.pretrained.answer_model import AnswerModel
-from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.targets import NO_ANSWER
 from faithcheck.tests.helpers import small_models
 

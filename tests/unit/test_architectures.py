@@ -30,11 +30,10 @@ from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.data.images import load_images
-from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.loading import load
-from faithcheck.models.pretrained.next_token_model import NextTokenModel
-from faithcheck.models.pretrained.text_classifier import TextClassifier
+from faithcheck.models.pretrained.text_model import NextTokenModel, TextClassifier
 from faithcheck.tests.helpers.small_models import (
     ARCHITECTURES,
     DECODERS,

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.models.data import handwritten_digits
-from faithcheck.models.data.errors import DataError
+from faithcheck.models.data import DataError, handwritten_digits
 
 
 @pytest.fixture(autouse=True)

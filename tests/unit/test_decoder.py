@@ -7,8 +7,8 @@ from transformers import AutoTokenizer
 from faithcheck.models.data.texts import load_texts
 from faithcheck.models.pretrained import SENTIMENT
 from faithcheck.models.pretrained.loading import load
-from faithcheck.models.training import decoder
 from faithcheck.tests.helpers.sentiment_data import labelled, write_training_data
+from faithcheck.tests.helpers.training import decoder
 
 KINDS = pytest.mark.parametrize("kind", ["gpt2", "llama"])
 

@@ -28,7 +28,7 @@ from faithcheck.models import registered_pairs
 from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.offloaded_weights import device_of, offloaded_weights
 from faithcheck.models.pretrained.loading import load
-from faithcheck.models.pretrained.text_classifier import TextClassifier
+from faithcheck.models.pretrained.text_model import TextClassifier
 from faithcheck.tests.helpers import small_models
 
 accelerate = pytest.importorskip("accelerate")

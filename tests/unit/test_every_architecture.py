@@ -18,11 +18,6 @@ import faithcheck.tests
 from faithcheck.explainers import AttnLRP, GradientTimesInput, LeaveOneOut, Unsupported
 from faithcheck.explainers.lrp.ledger import ledger_of_batch
 from faithcheck.models.case import Case
-from faithcheck.models.installed import small_model as module
-from faithcheck.models.installed.classes import MAPPINGS, installed_classes
-from faithcheck.models.installed.own_sizes import OTHER_INPUTS, OWN_SIZES
-from faithcheck.models.installed.shrinking import small_configuration, small_size
-from faithcheck.models.installed.small_model import NotBuilt, small_model
 from faithcheck.tests.experiments import architectures
 from faithcheck.tests.helpers.architecture_checks import (
     holding,
@@ -33,6 +28,11 @@ from faithcheck.tests.helpers.architecture_checks import (
     roundoff_of_relevance,
     where_relevance_is_largest,
 )
+from faithcheck.tests.helpers.installed import small_model as module
+from faithcheck.tests.helpers.installed.classes import MAPPINGS, installed_classes
+from faithcheck.tests.helpers.installed.own_sizes import OTHER_INPUTS, OWN_SIZES
+from faithcheck.tests.helpers.installed.shrinking import small_configuration, small_size
+from faithcheck.tests.helpers.installed.small_model import NotBuilt, small_model
 
 DOCS = Path(faithcheck.tests.__path__[0]).resolve().parent / "docs"
 RECORD = json.loads((DOCS / "architectures.json").read_text())

@@ -17,10 +17,10 @@ from faithcheck.explainers.protocol import attribution_of
 from faithcheck.explanation import ExplainError
 from faithcheck.models.case import output_difference
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER
-from faithcheck.models.pretrained.errors import ModelError
 from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
-from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.text_model import NextTokenModel
 from faithcheck.reports import results
 from faithcheck.reports.joined_words import words
 from faithcheck.reports.pages import colours, relevance

@@ -13,9 +13,9 @@ from faithcheck.explainers.gates.gated_mask import GatedKeys, every_second_featu
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.models import Case, select_target
-from faithcheck.models.installed.classes import installed_classes
-from faithcheck.models.installed.small_model import small_model
 from faithcheck.tests.helpers.attention_models import TEXT_MODELS, OneLayer, case_of, embedding_model, tokens
+from faithcheck.tests.helpers.installed.classes import installed_classes
+from faithcheck.tests.helpers.installed.small_model import small_model
 
 # Round-off of a few layers in float64, of outputs of about 1.
 EXACT = {"rtol": 1e-9, "atol": 1e-11}

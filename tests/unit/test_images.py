@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.models.data import handwritten_digits
-from faithcheck.models.data.errors import DataError
+from faithcheck.models.data import DataError, handwritten_digits
 from faithcheck.models.data.handwritten_digits import load_digits
 from faithcheck.models.data.images import load_images
-from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.image_preparation import Preparation, read_preparation
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.training import digit_vit

@@ -14,11 +14,11 @@ from faithcheck.axioms.ground_truth import ground_truth
 from faithcheck.check import Check, Settings
 from faithcheck.explainers.gradients import GradientTimesInput
 from faithcheck.explainers.registry import builtin_explainers
+from faithcheck.models.cases import examples
 from faithcheck.models.known_answer import known_answer, right_of, wrong_of
 from faithcheck.models.networks.hand_built_attention import SELF, to_the_previous
 from faithcheck.models.networks.probes import Probe
 from faithcheck.models.pair import registered_pairs
-from faithcheck.models.pairs.cases import examples
 from faithcheck.plan import plan
 from faithcheck.tests.helpers.faults.catalogue import FAULTS
 

@@ -16,9 +16,9 @@ from faithcheck.axioms.measure.verdicts import tolerance
 from faithcheck.explainers import AttnLRP, builtin_explainers
 from faithcheck.explainers.stored_maps import StoredMaps
 from faithcheck.models import Pair, eight_bit_weights, registered_pairs
+from faithcheck.models.cases import points
 from faithcheck.models.eight_bit_weights import quantised, steps
-from faithcheck.models.pairs.cases import points
-from faithcheck.models.pairs.copies import copies
+from faithcheck.models.pair import copies
 from faithcheck.plan import plan
 from faithcheck.reports.pages.columns import digits as digits_table
 from faithcheck.reports.reproduce import command

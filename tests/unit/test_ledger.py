@@ -27,7 +27,7 @@ from faithcheck.models.pair import registered_pairs
 from faithcheck.models.pairs import control
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.loading import load
-from faithcheck.models.pretrained.next_token_model import NextTokenModel
+from faithcheck.models.pretrained.text_model import NextTokenModel
 from faithcheck.tests.helpers import oracles
 from faithcheck.tests.helpers.fixtures import double as double  # for every test here
 from faithcheck.tests.helpers.small_models import ARCHITECTURES, TEXTS, load_widest, save

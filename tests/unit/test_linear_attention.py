@@ -13,14 +13,13 @@ from faithcheck.explainers.lrp.attnlrp import AttnLRP
 from faithcheck.explainers.lrp.cplrp import CPLRP
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models import registered_pairs, select_target
-from faithcheck.models.cache_folder import cache_folder
 from faithcheck.models.case import Case
 from faithcheck.models.data.handwritten_digits import load_digits
+from faithcheck.models.files import cache_folder
 from faithcheck.models.networks import linear_attention_closed_forms as closed_forms
 from faithcheck.models.networks.linear_attention import LinearAttention, path_gradients, read_at
 from faithcheck.models.training import digit_classifier
-from faithcheck.models.training.digit_classifier import Recipe, train
-from faithcheck.models.training.weights_cache import trained
+from faithcheck.models.training.digit_classifier import Recipe, train, trained
 
 CPU = torch.device("cpu")
 SEED = 0

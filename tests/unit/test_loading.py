@@ -5,7 +5,7 @@ import json
 import pytest
 from transformers import modeling_utils
 
-from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
 from faithcheck.tests.helpers import small_models
 

@@ -12,8 +12,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 
 from faithcheck.models.data.texts import load_texts
 from faithcheck.models.pretrained import SENTIMENT
-from faithcheck.models.training import sentiment
 from faithcheck.tests.helpers.sentiment_data import labelled, write_training_data
+from faithcheck.tests.helpers.training import sentiment
 
 MAXIMAL_BYTES = 4_000_000
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -10,7 +10,7 @@ from faithcheck.alignment.alignment_request import AlignRequest
 from faithcheck.alignment.run_key import fingerprint
 from faithcheck.executors.ray.cluster import workers_of
 from faithcheck.explainers.loo.removal import REMOVALS
-from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import ALL_GPUS, _refuse_offloaded, load
 from faithcheck.options import OptionError
 from faithcheck.tests.helpers import small_models

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from faithcheck.models.data import texts
-from faithcheck.models.data.errors import DataError
-from faithcheck.models.data.stored_texts import StoredTexts
+from faithcheck.models.data import DataError, texts
+from faithcheck.models.data.stored import StoredTexts
 from faithcheck.models.data.texts import HUB, load_texts
 
 ROWS = [("a fine film", 1), ("dull . <br />", 0), ("", 1), ("a tab\tinside, a\u2028separator and a\x85third", 0)]

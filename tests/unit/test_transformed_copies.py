@@ -13,10 +13,10 @@ from torch import nn
 from faithcheck.explainers import CPLRP, AttnLRP, GradientTimesInput, LeaveOneOut, Unsupported
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.protocol import attribution_of
-from faithcheck.models.installed.classes import installed_classes
-from faithcheck.models.installed.small_model import small_model
-from faithcheck.models.installed.transforms import TRANSFORMS, DoesNotApply, InstalledTransform, is_exact
 from faithcheck.tests.helpers.architecture_checks import holding, outcome
+from faithcheck.tests.helpers.installed.classes import installed_classes
+from faithcheck.tests.helpers.installed.small_model import small_model
+from faithcheck.tests.helpers.installed.transforms import TRANSFORMS, DoesNotApply, InstalledTransform, is_exact
 from faithcheck.tests.helpers.transformed_copies import (
     FLOAT64,
     TOGETHER,

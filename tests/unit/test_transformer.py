@@ -11,12 +11,11 @@ from safetensors.torch import load_file
 
 from faithcheck.alignment.run_key import fingerprint
 from faithcheck.explainers import AttnLRP, Unsupported
-from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.image_preparation import Preparation
 from faithcheck.models.pretrained.loading import load
-from faithcheck.models.pretrained.next_token_model import NextTokenModel
-from faithcheck.models.pretrained.text_classifier import TextClassifier
+from faithcheck.models.pretrained.text_model import NextTokenModel, TextClassifier
 from faithcheck.tests.helpers.small_models import ARCHITECTURES, SMALL, TEXTS, TOKENS, WORDS, bert, save, tokenizer
 
 HEADS = "…ForCausalLM, …LMHeadModel, …ForSequenceClassification, …ForImageClassification"

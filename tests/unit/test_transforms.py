@@ -26,7 +26,7 @@ from faithcheck.models.pairs import basis_of_queries_keys_values as basis
 from faithcheck.models.pairs import folding_of_norms_and_biases as folding
 from faithcheck.models.pairs import permutation_of_heads_and_neurons as permutation
 from faithcheck.models.pairs import rescaling_of_neurons_and_logits as rescaling
-from faithcheck.models.pretrained.errors import ModelError
+from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.transform import (
     blueprint,
     every_layer,

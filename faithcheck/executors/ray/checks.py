@@ -15,7 +15,7 @@ from faithcheck.executors.isolation.requested_check import check_of, explainer_o
 from faithcheck.executors.ray.cluster import Workers
 from faithcheck.executors.ray.dispatch import Advance, Recipe, Watch, distribute
 from faithcheck.executors.ray.worker import Worker, refuse_other_explainers, states_of, versions
-from faithcheck.models.cache_folder import cache_folder
+from faithcheck.models.files import cache_folder
 from faithcheck.models.pair import is_builtin
 from faithcheck.options import OptionError
 from faithcheck.plan import base_of

@@ -1,6 +1,6 @@
 """Function-preserving transforms of any model of `transformers`: they ask for no module by its name.
 
-Each changes a copy of a small model (`faithcheck.models.installed.small_model`) in place: every place where it applies.
+Each changes a copy of a small model (`faithcheck.tests.helpers.installed.small_model`) at every place where it applies.
 They are made to be combined, one after another in one copy.
 
 Why AttnLRP and CP-LRP stay the same, at ε = 0, where each operation has the gradient that its rule says:
@@ -35,10 +35,10 @@ from transformers import PreTrainedModel
 from transformers.activations import GELUActivation, SiLUActivation
 from transformers.pytorch_utils import Conv1D
 
-from faithcheck.models.installed.small_model import Embedded
 from faithcheck.models.pairs.execution import chunked_feed_forward, chunked_layers
 from faithcheck.models.pairs.parametrization_of_weights import LowRankAdapter
 from faithcheck.models.pairs.sharing_of_modules_and_weights import activations
+from faithcheck.tests.helpers.installed.small_model import Embedded
 
 RANK = 2
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from faithcheck.models.architectures.architecture import spread
 from faithcheck.models.architectures.embedding_model import KeepFloat64
 from faithcheck.models.case import Case
-from faithcheck.models.installed.classes import ModelClass
-from faithcheck.models.installed.own_sizes import OTHER_INPUTS
-from faithcheck.models.installed.shrinking import CLASSES, IMAGE, PATCH, SPECIAL_TOKENS, small_configuration
+from faithcheck.tests.helpers.installed.classes import ModelClass
+from faithcheck.tests.helpers.installed.own_sizes import OTHER_INPUTS
+from faithcheck.tests.helpers.installed.shrinking import CLASSES, IMAGE, PATCH, SPECIAL_TOKENS, small_configuration
 
 EXAMPLES, TOKENS, CHANNELS = 2, 8, 3
 LAST = torch.full((EXAMPLES,), TOKENS - 1)

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from faithcheck.models.installed.own_sizes import OWN_SIZES
+from faithcheck.tests.helpers.installed.own_sizes import OWN_SIZES
 
 WIDTH, HEADS, HEAD, VOCABULARY, LAYERS, CLASSES = 32, 4, 8, 64, 2, 3
 IMAGE, PATCH = 32, 8

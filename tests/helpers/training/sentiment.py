@@ -1,6 +1,7 @@
 """Training of the project's own sentiment model, which ships in ``models/pretrained/sentiment``.
 
-``python -m faithcheck.models.training.sentiment --data ../shared/data --teacher ../shared/models/minilm-l6-sst2``
+To run it: ``python -m faithcheck.tests.helpers.training.sentiment --data FOLDER --teacher FOLDER``. The data and the
+teacher, ``minilm-l6-sst2``, are not in the repository.
 
 A 12-layer BERT of width 96 learns from random weights to give the teacher's logits (squared error, as Tang et al. 2019,
 arXiv:1903.12136) on sentences, spans of sentences and passages of reviews, and the labels of labelled sentences.
@@ -33,11 +34,10 @@ from transformers import (
     get_cosine_schedule_with_warmup,
 )
 
-from faithcheck.models.atomic_write import write_atomically
-from faithcheck.models.cache_folder import cache_folder
 from faithcheck.models.data.texts import load_texts
+from faithcheck.models.files import cache_folder, write_atomically
 from faithcheck.models.pretrained import SENTIMENT
-from faithcheck.models.training.one_thread import one_thread
+from faithcheck.models.training.digit_classifier import one_thread
 
 SEED = 0
 VOCABULARY = 8000
@@ -274,7 +274,7 @@ def fit(
 
 def main() -> None:
     """Train, save in fp16, read back in float32 and print the accuracy on SST-2's dev sentences."""
-    parser = argparse.ArgumentParser(prog="faithcheck.models.training.sentiment", description=__doc__)
+    parser = argparse.ArgumentParser(prog="faithcheck.tests.helpers.training.sentiment", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with sst2, sentence_polarity, movie_reviews")
     parser.add_argument("--teacher", type=Path, required=True, help="folder of the teacher, fine-tuned on SST-2")
     parser.add_argument("--out", type=Path, default=SENTIMENT, help="where it is written")

@@ -1,10 +1,16 @@
-"""Writing a file completely or not at all."""
+"""The files that this project writes: where its cache is, and how a file is written completely or not at all."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """``$XDG_CACHE_HOME/faithcheck``, or ``~/.cache/faithcheck`` if the variable is not set. It may not exist yet."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "faithcheck"
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:

@@ -1,10 +1,10 @@
 """Training of a small decoder, to explain a model of another architecture than the ones that ship.
 
-``python -m faithcheck.models.training.decoder gpt2 FOLDER``, or llama: four minutes on one core.
+``python -m faithcheck.tests.helpers.training.decoder gpt2 FOLDER``, or llama: four minutes on one core.
 
 From random weights the decoder learns to continue ``[CLS] text [SEP]`` by "bad" or "good", on the labelled sentences
-that `faithcheck.models.training.sentiment` reads, in the shipped model's vocabulary. `faithcheck align --model FOLDER`
-explains the logit of the most likely next token. No dev label is read before the one evaluation at the end.
+that `faithcheck.tests.helpers.training.sentiment` reads, in the shipped model's vocabulary. `faithcheck align --model
+FOLDER` explains the logit of the most likely next token. No dev label is read before the one evaluation at the end.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from transformers import (
 
 from faithcheck.models.data.texts import load_texts
 from faithcheck.models.pretrained import SENTIMENT
-from faithcheck.models.training.one_thread import one_thread
-from faithcheck.models.training.sentiment import batches, encode, fit, read_corpus
+from faithcheck.models.training.digit_classifier import one_thread
+from faithcheck.tests.helpers.training.sentiment import batches, encode, fit, read_corpus
 
 SEED = 0
 EPOCHS = 4
@@ -116,7 +116,7 @@ def train(kind: str, sentences: Labelled, held_out: Labelled, tokenizer: PreTrai
 
 def main(arguments: list[str] | None = None) -> None:
     """Train, save, and print the accuracy on SST-2's dev sentences."""
-    parser = argparse.ArgumentParser(prog="python -m faithcheck.models.training.decoder", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m faithcheck.tests.helpers.training.decoder", description=__doc__)
     parser.add_argument("kind", choices=("gpt2", "llama"))
     parser.add_argument("folder", type=Path, help="where it is saved; created if missing")
     parser.add_argument(

@@ -1,0 +1,126 @@
+"""Numbers, texts and arrays in temporary files, so that a data set need not fit into memory."""
+
+from __future__ import annotations
+
+import math
+import struct
+import tempfile
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import overload
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+NUMBER = struct.Struct("<q")
+
+
+class StoredNumbers(Sequence[int]):
+    """Whole numbers of 64 bits in a temporary file, each read when it is asked for; memory holds none.
+
+    The file is removed with this object. It lies where `tempfile` puts it: ``TMPDIR`` chooses another disk.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as this object)
+        weakref.finalize(self, self._file.close)
+        self._length = 0
+
+    def append(self, number: int) -> None:
+        """Write one more.
+
+        Raises:
+            OverflowError: it has more than 64 bits.
+            OSError: the disk is full.
+        """
+        try:
+            content = NUMBER.pack(number)
+        except struct.error as error:
+            raise OverflowError(f"{number} has more than 64 bits") from error
+        self._file.seek(self._length * NUMBER.size)
+        self._file.write(content)
+        self._length += 1
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, chosen: int) -> int: ...
+
+    @overload
+    def __getitem__(self, chosen: slice) -> list[int]: ...
+
+    def __getitem__(self, chosen: int | slice) -> int | list[int]:
+        if isinstance(chosen, slice):
+            return [self[i] for i in range(*chosen.indices(len(self)))]
+        self._file.seek(range(len(self))[chosen] * NUMBER.size)
+        (number,) = NUMBER.unpack(self._file.read(NUMBER.size))
+        return int(number)
+
+
+class StoredTexts(Sequence[str]):
+    """Texts in a temporary file, each read when it is asked for; where each ends is in a file, too.
+
+    The file is removed with this object. It lies where `tempfile` puts it: ``TMPDIR`` chooses another disk.
+
+    Args:
+        texts: read once, one after the other.
+
+    Raises:
+        OSError: the disk is full.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as this object)
+        weakref.finalize(self, self._file.close)
+        self._ends = StoredNumbers()
+        end = 0
+        self._ends.append(end)
+        for text in texts:
+            end += self._file.write(text.encode("utf-8", "surrogatepass"))
+            self._ends.append(end)
+        self._file.flush()
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, chosen: int) -> str: ...
+
+    @overload
+    def __getitem__(self, chosen: slice) -> list[str]: ...
+
+    def __getitem__(self, chosen: int | slice) -> str | list[str]:
+        if isinstance(chosen, slice):
+            return [self[i] for i in range(*chosen.indices(len(self)))]
+        i = range(len(self))[chosen]
+        start, end = self._ends[i : i + 2]
+        self._file.seek(start)
+        return self._file.read(end - start).decode("utf-8", "surrogatepass")
+
+
+BLOCK = 2**20  # bytes that are written at once
+
+
+def stored_array(shape: int | tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    """Zeros in a temporary file, which is removed with the array.
+
+    Its pages are those of the file: the operating system writes them to the disk and takes their memory where another
+    needs it. The file lies where `tempfile` puts it: ``TMPDIR`` chooses another disk.
+
+    Args:
+        shape: of the array.
+        dtype: any whose zero is zero bytes.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    kind = np.dtype(dtype)
+    size = kind.itemsize * (shape if isinstance(shape, int) else math.prod(shape))
+    if not size:
+        return np.zeros(shape, kind)  # an empty file cannot be mapped
+    with tempfile.TemporaryFile() as file:
+        for start in range(0, size, BLOCK):  # a file with holes would end the process where the disk is full
+            file.write(bytes(min(BLOCK, size - start)))
+        file.flush()
+        return np.asarray(np.memmap(file, kind, "r+", shape=shape))

@@ -1,0 +1,1 @@
+"""Training of the models that the project ships or measures: the sentiment BERT and small decoders."""
