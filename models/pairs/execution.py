@@ -1,56 +1,40 @@
-"""One model run in several ways: cached, packed, in chunks, recomputed, compiled, mapped, traced, offloaded, by flex.
+"""One model of `transformers` run in several ways: with a cache, after a prefix, two texts in a row, in chunks.
 
-Attention by `scaled_dot_product_attention` is in the family ``attention``, padding in ``batching``, and tied weights in
-``sharing``.
+A single layer run in several ways is in the module `execution_of_a_layer`, a model on several devices in
+`execution_device_map`; padding is in the family ``batching``, tied weights in ``sharing``.
 
-Why AttnLRP and CP-LRP stay the same where they see the operations, at ε = 0:
+Why AttnLRP and CP-LRP stay the same, at ε = 0:
 
 1. *A cache.* In a causal model the keys and values of a prefix do not depend on later tokens. Computed first or
-   together with them, they are the same linear maps; concatenation passes the gradient on. A prefix that is constant
-   carries no relevance, whether it runs beside the features or was cached.
+   together with them, they are the same linear maps; concatenation passes the gradient on. A constant prefix carries no
+   relevance, whether it runs beside the features or was cached.
 2. *Packing.* The texts of a row mask each other. A masked logit has weight 0: neither its value nor its logit gets
    relevance.
 3. *Chunks.* A feed-forward block works token by token: splitting and concatenating are rearrangements.
-4. *Traced*, and *offloaded*: the same operations, called from a graph, or on weights that lie elsewhere until the layer
-   runs.
-
-They refuse what they cannot see into, and say so: a compiled graph, `torch.func.vmap`, and a layer that is computed
-again in the backward pass, where rules do not apply. Explainers that need the function's values and gradients alone do
-not mind. Flex attention is a compiled graph, too. It has no gradient on a CPU; the pair's is written by hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from copy import deepcopy
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import symbolic_trace
-from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedConfig
 
 from faithcheck.models.architectures.architecture import WIDTH, BaseModel
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.architectures.embedding_model import KeepFloat64
 from faithcheck.models.expectation import (
-    ALL_LRP,
     INVARIANT_BY_DEFINITION,
     Expectation,
-    Expectations,
     expect_lrp,
 )
-from faithcheck.models.pair import Pair, equivalent_pair, model_and_copy, random_points, register
+from faithcheck.models.pair import Pair, register
 from faithcheck.models.transform import Requirement, function_preserving_transform, is_architecture
 
 INVARIANCE = ("invariance",)
 DECODER = is_architecture("a decoder", lambda architecture: architecture.decoder)
 CACHED = "keys and values of a prefix are the same maps, cached or not, and a concatenation passes the gradient on"
-
-# --- models of transformers -------------------------------------------------------------------------------------------
 
 
 class Cached(nn.Module):
@@ -187,271 +171,3 @@ def chunked_feed_forward(embedding_model: nn.Module) -> nn.Module:
     for layer in chunked_layers(embedding_model):
         layer.chunk_size_feed_forward = 1
     return embedding_model
-
-
-# --- a network of this file -------------------------------------------------------------------------------------------
-
-CASE = random_points(4, 5, 6, classes=2)
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """softmax(QKᵀ) V, of ``(…, tokens, width)`` each."""
-    return torch.softmax(query @ key.transpose(-2, -1), -1) @ value
-
-
-class Attention(nn.Module):
-    """One head: ``(batch, 5, 6)`` to the same."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """The attended values."""
-        return attend(self.query(tokens), self.key(tokens), self.value(tokens))
-
-
-class Network(nn.Module):
-    """Attention, tanh, the mean over tokens and a linear map: ``(batch, 5, 6)`` to ``(batch, 2)``.
-
-    Args:
-        run: runs the attention on the tokens.
-    """
-
-    def __init__(self, run: Callable[[nn.Module, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.run = run
-        self.attention, self.head = Attention(), nn.Linear(6, 2)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """The outputs."""
-        outputs: Tensor = self.head(torch.tanh(self.run(self.attention, tokens)).mean(1))
-        return outputs
-
-
-def as_it_is(layer: nn.Module, tokens: Tensor) -> Tensor:
-    """Call the layer."""
-    result: Tensor = layer(tokens)
-    return result
-
-
-def recomputed(layer: nn.Module, tokens: Tensor) -> Tensor:
-    """Call the layer, keep none of its activations, and call it again in the backward pass."""
-    result: Tensor = checkpoint(layer, tokens, use_reentrant=False)
-    return result
-
-
-def mapped(layer: nn.Module, tokens: Tensor) -> Tensor:
-    """Call the layer on one example, for all examples at once."""
-    result: Tensor = torch.func.vmap(lambda one: layer(one.unsqueeze(0)).squeeze(0))(tokens)
-    return result
-
-
-def refused(error: str, why: str, by: str = "attnlrp cplrp blockwise_lrp") -> Expectations:
-    """What is expected where explainers see no operations: that they refuse, with these words."""
-    refusal = {("invariance", explainer): Expectation("ERROR", why, error=error) for explainer in by.split()}
-    return {**INVARIANT_BY_DEFINITION, **refusal}
-
-
-SEEN = {
-    **INVARIANT_BY_DEFINITION,
-    **expect_lrp("the same operations in the same order, each by its rule", of="attnlrp cplrp blockwise_lrp"),
-}
-
-
-@equivalent_pair(
-    "execution.recomputed",
-    case=CASE,
-    why="a layer gives the same values when it is computed again",
-    cite="Chen et al. 2016, arXiv 1604.06174",
-    expected=refused("gradient checkpointing", "the layer runs again in the backward pass, where no rule applies"),
-    axioms=INVARIANCE,
-)
-def build_recomputed(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Activations kept against activations computed again."""
-    return model_and_copy(lambda: Network(as_it_is), seed, dtype, device, run=recomputed)
-
-
-@equivalent_pair(
-    "execution.mapped",
-    case=CASE,
-    why="no operation of the layer mixes examples",
-    expected=refused("hides its operations", "vmap runs the operations on tensors that no torch function shows"),
-    axioms=INVARIANCE,
-)
-def build_mapped(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A layer called on the batch against `torch.func.vmap` of one example."""
-    return model_and_copy(lambda: Network(as_it_is), seed, dtype, device, run=mapped)
-
-
-@equivalent_pair(
-    "execution.traced",
-    case=CASE,
-    why="the graph has the operations that the forward pass called",
-    expected=SEEN,
-    axioms=INVARIANCE,
-)
-def build_traced(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A layer against the graph that `torch.fx` makes of it."""
-    f, g = model_and_copy(lambda: Network(as_it_is), seed, dtype, device)
-    g.attention = symbolic_trace(g.attention).eval()  # type: ignore[assignment]
-    return f, g
-
-
-class Offloaded(nn.Module):
-    """A layer whose own weights are on the device ``meta``; they are brought from elsewhere when it runs."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.kept = nn.ParameterList(layer.parameters())
-        self.names = [name for name, _ in layer.named_parameters()]
-        self.empty = [deepcopy(layer).to("meta")]  # in a list: a device_map moves it with no other module
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """What the layer gives."""
-        weights = dict(zip(self.names, self.kept, strict=True))
-        result: Tensor = torch.func.functional_call(self.empty[0], weights, (tokens,))
-        return result
-
-
-@equivalent_pair(
-    "execution.offloaded",
-    case=CASE,
-    why="a layer gives the same values wherever its weights lie between its calls",
-    expected=SEEN,
-    axioms=INVARIANCE,
-)
-def build_offloaded(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A layer with its weights against one on the device ``meta``, which gets them when it runs."""
-    f, g = model_and_copy(lambda: Network(as_it_is), seed, dtype, device)
-    g.attention = Offloaded(g.attention).eval()  # type: ignore[assignment]
-    return f, g
-
-
-def every_graph() -> AbstractContextManager[None]:
-    """Torch compiles as many graphs of a function as it needs, and raises an error where it would stop to compile.
-
-    By itself it makes 8 graphs of a function, for another dtype, batch of one, mode or state of autograd each, and then
-    runs it uncompiled without an error. A check would measure another model than its pair names. Whoever else compiles
-    the function uses these 8 up, too: what is compiled below are functions of this module. 256 is a second limit of
-    torch's, which stands in any case.
-    """
-    changed: AbstractContextManager[None] = torch._dynamo.config.patch(  # by the names that all versions know
-        cache_size_limit=256, fail_on_cache_limit_hit=True
-    )
-    return changed
-
-
-class HiddenLayer(nn.Module):
-    """Two linear maps, and tanh between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden, self.output = nn.Linear(5, 4), nn.Linear(4, 2)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """``(batch, 5)`` to ``(batch, 2)``."""
-        outputs: Tensor = self.output(torch.tanh(self.hidden(inputs)))
-        return outputs
-
-
-class Compiled(nn.Module):
-    """`torch.compile` of a layer; the backend "eager" runs the graph in torch's own operations."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = torch.compile(layer, backend="eager", dynamic=True)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """What the layer gives."""
-        with every_graph():
-            outputs: Tensor = self.layer(inputs)
-        return outputs
-
-
-@equivalent_pair(
-    "execution.compiled",
-    case=random_points(4, 5, classes=2),
-    why="the compiled graph has the operations that the forward pass called",
-    expected=refused(
-        "torch.compile", "rules see no operation of a compiled graph", f"{ALL_LRP} blockwise_lrp deeplift_rescale"
-    ),
-    axioms=INVARIANCE,
-)
-def build_compiled(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A hidden layer against `torch.compile` of it."""
-    f, g = model_and_copy(HiddenLayer, seed, dtype, device)
-    compiled = Compiled(g).eval()
-    compiled(torch.zeros(1, 5).to(device, dtype))  # the first call patches torch.nn.Module: here, and not in a check
-    return f, compiled
-
-
-@cache
-def compiled_flex_attention() -> Callable[..., Any]:
-    """Flex attention, compiled as torch asks for; the backend "eager" runs the graph in torch's own operations."""
-    from torch.nn.attention.flex_attention import flex_attention  # here, as it takes seconds to import
-
-    def attend_by_flex(queries: Tensor, keys: Tensor, values: Tensor) -> Any:
-        return flex_attention(queries, keys, values, scale=1.0)
-
-    return torch.compile(attend_by_flex, backend="eager", dynamic=True)
-
-
-class ForwardByFlex(torch.autograd.Function):
-    """softmax(QKᵀ) V: forward by torch's flex attention, backward by hand, as flex attention has none on a CPU."""
-
-    @staticmethod
-    def forward(context: Any, *operands: Tensor) -> Tensor:
-        """Queries, keys and values, ``(batch, 1, tokens, width)`` each, to the same."""
-        context.save_for_backward(*operands)
-        # Every example twice: of a batch of one, torch would compile another graph, in half a second.
-        twice = [operand.detach().repeat(2, 1, 1, 1) for operand in operands]
-        with every_graph():
-            attended: Tensor = compiled_flex_attention()(*twice)
-        return attended[: len(operands[0])]
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, ...]:
-        """The gradient of the attention written out."""
-        with torch.enable_grad():
-            operands = [saved.detach().requires_grad_() for saved in context.saved_tensors]
-            attended = attend(*operands)
-        return torch.autograd.grad(attended, operands, gradient)
-
-
-class FlexAttention(Attention):
-    """The same by flex attention; its configuration says so, as that of a model of `transformers` does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.config = PreTrainedConfig()
-        self.config._attn_implementation = "flex_attention"
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """The attended values."""
-        operands = (linear(tokens).unsqueeze(1) for linear in (self.query, self.key, self.value))
-        attended: Tensor = ForwardByFlex.apply(*operands)  # type: ignore[no-untyped-call]
-        return attended.squeeze(1)
-
-
-@equivalent_pair(
-    "execution.flex",
-    case=CASE,
-    why="flex attention without a change of its logits is softmax(QKᵀ·scale) V",
-    cite="Dong et al. 2024, arXiv 2412.05496",
-    expected=refused(
-        "flex attention",
-        "no explainer sees the operations and the attention weights of a compiled graph",
-        "attnlrp cplrp blockwise_lrp attention_rollout mask_gate finite_mask_gate grouped_mask_gate readout_gate "
-        "budgeted_loo",
-    ),
-    axioms=INVARIANCE,
-)
-def build_flex(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Attention written out against torch's flex attention."""
-    f, g = model_and_copy(lambda: Network(as_it_is), seed, dtype, device)
-    flex = FlexAttention().to(device, dtype).eval()
-    flex.load_state_dict(f.attention.state_dict())
-    g.attention = flex
-    g(torch.zeros(1, 5, 6).to(device, dtype))  # the first call patches torch.nn.Module: here, and not in a check
-    return f, g

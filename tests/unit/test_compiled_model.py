@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.architectures.base_models import ARCHITECTURES
-from faithcheck.models.pairs.execution import Compiled, ForwardByFlex, attend
+from faithcheck.models.pairs.execution_of_a_layer import Compiled, ForwardByFlex, attend
 
 BASE = ARCHITECTURES["bert"].base_model
 PLACE = (0, torch.float64, torch.device("cpu"))
