@@ -16,9 +16,6 @@ VERSION ?=
 # Further arguments of pytest: make invariance ARGS="--explainer attnlrp"
 ARGS ?=
 
-# Where make invariance keeps its results, to use them again while nothing has changed. To measure all anew: KEPT=
-KEPT ?= build/kept.json
-
 BIN := .venv/bin
 READY := .venv/installed
 REPORT := build/report
@@ -57,7 +54,7 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
 
 invariance: $(READY)  ## check implementation invariance over the registry and write the report
-	$(call suite,invariance,$(CHECKS) -m invariance $(if $(KEPT),--kept-results=$(KEPT)))
+	$(call suite,invariance,$(CHECKS) -m invariance)
 
 test: lint types  ## ruff, mypy and the whole test suite; writes the report too
 	$(call suite,test,$(MODULES))

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,6 @@ from faithcheck.axioms.measure.verdicts import TOLERANCES, Measurement, relative
 from faithcheck.axioms.traces.left_behind import RANDOM, restored
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
 from faithcheck.built_pairs import Built, built, discard
-from faithcheck.executors.isolation.isolated_checks import Isolation
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.lrp.rules_met import recording_rules
 from faithcheck.explainers.protocol import Explainer, Unsupported
@@ -40,29 +39,11 @@ from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import MissingLibrary, Pair, is_builtin
 from faithcheck.models.random_numbers import seed_torch
+from faithcheck.request import Settings
 from faithcheck.time_limit import time_limit
 
 NEEDS_CUDA = "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|no CUDA-capable device"
 """Torch's error messages where a GPU is asked for and the machine has none."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What determines a run: the seed of pairs and cases, the floating-point type and the device.
-
-    Attributes:
-        timeout: the seconds after which a check of an explainer is stopped; None: never.
-        reuse: whether what was measured on a model that several pairs share is used again, see `measured_once`; right
-            where nothing but checks runs between two checks.
-        isolation: runs the checks of the explainers that it covers in processes of their own; None: none.
-    """
-
-    seed: int = 0
-    dtype: torch.dtype = torch.float64
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    timeout: float | None = None
-    reuse: bool = False
-    isolation: Isolation | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from faithcheck import outcomes
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.axioms.measure.statuses import Group
-from faithcheck.check import Settings
 from faithcheck.chosen_checks import choose, isolated
 from faithcheck.claims import stated
 from faithcheck.cli.output import Files
@@ -20,6 +19,7 @@ from faithcheck.progress import measured
 from faithcheck.reports import results
 from faithcheck.reports.pages import notebook, report, wording
 from faithcheck.reports.results import Json, group_of
+from faithcheck.request import Settings
 from faithcheck.run_settings import run_settings
 
 if TYPE_CHECKING:

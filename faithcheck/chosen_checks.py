@@ -12,7 +12,7 @@ from typing import Any
 
 from faithcheck.axioms.measure.expectations import held_like, refuse_malformed, stated_axioms
 from faithcheck.axioms.measure.record import Record
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
 from faithcheck.claims import claiming, unmeasured_claims
 from faithcheck.executors.isolation.isolated_checks import Isolation
 from faithcheck.explainers.adapters import as_explainer
@@ -21,6 +21,7 @@ from faithcheck.explainers.registry import load_explainer
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.models.unknown_name import families, unknown_name
 from faithcheck.plan import pairs_with_maps, plan_run
+from faithcheck.request import Settings
 
 FIRST_AXIOMS = ("invariance", "generated", "completeness", "loo", "trace")
 """Measured by default, whatever an explainer claims: what authors ask about first."""

@@ -13,7 +13,7 @@ import pytest
 from faithcheck.axioms.measure.expectations import claims_of
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group, Status
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
 from faithcheck.chosen_checks import Chosen, choose
 from faithcheck.claims import stated
 from faithcheck.models.pair import Pair
@@ -21,6 +21,7 @@ from faithcheck.plan import not_applicable
 from faithcheck.reports import results
 from faithcheck.reports.pages import wording
 from faithcheck.reports.results import group_of
+from faithcheck.request import Settings
 
 
 @dataclass(frozen=True)

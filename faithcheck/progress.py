@@ -15,12 +15,13 @@ from rich.progress import Progress
 
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
 from faithcheck.cli import output
 from faithcheck.reports import results
 from faithcheck.reports.pages import wording
 from faithcheck.reports.pages.visible import visible
 from faithcheck.reports.results import group_of
+from faithcheck.request import Settings
 
 EVERY = 30.0
 """Seconds between two lines."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from faithcheck.axioms.measure.expectations import SuppliedExpectation
-from faithcheck.check import Settings
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.data import handwritten_digits
@@ -15,6 +14,7 @@ from faithcheck.models.pair import Pair
 from faithcheck.options.explainers import origins
 from faithcheck.options.pairs import pair_origins
 from faithcheck.reports.results import Json
+from faithcheck.request import Settings
 
 
 def run_settings(

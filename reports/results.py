@@ -50,7 +50,6 @@ _RECORD: Shape = {
     "ceiling?": (int, float, None),
     "detail": {"symbolic gap?": str},
     "evidence?": _EVIDENCE,
-    "measured?": str,
 }
 COMMITS = ("user_commit", "faithcheck_commit", "commit")
 """The keys of an environment that name a commit; ``commit`` is that of faithcheck, in documents of older versions."""
@@ -81,7 +80,6 @@ _SHAPE: Shape = {
         "not_applicable?": [dict.fromkeys(("axiom", "reason", "explainer"), str)],
         "arguments?": [str],
         "claimed?": {...: [str]},
-        "kept_key?": str,
     },
     "axioms": {...: str},
     "usual_causes?": {...: str},

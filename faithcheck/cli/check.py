@@ -22,8 +22,9 @@ from faithcheck.reports.results import Json
 
 if TYPE_CHECKING:
     from faithcheck.axioms.measure.expectations import SuppliedExpectation
-    from faithcheck.check import Check, Settings
+    from faithcheck.check import Check
     from faithcheck.explainers.protocol import Explainer
+    from faithcheck.request import Settings
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -93,9 +94,9 @@ def _settings(arguments: argparse.Namespace, specs: Sequence[str]) -> Settings:
     import torch
 
     from faithcheck.axioms.measure.registry import AXIOMS
-    from faithcheck.check import Settings
     from faithcheck.options.device import choose_device
     from faithcheck.options.isolate import choose_isolation
+    from faithcheck.request import Settings
 
     for axiom in arguments.axiom:
         if axiom not in AXIOMS:

@@ -213,16 +213,7 @@ def headline(results: Json) -> str:
         ("claimed, outside this run", claims_outside(results)),
     ):
         sentences += [f"{words}: {', '.join(axioms)}"] if axioms else []
-    return "; ".join([*sentences, *kept(results)])
-
-
-def kept(results: Json) -> list[str]:
-    """How many results were not measured in this run, when they were, and the key of all that they depend on."""
-    times = sorted(record["measured"] for record in results["records"] if "measured" in record)
-    if not times:
-        return []
-    when = " to ".join(dict.fromkeys((times[0], times[-1])))
-    return [f"{len(times)} results are those of {when}, kept, key {results['settings'].get('kept_key', '–')}"]
+    return "; ".join(sentences)
 
 
 def catalogue(results: Json) -> str | None:

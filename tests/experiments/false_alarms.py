@@ -28,10 +28,10 @@ import torch
 from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.measure import statuses
 from faithcheck.axioms.measure.record import Record
-from faithcheck.check import Settings
 from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.models import registered_pairs
 from faithcheck.plan import plan
+from faithcheck.request import Settings
 from faithcheck.tests.helpers import rewritings
 from faithcheck.tests.helpers.campaign_results import state_of_the_code, store, stored
 

@@ -28,13 +28,14 @@ import torch
 from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import RED
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
 from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP
 from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.models import registered_pairs
 from faithcheck.plan import plan
+from faithcheck.request import Settings
 from faithcheck.tests.helpers import rule_faults
 from faithcheck.tests.helpers.campaign_results import state_of_the_code, store, stored
 from faithcheck.tests.helpers.rule_faults import RuleFault

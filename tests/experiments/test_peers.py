@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.trace import restored
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.adapters import AdaptedExplainer
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
@@ -30,6 +30,7 @@ from faithcheck.explainers.protocol import Unsupported, attribution_of
 from faithcheck.models.case import select_target
 from faithcheck.models.pair import registered_pairs
 from faithcheck.reports.pages.wording import number
+from faithcheck.request import Settings
 from faithcheck.tests.helpers import peer_rules
 
 PEERS = [peer for peer in every_peer() if "not installed" not in peer.origin]

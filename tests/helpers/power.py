@@ -31,10 +31,11 @@ from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.axioms.measure.statuses import BY_LABEL, RED, Status
 from faithcheck.axioms.measure.verdicts import Measurement, settle
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
 from faithcheck.chosen_checks import default_axioms
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.plan import plan
+from faithcheck.request import Settings
 from faithcheck.tests.helpers import gate_faults
 from faithcheck.tests.helpers.campaign_results import state_of_the_code, stored
 from faithcheck.tests.helpers.faults.catalogue import FAMILIES, UNCHANGED

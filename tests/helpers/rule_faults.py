@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import RED
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
 from faithcheck.explainers.lrp.blockwise import BlockRules, Blockwise
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule
@@ -23,6 +23,7 @@ from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models.networks.operation_by_operation import PAIRS_OF_OPERATIONS
 from faithcheck.models.pair import registered_pairs
 from faithcheck.plan import plan
+from faithcheck.request import Settings
 
 
 def scaled(factor: float, rule: Rule, call: OperationCall) -> Any:

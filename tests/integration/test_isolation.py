@@ -11,7 +11,7 @@ import pytest
 
 from faithcheck.alignment.alignment_request import AlignRequest, measure
 from faithcheck.axioms.measure.error_text import LIMIT
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
 from faithcheck.chosen_checks import check_explainer
 from faithcheck.cli.main import main
 from faithcheck.executors.isolation import isolated_checks
@@ -22,6 +22,7 @@ from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.options import OptionError
 from faithcheck.options.isolate import choose_isolation
 from faithcheck.reports import results
+from faithcheck.request import Settings
 from faithcheck.tests.helpers import processes, small_models
 from faithcheck.tests.helpers.process_saboteurs import ENDING
 

@@ -10,7 +10,8 @@ import torch
 
 from faithcheck import plugin
 from faithcheck.explainers import builtin_explainers
-from faithcheck.options.markers import marker_names
+from faithcheck.pytest_plugin.collection import _no_check
+from faithcheck.pytest_plugin.markers import marker_names
 from faithcheck.tests.helpers.processes import run
 
 THEIRS = """
@@ -362,9 +363,9 @@ def test_slow_tests_run_only_if_they_are_named(expression, argument, runs):
 
 def test_the_skip_of_an_axiom_that_does_not_apply_gives_the_reason():
     suite_run = SimpleNamespace(explainers=[builtin_explainers()["loo"]])
-    assert plugin._no_check("conservation", suite_run).startswith("conservation does not apply to loo: ")
+    assert _no_check("conservation", suite_run).startswith("conservation does not apply to loo: ")
     suite_run.explainers.append(builtin_explainers()["attnlrp"])
-    assert plugin._no_check("conservation", suite_run) == "conservation: no check on the pairs of this run"
+    assert _no_check("conservation", suite_run) == "conservation: no check on the pairs of this run"
 
 
 def test_marker_names_are_found_without_arguments():

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from faithcheck.axioms.completeness import completeness
-from faithcheck.check import Settings
 from faithcheck.explainers import AttnLRP, DeepLiftRescale, GradientTimesInput, Unsupported, builtin_explainers
 from faithcheck.explainers import deeplift as module
 from faithcheck.explainers.lrp.operations import Trait, operations_with
@@ -15,6 +14,7 @@ from faithcheck.models.case import output_difference
 from faithcheck.models.networks import sundararajan
 from faithcheck.models.pairs import relu
 from faithcheck.plan import plan
+from faithcheck.request import Settings
 from faithcheck.tests.helpers.fixtures import double as double  # for every test here
 
 CPU = torch.device("cpu")

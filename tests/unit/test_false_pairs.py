@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
+from faithcheck.request import Settings
 from faithcheck.tests.helpers.false_pairs import FALSE_PAIRS, FalsePair, Network, masked_points, outputs
 
 

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
 from faithcheck.executors.isolation import isolated_checks, worker
 from faithcheck.executors.isolation.isolated_checks import Isolation, killed_after
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.models.pair import registered_pairs
+from faithcheck.request import Settings
 
 CHECK = Check("scale", GradientTimesInput(), registered_pairs()["control.mlp"], "f")
 

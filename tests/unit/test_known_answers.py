@@ -11,7 +11,7 @@ import torch
 
 import faithcheck.tests
 from faithcheck.axioms.ground_truth import ground_truth
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
 from faithcheck.explainers.gradients import GradientTimesInput
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models.cases import examples
@@ -20,6 +20,7 @@ from faithcheck.models.networks.hand_built_attention import SELF, to_the_previou
 from faithcheck.models.networks.probes import Probe
 from faithcheck.models.pair import registered_pairs
 from faithcheck.plan import plan
+from faithcheck.request import Settings
 from faithcheck.tests.helpers.faults.catalogue import FAULTS
 
 PAGE = Path(faithcheck.tests.__path__[0]).resolve().parent / "docs" / "known_answers.md"

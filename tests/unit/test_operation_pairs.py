@@ -3,7 +3,7 @@
 import pytest
 
 from faithcheck.axioms.measure.registry import AXIOMS
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
 from faithcheck.explainers import AttnLRP, GradientTimesInput
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
@@ -17,6 +17,7 @@ from faithcheck.models.transform import registered_transforms
 from faithcheck.plan import plan
 from faithcheck.reports.pages import rules
 from faithcheck.reports.rules_met import rules_met
+from faithcheck.request import Settings
 from faithcheck.tests.helpers.rule_faults import FAULTS, red_by_claims, rule_faults
 
 PAIRS = registered_pairs()

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.check import Settings
 from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers import LRP, AttnLRP
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
@@ -12,6 +11,7 @@ from faithcheck.explainers.lrp.modified_gradient import modified
 from faithcheck.explainers.lrp.rules.activations import identity_rule
 from faithcheck.models import registered_pairs
 from faithcheck.plan import plan
+from faithcheck.request import Settings
 
 CPU = torch.device("cpu")
 NAMES = (

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from faithcheck.check import Settings
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models import registered_pairs
 from faithcheck.plan import plan
+from faithcheck.request import Settings
 
 ALL = {"attnlrp", "cplrp", "blockwise_lrp"}
 VIOLATING = {

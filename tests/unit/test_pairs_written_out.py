@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
 from faithcheck.explainers.gradients import GradientTimesInput
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.lrp.attnlrp import AttnLRP
@@ -22,6 +22,7 @@ from faithcheck.models.networks.hidden_layer import HiddenLayer
 from faithcheck.models.networks.linear_attention import LinearAttention, LinearAttentionBlock
 from faithcheck.models.networks.linear_attention_closed_forms import association_gap, loo_excess
 from faithcheck.models.pairs import gated, norm, softmax
+from faithcheck.request import Settings
 from faithcheck.tests.helpers import oracles
 
 CPU = torch.device("cpu")

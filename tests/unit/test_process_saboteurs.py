@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from faithcheck import Check, Settings, outcomes, plugin
+from faithcheck import Check, Settings, outcomes
 from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.measure.error_text import LIMIT
 from faithcheck.chosen_checks import check_explainer
@@ -14,8 +14,11 @@ from faithcheck.explainers import builtin_explainers
 from faithcheck.explainers.adapters import from_function
 from faithcheck.models.pair import registered_pairs
 from faithcheck.plan import plan
+from faithcheck.pytest_plugin.options import Run
+from faithcheck.pytest_plugin.reporter import Reporter
 from faithcheck.reports import results
 from faithcheck.reports.pages import report, terminal
+from faithcheck.request import Request
 from faithcheck.tests.helpers.process_saboteurs import RAISING, NoException
 
 PAIR = "product.x1x2x3"
@@ -110,18 +113,10 @@ def test_what_did_not_run_is_not_green():
 def test_after_the_crash_of_a_worker_every_planned_check_has_a_record(pytest_code, tmp_path):
     pair, explainer = registered_pairs()[PAIR], builtin_explainers()["loo"]
     checks = plan("invariance", [explainer], [pair]) + plan("trace", [explainer], registered_pairs().values())
-    run = SimpleNamespace(
-        explainers=[explainer],
-        named=[],
-        pairs=list(registered_pairs().values()),
-        expectations=[],
-        settings=Settings(),
-        path=tmp_path / "a.json",
-        kept=None,
-        to_json=settings,
-    )
+    request = Request([explainer], tuple(AXIOMS), list(registered_pairs().values()))
+    run = Run(request, named=[], checkpoint=[], path=tmp_path / "a.json", about=settings())
     plugins = SimpleNamespace(get_plugin=lambda name: None)
-    reporter = plugin.Reporter(SimpleNamespace(option=SimpleNamespace(collectonly=False), pluginmanager=plugins), run)
+    reporter = Reporter(SimpleNamespace(option=SimpleNamespace(collectonly=False), pluginmanager=plugins), run)
     ids = [f"tests/test_axioms.py::test_axiom[{check.axiom}-{check.id}]" for check in checks]
     reporter.pytest_xdist_node_collection_finished(ids)
     crashed = f"worker 'gw0' crashed while running {ids[0]!r}"

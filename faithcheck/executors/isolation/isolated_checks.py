@@ -17,7 +17,8 @@ from faithcheck.json_object import Json
 from faithcheck.models.random_numbers import seed_torch
 
 if TYPE_CHECKING:
-    from faithcheck.check import Check, Settings
+    from faithcheck.check import Check
+    from faithcheck.request import Settings
 
 MOST_ENDED = 3
 """After so many processes that an explainer has ended, its remaining checks are not run."""

@@ -14,9 +14,10 @@ from faithcheck.json_object import Json
 from faithcheck.models.data import handwritten_digits
 
 if TYPE_CHECKING:
-    from faithcheck.check import Check, Settings
+    from faithcheck.check import Check
     from faithcheck.explainers.protocol import Explainer
     from faithcheck.models.pair import Pair
+    from faithcheck.request import Settings
 
 
 def request_of(check: Check, settings: Settings, spec: str, checkpoint: Sequence[str] = ()) -> Json:
@@ -65,8 +66,9 @@ def check_of(request: Json) -> tuple[Check, Settings]:
         ValueError: the pair is not registered by its module, or the explainer cannot be loaded.
     """
     from faithcheck.axioms.measure.expectations import SuppliedExpectation
-    from faithcheck.check import Check, Settings
+    from faithcheck.check import Check
     from faithcheck.models.expectation import Expectation
+    from faithcheck.request import Settings
 
     pair, explainer = _pair(request), None
     if request["explainer"]:

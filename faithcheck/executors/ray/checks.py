@@ -10,7 +10,7 @@ from typing import Any
 from faithcheck.alignment.run_key import StoreError, state_of
 from faithcheck.alignment.schedule import Task
 from faithcheck.alignment.store import Store
-from faithcheck.check import Check, Settings
+from faithcheck.check import Check
 from faithcheck.executors.isolation.requested_check import check_of, explainer_of, request_of
 from faithcheck.executors.ray.cluster import Workers
 from faithcheck.executors.ray.dispatch import Advance, Recipe, Watch, distribute
@@ -21,6 +21,7 @@ from faithcheck.options import OptionError
 from faithcheck.plan import base_of
 from faithcheck.reports import results
 from faithcheck.reports.results import Json
+from faithcheck.request import Settings
 
 
 class RayChecks:

@@ -1,0 +1,157 @@
+"""The options of the plugin, and the run that they ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from faithcheck.axioms.measure.registry import AXIOMS
+from faithcheck.explainers.protocol import Explainer
+from faithcheck.models.data import handwritten_digits
+from faithcheck.options import OptionError, names
+from faithcheck.options.checkpoint import choose_checkpoint
+from faithcheck.options.claims import CLAIM, choose_claims
+from faithcheck.options.device import choose_device
+from faithcheck.options.dtype import DTYPES, MEANING
+from faithcheck.options.expectations import choose_expectations, refuse_stale
+from faithcheck.options.explainer_timeout import choose_timeout
+from faithcheck.options.explainers import choose_explainers
+from faithcheck.options.isolate import choose_isolation
+from faithcheck.options.like import hold_like
+from faithcheck.options.loading import import_from_current_folder
+from faithcheck.options.output_path import check_writable
+from faithcheck.options.pairs import choose_pairs
+from faithcheck.reports.results import Json
+from faithcheck.request import Request, Settings
+from faithcheck.run_settings import run_settings
+
+REPEATABLE = {
+    "--explainer": (
+        "SPEC",
+        "check only this explainer: a built-in name, the name of an entry point, or module:Object",
+    ),
+    "--like": (
+        "[SPEC=]NAME",
+        "hold your own explainer (of several: the one of this SPEC) to the claims and closed forms of a built-in one, "
+        "such as --like attnlrp",
+    ),
+    "--claim": ("NAME", f"{CLAIM}; of each --explainer; repeatable"),
+    "--pairs": (
+        "SPEC",
+        "check only on these pairs: a name, a glob, an entry point, a module that registers pairs, or module:pair",
+    ),
+    "--checkpoint": (
+        "PATH",
+        "also check on the pairs that the transforms make of this model, a folder or hub name",
+    ),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of a run, and those of the tests that reproduce the paper."""
+    add = parser.getgroup("faithcheck", "faithcheck: axioms of feature attribution").addoption
+    add("--axioms-json", metavar="PATH", help="write the results document here")
+    for option, (metavar, meaning) in REPEATABLE.items():
+        add(option, action="append", default=[], metavar=metavar, help=meaning)
+    meaning = "your own expectations, such as known failures: a TOML file, see docs/verify.md"
+    add("--expectations", metavar="FILE", help=meaning)
+    add("--max-skips", type=int, metavar="N", help="fail a run in which more than N tests were skipped")
+    meaning = "stop a check of an explainer that takes longer (default: never)"
+    add("--explainer-timeout", type=float, metavar="SECONDS", help=meaning)
+    meaning = "run each explainer's checks in a process of their own: a crash or os._exit there is one red check"
+    add("--isolate", action="store_true", help=meaning)
+    add("--data-dir", metavar="PATH", help="a folder with real MNIST; default: the digits bundled with scikit-learn")
+    meaning = "the Transformer of the paper tests: a folder or hub name; default: the project's own"
+    add("--paper-model", metavar="PATH", help=meaning)
+    add("--paper-texts", metavar="SOURCE", help="the texts of the paper tests, as for faithcheck align --data")
+    add("--paper-limit", type=int, metavar="N", help="only the first N of these texts")
+    add("--paper-max-length", type=int, metavar="N", help="cut these texts to N tokens")
+    add("--seed", type=int, default=0, help="seed of models, cases and drawn inputs (default: 0)")
+    add("--device", default="cpu", help="torch device (default: cpu)")
+    add("--dtype", choices=DTYPES, default="float64", help=MEANING)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of pytest is asked for.
+
+    Attributes:
+        request: every axiom on the explainers and pairs of the run; the tests that pytest selects measure some.
+        named: the explainers that the user named.
+        checkpoint: the names of the pairs of ``--checkpoint``.
+        path: the file of the results document; None if none is written.
+        about: the settings of the run, for the results document.
+    """
+
+    request: Request
+    named: list[Explainer]
+    checkpoint: list[str]
+    path: Path | None
+    about: Json
+
+
+RUN = pytest.StashKey[Run]()
+"""Where the configuration of pytest holds the run."""
+
+
+def chosen_run(config: pytest.Config) -> Run:
+    """The run that the options ask for. The fixture `prepared` checks ``--paper-…``.
+
+    Raises:
+        OptionError, DataError: an option cannot be used; the message names it.
+    """
+    option = config.option
+    path = _path(option.axioms_json)
+    if not 0 <= option.seed < 2**63:
+        raise OptionError(f"--seed={option.seed} is out of range: a seed lies in 0 … 2^63 − 1")
+    if option.max_skips is not None and option.max_skips < 0:
+        raise OptionError(f"--max-skips={option.max_skips}: a number of skips is 0 or more")
+    expectations = choose_expectations(option.expectations)
+    handwritten_digits.use_folder(option.data_dir)
+    if option.explainer or option.pairs:
+        import_from_current_folder()
+    # Names are checked before models are loaded, which takes seconds.
+    names.refuse_unknown_explainers(option.explainer)
+    names.refuse_unknown_likes(option.like)
+    names.refuse_unknown_device(option.device)
+    settings = Settings(
+        seed=option.seed,
+        dtype=getattr(torch, option.dtype),
+        device=choose_device(option.device),
+        timeout=choose_timeout(option.explainer_timeout),
+        reuse=True,
+        isolation=choose_isolation(option.isolate, option.explainer, option.checkpoint),
+    )
+    checkpoint = choose_checkpoint(option.checkpoint)
+    explainers = hold_like(option.like, option.explainer, choose_explainers(option.explainer))
+    named = choose_claims(option.claim, explainers if option.explainer else [])
+    pairs = choose_pairs(option.pairs)
+    if checkpoint and not any(pair.name in checkpoint for pair in pairs):
+        raise OptionError("--pairs leaves out all pairs of the checkpoint: add --pairs='*_checkpoint'")
+    request = Request(
+        explainers=named or explainers,
+        axioms=tuple(AXIOMS),
+        pairs=pairs,
+        specs={one.name: spec for spec, one in zip(option.explainer, explainers, strict=False)},
+        expectations=expectations,
+        settings=settings,
+        checkpoint=option.checkpoint,
+    )
+    refuse_stale(request.explainers, pairs, expectations)
+    about = run_settings(
+        settings, option.explainer, request.explainers, pairs, expectations, config.invocation_params.args
+    )
+    return Run(request, named, checkpoint, path, {**about, "max_skips": option.max_skips})
+
+
+def _path(text: str | None) -> Path | None:
+    """The file of ``--axioms-json``, which can be written."""
+    if text == "":
+        raise OptionError("--axioms-json= names no file: give a path, such as --axioms-json=results.json")
+    path = Path(text).absolute() if text else None
+    if path:
+        check_writable(path, "--axioms-json")
+    return path
