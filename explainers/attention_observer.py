@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.operations import operation_name
 from faithcheck.explainers.lrp.rules.attention import attention_rule
+from faithcheck.explainers.modules import remembered_module, running_module
 from faithcheck.explainers.protocol import Unsupported
-from faithcheck.explainers.running_modules import remembered_module, running_module
 from faithcheck.models.case import Case
 
 Place: TypeAlias = Callable[[], str]

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from faithcheck.explainers.builtin import builtin
-from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.modified_gradient import modified
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
@@ -31,9 +30,9 @@ from faithcheck.explainers.lrp.rules.norms import batch_norm_rule
 from faithcheck.explainers.lrp.rules.products import constant_factor_rule
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.explainers.protocol import Unsupported, per_feature
-from faithcheck.explainers.quantised_weights import parts_of
+from faithcheck.explainers.refused_modules import parts_of
 from faithcheck.models.case import Case
-from faithcheck.models.expectation import Expectations
+from faithcheck.models.expectation import ON_LINEAR_MODELS, Expectations
 
 
 def quotient_by_constant_rule(call: OperationCall) -> Any:

@@ -12,12 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.builtin import builtin
-from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
 from faithcheck.explainers.protocol import input_gradient, per_feature, replacement_value
-from faithcheck.explainers.quantised_weights import quantised_weights
-from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
+from faithcheck.explainers.refused_modules import flex_attention, quantised_weights, refuse_modules
 from faithcheck.models.case import Case, output_difference
-from faithcheck.models.expectation import Expectations, expect
+from faithcheck.models.expectation import ON_LINEAR_MODELS, Expectations, expect
 
 
 class CompletenessWarning(UserWarning):

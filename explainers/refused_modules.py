@@ -1,7 +1,10 @@
 """Modules that an explainer must refuse before it runs: their gradient is missing, or no mode sees their operations.
 
+Some products with quantised weights are computed without a gradient. The gradient then lacks every path through them,
+without an error: where a residual connection leads around them, a map made from it looks like any other.
+
 What belongs here: what a module is, told from the module alone. Not here: what is found out while the model runs
-(`faithcheck.explainers.lrp.recomputation`), and what quantised weights are (`faithcheck.explainers.quantised_weights`).
+(`faithcheck.explainers.lrp.recomputation`).
 """
 
 from __future__ import annotations
@@ -9,15 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
 
-from faithcheck.explainers.last_layer import all_modules
+from faithcheck.explainers.modules import all_modules, module_in_words
 from faithcheck.explainers.protocol import Unsupported
-from faithcheck.explainers.running_modules import module_in_words
 from faithcheck.models.offloaded_weights import offloading_hook
 
 Reason: TypeAlias = Callable[[nn.Module], str | None]
 """Why a module is refused, as the rest of a sentence that starts with its name; None if it is not."""
+
+COARSE = 2**-5
+"""The largest error of a sum in bfloat16, relative to what is added; a missing gradient errs by all of it."""
+
+PLAIN = frozenset({Tensor, nn.Parameter})
 
 
 def refuse_modules(model: nn.Module, *reasons: Reason) -> None:
@@ -63,3 +72,48 @@ def offloaded(module: nn.Module) -> str | None:
             "other weights: load the model without a device_map, or on devices that hold all of it"
         )
     return None
+
+
+def quantised_weights(module: nn.Module) -> str | None:
+    """A reason to refuse a module: its quantised weights, if products with them have no gradient.
+
+    Those are quantised modules of torch, and weights of torchao that round the inputs to whole numbers, too. Weights of
+    torchao that leave the inputs as they are have the right gradient, and are not refused.
+    """
+    weight = module._parameters.get("weight")
+    of_torch = type(module).__module__.startswith("torch.ao.nn.quantized")
+    if of_torch or (weight is not None and is_of_torchao(weight) and not has_gradient(weight)):
+        return (
+            "has quantised weights, which have no gradient: explain the model that it was made from, or use "
+            "Leave-One-Out"
+        )
+    return None
+
+
+def parts_of(tensor: Tensor) -> list[Tensor]:
+    """The tensors that a tensor of a class of its own is made of, which can be compared; of any other, itself."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    return [tensor] if flatten is None else [part for name in flatten()[0] for part in parts_of(getattr(tensor, name))]
+
+
+def is_of_torchao(weight: Tensor) -> bool:
+    """Whether a weight is of a class of torchao, which is not imported for that."""
+    if is_plain(weight):  # asked first: each attribution looks at every module
+        return False
+    return any(kind.__module__.partition(".")[0] == "torchao" for kind in type(weight).__mro__)
+
+
+def has_gradient(weight: Tensor) -> bool:
+    """Whether the linear map of a weight ``(outputs, inputs)`` has a gradient: that of Σ Wx at x = 1 sums up to Σ W."""
+    if weight.dim() != 2:
+        return False
+    with torch.enable_grad():
+        ones = torch.ones(1, weight.shape[1], dtype=weight.dtype, device=weight.device, requires_grad=True)
+        total = linear(ones, weight).sum()
+        (gradient,) = torch.autograd.grad(total, ones, allow_unused=True) if total.requires_grad else (None,)
+        return gradient is not None and bool((gradient.sum() - total).abs() <= COARSE * gradient.abs().sum())
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether a tensor is of no class of its own; quantised weights are, and have few operations besides torch's."""
+    return type(x) in PLAIN

@@ -131,3 +131,11 @@ LINEAR_WITH_CONSTANT_WEIGHTS: Expectations = {
     **expect("invariance", "deeplift_rescale", "the multipliers of a linear map are its gradient"),
 }
 """What is expected of two ways to compute a linear map of the inputs whose weights are constants."""
+
+ON_LINEAR_MODELS: Expectations = expect(
+    "completeness full_removal local_limit", "probe.linear.f", "f(x) = w·x: feature i has w_i x_i, and nothing else"
+)
+"""What an explainer by gradients or relevance states of a linear model without bias whose features are removed by 0.
+
+It fixes the scale and the sign of an attribution, which most axioms leave open. Its keys are (axiom, subject).
+"""

@@ -31,7 +31,7 @@ from faithcheck.axioms.traces.namespaces import (
     same_objects,
 )
 from faithcheck.axioms.traces.process_snapshot import current_namespaces
-from faithcheck.explainers.quantised_weights import parts_of
+from faithcheck.explainers.refused_modules import parts_of
 from faithcheck.models.offloaded_weights import offloaded_weights
 
 TRANSFORMERS_HOOKS = "_output_capturing_hooks_installed"

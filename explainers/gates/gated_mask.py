@@ -32,8 +32,8 @@ from torch.utils._pytree import tree_iter
 from faithcheck.explainers.gates.followed_mask import FollowedMask
 from faithcheck.explainers.gates.gate_observer import GateObserver
 from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.modules import module_in_words, running_module
 from faithcheck.explainers.protocol import Unsupported
-from faithcheck.explainers.running_modules import module_in_words, running_module
 from faithcheck.models.case import Case, select_target
 
 AXIS = {"softmax": (1, "dim"), "log_softmax": (1, "dim"), "logsumexp": (1, "dim"), "topk": (2, "dim")}

@@ -16,8 +16,7 @@ from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS, GateRemoval, g
 from faithcheck.explainers.gates.input_gates import input_gate_effects
 from faithcheck.explainers.loo.removal import Replacement, outputs_without
 from faithcheck.explainers.protocol import per_feature
-from faithcheck.explainers.quantised_weights import quantised_weights
-from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
+from faithcheck.explainers.refused_modules import flex_attention, quantised_weights, refuse_modules
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation
 

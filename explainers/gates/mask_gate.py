@@ -16,7 +16,7 @@ from faithcheck.explainers.gates.followed_mask import FollowedMask
 from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS
 from faithcheck.explainers.gates.gated_mask import mask_derivatives
 from faithcheck.explainers.gates.one_pass_gate import OnePassGate
-from faithcheck.explainers.last_layer import all_modules
+from faithcheck.explainers.modules import all_modules
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from faithcheck.explainers.gates.expectations import TANGENT
 from faithcheck.explainers.gates.gate_removal import GateRemoval, gates_attention, removal_in_words
 from faithcheck.explainers.gates.input_gates import gradient_times_difference
-from faithcheck.explainers.quantised_weights import quantised_weights
-from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
+from faithcheck.explainers.refused_modules import flex_attention, quantised_weights, refuse_modules
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation, Expectations
 

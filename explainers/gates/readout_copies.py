@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from faithcheck.explainers.fast.linear_map import linear_without_gradient
 from faithcheck.explainers.gates.gate_observer import GateObserver
 from faithcheck.explainers.gates.gate_removal import is_long_text
 from faithcheck.explainers.gates.readout_recording import (
@@ -22,7 +23,6 @@ from faithcheck.explainers.gates.readout_recording import (
     RecordedLayer,
     matrix_product_of_data,
 )
-from faithcheck.explainers.linear_map import linear_without_gradient
 from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.models.case import Case
 

@@ -53,8 +53,8 @@ from faithcheck.explainers.gates.readout_copies import (
     copies_for_largest_effects,
 )
 from faithcheck.explainers.gates.readout_recording import LayerRecorder, RecordedLayer, hidden_states, readout_position
+from faithcheck.explainers.modules import module_in_words
 from faithcheck.explainers.protocol import Unsupported
-from faithcheck.explainers.running_modules import module_in_words
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
 

@@ -16,15 +16,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from faithcheck.explainers.attention_observer import Place
+from faithcheck.explainers.fast.linear_map import computing_linear_maps
 from faithcheck.explainers.gates.attention_gates import GatedAttention
 from faithcheck.explainers.gates.gate_effects import rows_with_gradient
 from faithcheck.explainers.gates.gate_removal import is_long_text
-from faithcheck.explainers.linear_map import computing_linear_maps
 from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.operations import Trait, operations_with
-from faithcheck.explainers.lrp.softmax_bypass import transformer_layers
+from faithcheck.explainers.modules import module_in_words, running_module, transformer_layers
 from faithcheck.explainers.protocol import Unsupported
-from faithcheck.explainers.running_modules import module_in_words, running_module
 from faithcheck.models.case import Case
 
 MATRIX_PRODUCTS = operations_with(Trait.MATRIX_PRODUCT)

@@ -43,8 +43,7 @@ from faithcheck.explainers.loo.removal import (
     outputs_without,
 )
 from faithcheck.explainers.protocol import Unsupported
-from faithcheck.explainers.quantised_weights import quantised_weights
-from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
+from faithcheck.explainers.refused_modules import flex_attention, quantised_weights, refuse_modules
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from faithcheck.explainers.linear_map import linear_without_gradient
+from faithcheck.explainers.fast.linear_map import linear_without_gradient
 from faithcheck.explainers.loo.deferred_values import (
     WORTHWHILE,
     Axes,

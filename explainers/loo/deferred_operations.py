@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from faithcheck.explainers.linear_map import ACTIVATIONS, linear_without_gradient
+from faithcheck.explainers.fast.linear_map import ACTIVATIONS, linear_without_gradient
 from faithcheck.explainers.loo.deferred import DeferredTensor, value_of
 from faithcheck.explainers.loo.deferred_attention import (
     attention_to_seen_keys,

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from faithcheck.explainers.lrp.engine import Propagation
 from faithcheck.explainers.lrp.recorded_operation import HELD, is_float
-from faithcheck.explainers.running_modules import running_module, running_modules
+from faithcheck.explainers.modules import running_module, running_modules
 from faithcheck.models.offloaded_weights import offloading_hooks, weights_of
 
 POSITIONS = re.compile(r"position|pos_emb|\bwpe\b")

@@ -25,21 +25,18 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from faithcheck.explainers.last_layer import all_modules
-from faithcheck.explainers.linear_map import computing_linear_maps
-from faithcheck.explainers.linear_models import ON_LINEAR_MODELS
+from faithcheck.explainers.fast.linear_map import computing_linear_maps
 from faithcheck.explainers.lrp.operation_call import HOLDING_NO_TENSOR, OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.operations import Trait, operation_name, operations, operations_with
 from faithcheck.explainers.lrp.recomputation import refusing_recomputation
 from faithcheck.explainers.lrp.rules.attention import attention_rule, fused_attention
 from faithcheck.explainers.lrp.rules.norms import layer_norm_rule
 from faithcheck.explainers.lrp.rules_met import record_rules
+from faithcheck.explainers.modules import all_modules, running_module, running_modules
 from faithcheck.explainers.protocol import Unsupported, per_feature
-from faithcheck.explainers.quantised_weights import quantised_weights
-from faithcheck.explainers.refused_modules import compiled, flex_attention, refuse_modules
-from faithcheck.explainers.running_modules import running_module, running_modules
+from faithcheck.explainers.refused_modules import compiled, flex_attention, quantised_weights, refuse_modules
 from faithcheck.models.case import Case, select_target
-from faithcheck.models.expectation import Expectations
+from faithcheck.models.expectation import ON_LINEAR_MODELS, Expectations
 from faithcheck.models.offloaded_weights import offloading_hook
 
 ONE_VALUE, IN_PLACE = operations_with(Trait.ONE_VALUE), operations_with(Trait.IN_PLACE)

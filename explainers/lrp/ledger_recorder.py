@@ -26,7 +26,7 @@ from faithcheck.explainers.lrp.recorded_operation import (
     is_float,
     writes_in_place,
 )
-from faithcheck.explainers.running_modules import running_module, running_modules
+from faithcheck.explainers.modules import running_module, running_modules
 
 
 class LedgerRecorder(NamingConstants):

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from faithcheck.explainers.modules import module_in_words
 from faithcheck.explainers.protocol import Unsupported
-from faithcheck.explainers.running_modules import module_in_words
 
 RECOMPUTED = (
     "gradient checkpointing runs its operations again in the backward pass, where no rule applies: switch it off, in "

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from faithcheck.explainers.linear_map import constant_linear, is_plain
+from faithcheck.explainers.fast.linear_map import constant_linear
 from faithcheck.explainers.lrp.engine import Propagation
 from faithcheck.explainers.lrp.operation_call import HOLDING_NO_TENSOR, OperationCall, Rule
 from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.lrp.row_layout import NUMBERS, RowLayout, moved_columns
 from faithcheck.explainers.lrp.row_steps import Attention, Elementwise, LayerNorm, LinearMap, MovedColumns, Node, Step
+from faithcheck.explainers.refused_modules import is_plain
 
 IN_PLACE = operations_with(Trait.IN_PLACE)
 MOVING = operations_with(Trait.REARRANGEMENT, without=(Trait.CHOICE, Trait.FILLS))

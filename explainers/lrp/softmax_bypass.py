@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._pytree import tree_map
 
-from faithcheck.explainers.last_layer import outermost_layers
-from faithcheck.explainers.linear_map import constant_linear
+from faithcheck.explainers.fast.linear_map import constant_linear
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP, Propagation
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
@@ -25,6 +24,7 @@ from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.lrp.row_recorder import NoClosedForm
 from faithcheck.explainers.lrp.rules.attention import constant_rule, softmax_rule
 from faithcheck.explainers.lrp.stacked_gradients import attributions_by_closed_forms
+from faithcheck.explainers.modules import transformer_layers
 from faithcheck.explainers.protocol import Unsupported, per_feature
 from faithcheck.models.case import Case
 
@@ -56,21 +56,6 @@ def figure_2_sets(layers: int) -> dict[str, list[frozenset[int]]]:
         "last k layers": [frozenset(range(layers - k, layers)) for k in range(1, layers + 1)],
         "layer k alone": [frozenset({k}) for k in range(layers)],
     }
-
-
-def transformer_layers(model: nn.Module) -> list[nn.Module]:
-    """The layers of a Transformer, in order: the entries of its outermost first `nn.ModuleList`.
-
-    Raises:
-        Unsupported: the model has no `nn.ModuleList`.
-    """
-    layers = outermost_layers(model)
-    if layers is None:
-        raise Unsupported(
-            f"{type(model).__name__} has no nn.ModuleList of layers: bypass one set of layers at a time with "
-            "attnlrp_with_bypassed_softmax, or use finite_mask_gate"
-        )
-    return list(layers)
 
 
 @dataclass

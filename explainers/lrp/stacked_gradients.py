@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.linear_map import product_with_weight
+from faithcheck.explainers.fast.linear_map import product_with_weight
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.row_recorder import NoClosedForm, RowRecorder
 from faithcheck.explainers.lrp.row_steps import Attention, Branch, Contribution, Node, Part, Step

@@ -16,7 +16,8 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from faithcheck.explainers import CPLRP, AttnLRP, Unsupported, linear_map
+from faithcheck.explainers import CPLRP, AttnLRP, Unsupported
+from faithcheck.explainers.fast import linear_map
 from faithcheck.explainers.lrp import softmax_bypass, stacked_gradients
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.row_recorder import NoClosedForm

@@ -7,10 +7,10 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils.flop_counter import FlopCounterMode
 
-from faithcheck.explainers import linear_map
 from faithcheck.explainers.builtin import builtin_explainers
-from faithcheck.explainers.last_layer import all_modules, outermost_layers
-from faithcheck.explainers.linear_map import ConstantLinear, constant_linear
+from faithcheck.explainers.fast import linear_map
+from faithcheck.explainers.fast.linear_map import ConstantLinear, constant_linear
+from faithcheck.explainers.modules import all_modules, outermost_layers
 from faithcheck.tests.helpers.attention_models import case_of, embedding_model
 
 SUMMED_IN_ANOTHER_ORDER = {"rtol": 1e-10, "atol": 1e-12}

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from faithcheck.explainers import CPLRP, AttnLRP, linear_map
-from faithcheck.explainers.gates.mask_gate import MaskGate
-from faithcheck.explainers.linear_map import (
+from faithcheck.explainers import CPLRP, AttnLRP
+from faithcheck.explainers.fast import linear_map
+from faithcheck.explainers.fast.linear_map import (
     FEW_ROWS,
     MANY_MULTIPLICATIONS,
     constant_linear,
@@ -18,6 +18,7 @@ from faithcheck.explainers.linear_map import (
     onednn_linear,
     runs_on_onednn,
 )
+from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.tests.helpers.attention_models import case_of, embedding_model
 
 ROUND_OFF = {"rtol": 1e-4, "atol": 1e-4}  # float32: sums of 1024 products of standard normals
@@ -184,3 +185,14 @@ def test_an_attribution_by_onednn_is_that_by_torch(explainer, by_onednn, monkeyp
     monkeypatch.setattr(linear_map, "MANY_MULTIPLICATIONS", 1)
     torch.testing.assert_close(explainer.attribute(model, case), plain, rtol=1e-3, atol=1e-5)
     assert by_onednn
+
+
+def test_the_plain_twin_is_torchs_own_linear_map(monkeypatch):
+    monkeypatch.setenv("FAITHCHECK_PLAIN", "1")
+    taken = []
+    with linear_map.computing_linear_maps(torch.nn.Linear(2, 2), taken.append):
+        pass
+    assert taken == [torch.nn.functional.linear]
+    monkeypatch.setattr(linear_map, "onednn_linear", None)  # would fail if it were called
+    weights = torch.zeros(2048, 2048)
+    assert linear_map.linear_without_gradient(torch.zeros(2048, 2048), weights).count_nonzero() == 0

@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from faithcheck.explainers import LeaveOneOut, Unsupported
+from faithcheck.explainers.fast.linear_map import linear_without_gradient
 from faithcheck.explainers.gates import gate_removal, readout_copies
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.gates.readout_recording import is_from_layer_norm
-from faithcheck.explainers.linear_map import linear_without_gradient
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of, checked_attribution
 from faithcheck.models import Case

@@ -8,7 +8,7 @@ from torch import nn
 
 from faithcheck import Check, Settings
 from faithcheck.explainers.builtin import builtin_explainers
-from faithcheck.explainers.linear_map import MANY_ROWS, constant_linear
+from faithcheck.explainers.fast.linear_map import MANY_ROWS, constant_linear
 from faithcheck.explainers.loo import deferred
 from faithcheck.explainers.protocol import Unsupported, attribution_of
 from faithcheck.models import Pair, registered_pairs

@@ -1,8 +1,7 @@
 """Linear maps with constant weights, x Wᵀ + b, as fast as the processor computes them.
 
-What belongs here: the linear map that LRP, the gates and Leave-One-Out take in place of torch's. Values and gradients
-are torch's up to round-off; docs/cost.md says what it saves. Not here: LRP's rule for linear maps
-(`faithcheck.explainers.lrp.rules.linear_maps`).
+LRP and the gates take this linear map in place of torch's, its plain twin. Values and gradients equal torch's up to
+round-off. LRP's rule for linear maps is in `faithcheck.explainers.lrp.rules.linear_maps`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
-from faithcheck.explainers.last_layer import following_last_layer
+from faithcheck.explainers.fast.switch import is_fast
+from faithcheck.explainers.modules import outermost_layers
+from faithcheck.explainers.refused_modules import is_plain
 
 MANY_ROWS = 32
 """From this number of rows on, rows are skipped. With 16 rows it gained nothing (docs/cost.md); 32 is a choice."""
@@ -62,14 +63,6 @@ def _fits_onednn(x: Tensor | None) -> bool:
     if x is None:
         return True
     return is_plain(x) and x.dtype is torch.float32 and x.is_cpu and x.layout is torch.strided and x.numel() > 0
-
-
-PLAIN = frozenset({Tensor, nn.Parameter})
-
-
-def is_plain(x: Tensor) -> bool:
-    """Whether a tensor is of no class of its own; quantised weights are, and have few operations besides torch's."""
-    return type(x) in PLAIN
 
 
 def onednn_linear(
@@ -193,17 +186,36 @@ def linear_without_gradient(
         bias: b, ``(outputs,)``.
         activation: a key of `ACTIVATIONS`.
     """
-    if input.numel() * len(weight) >= MANY_MULTIPLICATIONS and runs_on_onednn(input, weight, bias):
+    if is_fast() and input.numel() * len(weight) >= MANY_MULTIPLICATIONS and runs_on_onednn(input, weight, bias):
         return onednn_linear(input, weight, bias, activation)
     return ACTIVATIONS[activation](linear(input, weight, bias))
+
+
+@contextmanager
+def following_last_layer(model: nn.Module, enter: Callable[[], None], leave: Callable[[], None]) -> Iterator[None]:
+    """Within the block, call these functions before and after each forward pass of the model's last layer."""
+    handles: list[Any] = []
+    try:
+        for layer in list(outermost_layers(model) or ())[-1:]:
+            handles.append(layer.register_forward_pre_hook(lambda *_: enter()))
+            handles.append(layer.register_forward_hook(lambda *_: leave()))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager
 def computing_linear_maps(model: nn.Module, take: Callable[[Callable[..., Tensor]], None]) -> Iterator[None]:
     """Within the block, hand over what computes linear maps: now, and before and after the model's last layer runs.
 
-    It is `constant_linear`, for one backward pass: it looks at values, so that several passes cannot be batched.
+    It is `constant_linear`, for one backward pass: it looks at values, so that several passes cannot be batched. Its
+    plain twin is `torch.nn.functional.linear`.
     """
+    if not is_fast():
+        take(linear)
+        yield
+        return
     in_last_layer, elsewhere = partial(constant_linear, True), partial(constant_linear, False)
     take(elsewhere)
     with following_last_layer(model, partial(take, in_last_layer), partial(take, elsewhere)):
