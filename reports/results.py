@@ -15,6 +15,7 @@ from faithcheck.axioms.measure.error_text import encodable
 from faithcheck.axioms.measure.statuses import BY_LABEL, Group, Status
 from faithcheck.json_object import Json as Json  # the modules of reports find it here
 from faithcheck.models.files import write_atomically
+from faithcheck.reports.documents.document import DocumentError as ResultsError
 from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
 SCHEMA_VERSION = 2
@@ -102,10 +103,6 @@ _SHAPE: Shape = {
     "figures": [{"title": str, "note": str, "panels": [_PANEL]}],
 }
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "sympy", "scikit-learn", "pytest", "hypothesis")
-
-
-class ResultsError(ValueError):
-    """The file is not a results document that this version can read. The message names the file and the reason."""
 
 
 def save(results: Json, path: Path) -> None:

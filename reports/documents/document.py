@@ -1,0 +1,304 @@
+"""How a document is read and saved, and what documents of every kind share.
+
+A document is a `msgspec.Struct`. A field without a default is always written, and reading a document without it fails;
+a field with a default is written only if its value is another one. Keys that a struct does not have are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import msgspec
+from msgspec import Struct
+
+from faithcheck.axioms.measure.error_text import encodable
+from faithcheck.models.files import write_atomically
+
+if TYPE_CHECKING:
+    Number: TypeAlias = float
+else:
+    from numbers import Real as Number  # no type that msgspec knows: it hands the values to `_number`
+"""A figure, which may be NaN or infinite. JSON has no such numbers: a document says ``"nan"``, ``"inf"``, ``"-inf"``.
+One that may be undefined is ``Number | None``."""
+
+Environment: TypeAlias = dict[str, str | None]
+"""The versions by package, and the commits ``user_commit`` and ``faithcheck_commit``; None for what is not there."""
+
+COMMITS = ("user_commit", "faithcheck_commit", "commit")
+"""The keys of an environment that name a commit; ``commit`` is that of faithcheck, in documents of older versions."""
+
+NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+class DocumentError(ValueError):
+    """The file is not a document that this version can read. The message names the file, the place and the reason."""
+
+
+class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the work of a run was shared between workers.
+
+    Attributes:
+        engine: what started the workers, such as ``ray 2.40``.
+        workers: how many there were.
+        tasks: how many tasks they did.
+        retried: the tasks that were started again because their worker ended.
+        run_twice: the tasks that two workers did.
+        left_out: the tasks that were given up.
+        seconds: how long the run took.
+        started: when it started, in seconds since 1970.
+        ended: when it ended.
+        busy: the share of the workers' time in which they computed.
+        estimated: how many seconds the plan estimated.
+    """
+
+    engine: str
+    workers: int
+    tasks: int
+    retried: int
+    run_twice: int
+    left_out: int
+    seconds: Number | None
+    started: Number | None = None
+    ended: Number | None = None
+    busy: Number | None = None
+    estimated: Number | None = None
+
+
+class Document(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What documents of every kind hold. A subclass is one kind; its ``tag`` is the ``kind`` in the file.
+
+    Attributes:
+        NAME: what a document of this kind is called in messages.
+        WRITER: what writes it.
+        VERSION: the version of its schema.
+        schema_version: the same, as the file has it.
+        faithcheck: the version of faithcheck that wrote the document.
+        environment: see `Environment`.
+    """
+
+    NAME: ClassVar[str]
+    WRITER: ClassVar[str]
+    VERSION: ClassVar[int]
+
+    schema_version: int
+    faithcheck: str
+    environment: Environment
+
+    @property
+    def user_commit(self) -> str | None:
+        """The commit of the user's code; None if it is in no git clone, or the document is of an older version."""
+        return self.environment.get("user_commit")
+
+    @property
+    def faithcheck_commit(self) -> str | None:
+        """The commit of faithcheck, which documents of older versions call ``commit``; None for an installed wheel."""
+        return self.environment.get("faithcheck_commit", self.environment.get("commit"))
+
+
+Kind = TypeVar("Kind", bound=Document)
+Plain = TypeVar("Plain")
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def load(path: Path, *kinds: type[Kind]) -> Kind:
+    """Read a document of one of these kinds.
+
+    Raises:
+        DocumentError: the file is missing, is not JSON, is a document of another kind or of another schema version, or
+            something in it is missing or of another type.
+    """
+    content = _read(path)
+    kind = next((one for one in kinds if one.__struct_config__.tag == content.get("kind")), None)
+    if kind is None:
+        of = f"of kind {content['kind']!r}" if content.get("kind") else "of the suite"
+        raise DocumentError(
+            f"{path}: a document {of}; only one of {', '.join(one.WRITER for one in kinds)} is read here"
+        )
+    if content["schema_version"] != kind.VERSION:
+        raise DocumentError(
+            f"{path}: {kind.NAME} schema version {content['schema_version']!r}, this faithcheck reads {kind.VERSION}: "
+            f"run {kind.WRITER} again"
+        )
+    try:
+        return from_json(content, kind)
+    except ValueError as error:
+        raise DocumentError(f"{path}: damaged {kind.NAME} document: {error}") from error
+
+
+def save(document: Document, path: Path) -> None:
+    """Write the document as JSON. If writing fails, the file stays as it was.
+
+    Raises:
+        OSError: the folder is missing or cannot be written.
+    """
+    write_atomically(path, json.dumps(to_json(document), indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(
+            path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite, parse_int=_whole
+        )
+    except OSError as error:
+        raise DocumentError(f"{path}: cannot be read: {error.strerror}") from error
+    except RecursionError as error:
+        raise DocumentError(f"{path}: not a document of faithcheck: nested too deeply") from error
+    except ValueError as error:
+        raise DocumentError(f"{path}: not JSON: {error}") from error
+    if not isinstance(document, dict) or "schema_version" not in document:
+        raise DocumentError(f"{path}: not a document of faithcheck: write one with faithcheck check --json")
+    return document
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no finite number")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > 300:  # it could not be compared with a float
+        raise ValueError(f"a whole number of {len(text)} digits")
+    return int(text)
+
+
+# --- from and to the types of JSON -----------------------------------------------------------------------------------
+
+
+def to_json(value: object) -> Any:
+    """The value in the types of JSON alone, which pytest-xdist can transport too.
+
+    Structs become mappings. Numbers that are not finite become ``"nan"``, ``"inf"`` and ``"-inf"``: null would hide
+    them. Strings become ``str`` without lone surrogates, NumPy's scalars and tensors of one element Python's numbers.
+    """
+    if isinstance(value, Struct):
+        value = msgspec.to_builtins(value, enc_hook=to_json)
+    if isinstance(value, Mapping):
+        return {to_json(str(key)): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_json(item) for item in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, int):
+        return int(value)
+    if hasattr(value, "item") and not isinstance(value, float):
+        return to_json(value.item())
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    return encodable(str(value))
+
+
+def from_json(content: object, kind: type[Plain]) -> Plain:
+    """A struct, or a list or mapping of structs, from the types of JSON.
+
+    Raises:
+        ValueError: something is missing or of another type. The message names the first such place.
+    """
+    try:
+        return msgspec.convert(content, kind, dec_hook=_number)
+    except msgspec.ValidationError as error:
+        raise ValueError(_mismatch(content, kind, "") or str(error)) from error
+
+
+def _number(kind: type, value: object) -> object:
+    if isinstance(value, str) and value in NOT_FINITE:
+        return NOT_FINITE[value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("not a number")
+    return value
+
+
+# --- the first place where a document is damaged ---------------------------------------------------------------------
+
+_NAMES: Mapping[object, str] = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    Number: "a number",
+    bool: "true or false",
+    list: "a list",
+    tuple: "a list",
+    dict: "a mapping",
+    types.NoneType: "null",
+}
+
+
+def _mismatch(value: object, kind: Any, place: str) -> str | None:
+    """A sentence on the first place where the value has another type, such as ``records[2].gap is a list, …``.
+
+    msgspec names no index of a list, so that the place is looked for here, once something is known to be wrong.
+    """
+    try:
+        msgspec.convert(value, kind, dec_hook=_number)
+    except msgspec.ValidationError as error:
+        reason = str(error).partition(" - at `")[0]
+    else:
+        return None
+    for name, inner, inner_kind in _inner(value, kind):
+        inner_place = name if not place or name.startswith("[") else f".{name}"
+        if inner is msgspec.UNSET:
+            return f"{place}{inner_place} is missing"
+        if found := _mismatch(inner, inner_kind, place + inner_place):
+            return found
+    where = place or "the document"
+    if any(isinstance(value, dict | list) for _ in _containers(value, kind)):
+        return f"{where}: {reason}"
+    got = repr(value) if isinstance(value, str) and len(value) < 40 else _NAMES[type(value)]
+    return f"{where} is {got}, not {_described(kind)}"
+
+
+def _inner(value: object, kind: Any) -> Iterator[tuple[str, object, Any]]:
+    """The name, the value (UNSET if it is missing) and the type of what a list or a mapping holds."""
+    for container in _containers(value, kind):
+        if isinstance(value, list):
+            yield from ((f"[{i}]", item, get_args(container)[0]) for i, item in enumerate(value))
+        elif isinstance(value, dict) and get_origin(container) is dict:
+            yield from ((key, item, get_args(container)[1]) for key, item in value.items())
+        elif isinstance(value, dict):
+            hints = get_type_hints(container)
+            for field in msgspec.structs.fields(container):
+                if field.encode_name in value or field.required:
+                    yield field.encode_name, value.get(field.encode_name, msgspec.UNSET), hints[field.name]
+
+
+def _containers(value: object, kind: Any) -> Iterator[Any]:
+    """The alternatives of a type that are containers of the kind that the value is."""
+    for one in _alternatives(kind):
+        origin = get_origin(one)
+        mapping = origin is dict or (isinstance(one, type) and issubclass(one, Struct))
+        if (isinstance(value, dict) and mapping) or (isinstance(value, list) and origin in (list, tuple)):
+            yield one
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _described(kind: Any) -> str:
+    def name(one: Any) -> str:
+        if get_origin(one) is Literal:
+            return " or ".join(map(repr, get_args(one)))
+        return _NAMES.get(get_origin(one) or one, "a mapping")
+
+    return " or ".join(map(name, _alternatives(kind)))
