@@ -91,9 +91,9 @@ bench: $(READY)  ## measure the cost of the explainers; ARGS="-k bert"; resumes 
 slow: $(READY)  ## the tests that take eight seconds or more, or whose file takes 25; CI runs those of tests/unit and tests/integration
 	$(call suite,slow,$(CHECKS) -m slow)
 
-power: $(READY)  ## seeded faults and saboteurs: which checks catch them; writes docs/power.md; resumes after a kill
+power: $(READY)  ## seeded faults and saboteurs: which checks catch them; writes docs/results/power.md; resumes after a kill
 	@$(BIN)/pytest $(CHECKS) -m power tests/experiments $(ARGS); code=$$?; \
-	$(BIN)/python -m faithcheck.tests.helpers.power build/power/results.jsonl docs/power.md && exit $$code
+	$(BIN)/python -m faithcheck.tests.helpers.power build/power/results.jsonl docs/results/power.md && exit $$code
 
 kills: $(READY)  ## kill 200 runs of align at random moments, and resume each
 	@$(BIN)/pytest -s -m kills tests/integration/test_alignment_kills.py $(ARGS)
@@ -116,7 +116,7 @@ torchao: $(READY)  ## explainers on models that torchao quantised; installs it i
 	@$(BIN)/pip install --quiet --no-deps --upgrade --target build/torchao -c constraints.txt torchao
 	@PYTHONPATH=build/torchao $(BIN)/pytest tests/unit/test_torchao.py $(ARGS)
 
-architectures: $(READY)  ## the explainers on every model class of transformers; writes docs/architectures.md; resumes after a kill
+architectures: $(READY)  ## the explainers on every model class of transformers; writes docs/results/architectures.md; resumes after a kill
 	@$(BIN)/python tests/experiments/architectures.py
 
 long: $(READY)  ## Leave-One-Out of texts of 2,000 tokens, error against cost; needs ../shared; resumes after a kill

@@ -7,7 +7,7 @@
    evaluate models and half of it random (`large_batch` in `faithcheck.axioms.equivalence_tests`). Each output and each
    feature has a scale of its own, and each output its gradient (`input_scale` there).
 
-docs/equivalence.md says what this cannot see.
+docs/explanation/equivalence.md says what this cannot see.
 """
 
 from __future__ import annotations

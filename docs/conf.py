@@ -41,5 +41,7 @@ def setup(app):
 
 def adapt_links(app, name, source):
     """Lead the links to files outside this folder to the pages of the site, or say where the file lies."""
-    text = source[0].replace("](../CONTRIBUTING.md", "](contributing.md")
-    source[0] = re.sub(r"\[([^\]]+)\]\(\.\./([^)#\s]+)(?:#[^)\s]*)?\)", r"\1 (`\2`)", text)
+    up = "../" * name.count("/")
+    text = source[0].replace(f"]({up}../CONTRIBUTING.md", f"]({up}contributing/index.md")
+    outside = rf"\[([^\]]+)\]\({re.escape(up)}\.\./([^)#\s]+)(?:#[^)\s]*)?\)"
+    source[0] = re.sub(outside, r"\1 (`\2`)", text)

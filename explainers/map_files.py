@@ -57,7 +57,9 @@ def read(path: Path) -> Maps:
     except ImportError as error:
         raise ValueError(f"{path}: needs {error.name}, which is not installed: pip install {error.name}") from error
     except FileNotFoundError as error:
-        raise ValueError(f"there is no file {path}; docs/verify.md says how maps are written") from error
+        raise ValueError(
+            f"there is no file {path}; docs/how_to/adapt_an_explainer.md says how maps are written"
+        ) from error
     except Exception as error:  # each format has errors of its own
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise ValueError(f"{path}: not a file of maps: {reason}: write it with save_maps") from error

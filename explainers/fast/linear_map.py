@@ -22,15 +22,15 @@ from faithcheck.explainers.modules import outermost_layers
 from faithcheck.explainers.refused_modules import is_plain
 
 MANY_ROWS = 32
-"""From this number of rows on, rows are skipped. With 16 rows it gained nothing (docs/cost.md); 32 is a choice."""
+"""From this number of rows on, rows are skipped. With 16 rows it gained nothing; 32 is a choice."""
 
 MANY_MULTIPLICATIONS = 3 * 2**20
 """From this number on, rows times weights, oneDNN computes linear maps. Below, a backward pass in Python takes longer
-than oneDNN saves: up to 2²¹ on one processor and up to 2²² on another; this is between them (docs/cost.md). Without a
-backward pass, torch's maps are as fast there with threads that spin, and faster with passive ones."""
+than oneDNN saves: up to 2²¹ on one processor and up to 2²² on another; this is between them (docs/results/cost.md).
+Without a backward pass, torch's maps are as fast there with threads that spin, and faster with passive ones."""
 
 FEW_ROWS = range(9, 17)
-"""Numbers of rows for which oneDNN computes W xᵀ faster than x Wᵀ, before which it copies W (docs/cost.md)."""
+"""Numbers of rows for which oneDNN computes W xᵀ faster than x Wᵀ, before which it copies W (docs/results/cost.md)."""
 
 LINEAR_POINTWISE: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 """oneDNN's linear map with an activation; None if this torch has none."""
@@ -47,7 +47,7 @@ def _is_by_intel() -> bool:
 
 
 ONEDNN_IS_FASTER = LINEAR_POINTWISE is not None and not _is_by_intel()
-"""Whether oneDNN's linear map is faster than torch's own, which is Intel's MKL (docs/cost.md)."""
+"""Whether oneDNN's linear map is faster than torch's own, which is Intel's MKL (docs/results/cost.md)."""
 
 
 def runs_on_onednn(*tensors: Tensor | None) -> bool:

@@ -24,7 +24,7 @@ The explainers evaluate the derivative at one point, or at a few, for all featur
 A removed token's own row is read by no other row, so its change counts only where the output is read at that row. The
 derivative at 1 counts it all the same: along m_i V_i(m_i) from 1 to 0 the integral is V_i(1), while the derivative at 1
 is V_i(1) + V_i′(1). Without a token's own row the finite gate is nearer to Leave-One-Out: r 0.82 instead of 0.72 on
-SST-2 (docs/remedies.md).
+SST-2 (docs/results/remedies.md).
 
 All gates assume a model in eval mode. `mask_gate` follows the attention mask wherever the model uses it. The others
 assume attention of the features to each other alone, and that positions other than the features, such as a class

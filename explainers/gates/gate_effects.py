@@ -37,7 +37,7 @@ BATCH_ENTRIES = 2**18
 
 REUSED_ENTRIES = 2**16
 """From how many attention weights of an example in a layer on the gradient at the logits is taken from the backward
-pass. With fewer, the hook for it takes longer than computing it again (docs/cost.md)."""
+pass. With fewer, the hook for it takes longer than computing it again (docs/results/cost.md)."""
 
 TAPPED_ENTRIES = 2**13
 """From how many attention weights in a layer on a tap hands over their gradient. A copy of fewer takes less time, up to

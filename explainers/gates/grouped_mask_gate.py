@@ -39,7 +39,7 @@ class GroupedMaskGate:
 
        The midpoint rule alone, φ_i(½), is right up to the curvature of φ for a feature by itself. But the rest of its
        group adds noise to φ_i(½), which a share of φ_i(0) reduces; 0.6 is best for groups of 5 and of 60 features alike
-       (docs/remedies.md).
+       (docs/results/remedies.md).
     4. Special features would disturb a group most, and are in none. Each has a forward pass without it, f(x without i).
        f(x) itself is never computed, but f with group g halfway is. By the trapezoidal rule for what the group lost,
 

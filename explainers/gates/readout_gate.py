@@ -27,8 +27,8 @@ Derived here:
    through the copies. The effect of changed keys on the rows without a copy is left out: including it changed r by less
    than 0.001. If every row is copied, this is Leave-One-Out.
 
-If both effects are computed exactly and added up, r with Leave-One-Out is 0.99 (docs/remedies.md). What the gate loses
-beyond that is the curvature of the indirect effect.
+If both effects are computed exactly and added up, r with Leave-One-Out is 0.99 (docs/results/remedies.md). What the
+gate loses beyond that is the curvature of the indirect effect.
 """
 
 from __future__ import annotations

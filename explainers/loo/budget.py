@@ -1,6 +1,6 @@
 """Leave-One-Out within a budget: exact for the features that matter, by gates for the others, with an estimated error.
 
-Derived here; figures in docs/remedies.md:
+Derived here; figures in docs/results/remedies.md:
 
 1. One forward and one backward pass give the finite effect φ_i of every feature's gate (`FiniteMaskGate`), the estimate
    of LOO_i = f(x) − f(x without i). They also give its size before rows and layers cancel,

@@ -267,7 +267,7 @@ REMOVALS: dict[str, Callable[..., Removal]] = {
 
 MOST_PADDING = 2**16
 """The most numbers of padding in the inputs of a pass over texts of several lengths: for more, a further pass takes
-less. Measured on two cores, see docs/cost.md."""
+less. Measured on two cores, see docs/results/cost.md."""
 
 
 @torch.no_grad()

@@ -362,7 +362,7 @@ class LRP:
             is the limit ε → 0, in which violations have closed forms; arXiv 2510.18810 uses 1e-6.
         claims: the axioms that the explainer claims to satisfy.
         signed: whether the stabiliser has the sign of z. Without the sign, as in some libraries, the denominator z + ε
-            has a zero at z = −ε; see docs/epsilon.md.
+            has a zero at z = −ε; see docs/explanation/epsilon.md.
         label: the name to display; empty: `name`.
         summary: the explainer in one line.
     """

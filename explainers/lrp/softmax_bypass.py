@@ -33,7 +33,7 @@ Gradients: TypeAlias = dict[frozenset[int], Tensor]
 
 LARGE = 2**16
 """Numbers in the inputs from which backward passes one by one are faster than a batched one: torch's vmap copies what
-the gradients share, such as attention weights, for each of them, and has no linear maps by oneDNN (docs/cost.md)."""
+the gradients share, such as attention weights, for each of them, and has no linear maps by oneDNN."""
 
 
 def attnlrp_with_bypassed_softmax(layers: Collection[int], epsilon: float = 0.0) -> LRP:

@@ -22,7 +22,7 @@ from faithcheck.explainers.lrp.row_steps import Attention, Branch, Contribution,
 from faithcheck.models.case import Case
 
 MOST_TOGETHER = 600
-"""Up to how many tokens of several examples go through the layers together; measured on the model of docs/cost.md."""
+"""Up to how many tokens of several examples go through the layers together; see docs/results/cost.md."""
 
 TOKENS_OF_A_PART = 60
 """How many tokens take as long as what every part of the examples takes, however small it is; measured likewise."""

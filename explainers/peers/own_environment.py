@@ -6,7 +6,7 @@ the peer's environment, and reads the answer; `faithcheck.explainers.peers.worke
 Every attribution runs in a new process, so changes that a peer makes to classes, models or random states cannot affect
 the next attribution.
 
-An environment variable names the interpreter, such as ``FAITHCHECK_LXT_PYTHON``; docs/own_environments.md says how to
+An environment variable names the interpreter, such as ``FAITHCHECK_LXT_PYTHON``; docs/how_to/peers.md says how to
 make the environments. A model is sent as a folder of `transformers`, if `transformers` makes the same model from its
 configuration, or as a program of `torch.export`. If the sent model would not have the same operations, it is refused.
 """
@@ -142,7 +142,7 @@ class OwnEnvironment:
         if not named:
             raise Unsupported(
                 f"{self.peer} runs in an environment of its own: set {self.variable} to its interpreter; "
-                "docs/own_environments.md says how to make the environment"
+                "docs/how_to/peers.md says how to make the environment"
             )
         if not Path(named).is_file():
             raise FileNotFoundError(f"{self.variable}: the interpreter {named} does not exist")

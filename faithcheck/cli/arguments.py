@@ -118,7 +118,7 @@ def add_repeatable(parser: argparse.ArgumentParser, flag: str, metavar: str, mea
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Add the options of a Ray cluster."""
-    meaning = "share the work on a Ray cluster: docs/ray.md; without an address, on one of this machine alone"
+    meaning = "share the work on a Ray cluster: docs/how_to/ray.md; without an address, on one of this machine alone"
     parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help=meaning)
     meaning = "with --ray, the number of workers (default: as many as there is room for)"
     parser.add_argument("--workers", type=positive_integer, metavar="N", help=meaning)

@@ -52,6 +52,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--explainer-timeout", type=positive_number, metavar="SECONDS", help=meaning)
     meaning = "run the checks in a process of their own: a crash or os._exit there is one red check"
     parser.add_argument("--isolate", action="store_true", help=meaning)
-    meaning = "known failures, each with its reason: a TOML file, see docs/verify.md"
+    meaning = "known failures, each with its reason: a TOML file, see docs/how_to/known_failures.md"
     add_file(parser, "--expectations", metavar="FILE", help=meaning)
     add_cluster(parser)

@@ -37,5 +37,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold", type=positive_number, default=comparison.THRESHOLD, metavar="X", help=meaning + "%(default)s)"
     )
-    meaning = "documents of two catalogues: compare the axioms and pairs that are the same in both (docs/catalogue.md)"
+    meaning = "documents of two catalogues: compare what is the same in both, see docs/reference/catalogue.md"
     parser.add_argument("--across-catalogues", action="store_true", help=meaning)

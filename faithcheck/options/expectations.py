@@ -75,7 +75,7 @@ def load(path: Path) -> list[SuppliedExpectation]:
     if content or not isinstance(entries, list) or not entries:
         unexpected = f", not {', '.join(content)}" if content else ""
         raise OptionError(
-            f"--expectations: {path}: expected tables [[expectation]]{unexpected}; see the docs, docs/verify.md"
+            f"--expectations: {path}: expected tables [[expectation]]{unexpected}; see docs/how_to/known_failures.md"
         )
     return [_expectation(entry, f"{path}, expectation {number}") for number, entry in enumerate(entries, 1)]
 

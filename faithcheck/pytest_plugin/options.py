@@ -56,7 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--axioms-json", metavar="PATH", help="write the results document here")
     for option, (metavar, meaning) in REPEATABLE.items():
         add(option, action="append", default=[], metavar=metavar, help=meaning)
-    meaning = "your own expectations, such as known failures: a TOML file, see docs/verify.md"
+    meaning = "your own expectations, such as known failures: a TOML file, see docs/how_to/known_failures.md"
     add("--expectations", metavar="FILE", help=meaning)
     add("--max-skips", type=int, metavar="N", help="fail a run in which more than N tests were skipped")
     meaning = "stop a check of an explainer that takes longer (default: never)"

@@ -5,7 +5,7 @@
 2. Both terms together pass on ½ + ½ = 1 times the gradient, or W′ + W″ = W, and the activations after them have the
    same values. So the maps are equal, exactly.
 3. With the stabiliser ε > 0 the sum is one more denominator, and the maps differ in the first order of ε
-   (docs/epsilon.md).
+   (docs/explanation/epsilon.md).
 4. DeepLIFT's rescale rule takes plain gradients through sums too, and its slopes are computed from the same values.
 """
 

@@ -1,10 +1,10 @@
 """The explainers on every model class of the installed `transformers`, each small and unmodified.
 
-``make architectures`` runs it, and writes docs/architectures.md and its record, docs/architectures.json. Two processes
-share the classes. The result of a class is one line of ``build/architectures.jsonl``, so a second run goes on where the
-first stopped. A class that kills its process is recorded, and another process goes on with the rest. If what the record
-has no longer runs, or a check of it no longer holds, the command says so, writes nothing and exits with 1; where this
-is meant, remove the record first.
+``make architectures`` runs it, and writes docs/results/architectures.md and its record,
+docs/results/architectures.json. Two processes share the classes. The result of a class is one line of
+``build/architectures.jsonl``, so a second run goes on where the first stopped. A class that kills its process is
+recorded, and another process goes on with the rest. If what the record has no longer runs, or a check of it no longer
+holds, the command says so, writes nothing and exits with 1; where this is meant, remove the record first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from faithcheck.tests.helpers.installed.transforms import TRANSFORMS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "build" / "architectures.jsonl"
-PAGE, RECORD = ROOT / "docs" / "architectures.md", ROOT / "docs" / "architectures.json"
+PAGE, RECORD = ROOT / "docs" / "results" / "architectures.md", ROOT / "docs" / "results" / "architectures.json"
 SECONDS = 300  # of one class; on an idle processor the slowest takes ten
 Result = Mapping[str, Any]
 
@@ -83,7 +83,7 @@ def results(state: str) -> dict[str, Result]:
 
 
 def page(found: Mapping[str, Result]) -> str:
-    """docs/architectures.md."""
+    """docs/results/architectures.md."""
     lines = [
         "# Every architecture of transformers",
         "",
@@ -156,7 +156,7 @@ def transforms(found: Mapping[str, Result]) -> list[str]:
         "## Function-preserving transforms",
         "",
         "Those that ask for no module by its name, each in every place where it applies. A module of the project,",
-        "`models/installed/transforms.py`, has them, and says why the maps stay the same. One copy of a model has",
+        "`tests/helpers/installed/transforms.py`, has them, and says why the maps stay the same. One copy of a model has",
         "all that apply. Its outputs, those without any one token where the model takes a mask, and its gradient",
         "are the model's; and where a transform asks for an operation, the copy runs it more often. Where an",
         "explainer refuses that copy, or its map differs, each transform is looked at alone.",

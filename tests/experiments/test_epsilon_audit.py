@@ -1,6 +1,7 @@
 """The ε audit: AttnLRP's gap between two models of one function, against ε, with and without the sign of z.
 
-The assertions follow from the forms in `faithcheck.tests.helpers.epsilon_audit`; docs/epsilon.md explains the figures.
+The assertions follow from the forms in `faithcheck.tests.helpers.epsilon_audit`; docs/explanation/epsilon.md has the
+figures.
 """
 
 import itertools

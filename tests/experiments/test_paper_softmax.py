@@ -1,7 +1,7 @@
 """§3.2 of You et al. 2025 (arXiv 2510.18810), measured: the structural bias and the linearisation error of Eq. 5.
 
 ``pytest -m paper tests/experiments/test_paper_softmax.py`` takes seconds. First every map is compared with its closed
-form, then the curves with theory. docs/softmax.md says what they mean for the paper's argument.
+form, then the curves with theory. docs/explanation/softmax.md says what they mean for the paper's argument.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Table 1 of You et al. 2025 (arXiv 2510.18810): linear attention on MNIST, reproduced, with a row for CP-LRP.
 
 ``pytest -m paper --data-dir=PATH``, where PATH holds ``mnist/``. The tests assert what theory derives. The paper's
-figures are printed beside ours and not asserted. docs/table1.md discusses the differences.
+figures are printed beside ours and not asserted. docs/results/table1.md discusses the differences.
 """
 
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""Other libraries' explainers under the axioms: the tables of docs/peers.md.
+"""Other libraries' explainers under the axioms: the tables of docs/results/peers.md.
 
 ``pytest -m peers``. A peer that violates its own claim is a result, which the tables show, and fails no test. A test
 fails if a claim of this project is wrong: that captum's attributions equal ours, or that the rules in

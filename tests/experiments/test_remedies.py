@@ -1,4 +1,4 @@
-"""How well the gates and budgets agree with Leave-One-Out, and what they cost: the figures of docs/remedies.md.
+"""How well the gates and budgets agree with Leave-One-Out, and what they cost: the figures of docs/results/remedies.md.
 
 ``pytest -m remedies`` runs on the project's own model and sentences, or on those of the ``--paper-…`` options. Maps are
 stored as they are computed, so that a stopped run continues. Times are reported and never fail a test.

@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md as code: its sections, the blocks that make or change files, and a copy of the repository."""
+"""The recipes of docs/contributing as code: the blocks that make or change files, and a copy of the repository."""
 
 import os
 import re
@@ -15,15 +15,14 @@ CLONE = Path(faithcheck.tests.__path__[0]).resolve().parent
 PACKAGES = ("axioms", "explainers", "models", "reports", "tests")
 
 
-def sections():
-    """``{title: text}`` of CONTRIBUTING.md."""
-    text = (CLONE / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+def recipes():
+    """``{title: text}`` of the pages of docs/contributing that begin with ``# Add``."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted((CLONE / "docs" / "contributing").glob("*.md"))]
+    return {text.partition("\n")[0].removeprefix("# "): text for text in texts if text.startswith("# Add ")}
 
 
 def edits(text):
-    """``(path, language, code)`` of the blocks of a section that make or change a file, in their order."""
+    """``(path, language, code)`` of the blocks of a recipe that make or change a file, in their order."""
     for block in re.finditer(r"^```(\w+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE):
         saved = re.search(r"[Ss]ave\s+it\s+as\s+`([\w./]+)`:\s*\Z", text[: block.start()])
         if block[1] == "diff":
@@ -45,7 +44,7 @@ def hunks(diff):
 def apply(path, language, code):
     """Write a new file, or apply a diff: the old lines of a hunk must be in the file exactly once."""
     if language != "diff":
-        assert not path.exists(), f"{path} exists already: a section must not overwrite a file"
+        assert not path.exists(), f"{path} exists already: a recipe must not overwrite a file"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(code, encoding="utf-8")
         return
@@ -72,9 +71,9 @@ class Copy:
             (package / name).symlink_to(self.root / name, target_is_directory=True)
 
     def extend(self, titles):
-        """Apply the blocks of these sections."""
+        """Apply the blocks of these recipes."""
         for title in titles:
-            for path, language, code in edits(sections()[title]):
+            for path, language, code in edits(recipes()[title]):
                 apply(self.root / path, language, code)
 
     def run(self, *command, timeout=600):

@@ -1,4 +1,4 @@
-"""The power of the suite: which checks each seeded fault turns red, and the table of it in docs/power.md.
+"""The power of the suite: which checks each seeded fault turns red, and the table of it in docs/results/power.md.
 
 Each fault runs once, by every check of every axiom. The measurements are then judged in three ways:
 
@@ -135,7 +135,7 @@ def share_red(results: Mapping[str, Red], way: str) -> float:
 
 
 def page(results: Mapping[str, Red]) -> str:
-    """docs/power.md, from the results of all faults."""
+    """docs/results/power.md, from the results of all faults."""
     faults = [fault for family in FAMILIES.values() for fault in family]
     by_way = {way: [fault for fault in faults if results[fault.id][way]] for way in WAYS}
     single = [fault for fault in faults if sum(results[fault.id]["name"].values()) == 1]

@@ -18,7 +18,7 @@ import yaml
 import faithcheck.tests
 
 CLONE = Path(faithcheck.tests.__path__[0]).resolve().parent
-ACTION, GITLAB = CLONE / "action.yml", CLONE / "docs" / "gitlab-ci.yml"
+ACTION, GITLAB = CLONE / "action.yml", CLONE / "docs" / "how_to" / "gitlab-ci.yml"
 
 pytestmark = pytest.mark.skipif(
     not ACTION.is_file() or not shutil.which("bash"), reason="the action is in the clone, and its scripts need bash"

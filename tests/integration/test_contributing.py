@@ -1,6 +1,6 @@
-"""CONTRIBUTING.md is true: every extension that it teaches works and touches no more files than it should.
+"""The recipes of docs/contributing are true: each extension works and touches no more files than it should.
 
-The tests apply the blocks of all sections to one copy of the repository and run them there.
+The tests apply the blocks of all recipes to one copy of the repository and run them there.
 """
 
 import json
@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from faithcheck.tests.helpers.contributing import CLONE, Copy, edits, sections
+from faithcheck.tests.helpers.contributing import CLONE, Copy, edits, recipes
 
 RUN_AND_LIST = """
 import json, sys
@@ -27,7 +27,7 @@ open("names.json", "w").write(json.dumps(names))
 raise SystemExit(exit_code)
 """
 
-# {section: the number of files that it touches besides documents and tests}
+# {recipe: the number of files that it touches besides documents and tests}
 FILES_TOUCHED = {
     "Add a pair": 1,
     "Add a transform": 1,
@@ -44,44 +44,46 @@ pytestmark = pytest.mark.skipif(
 
 
 def added_tests():
-    """The test files that the sections add."""
-    paths = [path for title in FILES_TOUCHED for path, _, _ in edits(sections()[title])]
+    """The test files that the recipes add."""
+    paths = [path for title in FILES_TOUCHED for path, _, _ in edits(recipes()[title])]
     return sorted({path for path in paths if path.startswith("tests/")})
 
 
 @pytest.fixture
 def copy(tmp_path):
-    """A copy of the repository in which every extension of CONTRIBUTING.md is made."""
+    """A copy of the repository in which every extension of the recipes is made."""
     copy = Copy(tmp_path)
     copy.extend(FILES_TOUCHED)
     return copy
 
 
-# --- the sections -----------------------------------------------------------------------------------------------------
+# --- the recipes ------------------------------------------------------------------------------------------------------
 
 
-def test_contributing_has_a_section_for_every_extension():
-    titles = [title for title in sections() if title.startswith("Add ")]
-    assert titles == list(FILES_TOUCHED)
+def test_every_extension_has_a_recipe_that_contributing_links():
+    assert recipes().keys() == FILES_TOUCHED.keys()
+    pages = {path.name for path in (CLONE / "docs" / "contributing").glob("*.md")} - {"index.md"}
+    linked = re.findall(r"\(docs/contributing/(\w+\.md)\)", (CLONE / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+    assert sorted(linked) == sorted(pages)
 
 
 @pytest.mark.parametrize("title", FILES_TOUCHED)
 def test_an_extension_touches_as_few_files_as_it_says(title):
-    paths = {path for path, _, _ in edits(sections()[title])}
+    paths = {path for path, _, _ in edits(recipes()[title])}
     touched = sorted(path for path in paths if not path.startswith(("tests/", "docs/")) and not path.endswith(".md"))
     assert len(touched) == FILES_TOUCHED[title], touched
 
 
 def name_in(title, pattern):
-    """The one name that a pattern finds in the blocks of a section."""
-    codes = [code for _, _, code in edits(sections()[title])]
+    """The one name that a pattern finds in the blocks of a recipe."""
+    codes = [code for _, _, code in edits(recipes()[title])]
     (name,) = {name for code in codes for name in re.findall(pattern, code, flags=re.MULTILINE)}
     return name
 
 
 @pytest.mark.slow
 def test_the_extensions_are_listed_measured_and_shown(copy):
-    """One run of pytest in the copy, on what the sections add, and the page that is made of it."""
+    """One run of pytest in the copy, on what the recipes add, and the page that is made of it."""
     pair = name_in("Add a pair", r'@equivalent_pair\(\s*"([\w.]+)"')
     transform = name_in("Add a transform", r'@function_preserving_transform\(\s*"([\w.]+)"')
     explainer = name_in("Add an explainer", r'^ +name(?:: str)? = "(\w+)"')

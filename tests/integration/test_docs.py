@@ -15,16 +15,20 @@ import pytest
 import faithcheck.tests
 from faithcheck.chosen_checks import check_explainer
 from faithcheck.models.pair import registered_pairs
-from faithcheck.tests.helpers.contributing import edits, sections
+from faithcheck.tests.helpers.contributing import edits, recipes
 
 CLONE = Path(faithcheck.tests.__path__[0]).resolve().parent
-TUTORIALS = (
-    pytest.param("../README.md", marks=pytest.mark.slow),  # its blocks in `bash` are about a clone
-    pytest.param("verify.md", marks=pytest.mark.slow),  # each command takes ten seconds to start
-    pytest.param("in_python.md", marks=pytest.mark.slow),
-    pytest.param("add_a_pair.md", marks=pytest.mark.slow),
-    pytest.param("read_the_report.md", marks=pytest.mark.slow),
-)
+# Each command takes seconds to start. The blocks of the README in `bash` are about a clone.
+TUTORIALS = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in (
+        "README.md",
+        "docs/tutorial/verify.md",
+        "docs/how_to/add_a_pair.md",
+        "docs/how_to/in_python.md",
+        "docs/how_to/read_the_report.md",
+    )
+]
 
 pytestmark = pytest.mark.skipif(not (CLONE / "docs").is_dir(), reason="the docs are in the clone, not in the wheel")
 
@@ -71,7 +75,7 @@ def follow(text, folder):
 
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_tutorial_works_block_by_block(name, tmp_path):
-    follow((CLONE / "docs" / name).read_text(encoding="utf-8"), tmp_path)
+    follow((CLONE / name).read_text(encoding="utf-8"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +111,7 @@ def test_the_explainer_of_the_readme_holds_what_it_claims(settings):
 
 
 def test_the_page_of_the_registry_names_every_family_of_pairs():
-    text = (CLONE / "docs" / "registry.md").read_text(encoding="utf-8")
+    text = (CLONE / "docs" / "reference" / "registry.md").read_text(encoding="utf-8")
     families = {name.partition(".")[0] for name in registered_pairs()}
     assert sorted(family for family in families if f"`{family}.*`" not in text) == []
 
@@ -115,7 +119,7 @@ def test_the_page_of_the_registry_names_every_family_of_pairs():
 # --- links, paths and modules -----------------------------------------------------------------------------------------
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "models/pretrained/sentiment/README.md"]
-DOCUMENTS += sorted(f"docs/{path.name}" for path in (CLONE / "docs").glob("*.md"))
+DOCUMENTS += sorted(path.relative_to(CLONE).as_posix() for path in (CLONE / "docs").rglob("*.md"))
 
 
 def anchors(path):
@@ -150,7 +154,7 @@ def is_module(parts):
 @pytest.mark.parametrize("document", CURRENT)
 def test_the_paths_and_modules_that_a_document_names_exist(document):
     text = (CLONE / document).read_text(encoding="utf-8")
-    new = {path for section in sections().values() for path, _, _ in edits(section)}  # what a reader makes
+    new = {path for recipe in recipes().values() for path, _, _ in edits(recipe)}  # what a reader makes
     for path in re.findall(PATH, text):
         assert path in new or (CLONE / path).is_file(), f"{document}: {path}"
     for module in re.findall(MODULE, text):

@@ -1,6 +1,6 @@
 """Peers in an environment of their own: the file protocol, with small workers written here, and the peers themselves.
 
-The tests of the peers need ``FAITHCHECK_LXT_PYTHON`` and the like, see docs/own_environments.md; they take seconds per
+The tests of the peers need ``FAITHCHECK_LXT_PYTHON`` and the like, see docs/how_to/peers.md; they take seconds per
 worker.
 """
 
@@ -270,7 +270,7 @@ def test_a_worker_does_not_outlive_a_killed_run(tmp_path):
 
 def test_no_environment_is_unsupported_and_names_the_variable(monkeypatch):
     monkeypatch.delenv("FAITHCHECK_LXT_PYTHON", raising=False)
-    with pytest.raises(Unsupported, match=r"set FAITHCHECK_LXT_PYTHON to its interpreter; docs/own_environments\.md"):
+    with pytest.raises(Unsupported, match=r"set FAITHCHECK_LXT_PYTHON to its interpreter; docs/how_to/peers\.md"):
         own_environment.LXT_ATTNLRP.attribute(*linear_model_and_case())
     assert own_environment.LXT_ATTNLRP.origin == "lxt, no environment"
 

@@ -118,7 +118,7 @@ def test_leave_one_out_takes_fewer_rows_in_a_pass_where_one_example_does_not_fit
     assert result.smaller
     assert_same(result, whole["loo"])
     assert result.memory["predicted"] <= quarter
-    assert result.memory["measured"] == pytest.approx(result.memory["predicted"], rel=0.2), "as docs/cost.md says"
+    assert result.memory["measured"] == pytest.approx(result.memory["predicted"], rel=0.2), "docs/results/cost.md"
     assert result.memory["measured"] < whole["loo"].memory["measured"] / 2
 
 

@@ -186,7 +186,7 @@ def test_the_estimated_error_falls_with_the_budget():
 
 
 def test_the_estimated_error_has_the_size_of_the_true_error():
-    """For single texts it is off by a factor of several (docs/remedies.md); the median ratio is near 1."""
+    """For single texts it is off by a factor of several (docs/results/remedies.md); the median ratio is near 1."""
     model, case = embedding_model("bert"), texts((20,) * 40, seed=2)
     attribution, report = BudgetedLeaveOneOut(GATE_ROWS + 1 + 2 * ERROR_SAMPLE).attribute_with_report(model, case)
     true = map_error(attribution, LeaveOneOut(AttentionMask()).attribute(model, case), case)

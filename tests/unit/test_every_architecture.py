@@ -1,4 +1,4 @@
-"""Every architecture of transformers: the record of docs/architectures.json holds, on a sample of its classes.
+"""Every architecture of transformers: the record of docs/results/architectures.json holds, on a sample of its classes.
 
 `make architectures` compares all of them, and CI runs it.
 """
@@ -35,7 +35,7 @@ from faithcheck.tests.helpers.installed.shrinking import small_configuration, sm
 from faithcheck.tests.helpers.installed.small_model import NotBuilt, small_model
 
 DOCS = Path(faithcheck.tests.__path__[0]).resolve().parent / "docs"
-RECORD = json.loads((DOCS / "architectures.json").read_text())
+RECORD = json.loads((DOCS / "results" / "architectures.json").read_text())
 KINDS = {str(kind): kind for kind in installed_classes()}
 SAMPLE = sorted(RECORD["classes"])[::120]
 
@@ -60,7 +60,7 @@ def test_what_ran_and_held_still_does(name):
 
 @of_this_version
 def test_the_page_is_of_the_record():
-    page = (DOCS / "architectures.md").read_text()
+    page = (DOCS / "results" / "architectures.md").read_text()
     built = sum(" | " in line and "/" in line for line in page.partition("## Each class")[2].splitlines())
     assert built == len(RECORD["classes"]) > 200
 

@@ -1,4 +1,4 @@
-"""The words of docs/glossary.md are the words of the repository: words that were given up do not come back."""
+"""The repository uses the words of docs/reference/glossary.md: words that were given up do not come back."""
 
 import re
 from functools import cache
@@ -28,7 +28,7 @@ GIVEN_UP = {
     r"\bcase\.references\b|\bCase\.references\b": "replacements",
     r"\bcase\.present\b|\bcase\.ordinary\b": "unpadded, non_special",
     r"\bbypassing\(|_bypassing\b|\"bypassing\"": "bypassed_softmax",
-    r"\b(Stated|Bookkeeper|Throughout|OfRows|Watched)\b": "the name in docs/glossary.md",
+    r"\b(Stated|Bookkeeper|Throughout|OfRows|Watched)\b": "the name in docs/reference/glossary.md",
     r"\b(second_takes_all|by_rows|linear_in_one)\b": "the rule's name in explainers/lrp/rules/",
     r"\bexplainers\.(bypass|parts|origins|adapt|rollout|readout|budget|removal)\b": "the module's new folder",
     r"\breports\.(cli|words|render)\b": "reports.commands, reports.pages",
@@ -81,14 +81,14 @@ def test_the_patterns_leave_other_words_alone(word):
 
 
 def test_the_glossary_has_one_meaning_for_each_term():
-    glossary = (CLONE / "docs/glossary.md").read_text(encoding="utf-8")
+    glossary = (CLONE / "docs/reference/glossary.md").read_text(encoding="utf-8")
     terms = [term for term in re.findall(r"^\| ([^|]+) \| [^|]+ \|$", glossary, flags=re.MULTILINE) if term != "term"]
     assert len(terms) > 50
     assert len(set(terms)) == len(terms)
 
 
 def test_the_names_in_the_glossary_are_names_in_the_code():
-    glossary = (CLONE / "docs/glossary.md").read_text(encoding="utf-8")
+    glossary = (CLONE / "docs/reference/glossary.md").read_text(encoding="utf-8")
     code = "\n".join(text for name, text in texts() if name.endswith(".py"))
     names = re.findall(r"`(?:Case\.)?(\w{4,})`", glossary)
     assert len(names) > 20
@@ -97,4 +97,4 @@ def test_the_names_in_the_glossary_are_names_in_the_code():
 
 @pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
 def test_the_glossary_is_linked(document):
-    assert "docs/glossary.md" in (CLONE / document).read_text(encoding="utf-8")
+    assert "docs/reference/glossary.md" in (CLONE / document).read_text(encoding="utf-8")

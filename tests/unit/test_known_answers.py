@@ -23,7 +23,7 @@ from faithcheck.plan import plan
 from faithcheck.request import Settings
 from faithcheck.tests.helpers.faults.catalogue import FAULTS
 
-PAGE = Path(faithcheck.tests.__path__[0]).resolve().parent / "docs" / "known_answers.md"
+PAGE = Path(faithcheck.tests.__path__[0]).resolve().parent / "docs" / "explanation" / "known_answers.md"
 PAIRS = {name: pair for name, pair in registered_pairs().items() if name.startswith("known_answer.")}
 ROWS = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if re.match(r"\| (`\w+`,? ?)+ \| [✓✗–] ", line)]
 """The rows of the page's table: explainers, and ✓, ✗ or – for each subject."""

@@ -16,7 +16,9 @@ def test_the_navigation_names_every_page_once():
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     trees = re.findall(r"^```\{toctree\}\n(?::[^\n]*\n)*\n(.*?)^```$", index, flags=re.DOTALL | re.MULTILINE)
     named = [name for tree in trees for name in tree.split()]
-    pages = [path.stem for suffix in ("md", "rst") for path in DOCS.glob(f"*.{suffix}")]
+    pages = [
+        path.relative_to(DOCS).with_suffix("").as_posix() for end in ("md", "rst") for path in DOCS.rglob(f"*.{end}")
+    ]
     assert sorted(["index", *named]) == sorted(pages)
 
 

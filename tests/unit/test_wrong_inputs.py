@@ -107,7 +107,7 @@ WRONG = [
     ("check loo --claim equivalence", "'equivalence'", "did you mean invariance"),
     ("check loo --claim", "--claim", "expected one argument"),
     # files of maps
-    ("check none.npz", "no file none.npz", "docs/verify.md"),
+    ("check none.npz", "no file none.npz", "docs/how_to/adapt_an_explainer.md"),
     ("check folder.npz", "folder.npz", "Is a directory"),
     ("check damaged.npz", "damaged.npz: not a file of maps", "save_maps"),
     ("check damaged.safetensors", "damaged.safetensors: not a file of maps", "save_maps"),

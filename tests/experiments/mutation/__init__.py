@@ -1,1 +1,1 @@
-"""Mutation testing of what judges: the axioms and the rules of relevance. docs/proof.md has its figures."""
+"""Mutation testing of what judges: the axioms and the rules of relevance. docs/results/proof.md has its figures."""
