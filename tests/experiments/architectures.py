@@ -156,7 +156,7 @@ def transforms(found: Mapping[str, Result]) -> list[str]:
         "## Function-preserving transforms",
         "",
         "Those that ask for no module by its name, each in every place where it applies. A module of the project,",
-        "`tests/helpers/installed/transforms.py`, has them, and says why the maps stay the same. One copy of a model has",
+        "`tests/helpers/installed/transforms.py`, has them and says why the maps stay the same. A copy of a model has",
         "all that apply. Its outputs, those without any one token where the model takes a mask, and its gradient",
         "are the model's; and where a transform asks for an operation, the copy runs it more often. Where an",
         "explainer refuses that copy, or its map differs, each transform is looked at alone.",
