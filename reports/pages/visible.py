@@ -10,6 +10,8 @@ import re
 import unicodedata
 from typing import Any
 
+from msgspec import Struct
+
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode's categories of controls, format characters, surrogates, and separators of lines and paragraphs."""
 _UNUSUAL = re.compile(r"[^ -~\n\t]")
@@ -23,13 +25,15 @@ def visible(content: Any) -> Any:
     Line breaks and tabs stay.
 
     Args:
-        content: text, or a document or view of lists, tuples and mappings, whose texts and keys are rewritten; any
-            other value stays as it is.
+        content: text, or a document or view of structs, lists, tuples and mappings, whose texts and keys are
+            rewritten; any other value stays as it is.
     """
     if isinstance(content, str):
         return _UNUSUAL.sub(lambda found: _shown(found[0]), content)
     if isinstance(content, dict):
         return {visible(key): visible(value) for key, value in content.items()}
+    if isinstance(content, Struct):
+        return type(content)(**{name: visible(getattr(content, name)) for name in content.__struct_fields__})
     if isinstance(content, list | tuple):
         return type(content)(map(visible, content))
     return content
