@@ -12,15 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.builtin import builtin
+from faithcheck.explainers.protocol import CompletenessWarning as CompletenessWarning
 from faithcheck.explainers.protocol import input_gradient, per_feature, replacement_value
 from faithcheck.explainers.refused_modules import flex_attention, quantised_weights, refuse_modules
 from faithcheck.models.case import Case, output_difference
 from faithcheck.models.expectation import ON_LINEAR_MODELS, Expectations, expect
-
-
-class CompletenessWarning(UserWarning):
-    """The quadrature of Integrated Gradients is too coarse for this model: use more steps."""
-
 
 gauss_legendre = cache(np.polynomial.legendre.leggauss)
 """The nodes in [−1, 1] and the weights of Gauss–Legendre quadrature; to find them takes as long as a small model."""

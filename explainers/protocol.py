@@ -22,6 +22,10 @@ class InvalidAttribution(Exception):
     """The explainer returned something that is not an attribution of the case."""
 
 
+class CompletenessWarning(UserWarning):
+    """The quadrature of a path integral is too coarse for this model: use more steps. A check records it."""
+
+
 class ForwardPassesFailed(InvalidAttribution):
     """The explainer returned an attribution, although every forward pass of the model failed."""
 

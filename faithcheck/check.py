@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-import random
 import re
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.equivalence_tests.forward_and_gradient import NotAPair
-from faithcheck.axioms.measure.axiom import Axiom
-from faithcheck.axioms.measure.coarse_types import UnmeasurableInType, measured_in, settle_in
+from faithcheck.axioms.measure.axiom import Axiom, UnmeasurableInType
 from faithcheck.axioms.measure.error_text import difference_text, error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.measure.evidence import Compared, evidence_of
 from faithcheck.axioms.measure.expectations import SuppliedExpectation, expectation_of, explicit_expectation
@@ -27,20 +24,18 @@ from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.axioms.measure.statuses import Group, Status
 from faithcheck.axioms.measure.verdicts import TOLERANCES, Measurement, relative_gap, settle
-from faithcheck.axioms.traces.left_behind import RANDOM, restored
+from faithcheck.axioms.traces.left_behind import restored
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
-from faithcheck.built_pairs import Built, built, discard
-from faithcheck.explainers.gradients import CompletenessWarning
+from faithcheck.built_pairs import built, discard
 from faithcheck.explainers.lrp.rules_met import recording_rules
-from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.explainers.protocol import CompletenessWarning, Explainer, Unsupported
 from faithcheck.explainers.stored_maps import StoredMaps
-from faithcheck.interruption import interruptible
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import MissingLibrary, Pair, is_builtin
 from faithcheck.models.random_numbers import seed_torch
-from faithcheck.request import Settings
-from faithcheck.time_limit import time_limit
+from faithcheck.request import Settings as Settings
+from faithcheck.sandbox import Raised, attempt, sandbox
 
 NEEDS_CUDA = "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|no CUDA-capable device"
 """Torch's error messages where a GPU is asked for and the machine has none."""
@@ -98,7 +93,7 @@ class Check:
         return self.explainer is not None and self._axiom.measured_on == "pairs"
 
     def run(self, settings: Settings) -> Record:
-        """Build, measure and settle, in the explainer's own process if it is isolated.
+        """Build the models, measure the axiom and settle the measurement, in this process.
 
         A refusal becomes a record of status ``unsupported`` (``error`` if an expectation other than ``UNCLAIMED`` is
         stated), and so does a library that the pair needs and that is missing; an expected error ``expected error``,
@@ -109,36 +104,133 @@ class Check:
         """
         started = time.perf_counter()
         if settings.isolation is not None and settings.isolation.covers(self):
-            record = settings.isolation.run(self, settings)
+            found: Record | Raised = settings.isolation.run(self, settings)
         else:
-            with interruptible():
-                record = self._run(settings)
+            found = attempt(lambda: self._run(settings))
+        if isinstance(found, Raised):
+            if not isinstance(found.error, Unsupported):
+                discard()
+            found = self._settled_error(settings, found.error)
         if self.axiom == "equivalence":
-            _differences[_key(self.pair, settings)] = self.pair, "" if record.passed else difference_text(record.detail)
-        return replace(record, seconds=time.perf_counter() - started)
+            _differences[_key(self.pair, settings)] = self.pair, "" if found.passed else difference_text(found.detail)
+        return replace(found, seconds=time.perf_counter() - started)
+
+    def failed(self, settings: Settings, message: str, traceback: str | None = None) -> Record:
+        """The record of this check where it could not be measured."""
+        return self._record(settings, Status.ERROR, detail={"error": message}, traceback=traceback)
+
+    def not_run(self, settings: Settings, reason: str) -> Record:
+        """The record of this check where it was planned and did not run."""
+        return self._record(settings, Status.NOT_RUN, detail={"reason": reason})
+
+    def type_of_models(self, settings: Settings) -> torch.dtype:
+        """The type in which the models are built: float64 where that of the run is simulated, or has no tolerance."""
+        simulated = self._derives_tolerance(settings) or settings.dtype not in TOLERANCES
+        return torch.float64 if simulated else settings.dtype
+
+    # --- how it is measured -------------------------------------------------------------------------------------------
 
     def _run(self, settings: Settings) -> Record:
-        try:
-            if self._compares_models and (found := refutation(self.pair, settings)):
-                reason = f"{self.pair.name} is not a pair: {found}"
-                return self._record(settings, Status.NOT_A_PAIR, detail={"reason": reason})
-            # Every check has its own random numbers, and models that no check changed, so that none influences another.
-            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-                seed_torch(settings.seed)
-                with reusing(settings.reuse) as reused:
-                    record = replace(self._measure_and_settle(settings), reused=bool(reused))
-                if "left behind" in record.detail:
-                    discard()
-                return record
-        except NotAPair as refusal:  # its message is complete: a traceback would add nothing
+        if self._compares_models and (found := refutation(self.pair, settings)):
+            reason = f"{self.pair.name} is not a pair: {found}"
+            return self._record(settings, Status.NOT_A_PAIR, detail={"reason": reason})
+        # Every check has its own random numbers, and models that no check changed, so that none influences another.
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            seed_torch(settings.seed)
+            with reusing(settings.reuse) as reused:
+                measured = self._measured_in_type if self._derives_tolerance(settings) else self._measured
+                record = measured(settings)
+        if "left behind" in record.detail:
             discard()
-            return self._record(settings, Status.ERROR, detail={"error": message_text(refusal)})
-        except BaseException as error:  # also what ends a process, and what skips a test of pytest
-            if not isinstance(error, Unsupported):
-                discard()
-            return self._record_of_error(settings, error)
+        return replace(record, reused=bool(reused))
 
-    def _record_of_error(self, settings: Settings, error: BaseException) -> Record:
+    def _measured(self, settings: Settings) -> Record:
+        models, case = self._models(settings)
+        with recording_rules() as rules:
+            measurement = self._measure(models, case, settings)
+        _refuse_not_finite(measurement)
+        expectation, predicted = self.expectation, self._predicted(models, case)
+        status, error = settle(measurement, expectation, predicted)
+        detail = dict(measurement.detail)
+        if expectation.verdict == "VIOLATES" and self._axiom.measured_on == "pairs":
+            # Every violation has a control: on a model and its deep copy the same explainer must hold.
+            control = self._measure((models[0], ModelSnapshot(deepcopy(models[0].model))), case, settings, "ff")
+            detail["control gap"] = control.gap
+            if control.gap is None or control.gap > control.tol:
+                status = Status.INCONCLUSIVE
+        evidence = _evidence(measurement, predicted, status, models, case)
+        return self._settled(settings, replace(measurement, detail=detail), status, error, predicted, rules, evidence)
+
+    def _measured_in_type(self, settings: Settings) -> Record:
+        """The same in a coarser type, with the tolerance that the model's own round-off there gives."""
+        from faithcheck.axioms.measure import coarse_types  # not at the top: few runs measure in a coarse type
+
+        if isinstance(self.explainer, StoredMaps):
+            raise UnmeasurableInType(
+                f"{self.explainer.name} holds maps that were made elsewhere: their round-off in another type cannot be "
+                "measured; check them without --dtype"
+            )
+        models, case = self._models(settings)
+        predicted = self._predicted(models, case)
+
+        def measure(copies: Sequence[nn.Module], of: Case) -> Measurement:
+            return self._measure([ModelSnapshot(model) for model in copies], of, settings)
+
+        with recording_rules() as rules:
+            measured = coarse_types.measured_in(settings.dtype, measure, [one.model for one in models], case)
+        _refuse_not_finite(measured.exact)
+        measurement, status, error = coarse_types.settle_in(measured, self.expectation, predicted)
+        _refuse_not_finite(measurement)
+        return self._settled(settings, measurement, status, error, predicted, rules)
+
+    def _derives_tolerance(self, settings: Settings) -> bool:
+        """Whether the check is measured in a coarse type with a tolerance of its own.
+
+        An axiom about the pair itself, or with a tolerance of its own, says in which type it measures.
+        """
+        return settings.dtype != torch.float64 and self.explainer is not None and self._axiom.tolerance is None
+
+    def _models(self, settings: Settings) -> tuple[tuple[ModelSnapshot, ...], Case]:
+        f, g, case = built(self.pair, settings.seed, self.type_of_models(settings), settings.device)
+        return {"": (f, g), "f": (f,), "g": (g,)}[self.side], case
+
+    def _predicted(self, models: Sequence[ModelSnapshot], case: Case) -> Tensor | None:
+        predict = self.expectation.predict
+        if predict is None:
+            return None
+        with restored(*models):
+            return predict(*(snapshot.model for snapshot in models), case)
+
+    def _measure(self, models: Sequence[ModelSnapshot], case: Case, settings: Settings, sides: str = "") -> Measurement:
+        """Measure the axiom in the sandbox; what the explainer left behind and its own warnings join the details."""
+        explainers = () if self.explainer is None else (self._explainer_of(models, sides or self.side or "fg"),)
+        timeout = settings.timeout if explainers else None
+        with sandbox(*models, seed=settings.seed, timeout=timeout, always=CompletenessWarning) as traces:
+            measurement = self._axiom.measure(*explainers, *(snapshot.model for snapshot in models), case)
+        # A coarse quadrature misses completeness on both models alike: the record mentions it, it is no error.
+        messages = []
+        for warning in traces.warnings:
+            if issubclass(warning.category, CompletenessWarning):
+                messages.append(str(warning.message))
+            else:
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        notes = {"warning": "; ".join(messages), "left behind": "; ".join(traces.left_behind)}
+        return replace(measurement, detail={**{key: note for key, note in notes.items() if note}, **measurement.detail})
+
+    def _explainer_of(self, models: Sequence[ModelSnapshot], sides: str) -> Explainer:
+        """The explainer; for stored maps, those of these models, each ``f``, ``g`` or a copy of one of them."""
+        assert self.explainer is not None
+        if not isinstance(self.explainer, StoredMaps):
+            return self.explainer
+        names = (f"{self.pair.name}.{side}" for side in sides)
+        return self.explainer.of_models((one.model, name) for one, name in zip(models, names, strict=True))
+
+    # --- how it settles -----------------------------------------------------------------------------------------------
+
+    def _settled_error(self, settings: Settings, error: BaseException) -> Record:
+        """The record where the explainer or the pair refused or raised an error."""
+        if isinstance(error, NotAPair):  # its message is complete: a traceback would add nothing
+            return self.failed(settings, message_text(error))
         message, explicit = error_text(error), self.explicit_expectation
         if self.expectation.verdict == "ERROR" and self.expectation.error in message:
             return self._record(settings, Status.EXPECTED_ERROR, detail={"error": message})
@@ -156,79 +248,6 @@ class Check:
             )
         return self.failed(settings, message, traceback_text(error))
 
-    def failed(self, settings: Settings, message: str, traceback: str | None = None) -> Record:
-        """The record of this check where it could not be measured."""
-        return self._record(settings, Status.ERROR, detail={"error": message}, traceback=traceback)
-
-    def not_run(self, settings: Settings, reason: str) -> Record:
-        """The record of this check where it was planned and did not run."""
-        return self._record(settings, Status.NOT_RUN, detail={"reason": reason})
-
-    def _measure_and_settle(self, settings: Settings) -> Record:
-        if self._derives_tolerance(settings):
-            return self._measure_and_settle_in(settings)
-        models, case = self._models(built(self.pair, settings.seed, self.type_of_models(settings), settings.device))
-        seed_torch(settings.seed)  # whether the pair was built now or held from an earlier check
-        with recording_rules() as rules:
-            measurement = self._measure(models, case, settings)
-        _refuse_not_finite(measurement)
-        expectation, predicted = self.expectation, self._predicted(models, case)
-        status, error = settle(measurement, expectation, predicted)
-        detail = dict(measurement.detail)
-        if expectation.verdict == "VIOLATES" and self._axiom.measured_on == "pairs":
-            # Every violation has a control: on a model and its deep copy the same explainer must hold.
-            control = self._measure((models[0], ModelSnapshot(deepcopy(models[0].model))), case, settings, "ff")
-            detail["control gap"] = control.gap
-            if control.gap is None or control.gap > control.tol:
-                status = Status.INCONCLUSIVE
-        evidence = _evidence(measurement, predicted, status, models, case)
-        measured = replace(measurement, detail=detail)
-        return self._settled(settings, measured, status, error, predicted, rules=rules, evidence=evidence)
-
-    def _measure_and_settle_in(self, settings: Settings) -> Record:
-        """The same in a coarser type, with the tolerance that the model's own round-off there gives."""
-        if isinstance(self.explainer, StoredMaps):
-            raise UnmeasurableInType(
-                f"{self.explainer.name} holds maps that were made elsewhere: their round-off in another type cannot be "
-                "measured; check them without --dtype"
-            )
-        models, case = self._models(built(self.pair, settings.seed, self.type_of_models(settings), settings.device))
-        predicted = self._predicted(models, case)
-
-        def measure(copies: Sequence[nn.Module], of: Case) -> Measurement:
-            seed_torch(settings.seed)
-            return self._measure([ModelSnapshot(model) for model in copies], of, settings)
-
-        with recording_rules() as rules:
-            measured = measured_in(settings.dtype, measure, [snapshot.model for snapshot in models], case)
-        _refuse_not_finite(measured.exact)
-        measurement, status, error = settle_in(measured, self.expectation, predicted)
-        _refuse_not_finite(measurement)
-        return self._settled(settings, measurement, status, error, predicted, rules=rules)
-
-    def _derives_tolerance(self, settings: Settings) -> bool:
-        """Whether the check is measured in a coarse type with a tolerance of its own.
-
-        An axiom about the pair itself, or with a tolerance of its own, says in which type it measures.
-        """
-        return settings.dtype != torch.float64 and self.explainer is not None and self._axiom.tolerance is None
-
-    def type_of_models(self, settings: Settings) -> torch.dtype:
-        """The type in which the models are built: float64 where that of the run is simulated, or has no tolerance."""
-        simulated = self._derives_tolerance(settings) or settings.dtype not in TOLERANCES
-        return torch.float64 if simulated else settings.dtype
-
-    def _models(self, of_pair: Built) -> tuple[tuple[ModelSnapshot, ...], Case]:
-        f, g, case = of_pair
-        return {"": (f, g), "f": (f,), "g": (g,)}[self.side], case
-
-    def _predicted(self, models: Sequence[ModelSnapshot], case: Case) -> Tensor | None:
-        predict = self.expectation.predict
-        if predict is None:
-            return None
-        with restored(*models):
-            return predict(*(snapshot.model for snapshot in models), case)
-
     def _settled(
         self,
         settings: Settings,
@@ -236,7 +255,7 @@ class Check:
         status: Status,
         error: float | None,
         predicted: Tensor | None,
-        rules: set[str],
+        rules: Iterable[str],
         evidence: dict[str, Any] | None = None,
     ) -> Record:
         scale = measurement.scale
@@ -251,36 +270,6 @@ class Check:
             detail=dict(measurement.detail),
             rules=tuple(sorted(rules)),
         )
-
-    def _measure(self, models: Sequence[ModelSnapshot], case: Case, settings: Settings, sides: str = "") -> Measurement:
-        explainers = () if self.explainer is None else (self._explainer_of(models, sides or self.side or "fg"),)
-        with (
-            restored(*models) as left_behind,
-            time_limit(settings.timeout if explainers else None),
-            warnings.catch_warnings(record=True) as caught,
-        ):
-            random.seed(settings.seed)
-            np.random.seed(settings.seed % 2**32)
-            # A coarse quadrature misses completeness on both models alike: the record mentions it, it is no error.
-            warnings.simplefilter("always", CompletenessWarning)
-            measurement = self._axiom.measure(*explainers, *(snapshot.model for snapshot in models), case)
-        messages = []
-        for warning in caught:
-            if issubclass(warning.category, CompletenessWarning):
-                messages.append(str(warning.message))
-            else:
-                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        traces = [line for line in left_behind if not line.startswith(RANDOM)]  # each check seeds its own
-        notes = {"warning": "; ".join(messages), "left behind": "; ".join(traces)}
-        return replace(measurement, detail={**{key: note for key, note in notes.items() if note}, **measurement.detail})
-
-    def _explainer_of(self, models: Sequence[ModelSnapshot], sides: str) -> Explainer:
-        """The explainer; of maps that were made elsewhere, those of these models, each ``f``, ``g`` or a copy of it."""
-        assert self.explainer is not None
-        if not isinstance(self.explainer, StoredMaps):
-            return self.explainer
-        names = (f"{self.pair.name}.{side}" for side in sides)
-        return self.explainer.of_models((one.model, name) for one, name in zip(models, names, strict=True))
 
     def _record(self, settings: Settings, status: Status, **measured: Any) -> Record:
         expectation = self.expectation

@@ -18,7 +18,6 @@ from faithcheck.axioms.measure.error_text import message_text, safe_text, traceb
 from faithcheck.axioms.traces.left_behind import RANDOM, restored
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
-from faithcheck.interruption import interruptible
 from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
 from faithcheck.memory.predicted_memory import PeakPredictor
 from faithcheck.models.case import Case, output_difference
@@ -32,6 +31,7 @@ from faithcheck.reports import results
 from faithcheck.reports.memory_units import in_words
 from faithcheck.reports.pages.explanation import SCHEMA_VERSION
 from faithcheck.reports.results import Json
+from faithcheck.sandbox import interruptible
 
 ROUGH_LENGTH, ROUGHLY = 61, 4
 """A short run of so many tokens costs little. Explainers that treat short texts in another way take at most so many

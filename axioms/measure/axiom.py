@@ -9,13 +9,17 @@ from functools import cache, wraps
 from typing import Literal, TypeAlias, TypeVar
 
 from faithcheck.axioms.measure.verdicts import Measurement
-from faithcheck.explainers.protocol import Explainer
+from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.explainers.stored_maps import StoredMaps
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import Pair
 
 Measure = TypeVar("Measure", bound=Callable[..., Measurement])
 NotApplicable: TypeAlias = Callable[[Explainer], str | None]
+
+
+class UnmeasurableInType(Unsupported):
+    """The type is too coarse for the check, or torch has no kernel of it; the explainer did not refuse the model."""
 
 
 def applicable_to_all(explainer: Explainer) -> str | None:

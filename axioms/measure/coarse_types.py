@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from faithcheck.axioms.measure.axiom import UnmeasurableInType
 from faithcheck.axioms.measure.evidence import Compared
 from faithcheck.axioms.measure.measured_once import once
 from faithcheck.axioms.measure.roundoff import additions
@@ -59,10 +60,6 @@ REFERENCES: dict[torch.dtype, tuple[Explainer, ...]] = {
 NO_KERNEL = "not implemented for|not supported for|unsupported dtype|unsupported scalar type|expected scalar type"
 """Torch's error messages where a kernel is missing in a type, or gets operands of several types."""
 MIXED_TYPES = "must have the same dtype|should be the same|expected .* to have (the )?same dtype|Expected both dtypes"
-
-
-class UnmeasurableInType(Unsupported):
-    """The type is too coarse for the check, or torch has no kernel of it; the explainer did not refuse the model."""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.interruption import interruptible
 from faithcheck.memory.predicted_memory import PeakPredictor, with_max_tokens
 from faithcheck.models.case import Case
 from faithcheck.reports.memory_units import in_words
-from faithcheck.time_limit import time_limit
+from faithcheck.sandbox import interruptible, time_limit
 
 if TYPE_CHECKING:
     from faithcheck.alignment.evaluate import AlignmentSettings

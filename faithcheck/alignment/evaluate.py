@@ -47,7 +47,6 @@ from faithcheck.explainers.protocol import (
     describe_settings,
     display_label,
 )
-from faithcheck.interruption import interruptible
 from faithcheck.json_object import Json
 from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
 from faithcheck.memory.peak_memory import peak_memory
@@ -57,7 +56,7 @@ from faithcheck.models.data.stored import stored_array
 from faithcheck.models.digest import digest
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.reports.memory_units import in_words
-from faithcheck.time_limit import time_limit
+from faithcheck.sandbox import interruptible, time_limit
 
 IG_STEPS = 20  # as in the figures that the project compares with; the error of completeness is reported
 

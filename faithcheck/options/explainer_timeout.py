@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from faithcheck.options import OptionError
-from faithcheck.time_limit import time_limit
+from faithcheck.sandbox import time_limit
 
 
 def choose_timeout(seconds: float | None) -> float | None:

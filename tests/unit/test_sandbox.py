@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from faithcheck.interruption import interruptible
+from faithcheck.sandbox import interruptible
 
 
 def press():

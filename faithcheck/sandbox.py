@@ -1,0 +1,158 @@
+"""The sandbox in which the code of explainers runs: a check, a batch of an alignment, the map of one text.
+
+Inside, random numbers are seeded, warnings are kept and time is limited. What the block leaves behind on models and in
+the process is listed and undone. `attempt` turns every error into a value, but lets the user's Ctrl-C through.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import TypeVar
+
+import numpy as np
+from torch import nn
+
+from faithcheck.axioms.traces.left_behind import RANDOM, restored
+from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
+from faithcheck.models.random_numbers import seed_torch
+
+T = TypeVar("T")
+
+
+@dataclass
+class Traces:
+    """What a block did besides its result; complete when the block has ended.
+
+    Attributes:
+        left_behind: what it left behind on the models and in the process, a line for each kind; all of it is undone.
+        warnings: the warnings that it gave.
+    """
+
+    left_behind: list[str] = field(default_factory=list)
+    warnings: list[warnings.WarningMessage] = field(default_factory=list)
+
+
+@contextmanager
+def sandbox(
+    *models: nn.Module | ModelSnapshot,
+    seed: int,
+    timeout: float | None = None,
+    always: type[Warning] = Warning,
+) -> Iterator[Traces]:
+    """Run a block in the sandbox.
+
+    Args:
+        models: that the block uses; snapshots of models save a copy of the weights for each block.
+        seed: of the random numbers of Python, NumPy and torch. The states from before are restored afterwards.
+        timeout: the seconds after which the block is stopped; None: never.
+        always: the category of warnings that are kept each time; the filters in force decide about all others.
+
+    Raises:
+        TimedOut: see `time_limit`.
+        ValueError: see `time_limit`.
+    """
+    traces = Traces()
+    changes: list[str] = []
+    try:
+        with (
+            restored(*models) as changes,
+            time_limit(timeout),
+            warnings.catch_warnings(record=True) as traces.warnings,
+        ):
+            warnings.simplefilter("always", always)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            seed_torch(seed)
+            yield traces
+    finally:
+        # The block has random numbers of its own, so to draw some is no trace.
+        traces.left_behind += [line for line in changes if not line.startswith(RANDOM)]
+
+
+@dataclass(frozen=True)
+class Raised:
+    """The error that a piece of work raised, in place of its result."""
+
+    error: BaseException
+
+
+def attempt(work: Callable[[], T]) -> T | Raised:
+    """The result of ``work()``, or the error that it raised, whatever its class: also what ends a process.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed, whatever the work made of it.
+    """
+    with interruptible():
+        try:
+            return work()
+        except BaseException as error:
+            return Raised(error)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Run a block that catches every error of a user's code. Ctrl-C ends it all the same, also if that code catches it.
+
+    A KeyboardInterrupt that the code itself raises is an error like any other.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed in the block.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    # Python runs signal handlers in the main thread alone, so that another thread is never interrupted.
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    pressed: list[int] = []
+
+    def press(number: int, frame: FrameType | None) -> None:
+        pressed.append(number)
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pressed:
+            raise KeyboardInterrupt
+
+
+class TimedOut(BaseException):
+    """The block took too long. It is no `Exception`, so that no ``except Exception`` inside the block catches it."""
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Stop the block with `TimedOut` after this many seconds; never, if None.
+
+    The limit interrupts Python code. It cannot interrupt a single call of a C library.
+
+    Raises:
+        ValueError: the platform has no POSIX signals, or this is not the main thread, which alone receives them.
+    """
+    if seconds is None:
+        yield
+        return
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        raise ValueError("a time limit needs POSIX signals and the main thread: leave it out here")
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimedOut(f"still running after {seconds:g} s: stopped by the time limit")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    # Repeated every second: a bare `except:` inside a loop catches even `TimedOut`.
+    outer = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *outer)
