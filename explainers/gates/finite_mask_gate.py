@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.gates.attention_gates import attention_gate_effects
 from faithcheck.explainers.gates.expectations import FINITE
-from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS
-from faithcheck.explainers.gates.one_pass_gate import OnePassGate
+from faithcheck.explainers.gates.gate import GATE_CLAIMS, OnePassGate
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations
 

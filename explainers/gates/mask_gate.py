@@ -13,9 +13,8 @@ from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.gates.attention_gates import attention_gate_effects
 from faithcheck.explainers.gates.expectations import FIRST_ORDER
 from faithcheck.explainers.gates.followed_mask import FollowedMask
-from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS
+from faithcheck.explainers.gates.gate import GATE_CLAIMS, OnePassGate
 from faithcheck.explainers.gates.gated_mask import mask_derivatives
-from faithcheck.explainers.gates.one_pass_gate import OnePassGate
 from faithcheck.explainers.modules import all_modules
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from faithcheck.explainers.fast.linear_map import linear_without_gradient
+from faithcheck.explainers.gates.gate import is_long_text
 from faithcheck.explainers.gates.gate_observer import GateObserver
-from faithcheck.explainers.gates.gate_removal import is_long_text
 from faithcheck.explainers.gates.readout_recording import (
     MATRIX_PRODUCTS,
     MatrixProduct,

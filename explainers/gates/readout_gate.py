@@ -42,9 +42,8 @@ from torch.utils._pytree import tree_map
 
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.gates.expectations import DIRECT_AND_INDIRECT
+from faithcheck.explainers.gates.gate import GATE_CLAIMS, OnePassGate, is_long_text
 from faithcheck.explainers.gates.gate_effects import EffectKind, clear_own_rows
-from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS, is_long_text
-from faithcheck.explainers.gates.one_pass_gate import OnePassGate
 from faithcheck.explainers.gates.readout_copies import (
     CopiedRows,
     CopiedRowsAttention,

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from faithcheck.explainers.attention_observer import Place
 from faithcheck.explainers.fast.linear_map import computing_linear_maps
 from faithcheck.explainers.gates.attention_gates import GatedAttention
+from faithcheck.explainers.gates.gate import is_long_text
 from faithcheck.explainers.gates.gate_effects import rows_with_gradient
-from faithcheck.explainers.gates.gate_removal import is_long_text
 from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.operations import Trait, operations_with
 from faithcheck.explainers.modules import module_in_words, running_module, transformer_layers

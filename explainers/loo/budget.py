@@ -28,10 +28,9 @@ from torch import Tensor, nn
 
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.gates.attention_gates import GatedAttention
+from faithcheck.explainers.gates.gate import GATE_CLAIMS, input_gate_effects
 from faithcheck.explainers.gates.gate_effects import clear_own_rows
-from faithcheck.explainers.gates.gate_removal import GATE_CLAIMS
 from faithcheck.explainers.gates.grouped_mask_gate import assign_groups, combine_own_and_others, own_and_other_groups
-from faithcheck.explainers.gates.input_gates import input_gate_effects
 from faithcheck.explainers.loo.budget_expectations import TWO_FIFTHS
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import (

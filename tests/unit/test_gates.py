@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from faithcheck.explainers import LeaveOneOut, Unsupported
-from faithcheck.explainers.gates import attention_gates, gate_effects, gate_removal
+from faithcheck.explainers.gates import attention_gates, gate, gate_effects
 from faithcheck.explainers.gates.attention_gates import GatedAttention, attention_gate_effects, output_without
 from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate
 from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate, assign_groups
@@ -230,7 +230,7 @@ def test_grouped_gate_has_one_group_halfway_at_a_time(name, groups, special):
 @pytest.mark.parametrize("name", TEXT_MODELS)
 def test_grouped_gate_runs_no_pass_for_special_features_of_long_texts(name, monkeypatch):
     model, case = embedding_model(name), case_of(name)
-    monkeypatch.setattr(gate_removal, "LONG_TEXT", max(LENGTHS))
+    monkeypatch.setattr(gate, "LONG_TEXT", max(LENGTHS))
     long = case.unpadded.sum(1, keepdim=True) == max(LENGTHS)
     assert 0 < long.sum() < len(long)
     expected = torch.where(long, grouped(model, case, 4, long=True), grouped(model, case, 4))
@@ -591,12 +591,12 @@ def test_the_grouped_gate_by_the_baseline_of_a_quadratic(groups):
 
 def test_the_default_removal_depends_on_the_attention_mask():
     model, case = embedding_model("bert"), case_of("bert")
-    for gate in (MaskGate, FiniteMaskGate, GroupedMaskGate):
-        masked = gate(removal="attention_mask").attribute(model, case)
-        assert torch.equal(gate().attribute(model, case), masked)
+    for kind in (MaskGate, FiniteMaskGate, GroupedMaskGate):
+        masked = kind(removal="attention_mask").attribute(model, case)
+        assert torch.equal(kind().attribute(model, case), masked)
         bare = replace(case, forward_arguments={})
-        assert torch.equal(gate().attribute(model, bare), gate(removal="baseline").attribute(model, bare))
-        assert (masked - gate(removal="baseline").attribute(model, case)).abs().max() > 1e-3
+        assert torch.equal(kind().attribute(model, bare), kind(removal="baseline").attribute(model, bare))
+        assert (masked - kind(removal="baseline").attribute(model, case)).abs().max() > 1e-3
 
 
 # --- at the edge -----------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from faithcheck.axioms.dummy import dummy
 from faithcheck.axioms.invariance import invariance
 from faithcheck.axioms.measure.verdicts import relative_gap
 from faithcheck.axioms.symmetry import symmetry
-from faithcheck.explainers.gates import gate_effects, gate_removal, readout_copies
+from faithcheck.explainers.gates import gate, gate_effects, readout_copies
 from faithcheck.explainers.gates.attention_gates import output_without
 from faithcheck.explainers.gates.finite_mask_gate import FiniteMaskGate
 from faithcheck.explainers.gates.grouped_mask_gate import GroupedMaskGate
@@ -197,7 +197,7 @@ def test_gates_in_the_attention_take_the_other_token_where_a_model_reverses_them
 
 @pytest.mark.parametrize("name", [parameter(name) for name in registered_pairs() if "bert" in name])
 def test_the_readout_gate_of_long_texts_is_invariant(name, monkeypatch):
-    monkeypatch.setattr(gate_removal, "LONG_TEXT", 1)  # the registry's texts are short
+    monkeypatch.setattr(gate, "LONG_TEXT", 1)  # the registry's texts are short
     monkeypatch.setattr(readout_copies, "COPIED_SHARE", 1.0)
     check(READOUT, registered_pairs()[name])
 

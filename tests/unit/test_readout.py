@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from faithcheck.explainers import LeaveOneOut, Unsupported
 from faithcheck.explainers.fast.linear_map import linear_without_gradient
-from faithcheck.explainers.gates import gate_removal, readout_copies
+from faithcheck.explainers.gates import gate, readout_copies
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.gates.readout_recording import is_from_layer_norm
@@ -577,7 +577,7 @@ def test_lower_precision(name, dtype, within):
 
 @pytest.fixture
 def long(monkeypatch):
-    monkeypatch.setattr(gate_removal, "LONG_TEXT", 1)
+    monkeypatch.setattr(gate, "LONG_TEXT", 1)
     return lambda share: monkeypatch.setattr(readout_copies, "COPIED_SHARE", share)
 
 
@@ -607,7 +607,7 @@ def test_a_padded_batch_of_long_texts_equals_its_texts_one_by_one(long, share):
 def test_a_batch_of_long_and_short_texts_equals_its_texts_one_by_one(monkeypatch):
     model, case = embedding_model("bert", 3), case_of("bert")
     assert len(set(LENGTHS)) > 1
-    monkeypatch.setattr(gate_removal, "LONG_TEXT", max(LENGTHS))
+    monkeypatch.setattr(gate, "LONG_TEXT", max(LENGTHS))
     together = explain(model, case)
     for i, n in enumerate(LENGTHS):
         torch.testing.assert_close(

@@ -7,10 +7,10 @@ from faithcheck.tests.helpers.gate_faults import GATE_FAULTS, MaskedOut
 
 EFFECTS = "gates.gate_effects:gate_effects"
 FINITE = "gates.gate_effects:finite_effect"
-INPUT = "gates.input_gates:input_gate_effects"
+INPUT = "gates.gate:input_gate_effects"
 GROUPED = "gates.grouped_mask_gate:GroupedMaskGate.attribute"
 READOUT = "gates.readout_gate:ReadoutGate"
-ONE_PASS = "gates.one_pass_gate:OnePassGate.attribute"
+ONE_PASS = "gates.gate:OnePassGate.attribute"
 
 
 def _fault(explainer: str, name: str, function: str, old: str, new: str, why: str) -> Fault:
@@ -190,14 +190,14 @@ GROUPED_MASK_GATE = [
             ),
             (
                 "removed whole",
-                "gates.input_gates:input_gate_effects",
+                "gates.gate:input_gate_effects",
                 "(point + case.baseline) / 2",
                 "case.baseline + 0 * point",
                 "s = 1, not ½",
             ),
             (
                 "a quarter of the way",
-                "gates.input_gates:input_gate_effects",
+                "gates.gate:input_gate_effects",
                 "(point + case.baseline) / 2",
                 "(3 * point + case.baseline) / 4",
                 "s = ¼, not ½",
@@ -320,7 +320,7 @@ ONE_PASS_GATES = [
         _fault(
             gate,
             "the sign, inputs",
-            "gates.input_gates:gradient_times_difference",
+            "gates.gate:gradient_times_difference",
             "return per_feature(",
             "return -per_feature(",
             "−(x − x′) ⊙ ∂f",
