@@ -125,23 +125,6 @@ def _times(gradient: Tensor, weight: Tensor, by_onednn: bool) -> Tensor:
     return gradient @ weight.to(gradient)
 
 
-def product_with_weight(gradient: Tensor, weight: Tensor, added: Tensor | None = None) -> Tensor:
-    """The gradient at x from the gradient at x Wᵀ, by oneDNN where it runs; and added to another.
-
-    Args:
-        gradient: ``(…, outputs)``, without autograd's graph.
-        weight: ``(outputs, inputs)``.
-        added: ``(…, inputs)``.
-    """
-    by_onednn = runs_on_onednn(gradient, weight, added)
-    if added is None:
-        return _times(gradient, weight, by_onednn)
-    if by_onednn:
-        total: Tensor = LINEAR_POINTWISE.binary(gradient, added, weight.mT, None, "add")
-        return total
-    return torch.addmm(added.flatten(0, -2), gradient.flatten(0, -2), weight.to(gradient)).view_as(added)
-
-
 def constant_linear(skips_rows: bool, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.linear` by a `ConstantLinear`.
 

@@ -1,39 +1,32 @@
-"""AttnLRP with the softmax bypassed in some layers: for one set of layers, or for many sets at once.
+"""AttnLRP with the softmax bypassed in some layers: for one set of layers, or for many sets in a batch.
 
 A bypassed softmax has constant attention weights, as in CP-LRP: the values receive all relevance, queries and keys
 none. arXiv 2510.18810, §5 (Figure 2, Table A3).
+
+Many sets of layers run as one batch: each example is repeated once for each set, and a mask of the rows says where the
+softmax of a layer is bypassed. Both rules that the bypass changes compute every row both ways, and choose by the mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.utils._pytree import tree_map
 
-from faithcheck.explainers.fast.linear_map import constant_linear
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
-from faithcheck.explainers.lrp.engine import LRP, Propagation
-from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
+from faithcheck.explainers.lrp.engine import LRP
+from faithcheck.explainers.lrp.operation_call import OperationCall, Rule
 from faithcheck.explainers.lrp.operations import Trait, operations_with
-from faithcheck.explainers.lrp.row_recorder import NoClosedForm
 from faithcheck.explainers.lrp.rules.attention import constant_rule, softmax_rule
-from faithcheck.explainers.lrp.stacked_gradients import attributions_by_closed_forms
 from faithcheck.explainers.modules import transformer_layers
-from faithcheck.explainers.protocol import Unsupported, per_feature
+from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case
 
-Gradients: TypeAlias = dict[frozenset[int], Tensor]
-"""The gradient at one place of the model, for each set of bypassed layers above it."""
-
-LARGE = 2**16
-"""Numbers in the inputs from which backward passes one by one are faster than a batched one: torch's vmap copies what
-the gradients share, such as attention weights, for each of them, and has no linear maps by oneDNN."""
+MOST_TOKENS = 4096
+"""Up to how many tokens a pass has: sets of layers beyond that go into further passes, which bounds the memory."""
 
 
 def attnlrp_with_bypassed_softmax(layers: Collection[int], epsilon: float = 0.0) -> LRP:
@@ -58,204 +51,97 @@ def figure_2_sets(layers: int) -> dict[str, list[frozenset[int]]]:
     }
 
 
-@dataclass
-class AttentionOutput:
-    """A layer's attention output, with autograd's graph cut above it.
-
-    Attributes:
-        above: the leaf from which the layer goes on.
-        plain: the same value, which depends on the layer's input through the values and the attention weights.
-        bypassed: the same value, which depends on it through the values alone.
-    """
-
-    above: Tensor
-    plain: Tensor
-    bypassed: Tensor
-
-
-class BypassPropagation(Propagation):
-    """A propagation that computes each attention output with and without the softmax bypassed.
-
-    What depends on the explained inputs through a softmax alone is attention weights. The first operation on attention
-    weights and other operands that carry relevance, the product with the values, gives the attention output. Arguments
-    as of `Propagation`.
-    """
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.calls_every_rule = True  # `apply_rule` must see every operation on attention weights
-        self.weights: set[Any] = set()  # the autograd nodes of all attention weights
-        self.attention_outputs: list[AttentionOutput] = []
-        self.is_large = self.point.numel() >= LARGE
-        if self.is_large:  # no batched backward pass, in which `constant_linear` could not look at values
-            self.linear = partial(constant_linear, False)
-
-    def apply_rule(self, rule: Rule, call: OperationCall) -> Any:
-        """Compute a call by its rule; an attention output is computed twice, and cut off.
-
-        Raises:
-            Unsupported: an operation writes an attention output to one of its operands.
-        """
-        are_weights = [x.grad_fn in self.weights for x in call.operands_with_relevance()]
-        if any(are_weights) and not all(are_weights):
-            return self.attention_output(rule, call)
-        result = super().apply_rule(rule, call)
-        if call.name == "softmax" or any(are_weights):
-            self.weights.update([x.grad_fn for x in tensors_with_relevance(call.args if result is None else result)])
-        return result
-
-    def attention_output(self, rule: Rule, call: OperationCall) -> Tensor:
-        """Compute an attention output twice; autograd sees a copy that depends on neither."""
-        if call.name in operations_with(Trait.IN_PLACE):
-            raise call.unsupported("it writes to its operand: bypass one set of layers at a time")
-        args, kwargs = tree_map(self.without_weights, (call.args, call.kwargs))
-        plain: Tensor = super().apply_rule(rule, call)
-        bypassed = super().apply_rule(rule, replace(call, args=args, kwargs=kwargs))
-        above = plain.detach().requires_grad_()
-        self.attention_outputs.append(AttentionOutput(above, plain, bypassed))
-        return above.clone()  # a model may write to it, and autograd forbids writes to a leaf
-
-    def without_weights(self, value: Any) -> Any:
-        """The value; attention weights are held constant."""
-        return value.detach() if isinstance(value, Tensor) and value.grad_fn in self.weights else value
-
-
 def attributions_with_bypassed_softmax(
     model: nn.Module, case: Case, sets: Sequence[Collection[int]], epsilon: float = 0.0
 ) -> Tensor:
     """The attributions of `attnlrp_with_bypassed_softmax` for each set of layers: ``(sets, batch, features)``.
 
-    All sets share one forward pass, and backward passes as far as they agree in the layers above. The backward pass has
-    closed forms where the model's operations have them and ε is 0 (`attributions_by_closed_forms`), else autograd.
-
     Raises:
-        Unsupported: as `LRP.attribute`; or not every layer has exactly one softmax and one attention output; or
-            relevance goes around a layer.
+        Unsupported: as `LRP.attribute`; or not every layer has exactly one softmax; or the first axis of attention
+            weights does not count the examples. `attnlrp_with_bypassed_softmax` runs such a model.
         IndexError: a set names a layer that the model does not have.
     """
     depth = len(transformer_layers(model))
-    chosen = [frozenset(layers) for layers in sets]
-    if any(not 0 <= layer < depth for layers in chosen for layer in layers):
+    if any(not 0 <= layer < depth for layers in sets for layer in layers):
         raise IndexError(f"layers are counted from 0 to {depth - 1}")
-    method = attnlrp_with_bypassed_softmax((), epsilon)
-    if epsilon == 0:
-        try:
-            return attributions_by_closed_forms(method, model, case, chosen, depth)
-        except NoClosedForm:
-            pass
-    return attributions_by_autograd(method, model, case, chosen, depth)
+    at_once = max(1, MOST_TOKENS // case.shape.numel())
+    parts = (sets[start : start + at_once] for start in range(0, len(sets), at_once))
+    return torch.cat([_attributions(model, case, part, epsilon, depth) for part in parts])
 
 
-def attributions_by_autograd(
-    method: LRP, model: nn.Module, case: Case, chosen: Sequence[frozenset[int]], depth: int
-) -> Tensor:
-    """The attributions for each set of layers, ``(sets, batch, features)``, by autograd's backward passes.
+def _attributions(model: nn.Module, case: Case, sets: Sequence[Collection[int]], epsilon: float, depth: int) -> Tensor:
+    """The attributions for each set of layers, ``(sets, batch, features)``, by one forward and one backward pass."""
+    examples = torch.arange(len(case.inputs), device=case.inputs.device)
+    bypass = BypassByRow(sets, depth)
+    stacked = LRP("attnlrp_bypassing_by_row", {**ATTNLRP, **bypass.rules()}, epsilon)
+    attribution = stacked.attribute(model, case.select(examples.repeat(len(sets))))
+    if len(bypass.softmaxes) < depth:
+        raise Unsupported(f"expected one softmax in each of {depth} layers, but only {len(bypass.softmaxes)} ran")
+    return attribution.view(len(sets), *case.shape)
 
-    1. One forward pass, in which attention outputs are computed twice: with every softmax bypassed, and with none.
-    2. Backward passes through each layer, from the last to the first, for all sets together. Sets that agree in all
-       layers above share their gradients as far as the layer's attention output.
 
-    Raises:
-        Unsupported: see `attributions_with_bypassed_softmax`.
+class BypassByRow:
+    """AttnLRP's rules for one forward pass, in which the rows of a batch bypass the softmax in different layers.
+
+    Args:
+        sets: the layers that bypass their softmax, for each part of the batch; the parts are copies of each other.
+        depth: the number of the model's layers.
     """
-    propagation, places = layer_inputs(model, case, method, BypassPropagation)
-    assert isinstance(propagation, BypassPropagation)
-    require_separate_layers(places, depth, propagation)
-    gradients: Gradients = {frozenset(): torch.ones_like(places[-1])}
-    one_by_one = propagation.is_large  # as the graph was made
-    for layer in reversed(range(depth)):
-        start, attention = places[layer + 1], propagation.attention_outputs[layer]
-        around, at_output = backward(places[layer + 2], [start, attention.above], gradients, one_by_one)
-        gradients = {}
-        for bypass, output in enumerate((attention.plain, attention.bypassed)):
-            above = {
-                layers - set(range(layer)): layers - set(range(layer + 1))
-                for layers in chosen
-                if (layer in layers) == bypass
-            }
-            given = {layers: at_output[above[layers]] for layers in above}
-            (through,) = backward(output, [start], given, one_by_one)
-            gradients |= {layers: through[layers] + around[above[layers]] for layers in above}
-    (at_inputs,) = backward(places[1], places[:1], gradients, one_by_one)
-    return torch.stack([per_feature(case.inputs * at_inputs[layers]) for layers in chosen])
 
+    def __init__(self, sets: Sequence[Collection[int]], depth: int) -> None:
+        self.sets, self.depth = sets, depth
+        self.softmaxes: dict[Any, int] = {}  # autograd node of a softmax → its layer
 
-def backward(end: Tensor, starts: Sequence[Tensor], gradients: Gradients, one_by_one: bool) -> list[Gradients]:
-    """The gradients at each of ``starts`` from the gradients at ``end``, in one backward pass or one by one."""
-    if not gradients:
-        return [{} for _ in starts]
+    def rules(self) -> dict[str, Rule]:
+        """The rules that differ from AttnLRP's: those that depend on which operands carry relevance."""
+        products = (*operations_with(Trait.MATRIX_PRODUCT), "mul", "div", "rdiv")
+        return {"softmax": self.softmax, **{name: partial(self.product, ATTNLRP[name]) for name in products}}
 
-    def at_starts(gradient: Tensor) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(end, starts, gradient, retain_graph=True, materialize_grads=True)
+    def softmax(self, call: OperationCall) -> Tensor:
+        """A constant in the rows that bypass this layer's softmax, Eq. 5 in the others."""
+        layer = len(self.softmaxes)
+        if layer == self.depth:
+            raise call.unsupported(f"expected one softmax in each of {self.depth} layers, but this is a further one")
+        weights: Tensor = softmax_rule(call)
+        weights = torch.where(self.rows(call, {layer}, weights), weights.detach(), weights)
+        self.softmaxes[weights.grad_fn] = layer
+        return weights
 
-    of_each: Iterable[Any]
-    if one_by_one:
-        of_each = zip(*map(at_starts, gradients.values()), strict=True)
-    else:
-        of_each = torch.func.vmap(at_starts)(torch.stack(list(gradients.values())))
-    return [dict(zip(gradients, at_start, strict=True)) for at_start in of_each]
+    def product(self, rule: Rule, call: OperationCall) -> Any:
+        """A product by its rule; where attention weights bypass their softmax, they are a constant operand."""
+        operands, result = call.operands_with_relevance(), rule(call)
+        for number, operand in enumerate(operands) if len(operands) == 2 else ():
+            if layers := self.layers_of_weights(operand):
+                constant = call.with_operands([x.detach() if i == number else x for i, x in enumerate(operands)])
+                result = torch.where(self.rows(call, layers, result), rule(constant), result)
+        return result
 
+    def layers_of_weights(self, operand: Tensor) -> set[int]:
+        """The layers through whose softmax a tensor depends on the inputs; none if it depends on them otherwise."""
+        nodes, seen, layers = [operand.grad_fn], set[Any](), set[int]()
+        while nodes:
+            node = nodes.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if node in self.softmaxes:
+                layers.add(self.softmaxes[node])
+            elif node.next_functions:
+                nodes += [below for below, _ in node.next_functions]
+            else:  # the explained inputs
+                return set()
+        return layers
 
-def layer_inputs(
-    model: nn.Module, case: Case, method: LRP, mode: type[Propagation] = Propagation
-) -> tuple[Propagation, list[Tensor]]:
-    """One forward pass under a method: the mode after it, and the places between the model's layers.
+    def rows(self, call: OperationCall, layers: Collection[int], value: Tensor) -> Tensor:
+        """Which rows of a value bypass the softmax of all these layers, ``(rows, 1, …)`` bool.
 
-    The places are the explained inputs, the input of each layer, and the explained output.
-
-    Raises:
-        Unsupported: a layer does not run once, or relevance enters it in other arguments than the first.
-    """
-    layers, points = transformer_layers(model), list[Tensor]()
-
-    def keep_input(module: nn.Module, args: tuple[Any, ...]) -> Any:
-        if not any(module is layer for layer in layers):
-            return None
-        if not args or len(tensors_with_relevance(args)) != 1 or not tensors_with_relevance(args[0]):
-            raise Unsupported(f"{type(module).__name__}: expected relevance in its first argument and in no other")
-        points.append(args[0].view_as(args[0]))  # its own autograd node, so that a hook on the layer's input runs once
-        return (points[-1], *args[1:])
-
-    handle = register_module_forward_pre_hook(keep_input)
-    try:
-        propagation, output = method.propagate(model, case, mode)
-    finally:
-        handle.remove()
-    return propagation, [propagation.point, *points, output]
-
-
-def require_separate_layers(places: Sequence[Tensor], layers: int, propagation: BypassPropagation) -> None:
-    """Refuse a model whose layers cannot be bypassed in one graph.
-
-    Raises:
-        Unsupported: see `attributions_with_bypassed_softmax`.
-    """
-    outputs = propagation.attention_outputs
-    ran, softmaxes = len(places) - 2, propagation.calls["softmax"]
-    if not ran == softmaxes == len(outputs) == layers:
-        raise Unsupported(
-            f"expected one softmax and one attention output in each layer, but of {layers} layers {ran} ran, with "
-            f"{softmaxes} softmaxes and {len(outputs)} attention outputs: bypass one set of layers at a time"
-        )
-    leaves = [propagation.point, *(output.above for output in outputs)]
-    separate = separates(places[:1], places[1], leaves)
-    for start, end, output in zip(places[1:], places[2:], outputs, strict=False):
-        separate &= separates([start, output.above], end, leaves)
-        separate &= all(separates([start], value, leaves) for value in (output.plain, output.bypassed))
-    if not separate:
-        raise Unsupported("relevance goes around a layer: bypass one set of layers at a time")
-
-
-def separates(starts: Sequence[Tensor], end: Tensor, leaves: Sequence[Tensor]) -> bool:
-    """Whether every path in the graph from ``end`` to one of the leaves goes through one of ``starts``."""
-    nodes, visited = [end.grad_fn], {start.grad_fn for start in starts}
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in visited:
-            continue
-        leaf = getattr(node, "variable", None)
-        if any(leaf is x for x in leaves) and not any(leaf is x for x in starts):
-            return False
-        visited.add(node)
-        nodes += [following for following, _ in node.next_functions]
-    return True
+        Raises:
+            Unsupported: the first axis does not count the examples, so that the copies of an example differ.
+        """
+        parts = value.detach().unflatten(0, (len(self.sets), -1)) if len(value) % len(self.sets) == 0 else None
+        # Copies differ by round-off at most; rows of another axis differ in their first digits.
+        if parts is None or not torch.allclose(parts[0], parts[-1], rtol=1e-2, atol=1e-5, equal_nan=True):
+            raise call.unsupported("its first axis does not count the examples")
+        bypassed = torch.tensor([all(layer in chosen for layer in layers) for chosen in self.sets])
+        rows = bypassed.to(value.device).repeat_interleave(len(value) // len(self.sets))
+        return rows.view(-1, *(1,) * (value.dim() - 1))

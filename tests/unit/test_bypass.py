@@ -1,7 +1,7 @@
-"""AttnLRP with a bypassed softmax: many sets of layers at once equal each set alone; other models are refused."""
+"""AttnLRP with a bypassed softmax: many sets of layers in a batch equal each set alone; other models are refused."""
 
-import math
-from itertools import chain, combinations, pairwise
+from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -17,13 +17,11 @@ from transformers import (
 )
 
 from faithcheck.explainers import CPLRP, AttnLRP, Unsupported
-from faithcheck.explainers.fast import linear_map
-from faithcheck.explainers.lrp import softmax_bypass, stacked_gradients
+from faithcheck.explainers.lrp import softmax_bypass
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
-from faithcheck.explainers.lrp.row_recorder import NoClosedForm
-from faithcheck.explainers.lrp.row_steps import Part
 from faithcheck.explainers.lrp.rule_ablation import PARTS, attnlrp_without, sets_of_parts
 from faithcheck.explainers.lrp.softmax_bypass import (
+    BypassByRow,
     attnlrp_with_bypassed_softmax,
     attributions_with_bypassed_softmax,
     figure_2_sets,
@@ -31,6 +29,7 @@ from faithcheck.explainers.lrp.softmax_bypass import (
 from faithcheck.models import Case
 
 SEED, LAYERS = 0, 4
+SETS = [frozenset(), *chain(*figure_2_sets(LAYERS).values()), frozenset({0, 2})]
 
 
 class EmbeddingModel(nn.Module):
@@ -84,60 +83,38 @@ def nothing_remains():
     assert not _global_forward_pre_hooks
 
 
-@pytest.fixture
-def without_closed_forms(monkeypatch):
-    def refuse(*_):
-        raise NoClosedForm
-
-    monkeypatch.setattr(softmax_bypass, "attributions_by_closed_forms", refuse)
-
-
-@pytest.fixture
-def without_autograd(monkeypatch):
-    """Closed forms alone: a test that falls back to autograd fails."""
-    monkeypatch.delattr(softmax_bypass, "attributions_by_autograd")
-
-
-@pytest.mark.parametrize("build", [bert, gpt2])
-@pytest.mark.parametrize("epsilon", [0.0, 1e-2])
-def test_all_sets_at_once_equal_each_set_alone(build, epsilon, case, without_closed_forms):
-    require_equal_to_each_set_alone(build(), case, epsilon)
-
-
-def require_equal_to_each_set_alone(model, case, epsilon=0.0):
-    sets = [frozenset(), *chain(*figure_2_sets(LAYERS).values()), frozenset({0, 2})]
-    together = attributions_with_bypassed_softmax(model, case, sets, epsilon)
-    alone = torch.stack([attnlrp_with_bypassed_softmax(layers, epsilon).attribute(model, case) for layers in sets])
-    # Up to round-off: the same products, summed in another order.
-    torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)
-    assert (together[0] - together[1]).abs().max() > 1e-3, "bypassing a layer changes nothing: the test proves nothing"
-
-
 @pytest.mark.parametrize(
     ("build", "implementation"), [(bert, "eager"), (bert, "sdpa"), (gpt2, "eager"), (gpt2, "sdpa"), (llama, "sdpa")]
 )
-def test_closed_forms_of_all_sets_equal_each_set_alone(build, implementation, case, without_autograd):
+@pytest.mark.parametrize("epsilon", [0.0, 1e-2])
+def test_all_sets_in_a_batch_equal_each_set_alone(build, implementation, epsilon, case):
     model = build()
     model.model.set_attn_implementation(implementation)
-    require_equal_to_each_set_alone(model, case)
+    together, alone = maps(model, case, SETS, epsilon)
+    # Up to round-off: the same products, summed in another order.
+    torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)
+    assert (together[0] - together[1]).abs().max() > 1e-4, "bypassing a layer changes nothing: the test proves nothing"
 
 
 @pytest.mark.parametrize("sets", [[set()], [set(range(LAYERS))], [{2}, set(), {2}]], ids=["none", "all", "some, twice"])
-def test_closed_forms_of_few_sets_equal_each_set_alone(sets, case, without_autograd):
+def test_few_sets_equal_each_set_alone(sets, case):
     together, alone = maps(bert(), case, sets)
     torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("numbers", [[], [0], [0, 1, 2], [0, 1, 4], [4, 0, 1, 2], [3, 2, 2, 3]], ids=str)
-def test_slices_have_the_numbers_in_their_order(numbers):
-    stack = torch.arange(5)
-    found = [stack[some] for some in stacked_gradients.slices(numbers)]
-    assert torch.cat(found).tolist() == numbers
-    consecutive = sum(b == a + 1 for a, b in pairwise(numbers))
-    assert len(found) == max(1, len(numbers) - consecutive)
+@pytest.mark.parametrize("most", [1, 40])
+def test_sets_beyond_the_tokens_of_a_pass_go_into_further_passes(most, case, monkeypatch):
+    rows, softmax = [], BypassByRow.softmax
+    monkeypatch.setattr(BypassByRow, "softmax", lambda self, call: rows.append(len(self.sets)) or softmax(self, call))
+    whole = attributions_with_bypassed_softmax(bert(), case, SETS)
+    assert set(rows) == {len(SETS)}
+    rows.clear()
+    monkeypatch.setattr(softmax_bypass, "MOST_TOKENS", most)
+    torch.testing.assert_close(attributions_with_bypassed_softmax(bert(), case, SETS), whole, rtol=1e-10, atol=1e-12)
+    assert max(rows) == max(1, most // case.shape.numel())
 
 
-def test_closed_forms_in_float32_equal_each_set_alone(case, without_autograd):
+def test_float32_equals_each_set_alone(case):
     model = llama().float()
     model.model.set_attn_implementation("eager")
     together, alone = maps(model, case.to(torch.float32), [frozenset(), {0, 1}, {3}])
@@ -154,109 +131,16 @@ def test_one_example_or_one_token(build, shape):
     torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(("build", "side"), [(bert, "right"), (llama, "left")])  # each reads its token at that side
-def test_closed_forms_leave_padding_out(build, side, without_autograd, monkeypatch):
-    """Parts of one example each are as long as its tokens, and the maps are those of the padded batch."""
-    seen = []
-    part_of_rows = Part.of_rows
-    monkeypatch.setattr(Part, "of_rows", lambda part, x: seen.append(part.tokens) or part_of_rows(part, x))
-    monkeypatch.setattr(stacked_gradients, "MOST_TOGETHER", 1)
-    case = padded_case(side)
-    require_equal_to_each_set_alone(build(), case)
-    found = list(dict.fromkeys((tokens.start, tokens.stop) for tokens in seen))
-    assert found == ([(0, 3), (0, 5), (0, 6)] if side == "right" else [(3, 6), (1, 6), (0, 6)])
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("most", [12, 1000])
-def test_parts_have_the_fewest_tokens_of_all_ways_to_cut(seed, most, monkeypatch):
-    monkeypatch.setattr(stacked_gradients, "MOST_TOGETHER", most)
-    monkeypatch.setattr(stacked_gradients, "TOKENS_OF_A_PART", 3)
-    generator, examples = torch.Generator().manual_seed(seed), 7
-    lengths = torch.randint(1, 10, (examples, 1), generator=generator).sort(0).values
-    read = torch.arange(10) < lengths
-
-    def count(cuts):
-        sizes = [(b - a, int(lengths[a:b].max())) for a, b in pairwise([0, *cuts, examples])]
-        allowed = all(number == 1 or number * length <= most for number, length in sizes)
-        return sum(number * length + 3 for number, length in sizes) if allowed else math.inf
-
-    found = stacked_gradients.parts(read)
-    cuts = chain.from_iterable(combinations(range(1, examples), k) for k in range(examples))
-    assert count([part.examples.start for part in found[1:]]) == min(map(count, cuts))
-    assert [part.examples.stop for part in found[:-1]] == [part.examples.start for part in found[1:]]
-    for part in found:
-        assert part.tokens == slice(0, int(lengths[part.examples].max()))
-
-
-def test_an_example_that_reads_no_token_is_in_no_part(monkeypatch):
-    monkeypatch.setattr(stacked_gradients, "TOKENS_OF_A_PART", 0)
-    read = torch.tensor([[False] * 3, [False, True, True], [False] * 3, [False] * 3])
-    assert stacked_gradients.parts(read) == [Part(slice(1, 2), slice(1, 3))]
-    assert stacked_gradients.parts(torch.zeros_like(read)) == []
-
-
-def test_closed_forms_keep_padding_that_is_read(without_autograd):
-    """BERT without its mask: every token attends to padding, which receives relevance."""
-    case = padded_case("right")
-
-    class WithoutMask(EmbeddingModel):
-        def forward(self, inputs, attention_mask):
-            return super().forward(inputs, torch.ones_like(attention_mask))
-
-    model = WithoutMask(bert().model)
-    require_equal_to_each_set_alone(model, case)
-    together, _ = maps(model, case, [frozenset({1})])
-    assert (together[:, ~case.unpadded].abs() > 1e-6).all()
-
-
-def test_closed_forms_leave_nothing_on_the_model(case, without_autograd):
+def test_it_leaves_nothing_on_the_model(case):
     model = bert()
     attributions_with_bypassed_softmax(model, case, [{0}])
     assert all(p.grad is None for p in model.parameters())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def padded_case(side):
-    inputs = torch.randn(3, 6, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED))
-    lengths = torch.tensor([6, 3, 5]).unsqueeze(1)
-    mask = (torch.arange(6) < lengths).long()
-    mask = mask if side == "right" else mask.flip(1)
-    return Case(inputs, torch.tensor([0, 1, 1]), 0 * inputs, forward_arguments={"attention_mask": mask})
-
-
-def maps(model, case, sets):
-    alone = torch.stack([attnlrp_with_bypassed_softmax(layers).attribute(model, case) for layers in sets])
-    return attributions_with_bypassed_softmax(model, case, sets), alone
-
-
-@pytest.mark.usefixtures("without_closed_forms")
-def test_large_gradients_one_by_one_equal_all_in_one_pass(case, monkeypatch):
-    model, sets = bert(), [*chain(*figure_2_sets(LAYERS).values())]
-    batched = attributions_with_bypassed_softmax(model, case, sets)
-    monkeypatch.setattr(softmax_bypass, "LARGE", 0)
-    monkeypatch.delattr(torch.func, "vmap")
-    torch.testing.assert_close(attributions_with_bypassed_softmax(model, case, sets), batched, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.usefixtures("without_closed_forms")
-@pytest.mark.skipif(linear_map.LINEAR_POINTWISE is None, reason="this torch has no linear map by oneDNN")
-@pytest.mark.parametrize("build", [bert, gpt2])
-def test_large_gradients_by_onednn_equal_each_set_alone_by_torch(build, case, monkeypatch):
-    model, rows = build().float(), []
-    case = case.to(torch.float32)
-    sets = [*chain(*figure_2_sets(LAYERS).values())]
-    alone = torch.stack([attnlrp_with_bypassed_softmax(layers).attribute(model, case) for layers in sets])
-    onednn_linear = linear_map.onednn_linear
-    monkeypatch.setattr(linear_map, "ONEDNN_IS_FASTER", True)
-    monkeypatch.setattr(linear_map, "MANY_MULTIPLICATIONS", 1)
-    monkeypatch.setattr(linear_map, "onednn_linear", lambda x, *rest: rows.append(x.shape) or onednn_linear(x, *rest))
-    attributions_with_bypassed_softmax(model, case, sets)
-    assert not rows, "one batched backward pass has no linear maps by oneDNN"
-    monkeypatch.setattr(softmax_bypass, "LARGE", 0)
-    torch.testing.assert_close(attributions_with_bypassed_softmax(model, case, sets), alone, rtol=1e-4, atol=1e-5)
-    if build is bert:  # GPT-2 writes its linear maps as addmm
-        assert len(rows) > 6 * LAYERS, "oneDNN computed no linear map of a backward pass"
+def maps(model, case, sets, epsilon=0.0):
+    alone = torch.stack([attnlrp_with_bypassed_softmax(layers, epsilon).attribute(model, case) for layers in sets])
+    return attributions_with_bypassed_softmax(model, case, sets, epsilon), alone
 
 
 def test_no_layer_is_attnlrp_and_all_are_cplrp(case):
@@ -286,9 +170,9 @@ class Layer(nn.Module):
 class Stack(nn.Module):
     """Two layers; subclasses add operations around them."""
 
-    def __init__(self):
+    def __init__(self, *layers):
         super().__init__()
-        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.layers = nn.ModuleList(layers or [Layer(), Layer()])
 
     def forward(self, x, **forward_arguments):
         return self.layers[1](self.layers[0](x))[:, 0]
@@ -308,10 +192,6 @@ class KeepsAttention(Layer):
 class AroundFromAttention(Stack):
     """The attention output of the first layer is also added after the second."""
 
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList([KeepsAttention(), Layer()])
-
     def forward(self, x, **forward_arguments):
         return (self.layers[1](self.layers[0](x)) + self.layers[0].attention)[:, 0]
 
@@ -321,15 +201,42 @@ class SoftmaxOutside(Stack):
         return torch.softmax(super().forward(x), -1)
 
 
-class TwoArguments(Stack):
-    def forward(self, x, **forward_arguments):
-        return self.layers[1](self.layers[0](x), x)[:, 0]
+class WithoutSoftmax(Layer):
+    def forward(self, x, *rest):
+        return x + x @ x.transpose(1, 2) @ x
+
+
+class TokensFirst(Layer):
+    """Its attention weights have the queries along the first axis, then the examples."""
+
+    def forward(self, x, *rest):
+        logits = torch.einsum("bqd,bkd->qbk", x, x)
+        return x + torch.einsum("qbk,bkd->bqd", torch.softmax(logits, -1), x)
 
 
 class WeightsUsedTwice(Layer):
     def forward(self, x, *rest):
         weights = torch.softmax(x @ x.transpose(1, 2), -1)
         return x + weights @ x + weights.sum(-1, keepdim=True)
+
+
+class Gated(Layer):
+    """Its attention weights are factors of element-wise products and quotients, too."""
+
+    def forward(self, x, *rest):
+        weights = torch.softmax(x @ x.transpose(1, 2), -1)
+        gate = x[..., :1].sigmoid() + 1
+        return x + (weights * gate) @ x + gate / (weights.amax(-1, keepdim=True) + 1) + weights.amax(-1, True) / gate
+
+
+class WeightsOfBothLayers(Stack):
+    """The product of both layers' attention weights reads the values, as in attention rollout."""
+
+    def forward(self, x, **forward_arguments):
+        first = torch.softmax(x @ x.transpose(1, 2), -1)
+        y = x + first @ x
+        second = torch.softmax(y @ y.transpose(1, 2), -1)
+        return (second @ first @ y)[:, 0]
 
 
 class InPlace(Layer):
@@ -347,49 +254,41 @@ class WritesToAttentionOutput(Layer):
         return (torch.softmax(x @ x.transpose(1, 2), -1) @ x).add_(x)
 
 
-def stack_of(layer):
-    model = Stack()
-    model.layers = nn.ModuleList([layer(), layer()])
-    return model
-
-
 class NoLayers(nn.Module):
     def forward(self, x, **forward_arguments):
         return x[:, 0]
 
 
-@pytest.mark.parametrize("layer", [Layer, WithoutResidual, WritesToAttentionOutput])
-def test_a_plain_stack_of_layers_is_supported(layer, case):
-    model = stack_of(layer)
-    together = attributions_with_bypassed_softmax(model, case, [{0}, {1}])
-    alone = torch.stack([attnlrp_with_bypassed_softmax({k}).attribute(model, case) for k in (0, 1)])
+LAYER_CLASSES = [Layer, WithoutResidual, WritesToAttentionOutput, WeightsUsedTwice, Gated, InPlace]
+STACKS = [AroundLayers(), WeightsOfBothLayers(), AroundFromAttention(KeepsAttention(), Layer())]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [*(Stack(layer(), layer()) for layer in LAYER_CLASSES), *STACKS],
+    ids=lambda model: f"{type(model).__name__} of {type(model.layers[0]).__name__}",
+)
+@pytest.mark.parametrize("epsilon", [0.0, 1e-2])
+def test_other_layers_equal_each_set_alone(model, epsilon, case):
+    case = replace(case, inputs=case.inputs / 4)  # so that no softmax is saturated
+    together, alone = maps(model, case, [{0}, {1}, {0, 1}, {}], epsilon)
     torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)
+    assert (together[0] - together[1]).abs().max() > 1e-4, "bypassing a layer changes nothing: the test proves nothing"
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (AroundLayers(), "goes around a layer"),
-        (AroundFromAttention(), "goes around a layer"),
-        (SoftmaxOutside(), "3 softmaxes"),
-        (TwoArguments(), "first argument and in no other"),
+        (SoftmaxOutside(), "softmax in the model .*: expected one softmax in each of 2 layers, but this is a further"),
+        (Stack(Layer(), WithoutSoftmax()), "expected one softmax in each of 2 layers, but only 1 ran"),
+        (Stack(TokensFirst(), TokensFirst()), "softmax in layers.0 .*: its first axis does not count the examples"),
         (NoLayers(), "no nn.ModuleList"),
-        (stack_of(WeightsUsedTwice), "4 attention outputs"),
-        (stack_of(InPlace), "add_ in layers.0 .* writes to its operand"),
     ],
-    ids=[
-        "around",
-        "around from attention",
-        "a softmax outside",
-        "two arguments",
-        "no layers",
-        "weights used twice",
-        "in place",
-    ],
+    ids=["a softmax outside", "a layer without softmax", "tokens along the first axis", "no layers"],
 )
-def test_a_model_that_layers_do_not_separate_is_refused(model, message, case):
+def test_a_model_without_one_softmax_in_each_layer_is_refused(model, message, case):
     with pytest.raises(Unsupported, match=message):
-        attributions_with_bypassed_softmax(model, case, [{0}])
+        attributions_with_bypassed_softmax(model, case, [{0}, {1}])
 
 
 def test_each_part_changes_the_map_and_no_part_is_attnlrp(case):
