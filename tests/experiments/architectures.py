@@ -87,6 +87,9 @@ def page(found: Mapping[str, Result]) -> str:
     lines = [
         "# Every architecture of transformers",
         "",
+        f"**{'Every check holds' if not violations(found) else f'{len(violations(found))} checks do not hold'} where an"
+        " explainer runs; what it cannot explain it refuses by name.**",
+        "",
         "```sh",
         "make architectures    # tests/experiments/architectures.py; it writes this page and its record",
         "                      # some 470 s of processor time, in two processes",

@@ -143,6 +143,9 @@ def page(results: Mapping[str, Red]) -> str:
     lines = [
         "# What the suite catches",
         "",
+        f"**Of {len(faults)} seeded faults, {len(by_way['name'])} are red by name, and {len(by_way['claims'])} by"
+        " claims.**",
+        "",
         "```sh",
         "make power    # tests/experiments/test_power.py; it writes this page",
         "```",

@@ -2,6 +2,7 @@
 
 import ast
 import io
+import json
 import os
 import re
 import subprocess
@@ -24,8 +25,10 @@ TUTORIALS = [
     for name in (
         "README.md",
         "docs/tutorial/verify.md",
+        "docs/how_to/adapt_an_explainer.md",
         "docs/how_to/add_a_pair.md",
         "docs/how_to/in_python.md",
+        "docs/how_to/known_failures.md",
         "docs/how_to/read_the_report.md",
     )
 ]
@@ -114,6 +117,41 @@ def test_the_page_of_the_registry_names_every_family_of_pairs():
     text = (CLONE / "docs" / "reference" / "registry.md").read_text(encoding="utf-8")
     families = {name.partition(".")[0] for name in registered_pairs()}
     assert sorted(family for family in families if f"`{family}.*`" not in text) == []
+
+
+# --- the size of the manual -------------------------------------------------------------------------------------------
+
+MOST_WORDS_OF_A_PAGE = 1500
+MOST_WORDS = 30_000  # what one person can read in two hours
+
+
+def words_of_the_manual():
+    """``{page: words}`` of README.md, CONTRIBUTING.md and docs without the results; code counts too."""
+    pages = [CLONE / "README.md", CLONE / "CONTRIBUTING.md"]
+    pages += [path for end in ("md", "rst", "ipynb") for path in (CLONE / "docs").rglob(f"*.{end}")]
+    manual = [path for path in pages if CLONE / "docs" / "results" not in path.parents]
+    return {path.relative_to(CLONE).as_posix(): len(prose_of(path).split()) for path in manual}
+
+
+def prose_of(path):
+    """The text of a page; of a notebook, the sources of its cells."""
+    text = path.read_text(encoding="utf-8")
+    return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"]) if path.suffix == ".ipynb" else text
+
+
+def test_no_page_of_the_manual_is_long():
+    assert {page: words for page, words in words_of_the_manual().items() if words > MOST_WORDS_OF_A_PAGE} == {}
+
+
+def test_the_manual_is_short():
+    words = words_of_the_manual()
+    assert {"README.md", "docs/index.md", "docs/tutorial/notebook.ipynb", "docs/reference/api.rst"} <= words.keys()
+    assert sum(words.values()) <= MOST_WORDS
+
+
+def test_a_page_of_results_begins_with_its_conclusion():
+    for page in (CLONE / "docs" / "results").glob("*.md"):
+        assert re.match(r"# .+\n\n\*\*", page.read_text(encoding="utf-8")), page.name
 
 
 # --- links, paths and modules -----------------------------------------------------------------------------------------
@@ -226,6 +264,17 @@ def unresolved(source):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(CLONE).as_posix())
 def test_the_dotted_names_in_docstrings_and_comments_exist(path):
     assert unresolved(path.read_text(encoding="utf-8")) == []
+
+
+def test_the_documents_that_the_sources_name_exist():
+    sources = [*SOURCES, *(CLONE / "tests").rglob("*.py"), CLONE / "Makefile", CLONE / "pyproject.toml"]
+    named = {
+        (path.relative_to(CLONE).as_posix(), name)
+        for path in sources
+        for name in re.findall(r"(?<![\w/])docs/[\w/]+\.(?:md|json|ipynb|yml|rst)", path.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 20
+    assert [(path, name) for path, name in sorted(named) if not (CLONE / name).is_file()] == []
 
 
 @pytest.mark.parametrize(
