@@ -9,25 +9,26 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeVar
 
-from faithcheck.explainers.names import PEERS, kinds
+from faithcheck.explainers.names import PEERS
 from faithcheck.explainers.protocol import Explainer
 
 Make = TypeVar("Make", bound=Callable[[], Explainer])
 
-_factories: list[Callable[[], Explainer]] = []
+_factories: list[tuple[str, Callable[[], Explainer]]] = []
+"""The kind of each built-in explainer, and what makes it."""
 
 
 def builtin(kind: str) -> Callable[[Make], Make]:
     """Register a built-in explainer: a decorator of a class, or of a function, that can be called without arguments.
 
     Args:
-        kind: of explainers, one word. What all built-in ones of a kind claim can be claimed by its name:
-            ``--claim gradient``.
+        kind: of explainers, one word. The axioms that all built-in explainers of a kind claim can be claimed together,
+            by its name: ``--claim gradient``.
     """
 
     def register(make: Make) -> Make:
-        if make not in _factories:
-            _factories.append(make)
+        if (kind, make) not in _factories:
+            _factories.append((kind, make))
         return make
 
     return register
@@ -39,18 +40,28 @@ def builtin_explainers() -> dict[str, Explainer]:
     Raises:
         ValueError: two explainers have the same name.
     """
-    _import_every_module()
-    explainers = sorted((make() for make in _factories), key=lambda explainer: explainer.name)
-    twice = [name for name, count in Counter(explainer.name for explainer in explainers).items() if count > 1]
-    if twice:
-        raise ValueError(f"two built-in explainers are named {twice[0]!r}: rename one of them")
-    return {explainer.name: explainer for explainer in explainers}
+    return {explainer.name: explainer for _, explainer in _made()}
+
+
+def kinds() -> dict[str, list[str]]:
+    """The names of the built-in explainers of each kind, both in alphabetical order."""
+    made = _made()
+    return {kind: [one.name for other, one in made if other == kind] for kind in sorted({kind for kind, _ in made})}
 
 
 def claims_of_kind(kind: str) -> frozenset[str]:
     """The axioms that every built-in explainer of the kind claims."""
-    explainers = builtin_explainers()
-    return frozenset.intersection(*(frozenset(getattr(explainers[name], "claims", ())) for name in kinds()[kind]))
+    return frozenset.intersection(*(frozenset(getattr(one, "claims", ())) for other, one in _made() if other == kind))
+
+
+def _made() -> list[tuple[str, Explainer]]:
+    """The kind and the explainer of each, by name."""
+    _import_every_module()
+    made = sorted(((kind, make()) for kind, make in _factories), key=lambda one: one[1].name)
+    twice = [name for name, count in Counter(explainer.name for _, explainer in made).items() if count > 1]
+    if twice:
+        raise ValueError(f"two built-in explainers are named {twice[0]!r}: rename one of them")
+    return made
 
 
 @cache

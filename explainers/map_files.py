@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 INPUTS = "/inputs"
 """What follows a subject's name in the name of the hash of its inputs, in an npz file."""
@@ -97,6 +98,8 @@ def _stored(subject: str, values: Any, inputs: object) -> StoredMap:
 
 
 def _read_npz(path: Path) -> Maps:
+    import numpy as np  # not at the top: names are refused without it
+
     with np.load(path, allow_pickle=False) as arrays:
         names = [name for name in arrays.files if not name.endswith(INPUTS)]
         hashes = {name: str(arrays[name + INPUTS]) for name in names if name + INPUTS in arrays.files}
@@ -104,6 +107,8 @@ def _read_npz(path: Path) -> Maps:
 
 
 def _write_npz(path: Path, maps: Maps) -> None:
+    import numpy as np
+
     arrays = {name: one.values for name, one in maps.items()}
     hashes = {name + INPUTS: np.array(one.inputs) for name, one in maps.items()}
     np.savez(path, allow_pickle=False, **arrays, **hashes)
@@ -118,6 +123,7 @@ def _read_safetensors(path: Path) -> Maps:
 
 
 def _write_safetensors(path: Path, maps: Maps) -> None:
+    import numpy as np
     from safetensors.numpy import save_file
 
     tensors = {name: np.ascontiguousarray(one.values) for name, one in maps.items()}
@@ -129,6 +135,7 @@ COLUMNS = ("subject", "inputs", "example", "feature", "value")
 
 
 def _read_parquet(path: Path) -> Maps:
+    import numpy as np
     from pyarrow import parquet
 
     table = parquet.read_table(path, columns=list(COLUMNS))

@@ -31,7 +31,9 @@ def load_explainer(spec: str) -> Explainer:
     if map_files.is_named(spec):
         return load_maps(spec)
     try:
-        explainer = as_explainer(_object(*location_of(spec)), spec if spec in installed(GROUP) else None)
+        explainer = as_explainer(
+            _object(*location_of(spec, builtin.keys())), spec if spec in installed(GROUP) else None
+        )
     except NotAnExplainer as error:
         raise ValueError(f"{spec} is no explainer: {error}") from error
     if explainer.name in builtin:

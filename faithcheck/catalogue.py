@@ -5,8 +5,10 @@ results can be compared. The content is what verdicts are settled by: which axio
 expected there, and the tolerances. It is not the code: documents name that by the version and the commit of faithcheck.
 The claims of an explainer are its own, and the pairs of a user are the user's: neither is part of it.
 
-``faithcheck/catalogue.json`` holds the version and the content. ``python -m faithcheck.catalogue [VERSION]``
-writes it anew from the registries (`make catalogue`), and a test fails if they disagree.
+``faithcheck/catalogue.json`` holds the version and the content. Beside these it has the names of the built-in
+explainers, on which no verdict depends: a wrong name is refused without an import of torch.
+``python -m faithcheck.catalogue [VERSION]`` writes the file from the registries (`make catalogue`), and a test fails if
+they disagree.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ DIGITS = 8
 
 
 def saved() -> Json:
-    """The catalogue of the file: ``version``, ``hash`` and `PARTS`, each axiom and pair in full."""
+    """The file: ``version``, ``hash``, `PARTS` with each axiom and pair in full, and ``explainers`` by kind."""
     catalogue: Json = json.loads(FILE.read_text(encoding="utf-8"))
     return catalogue
 
@@ -59,6 +61,13 @@ def registered() -> Json:
             if _is_built_in(pair.module) and not name.endswith("_checkpoint")  # of --checkpoint: a user's model
         },
     }
+
+
+def explainers() -> dict[str, list[str]]:
+    """The names of the built-in explainers of each kind, as they are registered."""
+    from faithcheck.explainers.builtin import kinds  # not at the top: see `registered`
+
+    return kinds()
 
 
 def of_run() -> Json:
@@ -94,6 +103,17 @@ def changes(old: Json, new: Json) -> list[str]:
     return lines
 
 
+def _changed_names(before: Mapping[str, list[str]], now: Mapping[str, list[str]]) -> list[str]:
+    """How the names of the built-in explainers differ."""
+    old, new = ({name for names in kinds.values() for name in names} for kinds in (before, now))
+    lists = {
+        "added": new - old,
+        "removed": old - new,
+        "of other kinds": {"all"} if old == new and before != now else (),
+    }
+    return [f"explainers {how}: {', '.join(sorted(names))}" for how, names in lists.items() if names]
+
+
 def in_words(entry: Json) -> str:
     """An axiom or a pair in a line: ``axioms completeness invariance; invariance HOLDS: loo, …``."""
     values = {key: value for key, value in entry.items() if key != "expected"}
@@ -108,7 +128,7 @@ def _listed(value: object) -> str:
 
 
 def write(version: str | None = None) -> list[str]:
-    """Write the file anew from the registries, under this version or the one that it has. Returns what changed.
+    """Write the file from the registries, under this version or the one that it has. Returns what changed.
 
     Raises:
         ValueError: the version is not a year and a month, such as ``2026.12`` or, the second of a month, ``2026.12.1``.
@@ -116,11 +136,11 @@ def write(version: str | None = None) -> list[str]:
     if version is not None and not re.fullmatch(r"\d{4}\.\d{2}(\.\d+)?", version):
         raise ValueError(f"a version is a year and a month, such as 2026.12, got {version!r}")
     before = saved() if FILE.exists() else {"version": version, **{part: {} for part in PARTS}}
-    content = registered()
+    content, names = registered(), explainers()
     head = {"version": version or before["version"], "hash": digest(summary(content), 64)}
-    write_atomically(FILE, _as_text({**head, **content}))
+    write_atomically(FILE, _as_text({**head, "explainers": names, **content}))
     renamed = [f"version: {before['version']} → {head['version']}"] if head["version"] != before["version"] else []
-    return [*renamed, *changes(before, content)]
+    return [*renamed, *changes(before, content), *_changed_names(before.get("explainers", {}), names)]
 
 
 def _as_text(catalogue: Json) -> str:
@@ -130,7 +150,7 @@ def _as_text(catalogue: Json) -> str:
         return f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
 
     parts = [entry(key, catalogue[key]) for key in ("version", "hash")]
-    for part in PARTS:
+    for part in ("explainers", *PARTS):
         rows = ",\n  ".join(entry(name, value) for name, value in catalogue[part].items())
         parts.append(f'"{part}": {{\n  {rows}\n }}')
     return "{\n " + ",\n ".join(parts) + "\n}\n"

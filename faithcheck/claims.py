@@ -17,10 +17,10 @@ from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.axioms.measure.statuses import SKIPPED, Status
 from faithcheck.check import Check
-from faithcheck.explainers.builtin import claims_of_kind
-from faithcheck.explainers.names import kinds
+from faithcheck.explainers.builtin import claims_of_kind, kinds
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.unknown_name import unknown_name
+from faithcheck.request import Request
 
 ANYWHERE = "*"
 """The subject of a claim that was not measured: no pair in particular."""
@@ -40,9 +40,9 @@ def claiming(explainer: Explainer, names: Iterable[str]) -> Explainer:
     claimed = frozenset(getattr(explainer, "claims", ()))
     more: set[str] = set()
     for name in names:
-        if name not in of_explainers and name not in kinds():
-            raise ValueError(unknown_name("axiom or kind of explainers", name, {*of_explainers, *kinds()}))
-        more |= claims_of_kind(name) if name in kinds() else {name}
+        if name not in of_explainers and name not in (known := kinds()):
+            raise ValueError(unknown_name("axiom or kind of explainers", name, {*of_explainers, *known}))
+        more |= {name} if name in of_explainers else claims_of_kind(name)
     if more <= claimed:
         return explainer
     copied = copy(explainer)
@@ -64,33 +64,24 @@ def stated(explainer: Explainer, checks: Iterable[Check]) -> list[str]:
     return sorted(claims_of(explainer) | expected)
 
 
-def unmeasured_claims(
-    explainers: Sequence[Explainer],
-    axioms: Iterable[str],
-    checks: Iterable[Check],
-    records: Iterable[Mapping[str, Any]],
-    seed: int,
-) -> list[Record]:
+def unmeasured_claims(request: Request, checks: Iterable[Check], records: Iterable[Mapping[str, Any]]) -> list[Record]:
     """A record for each claim that the run was to measure, and that no check measured.
 
     A claim that has no check on the chosen pairs is outside the run, unless its axiom applies on no pair at all.
 
     Args:
-        explainers: the explainers of the run.
-        axioms: the axioms that the run was to measure.
+        request: what the run was asked for.
         checks: the checks that were planned.
         records: the records of those that ran, as plain values.
-        seed: that of the run.
     """
     planned = {(check.axiom, check.explainer.name) for check in checks if check.explainer is not None}
     settled: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for record in records:
         settled.setdefault((record["axiom"], str(record["explainer"])), []).append(record)
-    asked = set(axioms)
     return [
-        _not_measured(axiom, explainer, reason, seed)
-        for explainer in explainers
-        for axiom in sorted(claims_of(explainer) & asked)
+        _not_measured(axiom, explainer, reason, request.settings.seed)
+        for explainer in request.explainers
+        for axiom in sorted(claims_of(explainer) & {*request.axioms})
         if (key := (axiom, explainer.name)) in planned or AXIOMS[axiom].not_applicable(explainer) is not None
         if (reason := _why_unmeasured(axiom, explainer, settled.get(key, []), key in planned))
     ]

@@ -4,112 +4,18 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pytest
 
 from faithcheck.axioms.measure.expectations import claims_of
-from faithcheck.axioms.measure.record import Record
-from faithcheck.axioms.measure.statuses import Group, Status
 from faithcheck.check import Check
-from faithcheck.chosen_checks import Chosen, choose
+from faithcheck.checks_as_tests import AxiomCheck, ClaimCheck
 from faithcheck.claims import stated
 from faithcheck.models.pair import Pair
-from faithcheck.plan import not_applicable
-from faithcheck.reports import results
-from faithcheck.reports.pages import wording
-from faithcheck.reports.results import group_of
-from faithcheck.request import Settings
-
-
-@dataclass(frozen=True)
-class AxiomCheck:
-    """One check as a test: a function without arguments, which fails, skips or returns.
-
-    Attributes:
-        check: the axiom, the explainer and the subject.
-        settings: seed, floating-point type and device.
-        expected_failure: the reason for which it is known to be red; ``""`` if it should be green.
-    """
-
-    check: Check
-    settings: Settings
-    expected_failure: str = ""
-
-    @property
-    def id(self) -> str:
-        """``axiom-explainer-subject``."""
-        return f"{self.check.axiom}-{self.check.id}"
-
-    @cached_property
-    def record(self) -> Record:
-        """The record of the check, which runs when it is first asked for."""
-        return self.check.run(self.settings)
-
-    def __call__(self) -> None:
-        """Run the check in a test.
-
-        An expected failure is the outcome *xfailed*. It is one only if it was measured: an error is no such failure.
-
-        Raises:
-            pytest.fail.Exception: the check is red, was not run, or should fail and does not.
-            pytest.skip.Exception: the explainer does not support the model; the message has the reason.
-            pytest.xfail.Exception: the check is red as expected.
-        """
-        group = group_of(self.record.status)
-        failed = group is Group.RED and self.record.status != Status.ERROR.label
-        if self.expected_failure and failed:
-            pytest.xfail(self.expected_failure)
-        if group in (Group.RED, Group.UNMEASURED):
-            pytest.fail(wording.message(results.plain(self.record.to_json())), pytrace=False)
-        if self.expected_failure:
-            pytest.fail(
-                f"{self.id} is expected to fail ({self.expected_failure}), and it settled as {self.record.status!r}: "
-                "remove it from expected_failures",
-                pytrace=False,
-            )
-        if group is Group.SKIP:
-            pytest.skip(f"{self.record.explainer}: {self.record.detail.get('reason', 'unsupported')}")
-
-
-@dataclass(frozen=True)
-class ClaimCheck:
-    """A test that a claim is measured at all: it fails if there is no check of it, or if each one is skipped.
-
-    It runs checks until one is measured, and none again that has run in this process: whatever tests are chosen, and
-    however they are spread over processes, its outcome is the same.
-
-    Attributes:
-        axiom: the claimed axiom.
-        explainer: the name of the explainer that claims it.
-        checks: the checks of the axiom on the explainer.
-        reason: why there are no checks, if there are none.
-    """
-
-    axiom: str
-    explainer: str
-    checks: Sequence[AxiomCheck]
-    reason: str
-
-    @property
-    def id(self) -> str:
-        """``claim-explainer-axiom``."""
-        return f"claim-{self.explainer}-{self.axiom}"
-
-    def __call__(self) -> None:
-        """Look for a check that was measured.
-
-        Raises:
-            pytest.fail.Exception: there is none.
-        """
-        if not any(group_of(check.record.status) is not Group.SKIP for check in self.checks):
-            reasons = [str(check.record.detail.get("reason", "unsupported")) for check in self.checks]
-            why = (
-                f"each of {len(reasons)} checks was skipped, the first because {reasons[0]}" if reasons else self.reason
-            )
-            pytest.fail(f"{self.explainer} claims {self.axiom}, and no check measured it: {why}", pytrace=False)
+from faithcheck.plan import checks_of_request, not_applicable
+from faithcheck.python_api import request_for
+from faithcheck.request import Request, Settings
 
 
 def axiom_checks(
@@ -139,27 +45,23 @@ def axiom_checks(
             claimed or expected; or an expected failure without a reason or that matches no check.
     """
     alone = isinstance(explainers, str) or not isinstance(explainers, Iterable)
-    chosen = [choose(explainer, axioms, pairs) for explainer in ([explainers] if alone else explainers)]
-    planned = {one.explainer.name: _checks(one) for one in chosen}
-    if len(planned) < len(chosen):
+    requests = [request_for(one, axioms, pairs, settings) for one in ([explainers] if alone else explainers)]
+    planned = {request.explainers[0].name: checks_of_request(request) for request in requests}
+    if len(planned) < len(requests):
         raise ValueError("two of the explainers have one name: give each its own, its checks are named after it")
-    for one in chosen:
-        if not stated(one.explainer, planned[one.explainer.name]):
-            raise ValueError(
-                f"nothing is claimed of {one.explainer.name}, so that its tests could not fail: give it `claims`, such"
-                ' as claims = {"invariance"}'
-            )
-    expected, settings = expected_failures or {}, settings or Settings()
+    for request in requests:
+        _refuse_without_claims(request, planned[request.explainers[0].name])
+    expected = expected_failures or {}
     _refuse_stale(expected, [f"{check.axiom}-{check.id}" for checks in planned.values() for check in checks])
     of_pairs: set[str] = set()
-    for one in chosen:
-        tests = [_test(check, settings, expected) for check in planned[one.explainer.name]]
+    for request in requests:
+        tests = [_test(check, request.settings, expected) for check in planned[request.explainers[0].name]]
         for test in tests:
             if test.check.explainer is not None or test.id not in of_pairs:
                 yield test
             if test.check.explainer is None:  # whether two models are a pair is one test, not one an explainer
                 of_pairs.add(test.id)
-        yield from _claims(one, tests)
+        yield from _claims(request, tests)
 
 
 def parametrize_with_axioms(
@@ -186,11 +88,14 @@ def parametrize_with_axioms(
     return pytest.mark.parametrize("check", checks, ids=[check.id for check in checks])
 
 
-def _checks(chosen: Chosen) -> list[Check]:
-    if checks := chosen.checks():
-        return checks
-    missing = not_applicable(chosen.axioms, [chosen.explainer])
-    raise ValueError(wording.nothing_to_check(chosen.axioms, len(chosen.pairs), missing))
+def _refuse_without_claims(request: Request, checks: Sequence[Check]) -> None:
+    """Refuse an explainer of which nothing is claimed or expected."""
+    (explainer,) = request.explainers
+    if not stated(explainer, checks):
+        raise ValueError(
+            f"nothing is claimed of {explainer.name}, so that its tests could not fail: give it `claims`, such as "
+            'claims = {"invariance"}'
+        )
 
 
 def _test(check: Check, settings: Settings, expected: Mapping[str, str]) -> AxiomCheck:
@@ -210,10 +115,11 @@ def _refuse_stale(expected: Mapping[str, str], names: Sequence[str]) -> None:
             )
 
 
-def _claims(chosen: Chosen, tests: Sequence[AxiomCheck]) -> Iterator[ClaimCheck]:
+def _claims(request: Request, tests: Sequence[AxiomCheck]) -> Iterator[ClaimCheck]:
     """A test for each claim among the chosen axioms."""
-    for axiom in sorted(claims_of(chosen.explainer) & {*chosen.axioms}):
+    (explainer,) = request.explainers
+    for axiom in sorted(claims_of(explainer) & {*request.axioms}):
         own = [test for test in tests if test.check.axiom == axiom]
-        missing = not_applicable([axiom], [chosen.explainer])
+        missing = not_applicable([axiom], [explainer])
         reason = missing[0]["reason"] if missing else "it has no check on these pairs; give it others by pairs="
-        yield ClaimCheck(axiom, chosen.explainer.name, own, reason)
+        yield ClaimCheck(axiom, explainer.name, own, reason)

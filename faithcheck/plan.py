@@ -1,19 +1,24 @@
-"""Which checks there are: the plan of an axiom, and the cells that are left out because the axiom does not apply.
+"""Which checks a run has, and which cells it leaves out because the axiom does not apply.
 
-Pytest, ``faithcheck check`` and `check_explainer` all take their checks from `plan`.
+Pytest, ``faithcheck check``, `check_explainer` and `parametrize_with_axioms` all take their checks from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from faithcheck.axioms.measure.expectations import SuppliedExpectation, refuse_stale_expectations
+from faithcheck.axioms.measure.expectations import SuppliedExpectation, refuse_stale_expectations, stated_axioms
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.check import Check
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.stored_maps import StoredMaps
 from faithcheck.models.pair import BuildFromBase, Pair, is_builtin
 from faithcheck.models.unknown_name import unknown_name
+from faithcheck.reports.pages import wording
+from faithcheck.request import Request
+
+FIRST_AXIOMS = ("invariance", "generated", "completeness", "loo", "trace")
+"""Measured by default, whatever an explainer claims: what authors ask about first."""
 
 
 def plan(
@@ -61,30 +66,40 @@ def checks_of(
     ]
 
 
-def plan_run(
-    axioms: Iterable[str],
-    explainers: Sequence[Explainer],
-    pairs: Sequence[Pair],
-    supplied: Sequence[SuppliedExpectation] = (),
-) -> list[Check]:
-    """Every check of these axioms, after the equivalence of each pair that is not faithcheck's own.
+def checks_of_request(request: Request) -> list[Check]:
+    """Every check of a request, after the equivalence of each pair that is not faithcheck's own.
 
     faithcheck's tests prove its own pairs. Whether a user's two models are a pair is measured in the same run.
 
     Raises:
-        ValueError: see `plan`.
+        ValueError: an unknown axiom, an expectation that matches no check, or nothing to check.
     """
-    axioms = list(dict.fromkeys(axioms))
+    explainers, pairs, supplied = request.explainers, request.pairs, request.expectations
     refuse_stale_expectations(explainers, pairs, supplied)
-    unproved = [] if "equivalence" in axioms else [pair for pair in pairs if not is_builtin(pair)]
-    return [
+    unproved = [] if "equivalence" in request.axioms else [pair for pair in pairs if not is_builtin(pair)]
+    checks = [
         *checks_of("equivalence", explainers, unproved),
-        *(check for axiom in axioms for check in checks_of(axiom, explainers, pairs, supplied)),
+        *(check for axiom in request.axioms for check in checks_of(axiom, explainers, pairs, supplied)),
     ]
+    if not checks:
+        missing = not_applicable(request.axioms, explainers)
+        raise ValueError(wording.nothing_to_check(request.axioms, len(pairs), missing))
+    return checks
+
+
+def axioms_of(asked: Iterable[str], explainers: Iterable[Explainer], pairs: Sequence[Pair]) -> list[str]:
+    """The axioms that are asked for, each once; if there are none, the default axioms of the explainers."""
+    defaults = (axiom for explainer in explainers for axiom in default_axioms(explainer, pairs))
+    return list(dict.fromkeys(asked)) or list(dict.fromkeys(defaults))
+
+
+def default_axioms(explainer: Explainer, pairs: Iterable[Pair]) -> list[str]:
+    """The first axioms, and every other of which something is claimed, or expected on one of the pairs."""
+    return list(dict.fromkeys((*FIRST_AXIOMS, *stated_axioms(explainer, list(pairs)))))
 
 
 def pairs_with_maps(explainers: Sequence[Explainer], pairs: Sequence[Pair]) -> list[Pair]:
-    """The pairs to measure where the user names none: all, or of maps that were made elsewhere those they are of."""
+    """The pairs to measure where the user names none: all pairs; for stored maps, only the pairs that they cover."""
     if not all(isinstance(explainer, StoredMaps) for explainer in explainers):
         return list(pairs)
     have = {name for one in explainers if isinstance(one, StoredMaps) for name in one.maps}

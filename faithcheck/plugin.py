@@ -12,7 +12,7 @@ import torch
 
 from faithcheck.models.data import DataError
 from faithcheck.options import OptionError
-from faithcheck.options.checkpoint import describe_checkpoint
+from faithcheck.options.pairs import describe_checkpoint
 from faithcheck.pytest_plugin.collection import pytest_collect_directory as pytest_collect_directory
 from faithcheck.pytest_plugin.collection import pytest_collection as pytest_collection
 from faithcheck.pytest_plugin.collection import pytest_generate_tests as pytest_generate_tests

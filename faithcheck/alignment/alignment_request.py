@@ -47,9 +47,8 @@ from faithcheck.models.pretrained.loading import ALL_GPUS, load
 from faithcheck.models.pretrained.target_choice import explained_in_words, with_chosen_output, with_generated_answers
 from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
 from faithcheck.options import OptionError, explainers
-from faithcheck.options.device import choose_device
-from faithcheck.options.explainer_timeout import choose_timeout
-from faithcheck.options.isolate import refuse_what_ends_a_process
+from faithcheck.options.computing import choose_device, choose_timeout
+from faithcheck.options.explainers import refuse_what_ends_a_process
 from faithcheck.reports import results
 from faithcheck.reports.pages import alignment
 from faithcheck.reports.results import Json

@@ -5,25 +5,123 @@ from __future__ import annotations
 import argparse
 import importlib.util
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from faithcheck.alignment.defaults import TABLE_2
-from faithcheck.axioms.measure.error_text import error_text
+from faithcheck.alignment.defaults import CHUNK, LONG, MAX_TOKENS, TABLE_2
 from faithcheck.cli import output
-from faithcheck.executors.ray.cluster import workers_of
-from faithcheck.models.data import texts
-from faithcheck.models.pretrained.folder import refuse_wrong_folder
+from faithcheck.cli.arguments import (
+    add_allow_code,
+    add_cluster,
+    add_device,
+    add_file,
+    add_folder,
+    add_max_memory,
+    add_pages,
+    add_seed,
+    add_target,
+    add_timeout,
+    positive_integer,
+)
+from faithcheck.explainers.loo import removal_names
 from faithcheck.options import OptionError, names
-from faithcheck.options.loading import import_from_current_folder
+from faithcheck.options.computing import FLOATING, choose_device, refuse_unknown_device
 from faithcheck.options.output_path import check_folder
+from faithcheck.options.user_modules import import_from_current_folder
 from faithcheck.reports import results
-from faithcheck.reports.pages import alignment
 
 if TYPE_CHECKING:
     from faithcheck.alignment.alignment_request import AlignRequest
 
+HELP = "measure how well explainers agree with Leave-One-Out on a model of text or images"
+DESCRIPTION = """Measure how well explainers agree with Leave-One-Out on a model (Table 2 of arXiv 2510.18810):
+correlation with LOO, MoRF, LeRF and Δ, with 95 % intervals and paired comparisons.
+Every measurement is saved at once: after an interruption, the same command continues. The exit code is 1 if an
+explainer failed or left something behind on the model or in the process, and 2 if nothing can be measured as asked."""
+EXAMPLE = """examples:
+  faithcheck align --html evaluate.html
+  faithcheck align --model textattack/bert-base-uncased-SST-2 --data sst2 --limit 200 --json sst2.json --html
+"""
 FAILED = 1
 """The exit code of a run in which an explainer failed or left something behind; the others are measured."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    add = parser.add_argument
+    meaning = (
+        "a folder or a hub name of a model saved as …ForSequenceClassification, …ForCausalLM (an answer) or "
+        "…ForImageClassification; default: the project's own 12-layer BERT"
+    )
+    add("--model", help=meaning)
+    meaning = (
+        "texts: own (default: sentences written for this project); sst2 or imdb, through the datasets library; a file "
+        ".tsv or .csv (GLUE's header: sentence, label), .jsonl, .jsonl.gz or .parquet; a folder with such a file named "
+        "dev, or of Parquet files. Images: digits (default), a file .npz, or a folder"
+    )
+    add("--data", help=meaning)
+    meaning = (
+        "the output to explain in every example: its number, or its name in the model; of a decoder also a token, or "
+        "an answer of several (default: the most likely output of each, of a decoder the answer that it generates)"
+    )
+    add_target(parser, meaning)
+    meaning = "of a decoder: explain the logit of the most likely next token, and no answer that it generates"
+    add("--next-token", action="store_true", help=meaning)
+    _add_examples(parser)
+    add_max_memory(parser)
+    meaning = "the dtype of the arithmetic, in whichever dtype the weights are stored (default: %(default)s)"
+    add("--dtype", choices=FLOATING, default="float32", help=meaning)
+    add_device(parser)
+    add_seed(parser, "random removals and of intervals")
+    meaning = "write the results; faithcheck report PATH makes pages from them"
+    add_file(parser, "--json", type=Path, metavar="PATH", help=meaning)
+    add_pages(parser)
+    meaning = "write the map, the curves and the figures of every example into this folder, as Parquet files of 10,000"
+    add_folder(parser, "--parquet", type=Path, metavar="DIR", help=meaning)
+    meaning = (
+        "the folder that keeps measurements as they are made (default: alignment in $XDG_CACHE_HOME/faithcheck or "
+        "~/.cache/faithcheck)"
+    )
+    add_folder(parser, "--cache", type=Path, metavar="DIR", help=meaning)
+    meaning = "run each explainer in a process of its own: a crash or os._exit there ends that explainer alone"
+    add("--isolate", action="store_true", help=meaning)
+    add_timeout(parser, "stop an explainer that takes longer for a batch: its row is an error")
+    add("--allow-pickle", action="store_true", help="also load weights stored as pickle, pytorch_model.bin")
+    add_allow_code(parser)
+    meaning = (
+        f"only LOO and this one, repeatable: {', '.join(TABLE_2)} (default: these), another built-in one, or "
+        "module:Object"
+    )
+    add("--explainer", action="append", default=[], metavar="NAME", help=meaning)
+    meaning = "measure batches for a minute, print what the alignment will take, and end; what was measured is kept"
+    add("--plan", action="store_true", help=meaning)
+    add_cluster(parser)
+
+
+def _add_examples(parser: argparse.ArgumentParser) -> None:
+    """Add the options of how examples are read and features removed."""
+    removals = [name for name in removal_names.NAMES if name != "baseline"]
+    meaning = "how LOO and the curves remove a feature (default: attention_mask, as in the paper; zero for images)"
+    parser.add_argument("--removal", choices=removals, help=meaning)
+    for flag, metavar, default, meaning in (
+        ("--limit", "N", None, "only the first N examples"),
+        ("--draws", "K", None, "draws of each removal by resample or noise (default: 8)"),
+        (
+            "--chunk",
+            "N",
+            None,
+            f"features that the curves remove at each step (default: 1, or {CHUNK} if half of the examples have more "
+            f"than {LONG})",
+        ),
+        ("--max-length", "N", None, "cut texts to N tokens (default: the most that the model takes)"),
+        (
+            "--max-tokens",
+            "N",
+            MAX_TOKENS,
+            "the most tokens in one forward pass, padding included: bounds memory (default: %(default)s)",
+        ),
+    ):
+        parser.add_argument(flag, type=positive_integer, metavar=metavar, default=default, help=meaning)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -34,12 +132,11 @@ def main(arguments: argparse.Namespace) -> int:
     Raises:
         OptionError, DataError, OSError: a file or a name is wrong, as far as that shows before the model is loaded.
     """
+    from faithcheck.executors.ray.cluster import workers_of
+    from faithcheck.reports.pages import alignment
+
     files = output.files(arguments, {"md": alignment.to_markdown, "html": alignment.to_html})
-    _refuse_files_of_a_plan(arguments)
-    if arguments.contrast is not None and arguments.target is None:
-        raise OptionError("--contrast: add --target: an example whose predicted output it is has nothing to explain")
-    if arguments.next_token and arguments.target is not None:
-        raise OptionError("--next-token: leave it out with --target, which says what is explained")
+    _refuse_what_does_not_fit(arguments)
     workers_of(arguments)
     if arguments.cache is not None:
         check_folder(arguments.cache, "--cache")
@@ -47,29 +144,39 @@ def main(arguments: argparse.Namespace) -> int:
         check_folder(arguments.parquet, "--parquet")
         if importlib.util.find_spec("pyarrow") is None:
             raise OptionError('--parquet needs pyarrow: pip install "faithcheck[datasets]"')
-    import_from_current_folder()
-    names.refuse_unknown_explainers(name for name in arguments.explainer if name not in TABLE_2)
-    names.refuse_unknown_device(arguments.device)
-    if arguments.data is not None:
-        texts.refuse_wrong_source(arguments.data, arguments.limit, of_texts=arguments.model is None)
-    if arguments.model is not None:
-        refuse_wrong_folder(arguments.model)
-    from faithcheck.options.device import choose_device  # not at the top: torch takes seconds to import
-
+    _refuse_wrong_names(arguments)
     choose_device(arguments.device)
     return _run(arguments, files)
 
 
-def _refuse_files_of_a_plan(arguments: argparse.Namespace) -> None:
-    """Refuse files that nothing is written to.
+def _refuse_what_does_not_fit(arguments: argparse.Namespace) -> None:
+    """Refuse options of which one leaves nothing to do for the other.
 
     Raises:
         OptionError: names the option, and what to leave out.
     """
-    of_files = {f"--{name}": getattr(arguments, name) for name in ("json", "md", "html", "parquet")}
+    if arguments.contrast is not None and arguments.target is None:
+        raise OptionError("--contrast: add --target: an example whose predicted output it is has nothing to explain")
+    if arguments.next_token and arguments.target is not None:
+        raise OptionError("--next-token: leave it out with --target, which says what is explained")
     if arguments.plan:
-        for option in (name for name, value in of_files.items() if value is not None):
-            raise OptionError(f"{option}: --plan prints an estimate and writes no file: leave one of the two out")
+        for name in ("json", "md", "html", "parquet"):
+            if getattr(arguments, name) is not None:
+                raise OptionError(f"--{name}: --plan prints an estimate and writes no file: leave one of the two out")
+
+
+def _refuse_wrong_names(arguments: argparse.Namespace) -> None:
+    """Refuse an explainer, a device, data or a model that there is not, before torch is imported."""
+    from faithcheck.models.data import texts
+    from faithcheck.models.pretrained.folder import refuse_wrong_folder
+
+    import_from_current_folder()
+    names.refuse_unknown_explainers(name for name in arguments.explainer if name not in TABLE_2)
+    refuse_unknown_device(arguments.device)
+    if arguments.data is not None:
+        texts.refuse_wrong_source(arguments.data, arguments.limit, of_texts=arguments.model is None)
+    if arguments.model is not None:
+        refuse_wrong_folder(arguments.model)
 
 
 def _run(arguments: argparse.Namespace, files: output.Files) -> int:
@@ -77,7 +184,9 @@ def _run(arguments: argparse.Namespace, files: output.Files) -> int:
     from transformers.utils import logging as hugging_face  # not at the top: it takes seconds to import
 
     from faithcheck.alignment.alignment_request import EXPECTED, AlignRequest, measure
-    from faithcheck.progress_by_explainer import ProgressByExplainer
+    from faithcheck.axioms.measure.error_text import error_text
+    from faithcheck.progress import ProgressByExplainer
+    from faithcheck.reports.pages import alignment
 
     try:
         hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]

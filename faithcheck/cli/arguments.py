@@ -18,9 +18,6 @@ BESIDE = Path()
 """The value of ``--md`` and ``--html`` without a path: the page goes beside the JSON."""
 PAGE: dict[str, Any] = {"nargs": "?", "type": Path, "const": BESIDE, "metavar": "PATH"}
 
-ALLOW_CODE = "also load a model that is not a part of transformers: its own code runs here, with your rights"
-CONTRAST = "the output to subtract: why the target, and not this?"
-
 
 def seed(text: str) -> int:
     """A seed as torch takes it.
@@ -105,6 +102,11 @@ def add_file(parser: argparse.ArgumentParser, *flags: str, **options: Any) -> No
     parser.add_argument(*flags, **options).complete = shtab.FILE  # type: ignore[attr-defined]
 
 
+def add_folder(parser: argparse.ArgumentParser, *flags: str, **options: Any) -> None:
+    """Add an argument that is a folder; shells complete it as one."""
+    parser.add_argument(*flags, **options).complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+
+
 def add_pages(parser: argparse.ArgumentParser, default: str = "beside the JSON") -> None:
     """Add ``--md`` and ``--html``; ``default`` says where a page without a path goes."""
     for flag, page in (("--md", "Markdown"), ("--html", "HTML")):
@@ -114,6 +116,43 @@ def add_pages(parser: argparse.ArgumentParser, default: str = "beside the JSON")
 def add_repeatable(parser: argparse.ArgumentParser, flag: str, metavar: str, meaning: str) -> None:
     """Add an option that can be given several times."""
     parser.add_argument(flag, action="append", default=[], metavar=metavar, help=f"{meaning}; repeatable")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add ``--device``."""
+    parser.add_argument("--device", default="cpu", help="torch device (default: %(default)s)")
+
+
+def add_seed(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add ``--seed``; ``what`` says of what it is the seed."""
+    parser.add_argument("--seed", type=seed, default=0, help=f"seed of {what} (default: %(default)s)")
+
+
+def add_timeout(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Add ``--explainer-timeout``."""
+    parser.add_argument("--explainer-timeout", type=positive_number, metavar="SECONDS", help=meaning)
+
+
+def add_target(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Add ``--target`` and ``--contrast``."""
+    parser.add_argument("--target", type=output_name, metavar="NAME", help=meaning)
+    meaning = "the output to subtract: why the target, and not this?"
+    parser.add_argument("--contrast", type=output_name, metavar="NAME", help=meaning)
+
+
+def add_max_memory(parser: argparse.ArgumentParser) -> None:
+    """Add ``--max-memory``."""
+    meaning = (
+        "the most memory that an attribution may take over what is in use, such as 2GiB: what is predicted to take "
+        "more is computed in smaller parts (default: four fifths of what is available)"
+    )
+    parser.add_argument("--max-memory", type=size_of_memory, metavar="SIZE", help=meaning)
+
+
+def add_allow_code(parser: argparse.ArgumentParser) -> None:
+    """Add ``--allow-code``."""
+    meaning = "also load a model that is not a part of transformers: its own code runs here, with your rights"
+    parser.add_argument("--allow-code", action="store_true", help=meaning)
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -126,12 +165,3 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpus-per-worker", type=positive_integer, default=1, metavar="N", help=meaning)
     meaning = "with --ray, the GPUs of a worker, such as 1, or 0.5 for two workers on each (default: 0)"
     parser.add_argument("--gpus-per-worker", type=positive_number, default=0.0, metavar="X", help=meaning)
-
-
-MAX_MEMORY: dict[str, Any] = {"type": size_of_memory, "metavar": "SIZE"}
-"""The option ``--max-memory``."""
-FITS = (
-    "the most memory that an attribution may take over what is in use, such as 2GiB: what is predicted to take more is "
-    "computed in smaller parts (default: four fifths of what is available)"
-)
-"""What it does."""

@@ -5,26 +5,70 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from faithcheck import outcomes
 from faithcheck.cli import output
-from faithcheck.executors.ray.cluster import Workers, with_threads, workers_of
-from faithcheck.models.unknown_name import unknown_name
+from faithcheck.cli.arguments import (
+    add_cluster,
+    add_device,
+    add_file,
+    add_pages,
+    add_repeatable,
+    add_seed,
+    add_timeout,
+)
 from faithcheck.options import OptionError, names
-from faithcheck.options.expectations import choose_expectations, refuse_stale
-from faithcheck.options.explainer_timeout import choose_timeout
-from faithcheck.options.loading import import_from_current_folder
+from faithcheck.options.computing import DTYPES, MEANING, choose_device, choose_timeout, refuse_unknown_device
+from faithcheck.options.expectations import choose_expectations
+from faithcheck.options.user_modules import import_from_current_folder
 from faithcheck.reports import results
-from faithcheck.reports.pages import report, screen, wording
 from faithcheck.reports.results import Json
 
 if TYPE_CHECKING:
     from faithcheck.axioms.measure.expectations import SuppliedExpectation
     from faithcheck.check import Check
-    from faithcheck.explainers.protocol import Explainer
-    from faithcheck.request import Settings
+    from faithcheck.executors.ray.cluster import Workers
+    from faithcheck.request import Request, Settings
+
+HELP = "run the suite on an explainer"
+DESCRIPTION = """Run the suite on explainers, without pytest, and print its report. By default every axiom is
+measured that the explainer claims or of which something is expected, and the first ones: invariance, generated,
+completeness, loo, trace. An axiom that the explainer does not claim is measured and recorded. The equivalence of each
+pair of your own is measured too. The exit code is 0 if every claim that was asked for was measured and holds. It is 1
+if a check is red: a claim that does not hold or that no check measured, a predicted violation that vanished, an
+explainer that raised. It is 2 if the run cannot start as asked, and 3 if there is no verdict, because nothing is
+claimed of the explainer: claim something with --claim."""
+EXAMPLE = """examples:
+  faithcheck check my_explainers:Mine
+  faithcheck check my_explainers:Mine --claim completeness --claim gradient
+  faithcheck check attnlrp --axiom invariance --pairs 'linear_attention.*' --json attnlrp.json --html
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    meaning = "the explainer: a name of faithcheck explainers, or module:Object; several are checked in one run"
+    parser.add_argument("explainers", metavar="SPEC", nargs="*", default=[], help=meaning)
+    add_repeatable(parser, "--explainer", "SPEC", "the same, as the other commands and pytest write it")
+    add_repeatable(parser, "--axiom", "NAME", "only this one (faithcheck axioms); default: those above")
+    add_repeatable(parser, "--claim", "NAME", names.meaning_of_claim())
+    meaning = "it implements this built-in explainer anew, and is held to that one's claims and closed forms"
+    parser.add_argument("--like", action="append", default=[], metavar="[SPEC=]NAME", help=meaning)
+    add_repeatable(
+        parser, "--pairs", "SPEC", "only these: a name, a glob, an entry point, a module with pairs, or module:pair"
+    )
+    add_file(parser, "--json", type=Path, metavar="PATH", help="write the results document")
+    add_pages(parser)
+    add_seed(parser, "models and cases")
+    add_device(parser)
+    parser.add_argument("--dtype", choices=DTYPES, default="float64", help=MEANING)
+    add_timeout(parser, "a check that takes longer is red (default: no limit)")
+    meaning = "run the checks in a process of their own: a crash or os._exit there is one red check"
+    parser.add_argument("--isolate", action="store_true", help=meaning)
+    meaning = "known failures, each with its reason: a TOML file, see docs/how_to/known_failures.md"
+    add_file(parser, "--expectations", metavar="FILE", help=meaning)
+    add_cluster(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -35,34 +79,30 @@ def main(arguments: argparse.Namespace) -> int:
     Raises:
         OptionError, DataError, OSError: the run cannot start as asked.
     """
+    from faithcheck.executors.ray.cluster import with_threads, workers_of
+    from faithcheck.reports.pages import report, screen
+
     files = output.files(arguments, {"md": report.to_markdown, "html": report.to_html})
-    import_from_current_folder()
-    specs = explainers_of(arguments)
-    names.refuse_unknown_explainers(specs)
-    names.refuse_unknown_likes(arguments.like)
-    names.refuse_unknown_axioms(arguments.axiom)
-    names.refuse_unknown_claims(arguments.claim)
-    names.refuse_unknown_pairs(arguments.pairs, specs)
-    names.refuse_unknown_device(arguments.device)
+    specs = _refuse_wrong_names(arguments)
     wanted = workers_of(arguments)
     expectations = choose_expectations(arguments.expectations)
     with output.doing("importing torch and transformers"):
         settings = _settings(arguments, specs)
     with with_threads(wanted):
         with output.doing("planning the checks"):
-            plan = _planned(arguments, specs, settings, expectations)
-        outcome = _run(plan, settings) if wanted is None else _shared(plan, settings, arguments.ray, wanted)
-    records = outcome.records
+            request, checks = _planned(arguments, specs, settings, expectations)
+        records, run = _shared(request, checks, arguments.ray, wanted) if wanted else _here(request, checks)
     ran = {record["id"] for record in records}
-    stopped = [check for check in plan.checks if f"{check.axiom}/{check.id}" not in ran]
-    reason = "the user stopped the run before it"
-    records += [results.plain(check.not_run(settings, reason).to_json()) for check in stopped]
-    from faithcheck.axioms.measure.registry import AXIOMS
-    from faithcheck.claims import unmeasured_claims  # loaded by now
+    stopped = [check for check in checks if check.record_id not in ran]
+    records += [
+        results.plain(check.not_run(settings, "the user stopped the run before it").to_json()) for check in stopped
+    ]
 
-    unmeasured = unmeasured_claims(plan.explainers, plan.axioms, plan.checks, records, settings.seed)
-    records += [results.plain(record.to_json()) for record in unmeasured]
-    document = outcomes.of_records(records, len(plan.checks), plan.about, AXIOMS) | outcome.run
+    from faithcheck.check_report import document_of
+    from faithcheck.claims import unmeasured_claims
+
+    records += [results.plain(record.to_json()) for record in unmeasured_claims(request, checks, records)]
+    document = document_of(request, checks, records, ["faithcheck", *arguments.argv]) | run
     files.write(document)
     output.print_for_terminal(screen.render, document)
     files.print_paths()
@@ -73,15 +113,22 @@ def main(arguments: argparse.Namespace) -> int:
     return results.exit_code(document) if not stopped else output.interrupted("the report holds the checks that ran")
 
 
-def explainers_of(arguments: argparse.Namespace) -> list[str]:
-    """The explainers that the command line names, each once.
+def _refuse_wrong_names(arguments: argparse.Namespace) -> list[str]:
+    """Refuse names that there are not, before torch is imported. Returns the explainers that are named, each once.
 
     Raises:
-        OptionError: it names none.
+        OptionError: a name is wrong, or no explainer is named.
     """
+    import_from_current_folder()
     specs = list(dict.fromkeys([*arguments.explainers, *arguments.explainer]))
     if not specs:
         raise OptionError("name an explainer: faithcheck check my_explainers:Mine (faithcheck explainers lists some)")
+    names.refuse_unknown_explainers(specs)
+    names.refuse_unknown_likes(arguments.like)
+    names.refuse_unknown_axioms(arguments.axiom)
+    names.refuse_unknown_claims(arguments.claim)
+    names.refuse_unknown_pairs(arguments.pairs, specs)
+    refuse_unknown_device(arguments.device)
     return specs
 
 
@@ -89,18 +136,13 @@ def _settings(arguments: argparse.Namespace, specs: Sequence[str]) -> Settings:
     """The settings of the checks.
 
     Raises:
-        OptionError: an unknown axiom or explainer, or a device or a time limit that cannot be used.
+        OptionError: an explainer, a device or a time limit cannot be used.
     """
     import torch
 
-    from faithcheck.axioms.measure.registry import AXIOMS
-    from faithcheck.options.device import choose_device
-    from faithcheck.options.isolate import choose_isolation
+    from faithcheck.options.explainers import choose_isolation
     from faithcheck.request import Settings
 
-    for axiom in arguments.axiom:
-        if axiom not in AXIOMS:
-            raise OptionError(f"--axiom={axiom}: {unknown_name('axiom', axiom, AXIOMS)}")
     return Settings(
         seed=arguments.seed,
         dtype=getattr(torch, arguments.dtype),
@@ -111,30 +153,13 @@ def _settings(arguments: argparse.Namespace, specs: Sequence[str]) -> Settings:
     )
 
 
-@dataclass(frozen=True)
-class Planned:
-    """What a run is to measure.
-
-    Attributes:
-        explainers: the explainers that it checks.
-        axioms: the axioms that it measures.
-        checks: the checks, in their order.
-        about: the settings for the results document.
-    """
-
-    explainers: Sequence[Explainer]
-    axioms: Sequence[str]
-    checks: Sequence[Check]
-    about: Json
-
-
 def _planned(
     arguments: argparse.Namespace,
     specs: Sequence[str],
     settings: Settings,
     expectations: Sequence[SuppliedExpectation],
-) -> Planned:
-    """What to run.
+) -> tuple[Request, list[Check]]:
+    """The request, and its checks.
 
     Raises:
         OptionError: no such pair, an explainer that cannot be loaded, an expectation that matches no check, or no check
@@ -142,60 +167,40 @@ def _planned(
     """
     from transformers.utils import logging as hugging_face
 
-    from faithcheck.chosen_checks import default_axioms
-    from faithcheck.claims import stated
-    from faithcheck.options.claims import choose_claims
-    from faithcheck.options.explainers import choose_explainers
-    from faithcheck.options.like import hold_like
+    from faithcheck.options.explainers import choose_claims, choose_explainers, hold_like
     from faithcheck.options.pairs import choose_pairs
-    from faithcheck.plan import not_applicable, pairs_with_maps, plan_run
-    from faithcheck.run_settings import run_settings
+    from faithcheck.plan import axioms_of, checks_of_request, pairs_with_maps
+    from faithcheck.request import Request
 
     hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
     explainers = choose_claims(arguments.claim, hold_like(arguments.like, specs, choose_explainers(specs)))
     pairs = choose_pairs(arguments.pairs) if arguments.pairs else pairs_with_maps(explainers, choose_pairs([]))
-    refuse_stale(explainers, pairs, expectations)
-    defaults = (axiom for explainer in explainers for axiom in default_axioms(explainer, pairs))
-    axioms = list(dict.fromkeys(arguments.axiom or defaults))
-    checks = plan_run(axioms, explainers, pairs, expectations)
-    missing = not_applicable(axioms, explainers)
-    if not checks:
-        raise OptionError(wording.nothing_to_check(axioms, len(pairs), missing))
-    about = run_settings(settings, specs, explainers, pairs, expectations, ["faithcheck", *arguments.argv])
-    claimed = {explainer.name: stated(explainer, checks) for explainer in explainers}
-    return Planned(explainers, axioms, checks, {**about, "claimed": claimed, "not_applicable": missing})
+    by_name = {explainer.name: spec for spec, explainer in zip(specs, explainers, strict=True)}
+    try:
+        axioms = axioms_of(arguments.axiom, explainers, pairs)
+        request = Request(explainers, axioms, pairs, by_name, expectations, settings)
+        return request, checks_of_request(request)
+    except ValueError as error:
+        raise OptionError(str(error)) from error
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run has measured.
-
-    Attributes:
-        records: in the order of the plan; not of all checks, if the user stopped the run.
-        run: of a cluster that came to its end, ``run`` with the record of the run; else nothing.
-    """
-
-    records: list[Json]
-    run: Json
-
-
-def _run(plan: Planned, settings: Settings) -> Outcome:
-    """Measure the checks one after the other."""
+def _here(request: Request, checks: Sequence[Check]) -> tuple[list[Json], Json]:
+    """Measure the checks one after the other. Returns the records of those that ran; nothing more to say of the run."""
     from faithcheck.progress import measured  # not at the top: it imports torch
 
     records: list[Json] = []
     with suppress(KeyboardInterrupt):
-        for record in measured(plan.checks, settings, lines=True):
+        for record in measured(checks, request.settings, lines=True):
             records.append(results.plain(record.to_json()))
-    return Outcome(records, {})
+    return records, {}
 
 
-def _shared(plan: Planned, settings: Settings, address: str, wanted: Workers) -> Outcome:
-    """Measure the checks on a cluster."""
+def _shared(request: Request, checks: Sequence[Check], address: str, wanted: Workers) -> tuple[list[Json], Json]:
+    """Measure the checks on a cluster. Returns also ``run`` of the document, if the run came to its end."""
     from faithcheck.executors.ray.checks import RayChecks  # not at the top: it imports torch
-    from faithcheck.progress_by_explainer import ProgressByExplainer
+    from faithcheck.progress import ProgressByExplainer
 
-    shared = RayChecks(plan.checks, settings, plan.about["specs"], address, wanted)
+    shared = RayChecks(checks, request.settings, request.specs, address, wanted)
     with suppress(KeyboardInterrupt), ProgressByExplainer("checks") as progress:
         shared.measure(progress.advance, progress.watch)
-    return Outcome(shared.records, {"run": shared.record} if shared.record else {})
+    return shared.records, {"run": shared.record} if shared.record else {}

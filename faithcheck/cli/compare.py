@@ -1,4 +1,4 @@
-"""``faithcheck compare``: reads two documents, compares them, prints the comparison and writes it as pages."""
+"""``faithcheck compare``: what changed between two documents, printed and as pages."""
 
 from __future__ import annotations
 
@@ -6,12 +6,43 @@ import argparse
 from pathlib import Path
 
 from faithcheck.cli import output
-from faithcheck.reports import benchmark, comparison, results
-from faithcheck.reports.pages import alignment, explanation, figures
-from faithcheck.reports.pages import comparison as page
+from faithcheck.cli.arguments import PAGE, add_file, positive_number
+from faithcheck.reports import results
 from faithcheck.reports.results import Json, ResultsError
 
-PAGES = {"md": page.to_markdown, "html": page.to_html}
+HELP = "list what changed between two results documents; exit code 1 on a regression"
+DESCRIPTION = """List the changes from one results document to another: other verdicts, changed gaps and correlations,
+new or missing records and failed tests, reasons for which more is skipped. The differences between the two runs
+(seed, dtype, device, data, explainers, versions) come first, as they may explain the changes.
+
+The exit code is 1 on a regression, which is one of these changes and no other:
+  - a record that was green and is red;
+  - a record that is red, and was skipped or missing;
+  - a record that was not skipped, and is skipped or missing now, whatever its verdict was;
+  - a failed test that left no red record, and did not fail before.
+It is 2 for a file that cannot be read or compared, and 0 otherwise. Two documents of different catalogues are not
+compared unless you ask for it: see --across-catalogues. A changed magnitude is listed, and of two
+benchmarks every ratio that is slower or faster beyond both intervals; neither is a regression."""
+EXAMPLE = """example:
+  faithcheck compare main.json branch.json --md comment.md && echo no regression
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    from faithcheck.reports.comparison import THRESHOLD
+
+    add_file(parser, "old", type=Path, help="the JSON to compare with, of the suite, faithcheck align or make bench")
+    add_file(parser, "new", type=Path, help="the JSON to judge")
+    comment = "also write Markdown that fits a pull-request comment (default: NEW.compare.md)"
+    add_file(parser, "--md", help=comment, **PAGE)
+    add_file(parser, "--html", help="also write an HTML page with every change (default: NEW.compare.html)", **PAGE)
+    meaning = "the largest change of a gap (relative to the larger one) or a correlation that is not listed (default: "
+    parser.add_argument(
+        "--threshold", type=positive_number, default=THRESHOLD, metavar="X", help=meaning + "%(default)s)"
+    )
+    meaning = "documents of two catalogues: compare what is the same in both, see docs/reference/catalogue.md"
+    parser.add_argument("--across-catalogues", action="store_true", help=meaning)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -20,9 +51,13 @@ def main(arguments: argparse.Namespace) -> int:
     Raises:
         ResultsError, OptionError, OSError: a document cannot be read or compared, or the page cannot be written.
     """
+    from faithcheck.reports import comparison
+    from faithcheck.reports.pages import comparison as page
+
     old, new = load(arguments.old), load(arguments.new)
+    views = {"md": page.to_markdown, "html": page.to_html}
     files = output.Files(
-        None, output.pages(arguments, PAGES, arguments.new, [arguments.old, arguments.new], ".compare")
+        None, output.pages(arguments, views, arguments.new, [arguments.old, arguments.new], ".compare")
     )
     compared = comparison.compare(old, new, arguments.threshold, arguments.across_catalogues)
     output.print_for_terminal(page.to_terminal, compared)
@@ -37,6 +72,9 @@ def load(path: Path) -> Json:
     Raises:
         ResultsError: no such document, or one that this version cannot read. The message names what is wrong in it.
     """
+    from faithcheck.reports import benchmark
+    from faithcheck.reports.pages import alignment, explanation, figures
+
     document = results.read(path)
     if document.get("kind") == results.ALIGNMENT:
         return alignment.check(document, path)

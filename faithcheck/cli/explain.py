@@ -4,16 +4,57 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from faithcheck.alignment.defaults import TABLE_2
 from faithcheck.cli import output
-from faithcheck.models.pretrained import SENTIMENT
-from faithcheck.models.pretrained.folder import refuse_wrong_folder
+from faithcheck.cli.arguments import (
+    add_allow_code,
+    add_device,
+    add_file,
+    add_folder,
+    add_max_memory,
+    add_repeatable,
+    add_target,
+    characters,
+)
 from faithcheck.options import OptionError, names
-from faithcheck.options.loading import import_from_current_folder
-from faithcheck.reports.pages import explanation
+from faithcheck.options.computing import choose_device, refuse_unknown_device
+from faithcheck.options.user_modules import import_from_current_folder
 
 DEFAULT, STDIN = "attnlrp", "-"
+
+HELP = "show explainers' maps of one text beside that of Leave-One-Out"
+DESCRIPTION = """Show the maps of one text by one explainer or several, beside that of Leave-One-Out: each word in
+colour, red for the explained output and blue against it, with r, the correlation with LOO, the probabilities of the
+outputs, and the numbers. The model is loaded as by faithcheck align: a classifier of text, or a decoder, of which the
+next token or the log-likelihood of an answer is explained. The exit code is 2 if the text cannot be explained as asked,
+and 1 if an explainer left something behind on the model or in the process."""
+EXAMPLE = """examples:
+  faithcheck explain 'a gripping, funny film' --explainer attnlrp --explainer ig_mask --html map.html
+  faithcheck explain 'The capital of France is' --model FOLDER --target ' Paris' --contrast ' London'
+  echo 'a gripping, funny film' | faithcheck explain - --json map.json
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument(
+        "text", metavar="TEXT", type=characters, help="the text to explain; - reads it from standard input"
+    )
+    meaning = "a folder or a hub name; default: the project's own 12-layer BERT for sentiment"
+    add_folder(parser, "--model", metavar="PATH", help=meaning)
+    add_repeatable(parser, "--explainer", "SPEC", "beside LOO, as for align (default: attnlrp)")
+    meaning = (
+        "the output to explain: its number, or its name in the model; of a decoder also a token, or an answer of "
+        "several (default: the most likely output; of a decoder, the answer that it generates)"
+    )
+    add_target(parser, meaning)
+    add_device(parser)
+    add_max_memory(parser)
+    add_allow_code(parser)
+    add_file(parser, "--json", type=Path, metavar="PATH", help="write the maps, the outputs and the tokens as JSON")
+    add_file(parser, "--html", type=Path, metavar="PATH", help="also write an HTML page")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -25,15 +66,16 @@ def main(arguments: argparse.Namespace) -> int:
         OptionError: the text cannot be read, a file cannot be written, there is no such device, or no explainer has
             this name.
     """
+    from faithcheck.models.pretrained.folder import refuse_wrong_folder
+    from faithcheck.reports.pages import explanation
+
     files = output.files(arguments, {"html": explanation.to_html})
     text = _standard_input() if arguments.text == STDIN else arguments.text
     import_from_current_folder()
     names.refuse_unknown_explainers(spec for spec in arguments.explainer if spec not in TABLE_2)
-    names.refuse_unknown_device(arguments.device)
+    refuse_unknown_device(arguments.device)
     if arguments.model is not None:
         refuse_wrong_folder(arguments.model)
-    from faithcheck.options.device import choose_device  # not at the top: torch takes seconds to import
-
     choose_device(arguments.device)
     return _run(arguments, text, files)
 
@@ -57,9 +99,11 @@ def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
     from transformers.utils import logging as hugging_face  # not at the top: it takes seconds to import
 
     from faithcheck.explanation import ExplainError, choose_explainers, explain
+    from faithcheck.models.pretrained import SENTIMENT
     from faithcheck.models.pretrained.folder import ModelError
     from faithcheck.models.pretrained.loading import load
     from faithcheck.models.pretrained.text_model import TextModel
+    from faithcheck.reports.pages import explanation
 
     try:
         hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -10,20 +10,31 @@ import shutil
 import sys
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-
-from rich import box
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from faithcheck import catalogue as content
 from faithcheck.cli import output
 from faithcheck.explainers.names import GROUP, installed, provider
 from faithcheck.options import OptionError, names
-from faithcheck.reports.pages import rendering
 from faithcheck.reports.pages.visible import visible
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LISTS = {
+    "pairs": "faithcheck pairs 'linear_attention.*'",
+    "explainers": "faithcheck explainers | cut -f1",
+    "axioms": "faithcheck axioms",
+    "catalogue": "faithcheck catalogue 'product.*'",
+}
+"""The commands that list names, each with an example."""
 BUILT_IN = "built-in"
 Row = tuple[str, ...]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of the command."""
+    parser.add_argument("glob", nargs="?", help="only the names that match, such as 'batch*'")
 
 
 def pairs() -> list[Row]:
@@ -111,12 +122,18 @@ def main(arguments: argparse.Namespace) -> int:
 def as_text(columns: Sequence[str], rows: Sequence[Row], width: int, tty: bool) -> str:
     """The rows as a table for a terminal, or as lines for a pipe."""
     if tty:
+        from faithcheck.reports.pages import rendering
+
         return rendering.to_terminal(lambda rows: [_table(columns, rows)], rows, width, color=True)
     return "".join("\t".join(row) + "\n" for row in visible(rows))
 
 
 def _table(columns: Sequence[str], rows: Sequence[Row]) -> Table:
     """A line for each row; text of the last column that does not fit ends in an ellipsis."""
+    from rich import box  # not at the top: help is printed without Rich
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     *short, last = columns
     for i, column in enumerate(short):

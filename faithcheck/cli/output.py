@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from faithcheck.axioms.measure.error_text import error_text, traceback_text
 from faithcheck.cli.arguments import BESIDE
@@ -24,9 +23,6 @@ REFUSED, CRASHED, INTERRUPTED, UNREAD = 2, 70, 130, 141
 ``sysexits.h``), of a command that Ctrl-C stopped, and of one whose output nobody reads (128 + SIGPIPE, as of a shell).
 """
 REPORT_IT = "this is a defect of faithcheck or of a library; report it to faithcheck's maintainers with the lines above"
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 View = Callable[[Json], str]
 
@@ -127,35 +123,6 @@ def page_path(option: str, path: Path | None, beside: Path | None, taken: Iterab
 def print_for_terminal(view: Callable[[Json, int, bool], str], content: Json) -> None:
     """Print text as wide as the terminal, in colour if stdout is one."""
     print(view(content, shutil.get_terminal_size().columns, sys.stdout.isatty()), end="")
-
-
-def progress_bar(shown: bool = True, unit: str = "") -> Progress:
-    """A progress bar on stderr, which shows nothing if it should not or stderr is not a terminal.
-
-    Args:
-        shown: whether it should.
-        unit: what is counted, to show how many a second; empty: do not.
-    """
-    from rich.console import Console  # not at the top: help is printed without Rich
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
-    from rich.text import Text
-
-    class Description(ProgressColumn):
-        """The names of what runs, as text: a name may hold what Rich would read as markup."""
-
-        def render(self, task: Task) -> Text:
-            return Text(f"{visible(task.description):<18}")
-
-    class Rate(ProgressColumn):
-        """How many a second."""
-
-        def render(self, task: Task) -> Text:
-            return Text("" if task.speed is None else f"{task.speed:.3g} {unit}/s")
-
-    console = Console(stderr=True)
-    rate = (Rate(),) if unit else ()
-    columns = (Description(), BarColumn(), MofNCompleteColumn(), *rate, TimeRemainingColumn())
-    return Progress(*columns, console=console, disable=not (shown and console.is_terminal), transient=True)
 
 
 @contextmanager

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 
 from faithcheck.cli import output
+from faithcheck.cli.arguments import add_file, add_folder, add_pages
 from faithcheck.cli.compare import load
 from faithcheck.options.output_path import check_folder
 from faithcheck.reports import results
-from faithcheck.reports.pages import alignment, benchmark, explanation, export, report, terminal
-from faithcheck.reports.pages.exported import exported
 from faithcheck.reports.results import Json
 
-PAGES: dict[str | None, tuple[output.View, output.View, Callable[[Json, int, bool], str]]] = {
-    None: (report.to_markdown, report.to_html, terminal.render),
-    results.ALIGNMENT: (alignment.to_markdown, alignment.to_html, alignment.to_terminal),
-    results.BENCHMARK: (benchmark.to_markdown, benchmark.to_html, benchmark.to_terminal),
-    results.EXPLANATION: (explanation.to_markdown, explanation.to_html, explanation.to_terminal),
-}
-"""The Markdown page, the HTML page and the text for a terminal of each kind of document."""
+HELP = "make pages from a results document"
+DESCRIPTION = "Make pages from the results document of a run; without --md, --html and --figures, print its tables."
+EXAMPLE = """example:
+  pytest -m invariance --axioms-json=results.json
+  faithcheck report results.json --md --html --figures figures
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    meaning = "the JSON of pytest --axioms-json=PATH, of faithcheck check, align or explain --json, or of make bench"
+    add_file(parser, "results", type=Path, help=meaning)
+    add_pages(parser)
+    meaning = "write every table as CSV and LaTeX (booktabs), and every figure as SVG and PDF, into this folder"
+    add_folder(parser, "--figures", type=Path, metavar="DIR", help=meaning)
+    meaning = "exit with 1 if the document is red, with 3 if a planned check did not run (default: 0)"
+    parser.add_argument("--exit-code", action="store_true", help=meaning)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -28,8 +38,11 @@ def main(arguments: argparse.Namespace) -> int:
     Raises:
         ResultsError, OptionError, OSError: the document cannot be read, or a page cannot be written.
     """
+    from faithcheck.reports.pages import export
+    from faithcheck.reports.pages.exported import exported
+
     document = load(arguments.results)
-    to_markdown, to_html, to_terminal = PAGES[document.get("kind")]
+    to_markdown, to_html, to_terminal = _views(document.get("kind"))
     views = {"md": to_markdown, "html": to_html}
     files = output.Files(None, output.pages(arguments, views, arguments.results, [arguments.results]))
     if arguments.figures is not None:
@@ -42,6 +55,16 @@ def main(arguments: argparse.Namespace) -> int:
     elif not files.pages:
         output.print_for_terminal(to_terminal, document)
     return exit_code(document) if arguments.exit_code else 0
+
+
+def _views(kind: str | None) -> tuple[output.View, output.View, Callable[[Json, int, bool], str]]:
+    """What makes the Markdown page, the HTML page and the text for a terminal of this kind of document."""
+    from faithcheck.reports.pages import alignment, benchmark, explanation, report, terminal
+
+    if kind is None:
+        return report.to_markdown, report.to_html, terminal.render
+    page = {results.ALIGNMENT: alignment, results.BENCHMARK: benchmark, results.EXPLANATION: explanation}[kind]
+    return page.to_markdown, page.to_html, page.to_terminal
 
 
 def exit_code(document: Json) -> int:

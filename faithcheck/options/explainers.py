@@ -1,15 +1,24 @@
-"""``--explainer``: the explainers that a run checks, and where each comes from."""
+"""The explainers of a run: ``--explainer``, and what ``--like``, ``--claim`` and ``--isolate`` say of them.
+
+``--like=attnlrp`` is about the one explainer of the run that is not built in, ``--like=SPEC=attnlrp`` about the one
+that ``--explainer=SPEC`` names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from faithcheck.axioms.measure.expectations import held_like
 from faithcheck.axioms.traces.process_snapshot import current_namespaces
+from faithcheck.claims import claiming
+from faithcheck.executors.isolation.isolated_checks import Isolation
+from faithcheck.executors.isolation.worker import TaskFailed, WorkerEnded
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.explainers.registry import builtin_explainers, load_explainer, origin
+from faithcheck.explainers.registry import builtin_explainers, load_explainer
 from faithcheck.models.pair import registered_pairs
 from faithcheck.options import OptionError
-from faithcheck.options.loading import loaded
+from faithcheck.options.user_modules import loaded
 
 
 def choose_explainers(specs: Sequence[str]) -> list[Explainer]:
@@ -51,12 +60,100 @@ def load_explainers(specs: Sequence[str]) -> list[Explainer]:
     return explainers
 
 
-def origins(specs: Sequence[str], explainers: Sequence[Explainer]) -> dict[str, str]:
-    """The origin of each explainer, by its name.
+def hold_like(likes: Sequence[str], specs: Sequence[str], explainers: Sequence[Explainer]) -> list[Explainer]:
+    """The explainers of a run, those that ``--like`` names held to a built-in one.
 
     Args:
-        specs: the specs that the explainers were chosen by; none for the built-in explainers.
-        explainers: the result of `choose_explainers` for the specs.
+        likes: the values of ``--like``.
+        specs: the values of ``--explainer``.
+        explainers: the explainers that these specs name.
+
+    Raises:
+        OptionError: no such built-in explainer (the message has the nearest names), or it is not clear which explainer
+            of the run is meant.
     """
-    names = specs or [explainer.name for explainer in explainers]
-    return {explainer.name: origin(spec, explainer) for spec, explainer in zip(names, explainers, strict=True)}
+    held, own = list(explainers), [spec for spec in specs if spec not in builtin_explainers()]
+    for like in likes:
+        spec, _, name = like.rpartition("=")
+        if not own:
+            raise OptionError(f"--like={like}: this run has no explainer of your own: name it, as module:Object")
+        named = [one for one in own if not spec or one == spec]
+        if len(named) != 1:
+            raise OptionError(f"--like={like}: which explainer is it about? Write --like={own[0]}={name or 'NAME'}")
+        index = list(specs).index(named[0])
+        if held[index] is not explainers[index]:
+            raise OptionError(f"--like={like}: two of --like are about {specs[index]}: remove one of them")
+        try:
+            held[index] = held_like(held[index], name)
+        except ValueError as error:
+            raise OptionError(f"--like={like}: {error}") from error
+    return held
+
+
+def choose_claims(names: Sequence[str], explainers: Sequence[Explainer]) -> list[Explainer]:
+    """The explainers of a run, each of which also claims what ``--claim`` names.
+
+    Args:
+        names: the values of ``--claim``: axioms, or kinds of explainers.
+        explainers: the explainers that the user named.
+
+    Raises:
+        OptionError: no such axiom or kind (the message has the nearest name), or no explainer is named.
+    """
+    if names and not explainers:
+        raise OptionError(f"--claim={names[0]}: this run names no explainer: add --explainer=SPEC")
+    try:
+        return [claiming(explainer, names) for explainer in explainers]
+    except ValueError as error:
+        raise OptionError(f"--claim={' --claim='.join(names)}: {error}") from error
+
+
+def choose_isolation(isolate: bool, specs: Sequence[str], checkpoint: Sequence[str] = ()) -> Isolation | None:
+    """The processes of the explainers, each of which has loaded its explainer; None without the option.
+
+    Call it before an explainer is loaded in this process, which loading could end.
+
+    Args:
+        isolate: the option.
+        specs: those of ``--explainer``; without any, all built-in explainers.
+        checkpoint: the paths of ``--checkpoint``.
+
+    Raises:
+        OptionError: an explainer cannot be loaded, or loading it ends its process; or this system has no such
+            processes.
+    """
+    if not isolate:
+        return None
+    isolation = Isolation(list(checkpoint))
+    for spec in specs or builtin_explainers():
+        with _refusing(spec):
+            isolation.add(spec)
+    return isolation
+
+
+def refuse_what_ends_a_process(isolate: bool, specs: Sequence[str]) -> None:
+    """With the option, load each explainer in a process of its own first, to see whether that ends the process.
+
+    Raises:
+        OptionError: see `choose_isolation`.
+    """
+    isolation = Isolation()
+    for spec in specs if isolate else ():
+        with _refusing(spec):
+            isolation.add(spec)
+    isolation.close()
+
+
+@contextmanager
+def _refusing(spec: str) -> Iterator[None]:
+    try:
+        yield
+    except TaskFailed as failure:
+        choose_explainers([spec])  # says why it cannot be loaded, as without the option
+        raise OptionError(
+            f"--isolate: --explainer={spec} can be loaded here, and not in a process of its own: {failure}"
+        ) from failure
+    except WorkerEnded as end:
+        raise OptionError(f"--explainer={spec}: while it was loaded, {end}\n{end.log}".rstrip()) from end
+    except OSError as error:
+        raise OptionError(f"--isolate: {error}") from error

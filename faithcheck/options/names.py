@@ -1,7 +1,7 @@
-"""The names of a run are checked before torch is imported, which takes seconds.
+"""Wrong names are refused before torch is imported, which takes seconds.
 
-The catalogue has the names of axioms and pairs. A name that it does not have may be new in a clone: where a module of
-the registry spells it, or a module of the user may register it, the registry decides later.
+The catalogue file has the names of axioms, pairs and explainers. A name that it lacks may be new in a clone: if a
+module of the registry spells it, the registry decides later. A module of the user may register a pair, too.
 """
 
 from __future__ import annotations
@@ -13,17 +13,30 @@ from pathlib import Path
 from types import ModuleType
 
 import faithcheck.axioms
+import faithcheck.explainers
 import faithcheck.models
 from faithcheck import catalogue
 from faithcheck.explainers import map_files
-from faithcheck.explainers.names import GROUP, PEERS, builtin_names, installed, kinds, location_of
+from faithcheck.explainers.names import GROUP, PEERS, installed, location_of
 from faithcheck.models.unknown_name import families, unknown_name
-from faithcheck.options import OptionError, source
+from faithcheck.options import OptionError, user_modules
 
 PAIRS = "faithcheck.pairs"
 """The group of entry points under which a package offers pairs: ``their_name = "their.module"``."""
-DEVICES = ("cpu", "cuda", "mps", "xpu")
-"""The kinds of devices that have torch's arithmetic and memory."""
+
+
+def builtin_explainers() -> set[str]:
+    """The names of the built-in explainers."""
+    return {name for names in catalogue.saved()["explainers"].values() for name in names}
+
+
+def meaning_of_claim() -> str:
+    """What ``--claim`` does."""
+    kinds = ", ".join(catalogue.saved()["explainers"])
+    return (
+        "the explainer is to satisfy this axiom too, besides those that it claims itself; or all that explainers of "
+        f"this kind satisfy: {kinds}"
+    )
 
 
 def refuse_unknown_explainers(specs: Iterable[str]) -> None:
@@ -34,50 +47,48 @@ def refuse_unknown_explainers(specs: Iterable[str]) -> None:
     Raises:
         OptionError: names the nearest names, the objects of the module, the library that is missing, or the file.
     """
+    known, offered = builtin_explainers(), installed(GROUP)
     for spec in specs:
-        option, module = f"--explainer={spec}", spec.partition(":")[0]
-        if module.endswith(".py"):
-            raise OptionError(f"{option}: {_object_of(Path(module), source.module_of_file(Path(module)))}")
-        if spec in builtin_names():
-            continue
-        if map_files.is_named(spec):
-            _refuse_wrong_maps(option, Path(spec))
-            continue
-        if Path(spec).is_file():
-            raise OptionError(
-                f"{option}: a file of maps ends in {', '.join(map_files.SUFFIXES)}: write it by save_maps"
-            )
+        if spec in offered or not (spec in known or _is_spelled(spec, faithcheck.explainers)):
+            _refuse_wrong_explainer(f"--explainer={spec}", spec, known)
+
+
+def _refuse_wrong_explainer(option: str, spec: str, known: Collection[str]) -> None:
+    module = spec.partition(":")[0]
+    if module.endswith(".py"):
+        raise OptionError(f"{option}: {_object_of(Path(module), user_modules.module_of_file(Path(module)))}")
+    if map_files.is_named(spec):
         try:
-            location = location_of(spec)
+            map_files.read(Path(spec))
         except ValueError as error:
-            found = source.find(module)
-            if found is not None and found.origin is not None:
-                raise OptionError(f"{option}: {_object_of(Path(found.origin), module)}") from None
             raise OptionError(f"{option}: {error}") from error
-        _refuse_missing_peer(option, location[0])
-        source.refuse_wrong_object(option, *location)
+        return
+    if Path(spec).is_file():
+        raise OptionError(f"{option}: a file of maps ends in {', '.join(map_files.SUFFIXES)}: write it by save_maps")
+    try:
+        module, path = location_of(spec, sorted(known))
+    except ValueError as error:
+        found = user_modules.find_module(module)
+        if found is not None and found.origin is not None:
+            raise OptionError(f"{option}: {_object_of(Path(found.origin), module)}") from None
+        raise OptionError(f"{option}: {error}") from error
+    _refuse_missing_peer(option, module)
+    user_modules.refuse_wrong_object(option, module, path)
 
 
 def _object_of(file: Path, module: str) -> str:
     """What to give in place of the name of a file or of its module."""
     if not file.is_file():
         return f"there is no file {file}, and an explainer is given as module:Object, such as my_explainers:Mine"
-    names = source.objects_in(file)
+    names = user_modules.objects_in(file)
     return f"give an object in the file, {module}:Name" + (f"; it has {names}" if names else "")
-
-
-def _refuse_wrong_maps(option: str, file: Path) -> None:
-    try:
-        map_files.read(file)
-    except ValueError as error:
-        raise OptionError(f"{option}: {error}") from error
 
 
 def _refuse_missing_peer(option: str, module: str) -> None:
     """Refuse the explainer of another library, whose adapter has the library's name, if that is not installed."""
     package, _, library = module.rpartition(".")
-    if package == PEERS and library != "own_environment" and source.find(library) is None:
-        raise OptionError(f"{option} needs {library}, which is not installed: {source.install(library)}")
+    if package == PEERS and library != "own_environment" and user_modules.find_module(library) is None:
+        raise OptionError(f"{option} needs {library}, which is not installed: {user_modules.install(library)}")
 
 
 def refuse_unknown_axioms(names: Iterable[str]) -> None:
@@ -86,7 +97,7 @@ def refuse_unknown_axioms(names: Iterable[str]) -> None:
     Raises:
         OptionError: names the nearest.
     """
-    known = known_axioms()
+    known = catalogue.saved()["axioms"]
     for name in names:
         if name not in known and not _is_spelled(name, faithcheck.axioms):
             raise OptionError(f"--axiom={name}: {unknown_name('axiom', name, known)}")
@@ -98,8 +109,9 @@ def refuse_unknown_claims(names: Iterable[str]) -> None:
     Raises:
         OptionError: names the nearest.
     """
-    axioms = catalogue.saved()["axioms"]
-    known = {*kinds(), *(name for name, axiom in axioms.items() if not axiom.get("without_explainer"))}
+    saved = catalogue.saved()
+    axioms = saved["axioms"]
+    known = {*saved["explainers"], *(name for name, axiom in axioms.items() if not axiom.get("without_explainer"))}
     for name in names:
         may_be_new = name not in axioms and _is_spelled(name, faithcheck.axioms)
         if name not in known and not may_be_new:
@@ -120,11 +132,11 @@ def refuse_unknown_pairs(specs: Sequence[str], explainers: Sequence[str] = ()) -
     places = {spec: spec.partition(":")[0] for spec in specs}
     for spec, place in places.items():
         if place.endswith(".py"):
-            raise OptionError(f"--pairs={spec}: give the module, {source.module_of_file(Path(place))}")
+            raise OptionError(f"--pairs={spec}: give the module, {user_modules.module_of_file(Path(place))}")
     unknown = [spec for spec in specs if not (fnmatch.filter(known, spec) or _is_spelled(spec, faithcheck.models))]
-    modules = {spec: places[spec] for spec in unknown if source.find(places[spec]) is not None}
+    modules = {spec: places[spec] for spec in unknown if user_modules.find_module(places[spec]) is not None}
     for spec, module in modules.items():
-        source.checked_source(f"--pairs={spec}", module)
+        user_modules.checked_source(f"--pairs={spec}", module)
     registering = modules or {*places.values()} & {*offered} or [e for e in explainers if ":" in e]
     if unknown and not registering:
         raise OptionError(unknown_pair(unknown[0], known))
@@ -137,15 +149,10 @@ def known_pairs() -> set[str]:
 
 def known_explainers() -> set[str]:
     """The names of the built-in explainers, and of the entry points that offer explainers."""
-    return {*builtin_names(), *installed(GROUP)}
+    return {*builtin_explainers(), *installed(GROUP)}
 
 
-def known_axioms() -> set[str]:
-    """The names of the axioms."""
-    return {*catalogue.saved()["axioms"]}
-
-
-KNOWN = {"pairs": known_pairs, "explainers": known_explainers, "axioms": known_axioms}
+KNOWN = {"pairs": known_pairs, "explainers": known_explainers, "axioms": lambda: {*catalogue.saved()["axioms"]}}
 """The names that can be listed without importing torch, by the command that lists them."""
 
 
@@ -183,27 +190,11 @@ def refuse_unknown_likes(likes: Iterable[str]) -> None:
     """
     for like in likes:
         name = like.rpartition("=")[2]
-        if name not in builtin_names():
-            raise OptionError(f"--like={like}: {unknown_name('built-in explainer', name, builtin_names())}")
-
-
-def refuse_unknown_device(name: str) -> None:
-    """Refuse a name of no kind of device. Whether this machine has one, only torch can say.
-
-    Raises:
-        OptionError: names the nearest.
-    """
-    kind, colon, number = name.partition(":")
-    if kind == "gpu":
-        raise OptionError(f"--device={name}: torch names a GPU by its maker: did you mean cuda{colon}{number}?")
-    if kind not in DEVICES:
-        raise OptionError(f"--device={name}: {unknown_name('device', kind, DEVICES)}")
-    if colon and not number.isdecimal():
-        raise OptionError(f"--device={name}: the number of a device is a whole number from 0: {kind}:0")
+        if name not in builtin_explainers():
+            raise OptionError(f"--like={like}: {unknown_name('built-in explainer', name, builtin_explainers())}")
 
 
 def _is_spelled(glob: str, *packages: ModuleType) -> bool:
     """Whether a module of the registries spells a text that a name or a glob matches."""
-    folders = [Path(folder) for package in packages for folder in package.__path__]
-    files = [file for folder in folders for file in (*folder.glob("*.py"), *folder.glob("pairs/*.py"))]
+    files = (file for package in packages for folder in package.__path__ for file in Path(folder).rglob("*.py"))
     return any(fnmatch.filter(re.findall(r'"([\w.]+)"', file.read_text(encoding="utf-8")), glob) for file in files)

@@ -1,4 +1,4 @@
-"""``--pairs``: the pairs that a run checks on, and where each comes from."""
+"""``--pairs`` and ``--checkpoint``: the pairs that a run checks on, and where each comes from."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from faithcheck.explainers.names import installed, provider
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.models.unknown_name import unknown_name
 from faithcheck.options import OptionError
-from faithcheck.options.loading import loaded
 from faithcheck.options.names import PAIRS, unknown_pair
+from faithcheck.options.user_modules import loaded
 
 
 def choose_pairs(specs: Sequence[str]) -> list[Pair]:
@@ -71,3 +71,37 @@ def _is_module(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
         return False
+
+
+def choose_checkpoint(paths: Sequence[str]) -> list[str]:
+    """Register the pairs of a checkpoint, and return their names; none without a path.
+
+    Raises:
+        OptionError: more than one path, or an empty one; a model that cannot be loaded, run in float64, or changed.
+    """
+    if not paths:
+        return []
+    if len(paths) > 1 or not paths[0]:
+        raise OptionError(
+            f"--checkpoint takes one path, that of a folder, or one hub name; got {' and '.join(paths) or 'none'}"
+        )
+    from faithcheck.models import transform  # not at the top: transformers takes seconds to import
+    from faithcheck.models.pretrained.folder import ModelError
+
+    try:
+        return [pair.name for pair in transform.register_checkpoint(paths[0])]
+    except ModelError as error:
+        raise OptionError(f"--checkpoint: {error}") from error
+
+
+def describe_checkpoint(names: Sequence[str]) -> str:
+    """The number of a checkpoint's pairs, and the transforms that do not apply to it, each with what it needs.
+
+    Args:
+        names: the result of `choose_checkpoint`.
+    """
+    from faithcheck.models import transform
+
+    transforms = [t for t in transform.registered_transforms().values() if f"{t.name}_checkpoint" not in names]
+    needs = [f"\n  {t.name} needs {' and '.join(each.description for each in t.requires)}" for t in transforms]
+    return f"checkpoint: {len(names)} pairs; {len(transforms)} transforms do not apply to it:{''.join(needs)}"

@@ -12,18 +12,12 @@ from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.data import handwritten_digits
 from faithcheck.options import OptionError, names
-from faithcheck.options.checkpoint import choose_checkpoint
-from faithcheck.options.claims import CLAIM, choose_claims
-from faithcheck.options.device import choose_device
-from faithcheck.options.dtype import DTYPES, MEANING
+from faithcheck.options.computing import DTYPES, MEANING, choose_device, choose_timeout, refuse_unknown_device
 from faithcheck.options.expectations import choose_expectations, refuse_stale
-from faithcheck.options.explainer_timeout import choose_timeout
-from faithcheck.options.explainers import choose_explainers
-from faithcheck.options.isolate import choose_isolation
-from faithcheck.options.like import hold_like
-from faithcheck.options.loading import import_from_current_folder
+from faithcheck.options.explainers import choose_claims, choose_explainers, choose_isolation, hold_like
 from faithcheck.options.output_path import check_writable
-from faithcheck.options.pairs import choose_pairs
+from faithcheck.options.pairs import choose_checkpoint, choose_pairs
+from faithcheck.options.user_modules import import_from_current_folder
 from faithcheck.reports.results import Json
 from faithcheck.request import Request, Settings
 from faithcheck.run_settings import run_settings
@@ -38,7 +32,7 @@ REPEATABLE = {
         "hold your own explainer (of several: the one of this SPEC) to the claims and closed forms of a built-in one, "
         "such as --like attnlrp",
     ),
-    "--claim": ("NAME", f"{CLAIM}; of each --explainer; repeatable"),
+    "--claim": ("NAME", f"{names.meaning_of_claim()}; of each --explainer; repeatable"),
     "--pairs": (
         "SPEC",
         "check only on these pairs: a name, a glob, an entry point, a module that registers pairs, or module:pair",
@@ -116,7 +110,7 @@ def chosen_run(config: pytest.Config) -> Run:
     # Names are checked before models are loaded, which takes seconds.
     names.refuse_unknown_explainers(option.explainer)
     names.refuse_unknown_likes(option.like)
-    names.refuse_unknown_device(option.device)
+    refuse_unknown_device(option.device)
     settings = Settings(
         seed=option.seed,
         dtype=getattr(torch, option.dtype),
@@ -141,9 +135,7 @@ def chosen_run(config: pytest.Config) -> Run:
         checkpoint=option.checkpoint,
     )
     refuse_stale(request.explainers, pairs, expectations)
-    about = run_settings(
-        settings, option.explainer, request.explainers, pairs, expectations, config.invocation_params.args
-    )
+    about = run_settings(request, config.invocation_params.args)
     return Run(request, named, checkpoint, path, {**about, "max_skips": option.max_skips})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,11 +100,12 @@ class Reporter:
             return {}
         axioms = {_parameter(node).removesuffix("-none") for node in self.outcomes.collected} & AXIOMS.keys()
         axioms |= {check.axiom for check in planned.values()}
-        checks, seed = [*planned.values()], self.run.request.settings.seed
+        checks, named = [*planned.values()], self.run.named
+        asked = replace(self.run.request, explainers=named, axioms=tuple(axioms))
         records = [record for records in self.outcomes.records.values() for record in records]
-        for record in unmeasured_claims(self.run.named, axioms, checks, records, seed):
+        for record in unmeasured_claims(asked, checks, records):
             self.outcomes.records[record.id] = [results.plain(record.to_json())]
-        return {explainer.name: stated(explainer, checks) for explainer in self.run.named} if checks else {}
+        return {explainer.name: stated(explainer, checks) for explainer in named} if checks else {}
 
     def _add_missing_records(self, planned: Mapping[str, Check]) -> None:
         """Give each planned check that left no record one: an error if its test failed, otherwise "not run"."""

@@ -32,9 +32,8 @@ from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.axioms.measure.statuses import BY_LABEL, RED, Status
 from faithcheck.axioms.measure.verdicts import Measurement, settle
 from faithcheck.check import Check
-from faithcheck.chosen_checks import default_axioms
 from faithcheck.models.pair import Pair, registered_pairs
-from faithcheck.plan import plan
+from faithcheck.plan import default_axioms, plan
 from faithcheck.request import Settings
 from faithcheck.tests.helpers import gate_faults
 from faithcheck.tests.helpers.campaign_results import state_of_the_code, stored

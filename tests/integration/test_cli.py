@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from faithcheck import Check
+from faithcheck import Check, check_explainer
 from faithcheck.axioms import AXIOMS
-from faithcheck.chosen_checks import check_explainer
 from faithcheck.cli import listing
 from faithcheck.cli.main import main
 from faithcheck.cli.parsers import SHELLS, parser

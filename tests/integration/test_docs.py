@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import faithcheck.tests
-from faithcheck.chosen_checks import check_explainer
+from faithcheck import check_explainer
 from faithcheck.models.pair import registered_pairs
 from faithcheck.tests.helpers.contributing import edits, recipes
 

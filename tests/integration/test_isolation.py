@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from faithcheck import check_explainer
 from faithcheck.alignment.alignment_request import AlignRequest, measure
 from faithcheck.axioms.measure.error_text import LIMIT
 from faithcheck.check import Check
-from faithcheck.chosen_checks import check_explainer
 from faithcheck.cli.main import main
 from faithcheck.executors.isolation import isolated_checks
 from faithcheck.executors.isolation.isolated_checks import Isolation
@@ -20,7 +20,7 @@ from faithcheck.executors.isolation.worker import Limits, TaskFailed
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.options import OptionError
-from faithcheck.options.isolate import choose_isolation
+from faithcheck.options.explainers import choose_isolation
 from faithcheck.reports import results
 from faithcheck.request import Settings
 from faithcheck.tests.helpers import processes, small_models

@@ -177,7 +177,7 @@ def build(seed, dtype, device):
 
 WITHOUT_PYTEST = """
 import sys
-from faithcheck.chosen_checks import check_explainer
+from faithcheck import check_explainer
 from their.halves import halves
 import their.pairs
 import models

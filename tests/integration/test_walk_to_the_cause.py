@@ -6,9 +6,8 @@ import pytest
 import torch
 from playwright.sync_api import expect
 
-from faithcheck import outcomes
+from faithcheck import check_explainer, outcomes
 from faithcheck.axioms import AXIOMS
-from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.reports import results
 from faithcheck.reports.pages import report

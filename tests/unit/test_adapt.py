@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.chosen_checks import check_explainer
+from faithcheck import check_explainer
 from faithcheck.explainers import GradientTimesInput, IntegratedGradients, LeaveOneOut
 from faithcheck.explainers.adapters import NotAnExplainer, as_explainer, from_captum, from_function
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, attribution_of

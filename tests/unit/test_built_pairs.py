@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck import Settings
-from faithcheck.chosen_checks import check_explainer
+from faithcheck import Settings, check_explainer
 from faithcheck.explainers import GradientTimesInput, Unsupported
 from faithcheck.models import Case, registered_pairs
 

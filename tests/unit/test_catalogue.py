@@ -7,10 +7,9 @@ from functools import partial
 import pytest
 import torch
 
-from faithcheck import catalogue, outcomes
+from faithcheck import catalogue, check_explainer, outcomes
 from faithcheck.axioms.measure import verdicts
 from faithcheck.axioms.measure.registry import AXIOMS
-from faithcheck.chosen_checks import check_explainer
 from faithcheck.cli.main import main
 from faithcheck.explainers.gradients import GradientTimesInput
 from faithcheck.models import pair as pairs

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from faithcheck.progress import EVERY, measured
+from faithcheck.progress import LINES_EVERY, measured
 from faithcheck.reports.pages import screen
 from faithcheck.tests.helpers.documents import document, record
 
@@ -95,7 +95,7 @@ class Checked:
 
 def test_the_first_red_check_is_said_at_once_and_the_counts_now_and_then(capsys):
     checks = [Checked(status, i) for i, status in enumerate(["holds", "broken claim", "broken claim", "holds"])]
-    seconds = iter([0.0, 1.0, 2.0, EVERY, EVERY, EVERY + 1])
+    seconds = iter([0.0, 1.0, 2.0, LINES_EVERY, LINES_EVERY, LINES_EVERY + 1])
     said = [capsys.readouterr().err for _ in measured(checks, None, lines=True, clock=lambda: next(seconds))]
     assert said[0] == said[3] == ""
     assert said[1].startswith("faithcheck: the first red check: completeness: mine on family.pair_1: expected to hold")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
+from faithcheck import check_explainer
 from faithcheck.axioms.measure.evidence import FEATURES, Compared, evidence_of, relation
-from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers import AttnLRP
 from faithcheck.models import Case
 from faithcheck.reports import results

@@ -6,13 +6,12 @@ import time
 import pytest
 import torch
 
-from faithcheck import Settings
-from faithcheck.chosen_checks import check_explainer
+from faithcheck import Settings, check_explainer
 from faithcheck.explainers import AttnLRP, GradientTimesInput
 from faithcheck.models import registered_pairs
 from faithcheck.options import OptionError
+from faithcheck.options.computing import choose_timeout
 from faithcheck.options.expectations import load, refuse_stale
-from faithcheck.options.explainer_timeout import choose_timeout
 from faithcheck.plan import plan
 from faithcheck.reports.pages import wording
 

@@ -5,9 +5,8 @@ import json
 import pytest
 import torch
 
-from faithcheck import Settings
+from faithcheck import Settings, check_explainer
 from faithcheck.axioms.measure import statuses
-from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.models import registered_pairs
 from faithcheck.tests.helpers import power

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faithcheck import Check, Settings
+from faithcheck import Check, Settings, check_explainer
 from faithcheck.axioms import generated
 from faithcheck.axioms.counterexamples import saved
 from faithcheck.axioms.counterexamples.comparison import accurate, refuse_unequal, regular, regular_case
@@ -22,7 +22,6 @@ from faithcheck.axioms.counterexamples.drawing import TERM, chains, numbered
 from faithcheck.axioms.counterexamples.rewrite import Counterexample, Rewrite, case_at
 from faithcheck.axioms.counterexamples.saved import FOLDER
 from faithcheck.axioms.counterexamples.search import CounterexampleSearch, smallest_counterexample
-from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers import LRP, builtin_explainers
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.modified_gradient import modified

@@ -4,15 +4,14 @@ import sys
 
 import pytest
 
-from faithcheck import Settings
+from faithcheck import Settings, check_explainer
 from faithcheck.axioms.measure.expectations import claims_of, held_like, stated_axioms
-from faithcheck.chosen_checks import check_explainer
 from faithcheck.cli.main import main
 from faithcheck.explainers import AttnLRP, IntegratedGradients, builtin_explainers, from_function
 from faithcheck.explainers.registry import load_explainer, origin
 from faithcheck.models import registered_pairs
 from faithcheck.options import OptionError
-from faithcheck.options.like import hold_like
+from faithcheck.options.explainers import hold_like
 from faithcheck.plan import plan
 
 PRODUCT = registered_pairs()["product.x1x2x3"]
@@ -39,7 +38,8 @@ def test_an_own_implementation_is_held_to_the_closed_forms_of_the_built_in_one()
     assert statuses(Own(), like="attnlrp") == ["predicted violation"]
     assert statuses(Own(1.01), like="attnlrp") == ["inconclusive"]
     assert statuses(Own(1.01), "symbolic", like="attnlrp") == ["broken claim"]
-    assert statuses(Own(1.01), "symbolic") == [], "without a name of theory there is no derivation"
+    with pytest.raises(ValueError, match="symbolic does not apply to own: it has no symbolic derivation"):
+        statuses(Own(1.01), "symbolic")  # theory derives what an explainer of this name does
 
 
 def test_it_is_held_to_the_claims_and_the_known_violations_too():

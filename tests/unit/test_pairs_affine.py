@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.chosen_checks import check_explainer
+from faithcheck import check_explainer
 from faithcheck.explainers import LRP, AttnLRP
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.modified_gradient import modified

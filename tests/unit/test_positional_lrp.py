@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from faithcheck.chosen_checks import check_explainer
+from faithcheck import check_explainer
 from faithcheck.explainers import AttnLRP, Unsupported
 from faithcheck.explainers.lrp.ledger import conservation_ledger
 from faithcheck.explainers.lrp.position_pairs import Position, PositionPairs, row_of_token

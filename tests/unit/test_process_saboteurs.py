@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from faithcheck import Check, Settings, outcomes
+from faithcheck import Check, Settings, check_explainer, outcomes
 from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.measure.error_text import LIMIT
-from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers import builtin_explainers
 from faithcheck.explainers.adapters import from_function
 from faithcheck.models.pair import registered_pairs

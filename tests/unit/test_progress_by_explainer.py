@@ -6,9 +6,9 @@ from itertools import count
 import pytest
 from rich.console import Console
 
-from faithcheck import progress_by_explainer
+from faithcheck import progress as module
 from faithcheck.executors.ray.dispatch import State
-from faithcheck.progress_by_explainer import EVERY, ProgressByExplainer, in_one_line
+from faithcheck.progress import MINUTE, ProgressByExplainer, in_one_line
 
 BUSY = State(2, 3, 1, 1, 90.0, (3 * 2**30, 80 * 2**30), "127.0.0.1:8265")
 
@@ -22,7 +22,7 @@ def test_one_line_says_how_the_cluster_is_getting_on():
 
 
 def test_without_a_terminal_a_line_says_now_and_then_how_far_the_run_is(capsys):
-    seconds = iter([0.0, 1.0, EVERY, EVERY + 1, 2 * EVERY])
+    seconds = iter([0.0, 1.0, MINUTE, MINUTE + 1, 2 * MINUTE])
     with ProgressByExplainer("checks", clock=lambda: next(seconds)) as progress:
         progress.advance("loo", 3, 10)
         progress.advance("[red]mine\x1b", 117, 200)
@@ -39,7 +39,7 @@ def test_without_a_terminal_a_line_says_now_and_then_how_far_the_run_is(capsys):
 def screen(monkeypatch):
     """A terminal that is recorded."""
     recorded = Console(force_terminal=True, width=160, record=True, stderr=True)
-    made = progress_by_explainer.output.progress_bar
+    made = module.progress_bar
 
     def progress_bar(unit):
         progress = made(unit=unit)
@@ -47,7 +47,7 @@ def screen(monkeypatch):
         progress.get_time = count().__next__
         return progress
 
-    monkeypatch.setattr(progress_by_explainer.output, "progress_bar", progress_bar)
+    monkeypatch.setattr(module, "progress_bar", progress_bar)
     return recorded
 
 

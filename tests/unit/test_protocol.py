@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from faithcheck import check_explainer
 from faithcheck.axioms.trace import trace
-from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers.protocol import InvalidAttribution, attribution_of, checked_attribution
 from faithcheck.models import Case, registered_pairs
 

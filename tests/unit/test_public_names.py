@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from faithcheck.options.dtype import DTYPES, FLOATING
+from faithcheck.options.computing import DTYPES, FLOATING
 
 PACKAGES = ("faithcheck", "faithcheck.axioms", "faithcheck.explainers", "faithcheck.models")
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import faithcheck.axioms
-from faithcheck import Check, Settings
+from faithcheck import Check, Settings, check_explainer
 from faithcheck.axioms import AXIOMS, Measurement, settle
 from faithcheck.axioms.equivalence import equivalence
 from faithcheck.axioms.loo_correlation import agreement, correlations
@@ -25,7 +25,6 @@ from faithcheck.axioms.measure.expectations import SuppliedExpectation
 from faithcheck.axioms.measure.statuses import Status
 from faithcheck.axioms.measure.verdicts import relative_gap, tolerance
 from faithcheck.axioms.symbolic import DERIVATIONS
-from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers import LRP, LeaveOneOut, builtin_explainers
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.modified_gradient import stabilised
@@ -727,7 +726,8 @@ def test_cells_to_which_an_axiom_does_not_apply_are_not_planned(ones_axiom):
     assert not_applicable(["ones", "loo", "equivalence"], explainers) == [
         {"axiom": "ones", "explainer": "ones_explainer", "reason": "it returns ones anyway"}
     ]
-    assert check_explainer(Ones(), ["ones"], [X1X2X3]) == []
+    with pytest.raises(ValueError, match="nothing to check: ones on the 1 pairs"):
+        check_explainer(Ones(), ["ones"], [X1X2X3])
 
 
 def test_an_expectation_of_a_cell_to_which_the_axiom_does_not_apply_is_refused(ones_axiom):

@@ -26,11 +26,10 @@ from transformers.activations import ACT2FN
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 from transformers.models.bert import modeling_bert
 
-from faithcheck import Settings
+from faithcheck import Settings, check_explainer
 from faithcheck.axioms.measure import verdicts
 from faithcheck.axioms.trace import trace
 from faithcheck.axioms.traces.left_behind import restored
-from faithcheck.chosen_checks import check_explainer
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models import case as case_module

@@ -35,7 +35,7 @@ from faithcheck.models.transform import (
     registered_transforms,
 )
 from faithcheck.options import OptionError
-from faithcheck.options.checkpoint import choose_checkpoint, describe_checkpoint
+from faithcheck.options.pairs import choose_checkpoint, describe_checkpoint
 from faithcheck.tests.helpers import small_models
 from faithcheck.tests.helpers.small_models import DECODERS, IMAGE_CLASSIFIERS, save, tokenizer
 

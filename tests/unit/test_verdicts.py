@@ -11,8 +11,7 @@ from faithcheck.axioms.measure.statuses import Group
 from faithcheck.claims import claiming
 from faithcheck.cli.main import main
 from faithcheck.explainers import IntegratedGradients, LeaveOneOut, Unsupported, builtin_explainers
-from faithcheck.explainers.builtin import claims_of_kind
-from faithcheck.explainers.names import kinds
+from faithcheck.explainers.builtin import claims_of_kind, kinds
 from faithcheck.models.pair import Pair, is_builtin, random_points, registered_pairs
 from faithcheck.reports import results
 from faithcheck.reports.pages import wording

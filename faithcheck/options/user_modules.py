@@ -1,25 +1,78 @@
-"""A user's module before it is imported: where it is, what it defines and what it needs, as its source says.
+"""The modules of the user that options name: what their source says before they are imported, and their import.
 
-To import it may take seconds, most often for torch. What is wrong already in the source is refused at once.
+To import a module may take seconds, most often for torch. What is wrong already in the source is refused at once. If
+the import fails, the user sees the traceback in the user's code.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
+import traceback
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from importlib.metadata import requires
 from pathlib import Path
+from typing import TypeVar
 
+import faithcheck.explainers
 from faithcheck.models.unknown_name import unknown_name
 from faithcheck.options import OptionError
 
+T = TypeVar("T")
 LISTED = 6
 """The most names of a file that a message lists."""
 
 
-def find(module: str) -> ModuleSpec | None:
+def import_from_current_folder() -> None:
+    """Make the current folder importable, as ``python -m pytest`` does: plain ``pytest`` in importlib mode does not."""
+    folder = os.getcwd()
+    if not any(os.path.abspath(entry) == folder for entry in sys.path):
+        sys.path.insert(0, folder)
+
+
+def loaded(option: str, load: Callable[[], T]) -> T:
+    """Call ``load``, which imports a module that the user named.
+
+    Raises:
+        OptionError: it failed. An error inside the user's module is shown with the user's frames of the traceback, any
+            other error as its message.
+    """
+    try:
+        return load()
+    except (Exception, SystemExit) as error:
+        frames = _frames_of_the_user(error)
+        if not frames and isinstance(error, SyntaxError):
+            message = "".join(traceback.format_exception_only(error)).rstrip()
+            raise OptionError(f"{option}: it cannot be parsed:\n{message}") from error
+        if not frames:
+            raise OptionError(f"{option}: {error}") from error
+        lines = [*traceback.format_list(frames[-3:]), *traceback.format_exception_only(_root(error))]
+        raise OptionError(f"{option}: it failed while it was loaded:\n{''.join(lines).rstrip()}") from error
+
+
+def _root(error: BaseException) -> BaseException:
+    return _root(error.__cause__) if error.__cause__ is not None else error
+
+
+def _frames_of_the_user(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames outside faithcheck and the import machinery."""
+    ours = (Path(__file__).resolve().parents[1], *(Path(folder).resolve() for folder in faithcheck.explainers.__path__))
+    frames = traceback.extract_tb(_root(error).__traceback__)
+    return [frame for frame in frames if "importlib" not in frame.filename and not _is_in(frame.filename, ours)]
+
+
+def _is_in(file: str, folders: tuple[Path, ...]) -> bool:
+    """Whether a file lies in one of the folders; a link is followed, since a traceback has the path of the import."""
+    return any(Path(file).resolve().is_relative_to(folder) for folder in folders)
+
+
+# --- the source ------------------------------------------------------------------------------------------------------
+
+
+def find_module(module: str) -> ModuleSpec | None:
     """Where a module is, found without an import of the packages around it; None if there is none."""
     found, places, name = None, None, ""
     for part in module.split("."):
@@ -63,10 +116,14 @@ def checked_source(option: str, module: str) -> ast.Module | None:
     Raises:
         OptionError: there is no such module, its source cannot be parsed, or a library that it imports is missing.
     """
-    spec = find(module)
+    spec = find_module(module)
     if spec is None:
         library = module.split(".")[0]
-        where = f"in {library}" if find(library) is not None else f"in {Path.cwd()}, nor is it installed{_by(library)}"
+        where = (
+            f"in {library}"
+            if find_module(library) is not None
+            else f"in {Path.cwd()}, nor is it installed{_by(library)}"
+        )
         raise OptionError(f"{option}: there is no module {module} {where}")
     if not spec.has_location or spec.origin is None or not spec.origin.endswith(".py"):
         return None
@@ -77,7 +134,7 @@ def checked_source(option: str, module: str) -> ast.Module | None:
         what = error.msg if isinstance(error, SyntaxError) else error
         raise OptionError(f"{option}: mend {spec.origin}{at}: it cannot be parsed: {what}") from error
     for line, library in _imported(tree):
-        if find(library) is None:
+        if find_module(library) is None:
             raise OptionError(
                 f"{option}: {spec.origin}, line {line} imports {library}, which is not installed{_by(library)}"
             )
