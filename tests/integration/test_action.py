@@ -105,7 +105,7 @@ def test_every_step_has_a_shell_or_an_action_with_a_commit(action):
 
 def test_the_commands_and_options_of_the_scripts_exist():
     """The options of pytest and of the command, by their own help."""
-    from faithcheck.cli.parsers import parser
+    from faithcheck.cli.main import parser
 
     (commands,) = (one for one in parser()._actions if one.dest == "command")
     known = {"report": {"--md", "--html", "--exit-code"}, "compare": {"--md"}}

@@ -9,8 +9,7 @@ import pytest
 from faithcheck import Check, check_explainer
 from faithcheck.axioms import AXIOMS
 from faithcheck.cli import listing
-from faithcheck.cli.main import main
-from faithcheck.cli.parsers import SHELLS, parser
+from faithcheck.cli.main import SHELLS, main, parser
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models.pair import registered_pairs
 from faithcheck.reports import results
