@@ -132,11 +132,12 @@ def main(arguments: argparse.Namespace) -> int:
     Raises:
         OptionError, DataError, OSError: a file or a name is wrong, as far as that shows before the model is loaded.
     """
+    _refuse_what_does_not_fit(arguments)
+    _refuse_wrong_names(arguments)
     from faithcheck.executors.ray.cluster import workers_of
     from faithcheck.reports.pages import alignment
 
     files = output.files(arguments, {"md": alignment.to_markdown, "html": alignment.to_html})
-    _refuse_what_does_not_fit(arguments)
     workers_of(arguments)
     if arguments.cache is not None:
         check_folder(arguments.cache, "--cache")
@@ -144,7 +145,6 @@ def main(arguments: argparse.Namespace) -> int:
         check_folder(arguments.parquet, "--parquet")
         if importlib.util.find_spec("pyarrow") is None:
             raise OptionError('--parquet needs pyarrow: pip install "faithcheck[datasets]"')
-    _refuse_wrong_names(arguments)
     choose_device(arguments.device)
     return _run(arguments, files)
 

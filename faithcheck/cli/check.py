@@ -74,16 +74,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code: that of the verdict, or 130 if the user stopped the run.
 
-    Files are checked first, then names: torch takes seconds to import, and the pairs take more.
+    Names are checked first, then files: torch takes seconds to import, and the pairs take more.
 
     Raises:
         OptionError, DataError, OSError: the run cannot start as asked.
     """
+    specs = _refuse_wrong_names(arguments)
     from faithcheck.executors.ray.cluster import with_threads, workers_of
     from faithcheck.reports.pages import report, screen
 
     files = output.files(arguments, {"md": report.to_markdown, "html": report.to_html})
-    specs = _refuse_wrong_names(arguments)
     wanted = workers_of(arguments)
     expectations = choose_expectations(arguments.expectations)
     with output.doing("importing torch and transformers"):

@@ -30,17 +30,13 @@ EXAMPLE = """example:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    from faithcheck.reports.comparison import THRESHOLD
-
     add_file(parser, "old", type=Path, help="the JSON to compare with, of the suite, faithcheck align or make bench")
     add_file(parser, "new", type=Path, help="the JSON to judge")
     comment = "also write Markdown that fits a pull-request comment (default: NEW.compare.md)"
     add_file(parser, "--md", help=comment, **PAGE)
     add_file(parser, "--html", help="also write an HTML page with every change (default: NEW.compare.html)", **PAGE)
-    meaning = "the largest change of a gap (relative to the larger one) or a correlation that is not listed (default: "
-    parser.add_argument(
-        "--threshold", type=positive_number, default=THRESHOLD, metavar="X", help=meaning + "%(default)s)"
-    )
+    meaning = "the largest change of a gap (relative to the larger one) or correlation that is not listed (default: 0.01)"
+    parser.add_argument("--threshold", type=positive_number, metavar="X", help=meaning)
     meaning = "documents of two catalogues: compare what is the same in both, see docs/reference/catalogue.md"
     parser.add_argument("--across-catalogues", action="store_true", help=meaning)
 
@@ -59,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
     files = output.Files(
         None, output.pages(arguments, views, arguments.new, [arguments.old, arguments.new], ".compare")
     )
-    compared = comparison.compare(old, new, arguments.threshold, arguments.across_catalogues)
+    compared = comparison.compare(old, new, arguments.threshold or comparison.THRESHOLD, arguments.across_catalogues)
     output.print_for_terminal(page.to_terminal, compared)
     files.write(compared)
     files.print_paths()
