@@ -22,6 +22,7 @@ from faithcheck.cli.arguments import (
     add_target,
     add_timeout,
     positive_integer,
+    refuse_wrong_cluster,
 )
 from faithcheck.explainers.loo import removal_names
 from faithcheck.options import OptionError, names
@@ -134,11 +135,10 @@ def main(arguments: argparse.Namespace) -> int:
     """
     _refuse_what_does_not_fit(arguments)
     _refuse_wrong_names(arguments)
-    from faithcheck.executors.ray.cluster import workers_of
+    refuse_wrong_cluster(arguments)
     from faithcheck.reports.pages import alignment
 
     files = output.files(arguments, {"md": alignment.to_markdown, "html": alignment.to_html})
-    workers_of(arguments)
     if arguments.cache is not None:
         check_folder(arguments.cache, "--cache")
     if arguments.parquet is not None:

@@ -17,6 +17,7 @@ from faithcheck.cli.arguments import (
     add_repeatable,
     add_seed,
     add_timeout,
+    refuse_wrong_cluster,
 )
 from faithcheck.options import OptionError, names
 from faithcheck.options.computing import DTYPES, MEANING, choose_device, choose_timeout, refuse_unknown_device
@@ -80,6 +81,7 @@ def main(arguments: argparse.Namespace) -> int:
         OptionError, DataError, OSError: the run cannot start as asked.
     """
     specs = _refuse_wrong_names(arguments)
+    refuse_wrong_cluster(arguments)
     from faithcheck.executors.ray.cluster import with_threads, workers_of
     from faithcheck.reports.pages import report, screen
 

@@ -35,7 +35,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     comment = "also write Markdown that fits a pull-request comment (default: NEW.compare.md)"
     add_file(parser, "--md", help=comment, **PAGE)
     add_file(parser, "--html", help="also write an HTML page with every change (default: NEW.compare.html)", **PAGE)
-    meaning = "the largest change of a gap (relative to the larger one) or correlation that is not listed (default: 0.01)"
+    meaning = (
+        "the largest change of a gap (relative to the larger one) or correlation that is not listed (default: 0.01)"
+    )
     parser.add_argument("--threshold", type=positive_number, metavar="X", help=meaning)
     meaning = "documents of two catalogues: compare what is the same in both, see docs/reference/catalogue.md"
     parser.add_argument("--across-catalogues", action="store_true", help=meaning)

@@ -1,11 +1,13 @@
-"""``--dtype``, ``--device`` and ``--explainer-timeout``: in which type and where a run computes, and for how long.
+"""``--dtype``, ``--device``, ``--explainer-timeout`` and ``--ray``: in which type a run computes, where, and how long.
 
 Nothing at the top imports torch: help and refusals need none.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import socket
 from typing import TYPE_CHECKING
 
 from faithcheck.models.unknown_name import unknown_name
@@ -22,6 +24,7 @@ MEANING = "the type of the arithmetic, int8 for weights of 8 bits, see docs/expl
 """What ``--dtype`` does in a check."""
 DEVICES = ("cpu", "cuda", "mps", "xpu")
 """The kinds of devices that have torch's arithmetic and memory."""
+ANSWERS_WITHIN = 5.0  # seconds
 
 
 def refuse_unknown_device(name: str) -> None:
@@ -70,3 +73,53 @@ def choose_timeout(seconds: float | None) -> float | None:
             return seconds
     except ValueError as error:
         raise OptionError(f"--explainer-timeout: {error}") from error
+
+
+def refuse_wrong_cluster(
+    ray: str | None, workers: int | None, cpus_per_worker: int, gpus_per_worker: float, isolate: bool
+) -> None:
+    """Refuse options of a Ray cluster that do not fit together, and a cluster that cannot be reached.
+
+    Args:
+        ray: the address; None without ``--ray``.
+        workers: their number, if it is given.
+        cpus_per_worker: the processors of a worker.
+        gpus_per_worker: the GPUs of a worker; also a fraction.
+        isolate: whether ``--isolate`` is given.
+
+    Raises:
+        OptionError: names the option, and what to do.
+    """
+    if ray is None:
+        given = {"--workers": workers, "--cpus-per-worker": cpus_per_worker > 1, "--gpus-per-worker": gpus_per_worker}
+        for option in (name for name, value in given.items() if value):
+            raise OptionError(f"{option}: it is of --ray, which is not given: add --ray, or leave it out")
+        return
+    if isolate:
+        raise OptionError("--isolate: leave it out with --ray, whose workers are processes of their own")
+    if gpus_per_worker > 1 and not gpus_per_worker.is_integer():
+        raise OptionError(f"--gpus-per-worker={gpus_per_worker:g}: give a share of one GPU, or a whole number of GPUs")
+    if gpus_per_worker > 1 and importlib.util.find_spec("accelerate") is None:
+        raise OptionError(
+            f"--gpus-per-worker={gpus_per_worker:g}: a model on several GPUs needs accelerate: pip install accelerate"
+        )
+    _refuse_unreachable(ray)
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Look whether Ray is installed and anything answers: Ray itself would try for half a minute.
+
+    Raises:
+        OptionError: it is not, or nothing does.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise OptionError('--ray needs Ray: pip install "faithcheck[ray]"')
+    machine, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address in ("local", "auto"):
+        return
+    if not colon or not port.isdigit():
+        raise OptionError(f"--ray={address}: expected MACHINE:PORT, auto, or nothing for one of this machine")
+    try:
+        socket.create_connection((machine.strip("[]"), int(port)), ANSWERS_WITHIN).close()
+    except OSError as error:
+        raise OptionError(f"--ray={address}: nothing answers there ({error}): is the cluster up?") from error

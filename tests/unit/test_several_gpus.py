@@ -6,13 +6,12 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from faithcheck.alignment import evaluate
-from faithcheck.alignment.alignment_request import AlignRequest
 from faithcheck.alignment.run_key import fingerprint
-from faithcheck.executors.ray.cluster import workers_of
 from faithcheck.explainers.loo.removal import REMOVALS
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import ALL_GPUS, _refuse_offloaded, load
 from faithcheck.options import OptionError
+from faithcheck.options.computing import refuse_wrong_cluster
 from faithcheck.tests.helpers import small_models
 
 SETTINGS = evaluate.AlignmentSettings(REMOVALS["attention_mask"]())
@@ -69,9 +68,9 @@ def test_without_accelerate_one_line_says_what_to_install(folder, monkeypatch):
         load(folder, ALL_GPUS)
     pytest.importorskip("ray")
     with pytest.raises(OptionError, match=r"^--gpus-per-worker=2: a model on several GPUs needs accelerate"):
-        workers_of(AlignRequest(ray="local", gpus_per_worker=2.0))
+        refuse_wrong_cluster("local", None, 1, 2.0, False)
 
 
 def test_a_worker_has_a_share_of_a_gpu_or_whole_gpus():
     with pytest.raises(OptionError, match=r"^--gpus-per-worker=1\.5: give a share of one GPU, or a whole number"):
-        workers_of(AlignRequest(ray="local", gpus_per_worker=1.5))
+        refuse_wrong_cluster("local", None, 1, 1.5, False)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import shutil
-import socket
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -19,7 +17,6 @@ from faithcheck.options import OptionError
 
 LOCAL = "local"
 """The address of a cluster of this machine that faithcheck starts itself."""
-ANSWERS_WITHIN = 5.0  # seconds
 OBJECT_STORE = 100 * 2**20  # bytes; what tasks take and return is small
 
 
@@ -38,32 +35,15 @@ class Workers:
     gpus: float = 0.0
 
 
-def workers_of(options: Any) -> Workers | None:
-    """The workers that the options of a command ask for; None without ``--ray``.
+def workers_of(request: Any) -> Workers | None:
+    """The workers of a cluster that a request asks for; None without a cluster.
 
     Args:
-        options: with ``ray``, ``workers``, ``cpus_per_worker``, ``gpus_per_worker`` and ``isolate``.
-
-    Raises:
-        OptionError: an option of workers is given without a cluster, or does not fit; ``--isolate`` is given with one;
-            Ray is not installed; or nothing answers at the address.
+        request: with ``ray``, ``workers``, ``cpus_per_worker`` and ``gpus_per_worker``.
     """
-    wanted = Workers(options.workers, options.cpus_per_worker, options.gpus_per_worker)
-    if options.ray is None:
-        given = {"--workers": wanted.number, "--cpus-per-worker": wanted.cpus > 1, "--gpus-per-worker": wanted.gpus}
-        for option in (name for name, value in given.items() if value):
-            raise OptionError(f"{option}: it is of --ray, which is not given: add --ray, or leave it out")
+    if request.ray is None:
         return None
-    if options.isolate:
-        raise OptionError("--isolate: leave it out with --ray, whose workers are processes of their own")
-    if wanted.gpus > 1 and not wanted.gpus.is_integer():
-        raise OptionError(f"--gpus-per-worker={wanted.gpus:g}: give a share of one GPU, or a whole number of GPUs")
-    if wanted.gpus > 1 and importlib.util.find_spec("accelerate") is None:
-        raise OptionError(
-            f"--gpus-per-worker={wanted.gpus:g}: a model on several GPUs needs accelerate: pip install accelerate"
-        )
-    _refuse_unreachable(options.ray)
-    return wanted
+    return Workers(request.workers, request.cpus_per_worker, request.gpus_per_worker)
 
 
 @contextmanager
@@ -128,25 +108,6 @@ def connected(address: str, wanted: Workers) -> Iterator[Cluster]:
         ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _refuse_unreachable(address: str) -> None:
-    """Look whether Ray is installed and anything answers: Ray itself would try for half a minute.
-
-    Raises:
-        OptionError: it is not, or nothing does.
-    """
-    if importlib.util.find_spec("ray") is None:
-        raise OptionError('--ray needs Ray: pip install "faithcheck[ray]"')
-    machine, colon, port = address.removeprefix("ray://").rpartition(":")
-    if address in (LOCAL, "auto"):
-        return
-    if not colon or not port.isdigit():
-        raise OptionError(f"--ray={address}: expected MACHINE:PORT, auto, or nothing for one of this machine")
-    try:
-        socket.create_connection((machine.strip("[]"), int(port)), ANSWERS_WITHIN).close()
-    except OSError as error:
-        raise OptionError(f"--ray={address}: nothing answers there ({error}): is the cluster up?") from error
 
 
 def room(resources: Mapping[str, float], wanted: Workers) -> int:
