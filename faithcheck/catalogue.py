@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from faithcheck.json_object import Json
 from faithcheck.models.files import write_atomically
+from faithcheck.reports.common_catalogue import PARTS, changes
+from faithcheck.reports.documents.results import DIGITS, Catalogue
 
 if TYPE_CHECKING:
     from faithcheck.axioms.measure.axiom import Axiom
@@ -33,11 +35,8 @@ if TYPE_CHECKING:
     from faithcheck.models.pair import Pair
 
 FILE = Path(__file__).resolve().parent / "catalogue.json"
-PARTS = ("tolerances", "axioms", "pairs")
 CHANGED = "+changed"
 """What follows the version where the registries are not what the file holds."""
-DIGITS = 8
-"""Of the digest of an axiom or a pair, and of a hash where it is shown."""
 
 
 def saved() -> Json:
@@ -70,11 +69,12 @@ def explainers() -> dict[str, list[str]]:
     return kinds()
 
 
-def of_run() -> Json:
-    """The catalogue as a results document names it: ``version``, ``hash``, tolerances, and a digest of each entry."""
+def of_run() -> Catalogue:
+    """The catalogue as a results document names it: version, hash, tolerances, and a digest of each entry."""
     catalogue, content = saved(), summary(registered())
     found = digest(content, 64)
-    return {"version": catalogue["version"] + ("" if found == catalogue["hash"] else CHANGED), "hash": found, **content}
+    version = catalogue["version"] + ("" if found == catalogue["hash"] else CHANGED)
+    return Catalogue(version=version, hash=found, **content)
 
 
 def summary(content: Json) -> Json:
@@ -87,20 +87,6 @@ def digest(content: object, digits: int = DIGITS) -> str:
     """The first hexadecimal digits of the SHA-256 of a value of JSON's types."""
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:digits]
-
-
-def changes(old: Json, new: Json) -> list[str]:
-    """What differs between two catalogues, in full or of documents: ``pairs added: a, b``; empty if nothing does."""
-    lines = []
-    for part in PARTS:
-        before, now = old[part], new[part]
-        lists = {
-            "added": now.keys() - before.keys(),
-            "removed": before.keys() - now.keys(),
-            "changed": {name for name in before.keys() & now.keys() if before[name] != now[name]},
-        }
-        lines += [f"{part} {how}: {', '.join(sorted(names))}" for how, names in lists.items() if names]
-    return lines
 
 
 def _changed_names(before: Mapping[str, list[str]], now: Mapping[str, list[str]]) -> list[str]:

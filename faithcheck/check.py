@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 
 from faithcheck.axioms.equivalence_tests.forward_and_gradient import NotAPair
@@ -20,7 +21,7 @@ from faithcheck.axioms.measure.error_text import difference_text, error_text, me
 from faithcheck.axioms.measure.evidence import Compared, evidence_of
 from faithcheck.axioms.measure.expectations import SuppliedExpectation, expectation_of, explicit_expectation
 from faithcheck.axioms.measure.measured_once import reusing
-from faithcheck.axioms.measure.record import Record
+from faithcheck.axioms.measure.record import Evidence, Record
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.axioms.measure.statuses import Group, Status
 from faithcheck.axioms.measure.verdicts import TOLERANCES, Measurement, relative_gap, settle
@@ -34,6 +35,7 @@ from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import MissingLibrary, Pair, is_builtin
 from faithcheck.models.random_numbers import seed_torch
+from faithcheck.reports.documents.document import to_json
 from faithcheck.request import Settings as Settings
 from faithcheck.sandbox import Raised, attempt, sandbox
 
@@ -113,7 +115,7 @@ class Check:
             found = self._settled_error(settings, found.error)
         if self.axiom == "equivalence":
             _differences[_key(self.pair, settings)] = self.pair, "" if found.passed else difference_text(found.detail)
-        return replace(found, seconds=time.perf_counter() - started)
+        return structs.replace(found, seconds=time.perf_counter() - started)
 
     def failed(self, settings: Settings, message: str, traceback: str | None = None) -> Record:
         """The record of this check where it could not be measured."""
@@ -142,7 +144,7 @@ class Check:
                 record = measured(settings)
         if "left behind" in record.detail:
             discard()
-        return replace(record, reused=bool(reused))
+        return structs.replace(record, reused=bool(reused))
 
     def _measured(self, settings: Settings) -> Record:
         models, case = self._models(settings)
@@ -256,7 +258,7 @@ class Check:
         error: float | None,
         predicted: Tensor | None,
         rules: Iterable[str],
-        evidence: dict[str, Any] | None = None,
+        evidence: Evidence | None = None,
     ) -> Record:
         scale = measurement.scale
         return self._record(
@@ -273,9 +275,9 @@ class Check:
 
     def _record(self, settings: Settings, status: Status, **measured: Any) -> Record:
         expectation = self.expectation
-        blank: dict[str, Any] = dict.fromkeys(("gap", "tol", "predicted", "prediction_error"))
+        blank: dict[str, Any] = dict.fromkeys(("gap", "tol", "predicted", "prediction_error", "traceback"))
         detail = measured.pop("detail", {})
-        safe = {key: safe_text(value) if isinstance(value, str) else value for key, value in detail.items()}
+        safe = {key: to_json(safe_text(value) if isinstance(value, str) else value) for key, value in detail.items()}
         return Record(
             id=self.record_id,
             axiom=self.axiom,
@@ -301,7 +303,7 @@ def _refuse_not_finite(measurement: Measurement) -> None:
 
 def _evidence(
     measurement: Measurement, predicted: Tensor | None, status: Status, models: Sequence[ModelSnapshot], case: Case
-) -> dict[str, Any] | None:
+) -> Evidence | None:
     """The evidence of a red check; None of a check that is not red, or where the axiom compared nothing."""
     compared, violation = measurement.compared, None
     of_each_example = compared is None or len(measurement.values) == len(compared.first)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from faithcheck import outcomes
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.registry import AXIOMS
@@ -13,9 +15,9 @@ from faithcheck.axioms.measure.statuses import Group
 from faithcheck.check import Check
 from faithcheck.claims import stated
 from faithcheck.plan import not_applicable
-from faithcheck.reports import results
-from faithcheck.reports.pages import notebook, report, wording
-from faithcheck.reports.results import Json, group_of
+from faithcheck.reports.documents.document import Run, save
+from faithcheck.reports.documents.results import Results, verdict
+from faithcheck.reports.pages import report, wording
 from faithcheck.request import Request
 from faithcheck.run_settings import run_settings
 
@@ -24,22 +26,28 @@ if TYPE_CHECKING:
 
 
 def document_of(
-    request: Request, checks: Sequence[Check], records: Sequence[Json], arguments: Sequence[object]
-) -> Json:
+    request: Request,
+    checks: Sequence[Check],
+    records: Sequence[Record],
+    arguments: Sequence[object],
+    run: Run | None = None,
+) -> Results:
     """The results document of a run without pytest.
 
     Args:
         request: what the run was asked for.
         checks: the checks of the request.
-        records: those of the checks, and of claims that none of them measured, as plain values.
+        records: those of the checks, and of claims that none of them measured.
         arguments: the command line.
+        run: how the work was shared between workers, if it was.
     """
-    about = {
-        **run_settings(request, arguments),
-        "claimed": {explainer.name: stated(explainer, checks) for explainer in request.explainers},
-        "not_applicable": not_applicable(request.axioms, request.explainers),
-    }
-    return outcomes.of_records(records, len(checks), about, AXIOMS)
+    about = run_settings(
+        request,
+        arguments,
+        not_applicable=not_applicable(request.axioms, request.explainers),
+        claimed={explainer.name: stated(explainer, checks) for explainer in request.explainers},
+    )
+    return outcomes.of_records(records, len(checks), about, AXIOMS, run)
 
 
 class CheckReport(list[Record]):
@@ -49,7 +57,7 @@ class CheckReport(list[Record]):
         document: the results document, from which every page is made.
     """
 
-    def __init__(self, records: Iterable[Record], document: Json) -> None:
+    def __init__(self, records: Iterable[Record], document: Results) -> None:
         super().__init__(records)
         self.document = document
 
@@ -61,12 +69,12 @@ class CheckReport(list[Record]):
     @property
     def passed(self) -> bool:
         """Whether the run is green: something is claimed, and what was planned or claimed was measured and holds."""
-        return results.verdict(self.document) is Group.PASS
+        return verdict(self.document) is Group.PASS
 
     @property
     def red(self) -> list[Record]:
         """The records that are not as expected."""
-        return [record for record in self if group_of(record.status) is Group.RED]
+        return [record for record in self if record.group is Group.RED]
 
     def to_frame(self) -> DataFrame:
         """The records as a data frame of pandas: one row a record, one column for each attribute of `Record`.
@@ -78,7 +86,7 @@ class CheckReport(list[Record]):
             from pandas import DataFrame
         except ImportError as error:
             raise ImportError("to_frame makes a data frame of pandas, which is missing: pip install pandas") from error
-        return DataFrame([record.to_json() for record in self])
+        return DataFrame([structs.asdict(record) for record in self])
 
     def save(
         self, *, json: str | Path | None = None, html: str | Path | None = None, md: str | Path | None = None
@@ -98,7 +106,7 @@ class CheckReport(list[Record]):
             raise ValueError("save writes the files that it is given: save(html='report.html'), json= or md=")
         views = ((html, report.to_html), (md, report.to_markdown))
         if json is not None:
-            results.save(self.document, Path(json))
+            save(self.document, Path(json))
         for path, view in views:
             if path is not None:
                 Path(path).write_text(view(self.document), encoding="utf-8")
@@ -109,4 +117,4 @@ class CheckReport(list[Record]):
         return f"<{type(self).__name__} of {records}: {self.headline}>"
 
     def _repr_html_(self) -> str:
-        return notebook.to_html(self.document)
+        return report.to_notebook(self.document)

@@ -11,9 +11,7 @@ import pytest
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group, Status
 from faithcheck.check import Check
-from faithcheck.reports import results
 from faithcheck.reports.pages import wording
-from faithcheck.reports.results import group_of
 from faithcheck.request import Settings
 
 
@@ -51,12 +49,12 @@ class AxiomCheck:
             pytest.skip.Exception: the explainer does not support the model; the message has the reason.
             pytest.xfail.Exception: the check is red as expected.
         """
-        group = group_of(self.record.status)
+        group = self.record.group
         failed = group is Group.RED and self.record.status != Status.ERROR.label
         if self.expected_failure and failed:
             pytest.xfail(self.expected_failure)
         if group in (Group.RED, Group.UNMEASURED):
-            pytest.fail(wording.message(results.plain(self.record.to_json())), pytrace=False)
+            pytest.fail(wording.message(self.record), pytrace=False)
         if self.expected_failure:
             pytest.fail(
                 f"{self.id} is expected to fail ({self.expected_failure}), and it settled as {self.record.status!r}: "
@@ -97,7 +95,7 @@ class ClaimCheck:
         Raises:
             pytest.fail.Exception: there is none.
         """
-        if not any(group_of(check.record.status) is not Group.SKIP for check in self.checks):
+        if not any(check.record.group is not Group.SKIP for check in self.checks):
             reasons = [str(check.record.detail.get("reason", "unsupported")) for check in self.checks]
             why = (
                 f"each of {len(reasons)} checks was skipped, the first because {reasons[0]}" if reasons else self.reason

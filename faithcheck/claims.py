@@ -8,9 +8,8 @@ own, of status ``not measured``, on the subject ``*``.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
-from typing import Any
 
 from faithcheck.axioms.measure.expectations import claims_of
 from faithcheck.axioms.measure.record import Record
@@ -64,7 +63,7 @@ def stated(explainer: Explainer, checks: Iterable[Check]) -> list[str]:
     return sorted(claims_of(explainer) | expected)
 
 
-def unmeasured_claims(request: Request, checks: Iterable[Check], records: Iterable[Mapping[str, Any]]) -> list[Record]:
+def unmeasured_claims(request: Request, checks: Iterable[Check], records: Iterable[Record]) -> list[Record]:
     """A record for each claim that the run was to measure, and that no check measured.
 
     A claim that has no check on the chosen pairs is outside the run, unless its axiom applies on no pair at all.
@@ -72,12 +71,12 @@ def unmeasured_claims(request: Request, checks: Iterable[Check], records: Iterab
     Args:
         request: what the run was asked for.
         checks: the checks that were planned.
-        records: the records of those that ran, as plain values.
+        records: the records of those that ran.
     """
     planned = {(check.axiom, check.explainer.name) for check in checks if check.explainer is not None}
-    settled: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    settled: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        settled.setdefault((record["axiom"], str(record["explainer"])), []).append(record)
+        settled.setdefault((record.axiom, str(record.explainer)), []).append(record)
     return [
         _not_measured(axiom, explainer, reason, request.settings.seed)
         for explainer in request.explainers
@@ -87,13 +86,13 @@ def unmeasured_claims(request: Request, checks: Iterable[Check], records: Iterab
     ]
 
 
-def _why_unmeasured(axiom: str, explainer: Explainer, records: Sequence[Mapping[str, Any]], planned: bool) -> str:
+def _why_unmeasured(axiom: str, explainer: Explainer, records: Sequence[Record], planned: bool) -> str:
     """Why no check measured the claim; "" if one did, or if checks did not run, which is red by itself."""
     if not planned:
         return f"{axiom} does not apply to {explainer.name}: {AXIOMS[axiom].not_applicable(explainer)}"
-    if not records or any(record["status"] not in SKIPPED for record in records):
+    if not records or any(record.status not in SKIPPED for record in records):
         return ""
-    reasons = Counter(str(record["detail"].get("reason", "unsupported")) for record in records)
+    reasons = Counter(str(record.detail.get("reason", "unsupported")) for record in records)
     (most_frequent, _), *others = reasons.most_common()
     more = f", and {len(others)} more reasons" if others else ""
     return f"each of its {len(records)} checks was skipped: {most_frequent}{more}"
@@ -116,4 +115,5 @@ def _not_measured(axiom: str, explainer: Explainer, reason: str, seed: int) -> R
         cite="",
         seed=seed,
         detail={"reason": reason},
+        traceback=None,
     )

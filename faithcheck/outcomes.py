@@ -8,10 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from faithcheck import catalogue
 from faithcheck.axioms.measure.error_text import safe_text
+from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group, Status
-from faithcheck.reports import results
-from faithcheck.reports.results import Json, group_of
-from faithcheck.reports.rules_met import rules_met
+from faithcheck.reports.documents.document import Run, from_json
+from faithcheck.reports.documents.environment import environment, version
+from faithcheck.reports.documents.figure import Figure
+from faithcheck.reports.documents.results import (
+    Counts,
+    Failure,
+    MeasuredTable,
+    Results,
+    RulesMet,
+    RunSettings,
+    Skips,
+    TimedCheck,
+    skips_by_reason,
+)
 
 if TYPE_CHECKING:
     from faithcheck.axioms.measure.axiom import Axiom
@@ -19,87 +31,103 @@ if TYPE_CHECKING:
 RECORD = "faithcheck.record"
 TABLE = "faithcheck.table"
 FIGURE = "faithcheck.figure"
+"""The names of the properties in which a test hands a record, a table or a figure, as JSON, to the report."""
 SLOWEST = 10
 """The number of checks of which the document has the time."""
 
 
 def document(
-    settings: Json,
+    settings: RunSettings,
     axioms: Mapping[str, Axiom],
     *,
-    counts: dict[str, int],
-    skips: list[Json],
-    failures: list[Json],
-    records: list[Json],
-    tables: Sequence[Json] = (),
-    figures: Sequence[Json] = (),
-) -> Json:
+    counts: Counts,
+    skips: list[Skips],
+    failures: list[Failure],
+    records: Sequence[Record],
+    tables: Sequence[MeasuredTable] = (),
+    figures: Sequence[Figure] = (),
+    run: Run | None = None,
+) -> Results:
     """A results document with the current date. Its lists are sorted: the order of the run does not change them."""
-    content = {
-        "schema_version": results.SCHEMA_VERSION,
-        "faithcheck": results.version(),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "catalogue": catalogue.of_run(),
-        "environment": results.environment(),
-        "settings": settings,
-        "axioms": {name: axiom.summary for name, axiom in axioms.items()},
-        "usual_causes": {name: axiom.usual_cause for name, axiom in axioms.items() if axiom.usual_cause},
-        "counts": counts,
-        "rules": rules_met(settings.get("rules", {}), records),
-        "slowest": slowest(records),
-        "seconds": round(sum(record.get("seconds") or 0 for record in records), 3),
-        "reused": sum(bool(record.get("reused")) for record in records),
-        "skips": skips,
-        "failures": failures,
-        "records": sorted(map(_without_summarised, records), key=lambda record: str(record["id"])),
-        "tables": sorted(tables, key=lambda table: str(table["title"])),
-        "figures": sorted(figures, key=lambda figure: str(figure["title"])),
-    }
-    plain: Json = results.plain(content)  # the command line and the messages of pytest may hold lone surrogates
-    return plain
+    return Results(
+        schema_version=Results.VERSION,
+        faithcheck=version(),
+        environment=environment(),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        settings=settings,
+        axioms={name: axiom.summary for name, axiom in axioms.items()},
+        counts=counts,
+        skips=skips,
+        failures=failures,
+        records=sorted((record.as_measured() for record in records), key=lambda record: record.id),
+        tables=sorted(tables, key=lambda table: table.title),
+        figures=sorted(figures, key=lambda figure: figure.title),
+        catalogue=catalogue.of_run(),
+        usual_causes={name: axiom.usual_cause for name, axiom in axioms.items() if axiom.usual_cause},
+        rules=rules_met(settings.rules, records),
+        slowest=slowest(records),
+        seconds=round(sum(record.seconds or 0 for record in records), 3),
+        run=run,
+        reused=sum(record.reused for record in records),
+    )
 
 
-def slowest(records: Sequence[Json]) -> list[Json]:
+def slowest(records: Sequence[Record]) -> list[TimedCheck]:
     """The checks that took longest, with their seconds, the slowest first."""
-    timed = [record for record in records if record.get("seconds") is not None]
-    longest = sorted(timed, key=lambda record: record["seconds"], reverse=True)[:SLOWEST]
-    return [{"id": record["id"], "seconds": round(record["seconds"], 3)} for record in longest]
+    timed = [TimedCheck(id=one.id, seconds=round(one.seconds, 3)) for one in records if one.seconds is not None]
+    return sorted(timed, key=lambda check: -check.seconds if check.seconds else 0)[:SLOWEST]
 
 
-def _without_summarised(record: Json) -> Json:
-    """The record without what the document has once for all records."""
-    return {key: value for key, value in record.items() if key not in ("rules", "reused", "seconds")}
+def rules_met(tables: Mapping[str, Sequence[str]], records: Sequence[Record]) -> dict[str, RulesMet]:
+    """How many rules of each LRP explainer's table the checks met.
+
+    Args:
+        tables: the operations in the table of rules of each LRP explainer.
+        records: the records of the run, each with the operations that its check computed by a rule.
+    """
+    met: dict[str, set[str]] = {explainer: set() for explainer in tables}
+    for record in records:
+        if record.explainer in met:
+            met[record.explainer].update(record.rules)
+    return {
+        name: RulesMet(met=len(met[name] & set(table)), of=len(table), unmet=sorted(set(table) - met[name]))
+        for name, table in tables.items()
+    }
 
 
-def of_records(records: Sequence[Json], planned: int, settings: Json, axioms: Mapping[str, Axiom]) -> Json:
+def of_records(
+    records: Sequence[Record],
+    planned: int,
+    settings: RunSettings,
+    axioms: Mapping[str, Axiom],
+    run: Run | None = None,
+) -> Results:
     """The results document of checks that ran without pytest. Each counts as a test with the outcome of its record.
 
     Args:
-        records: the records of the checks that ran, and of claims that none of them measured, as plain values.
+        records: the records of the checks that ran, and of claims that none of them measured.
         planned: the number of checks to run.
         settings: the settings of the run.
         axioms: the axioms of the run, by name.
+        run: how the work was shared between workers, if it was.
     """
-    checks = [record for record in records if record["status"] != Status.NOT_MEASURED.label]
-    groups = [group_of(record["status"]) for record in checks]
+    checks = [record for record in records if record.status != Status.NOT_MEASURED.label]
+    groups = [record.group for record in checks]
     red, not_run = groups.count(Group.RED), groups.count(Group.UNMEASURED)
     skipped = [
-        (
-            str(record["id"]),
-            f"{record['explainer'] or record['subject']}: {record['detail'].get('reason', 'unsupported')}",
-        )
+        (record.id, f"{record.explainer or record.subject}: {record.detail.get('reason', 'unsupported')}")
         for record in checks
-        if group_of(record["status"]) is Group.SKIP
+        if record.group is Group.SKIP
     ]
     ran = len(checks) - len(skipped) - not_run
-    counts = {"planned": planned, "ran": ran, "passed": ran - red, "failed": red, "skipped": len(skipped)}
     return document(
         settings,
         axioms,
-        counts={**counts, "deselected": 0},
-        skips=results.skips_by_reason(skipped),
+        counts=Counts(planned=planned, ran=ran, passed=ran - red, failed=red, skipped=len(skipped), deselected=0),
+        skips=skips_by_reason(skipped),
         failures=[],
-        records=list(records),
+        records=records,
+        run=run,
     )
 
 
@@ -111,9 +139,9 @@ class Outcomes:
         self.deselected = 0
         self.outcomes: dict[str, str] = {}
         self.reasons: dict[str, str] = {}
-        self.records: dict[str, list[Json]] = {}
-        self.tables: dict[str, list[Json]] = {}
-        self.figures: dict[str, list[Json]] = {}
+        self.records: dict[str, list[Record]] = {}
+        self.tables: dict[str, list[MeasuredTable]] = {}
+        self.figures: dict[str, list[Figure]] = {}
 
     def add(self, report: Any) -> None:
         """Take one `pytest.TestReport`: the phase (setup, call or teardown) of one test."""
@@ -121,9 +149,9 @@ class Outcomes:
         self._settle(node, report)
         properties = report.user_properties
         # Each phase repeats the properties of the phases before, so the last phase has all.
-        self.records[node] = [value for key, value in properties if key == RECORD]
-        self.tables[node] = [value for key, value in properties if key == TABLE]
-        self.figures[node] = [value for key, value in properties if key == FIGURE]
+        self.records[node] = [from_json(value, Record) for key, value in properties if key == RECORD]
+        self.tables[node] = [from_json(value, MeasuredTable) for key, value in properties if key == TABLE]
+        self.figures[node] = [from_json(value, Figure) for key, value in properties if key == FIGURE]
 
     def add_collected(self, report: Any) -> None:
         """Take one `pytest.CollectReport`: a file that cannot be collected counts as a failed test."""
@@ -142,9 +170,9 @@ class Outcomes:
 
     def axioms(self) -> set[str]:
         """The axioms that left a record."""
-        return {record["axiom"] for records in self.records.values() for record in records}
+        return {record.axiom for records in self.records.values() for record in records}
 
-    def results(self, settings: Json, axioms: Mapping[str, Axiom]) -> Json:
+    def results(self, settings: RunSettings, axioms: Mapping[str, Axiom]) -> Results:
         """The results document of the run.
 
         Args:
@@ -161,16 +189,16 @@ class Outcomes:
         return document(
             settings,
             axioms,
-            counts={
-                "planned": len(self.collected | self.outcomes.keys()),
-                "ran": passed + failed,
-                "passed": passed,
-                "failed": failed,
-                "skipped": skipped,
-                "deselected": self.deselected,
-            },
-            skips=results.skips_by_reason(skips),
-            failures=[{"id": node, "message": self.reasons.get(node, "")} for node in sorted(self._unrecorded())],
+            counts=Counts(
+                planned=len(self.collected | self.outcomes.keys()),
+                ran=passed + failed,
+                passed=passed,
+                failed=failed,
+                skipped=skipped,
+                deselected=self.deselected,
+            ),
+            skips=skips_by_reason(skips),
+            failures=[Failure(id=node, message=self.reasons.get(node, "")) for node in sorted(self._unrecorded())],
             records=records,
             tables=tables,
             figures=figures,
@@ -194,14 +222,12 @@ class Outcomes:
         return [
             node
             for node in failed
-            if not any(
-                group_of(record["status"]) in (Group.RED, Group.UNMEASURED) for record in self.records.get(node, [])
-            )
+            if not any(record.group in (Group.RED, Group.UNMEASURED) for record in self.records.get(node, []))
         ]
 
 
-def _is_unmeasured(record: Json) -> bool:
-    return group_of(record["status"]) is Group.UNMEASURED
+def _is_unmeasured(record: Record) -> bool:
+    return record.group is Group.UNMEASURED
 
 
 def _failure(report: Any) -> str:

@@ -14,6 +14,7 @@ from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.stored_maps import StoredMaps
 from faithcheck.models.pair import BuildFromBase, Pair, is_builtin
 from faithcheck.models.unknown_name import unknown_name
+from faithcheck.reports.documents.results import NotApplicable
 from faithcheck.reports.pages import wording
 from faithcheck.request import Request
 
@@ -119,15 +120,11 @@ def base_of(pair: Pair) -> object:
     return pair.build.base if isinstance(pair.build, BuildFromBase) else pair.name
 
 
-def not_applicable(axioms: Iterable[str], explainers: Iterable[Explainer]) -> list[dict[str, str]]:
-    """The cells that can never be measured, and that `plan` therefore leaves out, with the axiom's reason.
-
-    Returns:
-        Plain dictionaries with ``axiom``, ``explainer`` and ``reason``, for the settings of the results document.
-    """
+def not_applicable(axioms: Iterable[str], explainers: Iterable[Explainer]) -> list[NotApplicable]:
+    """The cells that can never be measured, and that `plan` therefore leaves out, with the axiom's reason."""
     explainers = list(explainers)
     return [
-        {"axiom": name, "explainer": explainer.name, "reason": reason}
+        NotApplicable(axiom=name, explainer=explainer.name, reason=reason)
         for name in axioms
         if AXIOMS[name].needs_explainer
         for explainer in explainers

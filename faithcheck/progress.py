@@ -22,12 +22,10 @@ from rich.text import Text
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group
 from faithcheck.check import Check
-from faithcheck.reports import results
 from faithcheck.reports.memory_units import in_words
 from faithcheck.reports.pages import wording
 from faithcheck.reports.pages.alignment_plan import in_time
 from faithcheck.reports.pages.visible import visible
-from faithcheck.reports.results import group_of
 from faithcheck.request import Settings
 
 if TYPE_CHECKING:
@@ -65,10 +63,10 @@ def measured(
             draw()
             record = check.run(settings)
             drawn.advance(task)
-            if group_of(record.status) is Group.RED:
+            if record.group is Group.RED:
                 red += 1
                 if lines and red == 1:
-                    _say(drawn, f"the first red check: {wording.sentence(results.plain(record.to_json()))}")
+                    _say(drawn, f"the first red check: {wording.sentence(record)}")
             if lines and drawn.disable and clock() - said >= LINES_EVERY:
                 said = clock()
                 _say(drawn, f"{done} of {len(checks)} checks, {red} red")

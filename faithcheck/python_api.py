@@ -20,7 +20,6 @@ from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.models.unknown_name import families, unknown_name
 from faithcheck.plan import axioms_of, checks_of_request, pairs_with_maps
 from faithcheck.progress import measured
-from faithcheck.reports import results
 from faithcheck.request import Request, Settings
 
 
@@ -69,9 +68,8 @@ def check_explainer(
         request = request_for(loadable, axioms, pairs, settings, like, claims)
         checks = checks_of_request(request)
         records = list(measured(checks, settings, bar=progress))
-    records += unmeasured_claims(request, checks, [record.to_json() for record in records])
-    plain = [results.plain(record.to_json()) for record in records]
-    return CheckReport(records, document_of(request, checks, plain, ["check_explainer"]))
+    records += unmeasured_claims(request, checks, records)
+    return CheckReport(records, document_of(request, checks, records, ["check_explainer"]))
 
 
 def request_for(

@@ -8,7 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group
+from faithcheck.reports.documents.results import Failure, Results, red_records
 from faithcheck.reports.likely_causes import (
     changing_explainers,
     error_of,
@@ -17,7 +19,6 @@ from faithcheck.reports.likely_causes import (
     rule_of,
 )
 from faithcheck.reports.pages import wording
-from faithcheck.reports.results import Json, group_of, red_records
 
 _Families: TypeAlias = dict[tuple[str, str | None], set[str]]
 FAMILIES = 3
@@ -44,8 +45,8 @@ class Cause:
     explainer: str
     message: str
     likely: str
-    records: tuple[Json, ...] = ()
-    failures: tuple[Json, ...] = ()
+    records: tuple[Record, ...] = ()
+    failures: tuple[Failure, ...] = ()
 
     @property
     def title(self) -> str:
@@ -58,7 +59,7 @@ class Cause:
         return len(self.records) + len(self.failures)
 
 
-def causes(document: Json) -> list[Cause]:
+def causes(document: Results) -> list[Cause]:
     """The causes of what is red in a results document, those with the most records first.
 
     An error with one message is one cause, whatever check raised it. Other records have one cause if explainer, axiom,
@@ -66,62 +67,65 @@ def causes(document: Json) -> list[Cause]:
     """
     reds = red_records(document)
     changing, measured = changing_explainers(reds), _families_measured(document)
-    of_records: dict[tuple[str, ...], list[Json]] = {}
+    of_records: dict[tuple[str, ...], list[Record]] = {}
     for record in reds:
         of_records.setdefault(_key(record, changing), []).append(record)
-    of_failures: dict[str, list[Json]] = {}
-    for failure in document["failures"]:
-        of_failures.setdefault(_DIFFERS.sub("…", failure["message"]), []).append(failure)
-    usual = document.get("usual_causes", {})
+    of_failures: dict[str, list[Failure]] = {}
+    for failure in document.failures:
+        of_failures.setdefault(_DIFFERS.sub("…", failure.message), []).append(failure)
+    usual = document.usual_causes
     found = [_cause(records, usual, changing, measured) for records in of_records.values()]
     found += [_cause_of_tests(failures) for failures in of_failures.values()]
     return sorted(found, key=lambda cause: -cause.count)  # a stable sort: otherwise in the order of the document
 
 
-def _key(record: Json, changing: Collection[str]) -> tuple[str, ...]:
+def _key(record: Record, changing: Collection[str]) -> tuple[str, ...]:
     message, rule = _DIFFERS.sub("…", wording.finding(record)), rule_of(record, changing)
     if error_of(record):
         return "", message
-    return record["axiom"], record["explainer"] or "", message, rule.name if rule else ""
+    return record.axiom, record.explainer or "", message, rule.name if rule else ""
 
 
 def _cause(
-    records: Sequence[Json], usual_causes: Mapping[str, str], changing: Collection[str], measured: _Families
+    records: Sequence[Record], usual_causes: Mapping[str, str], changing: Collection[str], measured: _Families
 ) -> Cause:
-    worst_first = sorted(records, key=lambda record: -(math.inf if record["gap"] is None else record["gap"]))
-    axioms = ", ".join(sorted({record["axiom"] for record in records}))
+    worst_first = sorted(records, key=size, reverse=True)
+    axioms = ", ".join(sorted({record.axiom for record in records}))
     message = _common([wording.finding(record) for record in records])
     where = "" if rule_of(records[0], changing) else _where(records, measured)
     likely = likely_cause(worst_first, usual_causes, changing) + where
-    explainers = {record["explainer"] or "" for record in records}
+    explainers = {record.explainer or "" for record in records}
     return Cause(axioms, explainers.pop() if len(explainers) == 1 else "", message, likely, tuple(worst_first))
 
 
-def _families_measured(document: Json) -> _Families:
+def size(record: Record) -> float:
+    """What the worst record has most of: its gap; infinite if it is red and has none."""
+    if record.gap is not None and not math.isnan(record.gap):
+        return record.gap
+    return math.inf if record.group is Group.RED else 0.0
+
+
+def _families_measured(document: Results) -> _Families:
     """The families of pairs on which each axiom was measured for each explainer."""
     families: _Families = {}
-    for record in document["records"]:
-        if group_of(record["status"]) not in (Group.SKIP, Group.UNMEASURED):
-            families.setdefault((record["axiom"], record["explainer"]), set()).add(_family(record))
+    for record in document.records:
+        if record.group not in (Group.SKIP, Group.UNMEASURED):
+            families.setdefault((record.axiom, record.explainer), set()).add(record.family)
     return families
 
 
-def _where(records: Sequence[Json], measured: _Families) -> str:
+def _where(records: Sequence[Record], measured: _Families) -> str:
     """A sentence on the families of the records, where others were measured and are not red by this cause."""
-    red = sorted({_family(record) for record in records})
-    others = set().union(*(measured[record["axiom"], record["explainer"]] for record in records)) - set(red)
+    red = sorted({record.family for record in records})
+    others = set().union(*(measured[record.axiom, record.explainer] for record in records)) - set(red)
     if not others or len(red) > FAMILIES:
         return ""
     other = "1 other family" if len(others) == 1 else f"{len(others)} other families"
     return f" Red on {' and '.join(f'{name}.*' for name in red)} alone, not on {other}."
 
 
-def _family(record: Json) -> str:
-    return str(record["subject"]).partition(".")[0]
-
-
-def _cause_of_tests(failures: Sequence[Json]) -> Cause:
-    message = _common([failure["message"] for failure in failures])
+def _cause_of_tests(failures: Sequence[Failure]) -> Cause:
+    message = _common([failure.message for failure in failures])
     return Cause("", "", message, likely_cause_of_failure(message), failures=tuple(failures))
 
 

@@ -26,15 +26,23 @@ intervals. Neither is a regression: benchmarks inform.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isfinite
 
-from faithcheck.axioms.measure.statuses import Group, Status
-from faithcheck.reports import benchmark, results
+from msgspec.structs import asdict
+
+from faithcheck.axioms.measure.record import Record
+from faithcheck.axioms.measure.statuses import Group, Status, group_of
 from faithcheck.reports.common_catalogue import in_common
-from faithcheck.reports.kinds_of_change import Row, kinds
+from faithcheck.reports.documents import results
+from faithcheck.reports.documents.alignment import Alignment, Explainer
+from faithcheck.reports.documents.benchmark import Benchmark
+from faithcheck.reports.documents.document import COMMITS, Document, DocumentError
+from faithcheck.reports.documents.explanation import Explanation
+from faithcheck.reports.documents.results import Results
+from faithcheck.reports.kinds_of_change import Change, KindOfChange, kinds
 from faithcheck.reports.pages import wording
-from faithcheck.reports.paired_differences import paired_differences
-from faithcheck.reports.results import Json, ResultsError
+from faithcheck.reports.paired_differences import Paired, paired_differences
 
 THRESHOLD = 0.01
 CORRELATIONS = ("pearson", "spearman", "kendall")
@@ -49,6 +57,47 @@ LISTS = {
     "vanished": "missing now, and skipped before",
     "skips": "reasons for which more is skipped",
 }
+"""The lists of a comparison, with their titles."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What changed from one document to another.
+
+    Attributes:
+        before: the old run in words.
+        now: the new run in words.
+        threshold: that of magnitudes.
+        informs: whether the documents have no verdicts, as benchmarks have none.
+        lists: the changes, by the names of `LISTS`; no key where there is none.
+        kinds: the same changes by kind.
+        still_red: how many records are red in both.
+        unchanged: how many records are unchanged.
+        catalogues: how the catalogues differ, in lines.
+        differences: the settings and versions in which the runs differ: ``(setting, before, now)``.
+        paired: the paired differences of two alignments; None for other documents.
+    """
+
+    before: str
+    now: str
+    threshold: float
+    informs: bool
+    lists: Mapping[str, list[Change]]
+    kinds: Mapping[str, list[KindOfChange]]
+    still_red: int
+    unchanged: int
+    catalogues: list[str]
+    differences: list[tuple[str, str, str]]
+    paired: Paired | None = None
+
+    def listed(self, name: str) -> list[Change]:
+        """The changes of a list."""
+        return self.lists.get(name, [])
+
+    @property
+    def regressions(self) -> list[Change]:
+        """The regressions, as the docstring of the module defines them."""
+        return self.listed("regressions")
 
 
 @dataclass(frozen=True)
@@ -65,20 +114,20 @@ class ComparedRecord:
     status: str
     expected: str = ""
     gap: str = ""
-    figures: Mapping[str, tuple[object, float | None]] | None = None
+    figures: Mapping[str, tuple[object, float | None]] = field(default_factory=dict)
 
     @property
     def red(self) -> bool:
         """Whether the record is not as expected, or the check did not run."""
-        return results.group_of(self.status) in (Group.RED, Group.UNMEASURED)
+        return group_of(self.status) in (Group.RED, Group.UNMEASURED)
 
     @property
     def skipped(self) -> bool:
         """Whether nothing was measured."""
-        return results.group_of(self.status) is Group.SKIP
+        return group_of(self.status) is Group.SKIP
 
 
-def compare(old: Json, new: Json, threshold: float = THRESHOLD, across_catalogues: bool = False) -> Json:
+def compare(old: Document, new: Document, threshold: float = THRESHOLD, across_catalogues: bool = False) -> Comparison:
     """What changed. The docstring of the module defines a regression and a changed magnitude.
 
     Args:
@@ -87,94 +136,90 @@ def compare(old: Json, new: Json, threshold: float = THRESHOLD, across_catalogue
         threshold: of magnitudes, above 0.
         across_catalogues: whether to compare what two catalogues have in common, if the documents are of two.
 
-    Returns:
-        For each name in `LISTS` the rows ``(change, id, before, now)``, and under ``kinds`` the same rows by kind;
-        ``differences`` between the runs themselves, ``(setting, before, now)``, which may explain other changes;
-        ``catalogues``, how these differ, in lines; ``paired`` and ``pairing`` of two alignments; ``before`` and
-        ``now``, each run in words; ``still_red`` and ``unchanged``, how many records; ``threshold``; ``kind``.
-
     Raises:
-        ResultsError: the documents are of two kinds, of single texts, or of two catalogues.
+        DocumentError: the documents are of two kinds, of single texts, or of two catalogues.
     """
-    if old.get("kind") != new.get("kind"):
-        before, now = (results.KINDS[document.get("kind")] for document in (old, new))
-        raise ResultsError(f"one document is of {before}, the other of {now}: compare two of a kind")
-    if old.get("kind") == results.EXPLANATION:
-        raise ResultsError("documents of faithcheck explain are of one text: faithcheck align compares explainers")
     catalogues: list[str] = []
-    if old.get("kind") is None:
+    paired = None
+    if type(old) is not type(new):
+        raise DocumentError(f"one document is of {old.WRITER}, the other of {new.WRITER}: compare two of a kind")
+    if isinstance(old, Explanation):
+        raise DocumentError("documents of faithcheck explain are of one text: faithcheck align compares explainers")
+    if isinstance(old, Results) and isinstance(new, Results):
         old, new, catalogues = in_common(old, new, across_catalogues)
-    compared = _ratios(old, new) if old.get("kind") == results.BENCHMARK else _all_records(old, new, threshold)
-    paired, pairing = paired_differences(old, new) if old.get("kind") == results.ALIGNMENT else ([], "")
-    return {
-        **{name: [] for name in LISTS},
-        "still_red": 0,
-        **compared,
-        "kind": old.get("kind"),
-        "kinds": {name: kinds(name, compared.get(name, []), old, new) for name in LISTS},
-        "catalogues": catalogues,
-        "paired": paired,
-        "pairing": pairing,
-        "differences": list(_differences(old, new)),
-        "before": _run(old),
-        "now": _run(new),
-        "threshold": threshold,
-    }
+    if isinstance(old, Alignment) and isinstance(new, Alignment):
+        paired = paired_differences(old, new)
+    if isinstance(old, Benchmark) and isinstance(new, Benchmark):
+        lists, still_red, unchanged = _ratios(old, new)
+    else:
+        lists, still_red, unchanged = _all_records(old, new, threshold)
+    return Comparison(
+        before=_run(old),
+        now=_run(new),
+        threshold=threshold,
+        informs=isinstance(new, Benchmark),
+        lists=lists,
+        # What is no longer red has the kind that it had in the old document.
+        kinds={name: kinds(rows, (old, new) if name == "mended" else (new, old)) for name, rows in lists.items()},
+        still_red=still_red,
+        unchanged=unchanged,
+        catalogues=catalogues,
+        differences=list(_differences(old, new)),
+        paired=paired,
+    )
 
 
-def is_regression(comparison: Json) -> bool:
-    """Whether the comparison lists a regression, as the docstring of the module defines it."""
-    return bool(comparison["regressions"])
+Lists = dict[str, list[Change]]
 
 
 # --- ratios of benchmarks --------------------------------------------------------------------------------------------
 
 
-def _ratios(old: Json, new: Json) -> Json:
+def _ratios(old: Benchmark, new: Benchmark) -> tuple[Lists, int, int]:
     """The ratios that are slower or faster beyond both intervals; what only one document measured is not compared."""
-    before, now = benchmark.ratios(old), benchmark.ratios(new)
-    compared: dict[str, list[Row]] = {"slower": [], "faster": []}
+    before, now = old.ratios, new.ratios
+    slower, faster = [], []
     both = [name for name in now if name in before]
     for name in both:
-        row = ("ratio", name, wording.with_interval(before[name]), wording.with_interval(now[name]))
-        if benchmark.slower(before[name], now[name]):
-            compared["slower"].append(row)
-        elif benchmark.slower(now[name], before[name]):
-            compared["faster"].append(row)
-    return {**compared, "unchanged": len(both) - sum(map(len, compared.values()))}
+        row = Change("ratio", name, wording.with_interval(before[name]), wording.with_interval(now[name]))
+        if now[name].is_above(before[name]):
+            slower.append(row)
+        elif before[name].is_above(now[name]):
+            faster.append(row)
+    lists = {name: rows for name, rows in (("slower", slower), ("faster", faster)) if rows}
+    return lists, 0, len(both) - len(slower) - len(faster)
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
 
 
-def _all_records(old: Json, new: Json, threshold: float) -> Json:
-    """The lists of changed records, and how many are ``unchanged`` and ``still_red``."""
+def _all_records(old: Document, new: Document, threshold: float) -> tuple[Lists, int, int]:
+    """The lists of changed records, and how many are still red and unchanged."""
     before, now = _records(old), _records(new)
-    lists: dict[str, list[Row]] = {name: [] for name in LISTS}
+    lists: Lists = {name: [] for name in LISTS}
     unchanged = still_red = 0
     for key in sorted(before.keys() | now.keys()):
         was, is_now = before.get(key), now.get(key)
         if (verdict := _verdict(was, is_now)) is not None:
             name, change = verdict
-            lists[name].append((change, key, _text(was, is_now), _text(is_now, was)))
-            continue
-        assert was is not None
-        assert is_now is not None
-        magnitudes = list(_magnitudes(was, is_now, threshold))
-        lists["magnitudes"] += [(name, key, *values) for name, *values in magnitudes]  # type: ignore[misc]
-        still_red += is_now.red
-        unchanged += not magnitudes
+            lists[name].append(Change(change, key, _text(was, is_now), _text(is_now, was)))
+        elif was is not None and is_now is not None:
+            magnitudes = [Change(name, key, *values) for name, *values in _magnitudes(was, is_now, threshold)]
+            lists["magnitudes"] += magnitudes
+            still_red += is_now.red
+            unchanged += not magnitudes
     lists["skips"] = list(_skips(old, new))
-    return {**lists, "still_red": still_red, "unchanged": unchanged}
+    return {name: rows for name, rows in lists.items() if rows}, still_red, unchanged
 
 
-def _records(document: Json) -> dict[str, ComparedRecord]:
+def _records(document: Document) -> dict[str, ComparedRecord]:
     """Records, or explainers of an alignment, and failed tests, by id; a repeated id gets a number."""
-    if document.get("kind") == results.ALIGNMENT:
-        listed = [(explainer["name"], _of_explainer(explainer)) for explainer in document["explainers"]]
-    else:
-        listed = [(record["id"], _of_record(record)) for record in document["records"]]
-        listed += [(failure["id"], ComparedRecord("failed")) for failure in document["failures"]]
+    listed: list[tuple[str, ComparedRecord]] = []
+    if isinstance(document, Alignment):
+        listed = [(explainer.name, _of_explainer(explainer)) for explainer in document.explainers]
+    elif isinstance(document, Results):
+        listed = [(record.id, _of_record(record)) for record in document.records]
+        listed += [(failure.id, ComparedRecord("failed")) for failure in document.failures]
     records: dict[str, ComparedRecord] = {}
     for name, record in listed:
         key, number = name, 2
@@ -184,23 +229,23 @@ def _records(document: Json) -> dict[str, ComparedRecord]:
     return records
 
 
-def _of_record(record: Json) -> ComparedRecord:
-    gap, tol, detail = record["gap"], record["tol"], record["detail"]
+def _of_record(record: Record) -> ComparedRecord:
     figures: dict[str, tuple[object, float | None]]
-    figures = {name: (value, None) for name, value in detail.items() if name.startswith(CORRELATIONS)}
+    figures = {name: (value, None) for name, value in record.detail.items() if name.startswith(CORRELATIONS)}
     # The gap of a correlation repeats the correlation, so it is compared only where there is none.
-    figures = figures or {"gap": (gap, tol if isinstance(tol, int | float) else 0.0)}
-    return ComparedRecord(record["status"], record["expected"], "" if gap is None else wording.number(gap, 3), figures)
+    figures = figures or {"gap": (record.gap, record.tol or 0.0)}
+    gap = "" if record.gap is None else wording.number(record.gap, 3)
+    return ComparedRecord(record.status, record.expected, gap, figures)
 
 
-def _of_explainer(explainer: Json) -> ComparedRecord:
+def _of_explainer(explainer: Explainer) -> ComparedRecord:
     figures = {
-        name: (figure["mean"], None if name.startswith(CORRELATIONS) else 0.0)
-        for name, figure in explainer["figures"].items()
+        name: (figure.mean, None if name.startswith(CORRELATIONS) else 0.0)
+        for name, figure in asdict(explainer.figures).items()
+        if figure is not None
     }
-    failed = results.is_failed(explainer)
-    status = Status.ERROR if failed else Status.UNSUPPORTED if explainer["refused"] else Status.RECORDED
-    return ComparedRecord(status.label, "", "", figures)
+    skipped = Status.UNSUPPORTED if explainer.refused else Status.RECORDED
+    return ComparedRecord((Status.ERROR if explainer.is_failed else skipped).label, figures=figures)
 
 
 def _verdict(old: ComparedRecord | None, new: ComparedRecord | None) -> tuple[str, str] | None:
@@ -239,9 +284,9 @@ def _text(record: ComparedRecord | None, other: ComparedRecord | None) -> str:
 
 def _magnitudes(old: ComparedRecord, new: ComparedRecord, threshold: float) -> Iterator[tuple[str, str, str]]:
     """The figures that changed: ``(name, before, now)``."""
-    before, now = old.figures or {}, new.figures or {}
-    for name in sorted(before.keys() | now.keys()):
-        (was, old_tol), (is_now, new_tol) = before.get(name, (None, None)), now.get(name, (None, None))
+    for name in sorted(old.figures.keys() | new.figures.keys()):
+        was, old_tol = old.figures.get(name, (None, None))
+        is_now, new_tol = new.figures.get(name, (None, None))
         correlation = name.startswith(CORRELATIONS)
         if _differ(was, is_now, threshold, max(old_tol or 0.0, new_tol or 0.0), absolute=correlation):
             values = [wording.correlation(v) if correlation else wording.number(v, 4) for v in (was, is_now)]
@@ -249,9 +294,9 @@ def _magnitudes(old: ComparedRecord, new: ComparedRecord, threshold: float) -> I
 
 
 def _differ(a: object, b: object, threshold: float, tolerance: float, *, absolute: bool) -> bool:
-    """Whether two figures differ by more than the threshold. A value that is no number equals only itself."""
-    if not (isinstance(a, int | float) and isinstance(b, int | float)):
-        return a != b
+    """Whether two figures differ by more than the threshold. A value that is not finite equals only itself."""
+    if not (isinstance(a, int | float) and isinstance(b, int | float) and isfinite(a) and isfinite(b)):
+        return str(a) != str(b)
     if absolute:
         return abs(a - b) > threshold
     largest = max(abs(a), abs(b))
@@ -261,41 +306,41 @@ def _differ(a: object, b: object, threshold: float, tolerance: float, *, absolut
 # --- skips -----------------------------------------------------------------------------------------------------------
 
 
-def _skips(old: Json, new: Json) -> Iterator[Row]:
+def _skips(old: Document, new: Document) -> Iterator[Change]:
     """The reasons for which more tests, or explainers, are skipped than before."""
     before, now = _skip_counts(old), _skip_counts(new)
     for reason in sorted(now, key=lambda reason: (before.get(reason, 0) - now[reason], reason)):
         if now[reason] > (was := before.get(reason, 0)):
-            yield ("more are skipped" if was else "a new reason", reason, str(was), str(now[reason]))
+            yield Change("more are skipped" if was else "a new reason", reason, str(was), str(now[reason]))
 
 
-def _skip_counts(document: Json) -> dict[str, int]:
-    if document.get("kind") == results.ALIGNMENT:
-        return {f"{row['name']}: {row['refused']}": 1 for row in document["explainers"] if row["refused"]}
-    return {skip["reason"]: int(skip["count"]) for skip in document["skips"]}
+def _skip_counts(document: Document) -> dict[str, int]:
+    if isinstance(document, Alignment):
+        return {f"{row.name}: {row.refused}": 1 for row in document.explainers if row.refused}
+    return {skip.reason: skip.count for skip in document.skips} if isinstance(document, Results) else {}
 
 
 # --- the two runs ----------------------------------------------------------------------------------------------------
 
-_NOT_COMPARED = {"arguments", "not_applicable", *results.COMMITS}
+_NOT_COMPARED = {"arguments", "not_applicable", *COMMITS}
 """Arguments name files, axioms that do not apply follow from the explainers, and the user's commit is the very change;
 that of faithcheck is named with its version."""
 
 
-def _differences(old: Json, new: Json) -> Iterator[tuple[str, str, str]]:
+def _differences(old: Document, new: Document) -> Iterator[tuple[str, str, str]]:
     """The settings and versions in which the runs differ: other changes may come from them."""
     before, now = _conditions(old), _conditions(new)
-    for name in [*before, *(name for name in now if name not in before)]:
+    for name in dict.fromkeys([*before, *now]):
         was, is_now = _beside(before.get(name), now.get(name)), _beside(now.get(name), before.get(name))
         if was != is_now:
             yield name, was, is_now
 
 
 def _beside(value: object, other: object) -> str:
-    """A setting as text beside that of the other run: of a list the items that the other has not.
+    """A setting as text beside that of the other run; only the items of a list that the other list lacks.
 
-    Of a mapping, what differs under the keys that both have: a key, such as an explainer's name, that only one has is
-    named elsewhere.
+    Of two mappings, only values of keys that both have: a key that one of them lacks, such as the name of an explainer,
+    is listed elsewhere.
     """
     if isinstance(value, list) and isinstance(other, list):
         more = [str(item) for item in value if item not in other]
@@ -306,40 +351,36 @@ def _beside(value: object, other: object) -> str:
     return "–" if value is None else str(value)
 
 
-def _conditions(document: Json) -> Json:
+def _conditions(document: Document) -> dict[str, object]:
     """The settings and versions of a run, for an alignment the model and the data, for a benchmark the device."""
-    names = {
-        f"{part} {key}": document.get(part, {}).get(key)
-        for part in ("model", "data", "device")
-        for key in ("name", "fingerprint")
-        if part in document
-    }
-    settings, versions = (
-        {key: value for key, value in document[part].items() if key not in _NOT_COMPARED}
-        for part in ("settings", "environment")
-    )
-    return {
-        **names,
-        "catalogue": None if document.get("kind") else wording.catalogue(document),
-        **settings,
-        "faithcheck": _version(document),
-        **versions,
-        "tests not run": 0 if document.get("kind") else results.not_run(document),
-    }
+    conditions: dict[str, object] = {}
+    if isinstance(document, Alignment):
+        for part, of in (("model", document.model), ("data", document.data)):
+            conditions |= {f"{part} name": of.name, f"{part} fingerprint": of.fingerprint}
+    if isinstance(document, Benchmark):
+        conditions["device name"] = document.device.name
+    if isinstance(document, Results):
+        conditions["catalogue"] = wording.catalogue(document)
+    if isinstance(document, Results | Alignment | Benchmark):
+        conditions |= asdict(document.settings)
+    conditions |= {"faithcheck": _version(document), **document.environment}
+    if isinstance(document, Results):
+        conditions["tests not run"] = results.not_run(document)
+    return {name: value for name, value in conditions.items() if name not in _NOT_COMPARED}
 
 
-def _run(document: Json) -> str:
+def _run(document: Document) -> str:
     """A run in words: its date, the user's commit, and the version of faithcheck with its own."""
-    commit = results.user_commit(document)
-    created = [document["created"]] if "created" in document else []
-    return ", ".join([*created, *([f"commit {_short(commit)}"] if commit else []), f"faithcheck {_version(document)}"])
+    created = [document.created] if isinstance(document, Results) else []
+    commit = [f"commit {_short(document.user_commit)}"] if document.user_commit else []
+    return ", ".join([*created, *commit, f"faithcheck {_version(document)}"])
 
 
-def _version(document: Json) -> str:
+def _version(document: Document) -> str:
     """The version of faithcheck, with its commit if that is not the user's own."""
-    commit, of_user = results.faithcheck_commit(document), results.user_commit(document)
+    commit, of_user = document.faithcheck_commit, document.user_commit
     at = f" at {_short(commit)}" if commit and of_user and commit.partition("-")[0] != of_user.partition("-")[0] else ""
-    return f"{document['faithcheck']}{at}"
+    return f"{document.faithcheck}{at}"
 
 
 def _short(commit: str) -> str:

@@ -5,80 +5,91 @@ What is red has the kind of its cause, see `faithcheck.reports.causes`; another 
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from faithcheck.axioms.measure.statuses import Group
-from faithcheck.reports import results
-from faithcheck.reports.causes import causes
-from faithcheck.reports.results import Json
+from faithcheck.reports.causes import causes, size
+from faithcheck.reports.documents.alignment import Alignment
+from faithcheck.reports.documents.document import Document
+from faithcheck.reports.documents.results import Results
 
-Row = tuple[str, str, str, str]
-"""``(change, id, before, now)``."""
+
+class Change(NamedTuple):
+    """A change of one record, or of a ratio, in words.
+
+    Attributes:
+        change: what changed.
+        id: of the record, or the name of the ratio.
+        before: in the old document.
+        now: in the new one.
+    """
+
+    change: str
+    id: str
+    before: str
+    now: str
 
 
 @dataclass(frozen=True)
-class Described:
-    """A record in words.
+class KindOfChange:
+    """Changes of one kind.
 
     Attributes:
-        what: what it has in common with the others of its kind.
-        likely: the likely cause, if it is red; else empty.
-        gap: by which the worst comes first.
+        change: what changed in all of them.
+        what: what their records have in common.
+        likely: the likely cause, if they are red; else empty.
+        rows: the changes, the worst first.
     """
+
+    change: str
+    what: str
+    likely: str
+    rows: list[Change]
+
+
+@dataclass(frozen=True)
+class _Described:
+    """What a record has in common with the others of its kind, its likely cause, and by how much it is violated."""
 
     what: str = ""
     likely: str = ""
-    gap: float = 0.0
+    size: float = 0.0
 
 
-def kinds(name: str, rows: Sequence[Row], old: Json, new: Json) -> list[Json]:
-    """The rows of a list by kind: ``change``, ``what``, ``likely`` and ``rows``, the worst first.
-
-    What is red comes before what is missing or skipped, and then the kind of the most rows.
+def kinds(changes: Sequence[Change], documents: Sequence[Document]) -> list[KindOfChange]:
+    """The changes by kind: what is red before what is missing or skipped, and then the kind of the most changes.
 
     Args:
-        name: that of the list; what is no longer red has the kind that it had in the old document.
-        rows: of the list.
-        old: the document before.
-        new: the document now.
+        changes: of one list of a comparison.
+        documents: the two documents; a record has the kind that it has in the first one that has it.
     """
-    documents = (old, new) if name == "mended" else (new, old)
-    described = _described(documents[1]) | _described(documents[0])
-    found: dict[tuple[str, str, str], list[tuple[float, Row]]] = {}
-    for row in rows:
-        about = described.get(row[1]) or described.get(re.sub(r" \(\d+\)$", "", row[1])) or Described(row[1])
-        found.setdefault((row[0], about.what, about.likely), []).append((about.gap, row))
+    described: dict[str, _Described] = {}
+    for document in documents:
+        described = _described(document) | described
+    found: dict[tuple[str, str, str], list[tuple[float, Change]]] = {}
+    for row in changes:
+        about = described.get(row.id) or described.get(re.sub(r" \(\d+\)$", "", row.id)) or _Described(row.id)
+        found.setdefault((row.change, about.what, about.likely), []).append((about.size, row))
     grouped = [
-        {"change": change, "what": what, "likely": likely, "rows": [row for _, row in _worst_first(members)]}
-        for (change, what, likely), members in found.items()
+        KindOfChange(*key, [row for _, row in sorted(members, key=lambda member: -member[0])])
+        for key, members in found.items()
     ]
-    return sorted(grouped, key=lambda kind: (not kind["likely"], -len(kind["rows"])))
+    return sorted(grouped, key=lambda kind: (not kind.likely, -len(kind.rows)))
 
 
-def _worst_first(members: Iterable[tuple[float, Row]]) -> list[tuple[float, Row]]:
-    return sorted(members, key=lambda member: -member[0])
-
-
-def _described(document: Json) -> dict[str, Described]:
-    """Each record and failed test in words, by id; of an alignment, whose explainers are few, none."""
-    if document.get("kind"):
-        return {row["name"]: Described() for row in document.get("explainers", [])}
+def _described(document: Document) -> dict[str, _Described]:
+    """Each record and failed test by its id; an alignment has few explainers, which are of one kind."""
+    if isinstance(document, Alignment):
+        return {row.name: _Described() for row in document.explainers}
+    if not isinstance(document, Results):
+        return {}
     described = {
-        record["id"]: Described(", ".join(filter(None, (record["explainer"], record["axiom"]))), gap=_size(record))
-        for record in document["records"]
+        record.id: _Described(", ".join(filter(None, (record.explainer, record.axiom))), size=size(record))
+        for record in document.records
     }
     for cause in causes(document):
-        for red in (*cause.records, *cause.failures):
-            described[red["id"]] = Described(cause.title, cause.likely, _size(red))
+        described |= {record.id: _Described(cause.title, cause.likely, size(record)) for record in cause.records}
+        described |= {failure.id: _Described(cause.title, cause.likely) for failure in cause.failures}
     return described
-
-
-def _size(record: Json) -> float:
-    """The gap of a record; infinite where a red record has none."""
-    gap = record.get("gap")
-    if isinstance(gap, int | float):
-        return gap
-    return math.inf if results.group_of(record.get("status", "")) is Group.RED else 0.0

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Status
-from faithcheck.reports.results import Json
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Rule:
     """
 
     name: str
-    find: Callable[[Json, Collection[str]], bool]
-    say: Callable[[Sequence[Json]], str]
+    find: Callable[[Record, Collection[str]], bool]
+    say: Callable[[Sequence[Record]], str]
 
 
-def error_of(record: Json) -> str:
+def error_of(record: Record) -> str:
     """What the record says of an error: the message, or the last line of the traceback; ``""`` without one."""
-    lines = [line.strip() for line in (record["traceback"] or "").splitlines() if line.strip()]
-    return str(record["detail"].get("error") or (lines[-1] if lines else "") if record["status"] == "error" else "")
+    lines = [line.strip() for line in (record.traceback or "").splitlines() if line.strip()]
+    return str(record.detail.get("error") or (lines[-1] if lines else "") if record.status == "error" else "")
 
 
 _ERRORS: Mapping[str, str] = {
@@ -149,21 +149,22 @@ FLOAT32 = (1e-9, 3e-6)
 """Gaps of float64 arithmetic in which something has float32's seven digits."""
 
 
-def _relation(record: Json) -> str:
+def _relation(record: Record) -> str:
     """The kind of the relation in a record's evidence, with what specifies it; ``""`` without one."""
-    relation = record.get("evidence", {}).get("relation", {})
-    if relation.get("kind") == "factor" and relation.get("value") in (-1, 0):
-        return "factor -1" if relation["value"] == -1 else "zero"
-    return " ".join(filter(None, (relation.get("kind", ""), relation.get("of", ""))))
+    relation = record.evidence.relation if record.evidence else None
+    if relation is None:
+        return ""
+    if relation.kind == "factor" and relation.value in (-1, 0):
+        return "factor -1" if relation.value == -1 else "zero"
+    return " ".join(filter(None, (relation.kind, relation.of)))
 
 
-def _of_relation(text: str) -> Callable[[Sequence[Json]], str]:
-    def say(records: Sequence[Json]) -> str:
-        relation = records[0]["evidence"]["relation"]
-        values = [float(value) for r in records if (value := r["evidence"]["relation"].get("value")) is not None]
-        return _capital(
-            text.format(**{**relation, "value": _range(values), "inverse": _range([1 / v for v in values if v])})
-        )
+def _of_relation(text: str) -> Callable[[Sequence[Record]], str]:
+    def say(records: Sequence[Record]) -> str:
+        relations = [record.evidence.relation for record in records if record.evidence and record.evidence.relation]
+        values = [relation.value for relation in relations if relation.value is not None]
+        words = {"value": _range(values), "inverse": _range([1 / value for value in values if value])}
+        return _capital(text.format(first=relations[0].first, second=relations[0].second, **words))
 
     return say
 
@@ -178,33 +179,32 @@ def _capital(text: str) -> str:
     return text if text.startswith("f(") else text[:1].upper() + text[1:]
 
 
-def _left_behind(kind: str) -> Callable[[Json, Collection[str]], bool]:
-    def find(record: Json, changing: Collection[str]) -> bool:
-        lines = str(record["detail"].get("left behind", "")).split("; ")
-        return record["axiom"] == "trace" and any(line.startswith(kind) for line in lines)
+def _left_behind(kind: str) -> Callable[[Record, Collection[str]], bool]:
+    def find(record: Record, changing: Collection[str]) -> bool:
+        lines = str(record.detail.get("left behind", "")).split("; ")
+        return record.axiom == "trace" and any(line.startswith(kind) for line in lines)
 
     return find
 
 
-def _in_float32(record: Json, changing: Collection[str]) -> bool:
-    gap, tol = record["gap"], record["tol"]
-    numbers = isinstance(gap, int | float) and isinstance(tol, int | float)
-    return numbers and 0 < tol <= FLOAT32[0] < gap < FLOAT32[1] and record["status"] == "broken claim"
+def _in_float32(record: Record, changing: Collection[str]) -> bool:
+    gap, tol = record.gap or 0.0, record.tol or 0.0
+    return 0 < tol <= FLOAT32[0] < gap < FLOAT32[1] and record.status == "broken claim"
 
 
-def _correlates_negatively(record: Json, changing: Collection[str]) -> bool:
-    pearson = record["detail"].get("pearson")
-    return record["axiom"] == "loo" and isinstance(pearson, int | float) and pearson < -0.2
+def _correlates_negatively(record: Record, changing: Collection[str]) -> bool:
+    pearson = record.detail.get("pearson")
+    return record.axiom == "loo" and isinstance(pearson, int | float) and pearson < -0.2
 
 
-def _sentence(text: str) -> Callable[[Sequence[Json]], str]:
+def _sentence(text: str) -> Callable[[Sequence[Record]], str]:
     return lambda records: text
 
 
 RULES: Sequence[Rule] = (
     Rule(
         "not measured",
-        lambda record, _: bool(record["status"] == Status.NOT_MEASURED.label),
+        lambda record, _: bool(record.status == Status.NOT_MEASURED.label),
         _sentence("Every check of the claim was skipped, for the reason given: mend that, or claim less."),
     ),
     *(
@@ -218,7 +218,7 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         "changes from call to call",
-        lambda record, changing: record["explainer"] in changing and record["status"] != "error",
+        lambda record, changing: record.explainer in changing and record.status != "error",
         _sentence(
             "The same call gives another map each time, determinism is red: the explainer draws random numbers without "
             "a seed of its own, leaves dropout on, or keeps something from one call to the next."
@@ -240,7 +240,7 @@ RULES: Sequence[Rule] = (
 """The likely causes, the surest first."""
 
 
-def rule_of(record: Json, changing: Collection[str] = ()) -> Rule | None:
+def rule_of(record: Record, changing: Collection[str] = ()) -> Rule | None:
     """The first rule that finds its cause in a record; None if none does.
 
     Args:
@@ -250,20 +250,20 @@ def rule_of(record: Json, changing: Collection[str] = ()) -> Rule | None:
     return next((rule for rule in RULES if rule.find(record, changing)), None)
 
 
-def changing_explainers(reds: Sequence[Json]) -> frozenset[str]:
+def changing_explainers(reds: Sequence[Record]) -> frozenset[str]:
     """The explainers whose maps change from call to call, by the red records of a run."""
-    broken = (r for r in reds if r["axiom"] == "determinism" and r["status"] == "broken claim")
-    return frozenset(r["explainer"] for r in broken if r["explainer"])
+    broken = (record for record in reds if record.axiom == "determinism" and record.status == "broken claim")
+    return frozenset(record.explainer for record in broken if record.explainer)
 
 
-def likely_cause(records: Sequence[Json], usual_causes: Mapping[str, str], changing: Collection[str] = ()) -> str:
+def likely_cause(records: Sequence[Record], usual_causes: Mapping[str, str], changing: Collection[str] = ()) -> str:
     """A sentence on the likely cause of records of one rule; the axiom's usual cause where no rule applies."""
     rule = rule_of(records[0], changing)
     if rule is not None:
         return rule.say(records)
     if error_of(records[0]):
         return "The explainer raised this error: the last lines of the traceback name the place."
-    axiom = records[0]["axiom"]
+    axiom = records[0].axiom
     if axiom not in usual_causes:
         return "The records name no single cause: compare the details of the worst one with the axiom's definition."
     return f"The records name no single cause. The usual one for {axiom}: {usual_causes[axiom]}."

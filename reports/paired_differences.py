@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from faithcheck.reports.results import Json
+from faithcheck.reports.documents.alignment import Alignment
 
 PAIRED = ("pearson_no_special", "delta")
 """The figures whose differences are given."""
@@ -15,65 +16,96 @@ METHOD = (
 )
 
 
-def paired_differences(old: Json, new: Json) -> tuple[list[Json], str]:
-    """The differences of two alignment documents, explainer by explainer, and how the examples were paired.
+@dataclass(frozen=True)
+class Difference:
+    """The mean difference of a figure of an explainer, now − before, with its 95 % interval; None where undefined.
+
+    Attributes:
+        explainer: its name.
+        figure: one of `PAIRED`.
+        n: how many examples.
+        difference: the mean.
+        low: the lower end of its interval.
+        high: the upper end.
+        p: of the test that there is no difference.
+    """
+
+    explainer: str
+    figure: str
+    n: int
+    difference: float | None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The differences of two alignments.
+
+    Attributes:
+        sentence: how the examples were paired.
+        differences: explainer by explainer; none if no example is paired.
+    """
+
+    sentence: str
+    differences: list[Difference] = field(default_factory=list)
+
+
+def paired_differences(old: Alignment, new: Alignment) -> Paired:
+    """The differences of two alignments, explainer by explainer.
 
     Examples are paired by the digests of their content that documents hold, or by their place if the data are the same.
-
-    Returns:
-        Rows with ``explainer``, ``figure``, ``n`` pairs, and ``difference``, ``low``, ``high`` and ``p`` as
-        `faithcheck.axioms.measure.statistics.paired` gives them; and a sentence.
     """
-    before, now = _values(old), _values(new)
-    if None in (keys := _keys(old, new)):
-        return [], "no example is paired: the documents do not hold their examples"
-    places = [{key: place for place, key in enumerate(of_one or ())} for of_one in keys]
-    both = [key for key in places[1] if key in places[0]]
+    before, now = ({row.name: row.examples for row in one.explainers if not row.refused} for one in (old, new))
+    old_keys, new_keys = _keys(old, new)
+    if old_keys is None or new_keys is None:
+        return Paired("no example is paired: the documents do not hold their examples")
+    places = [{key: place for place, key in enumerate(keys)} for keys in (old_keys, new_keys)]
+    both = [(places[0][key], places[1][key]) for key in places[1] if key in places[0]]
     if not both:
-        return [], "no example is paired: the two documents have none in common"
-    rows = [
-        {"explainer": name, "figure": figure, **_paired(before[name][figure], now[name][figure], places, both)}
+        return Paired("no example is paired: the two documents have none in common")
+    differences = [
+        _difference(name, figure, [(_at(before[name][figure], i), _at(now[name][figure], j)) for i, j in both])
         for name in now
         if name in before
         for figure in PAIRED
         if figure in before[name] and figure in now[name]
     ]
     of = f"{len(both)} examples that both measured" if len(both) > 1 else "1 example that both measured"
-    return rows, f"{of}: {METHOD}"
+    return Paired(f"{of}: {METHOD}", differences)
 
 
-def _paired(
-    old: Sequence[object], new: Sequence[object], places: Sequence[Mapping[object, int]], both: Sequence[object]
-) -> Json:
+def _difference(explainer: str, figure: str, pairs: Sequence[tuple[float | None, float | None]]) -> Difference:
     """The figures of one explainer, paired; no bootstrap where nothing differs."""
-    pairs = [(_number(new, places[1][key]), _number(old, places[0][key])) for key in both]
-    defined = [(now, before) for now, before in pairs if now is not None and before is not None]
-    if all(now == before for now, before in defined):
-        return {"n": len(defined), "difference": 0.0 if defined else None, "low": None, "high": None, "p": None}
+    defined = [(before, now) for before, now in pairs if before is not None and now is not None]
+    if all(before == now for before, now in defined):
+        return Difference(explainer, figure, len(defined), 0.0 if defined else None)
     from faithcheck.axioms.measure import statistics  # not at the top: SciPy takes half a second to import
 
-    paired = statistics.paired([now for now, _ in pairs], [before for _, before in pairs])
-    return {key: paired[key] for key in ("n", "difference", "low", "high", "p")}
+    paired = statistics.paired([now for _, now in pairs], [before for before, _ in pairs])
+    return Difference(explainer, figure, len(defined), *(paired[key] for key in ("difference", "low", "high", "p")))
 
 
-def _number(values: Sequence[object], place: int) -> float | None:
+def _at(values: Sequence[float | None], place: int) -> float | None:
     value = values[place] if place < len(values) else None
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return value if value is not None and math.isfinite(value) else None
 
 
-def _values(document: Json) -> dict[str, Json]:
-    """The figures of each example, by explainer; documents of other tools may leave them out."""
-    return {row["name"]: row.get("examples", {}) for row in document["explainers"] if not row["refused"]}
-
-
-def _keys(old: Json, new: Json) -> tuple[list[object] | None, list[object] | None]:
-    """What tells the measured examples of each document from the others of it, the same in both documents."""
-    about = [document.get("examples", {}) for document in (old, new)]
-    if all("digests" in of_one for of_one in about):
-        return list(_numbered(about[0]["digests"])), list(_numbered(about[1]["digests"]))
-    if old["data"]["fingerprint"] != new["data"]["fingerprint"]:
+def _keys(old: Alignment, new: Alignment) -> tuple[list[object] | None, list[object] | None]:
+    """What tells the measured examples of a document apart, the same in both documents; None if one does not say."""
+    before, now = old.examples, new.examples
+    if before is None or now is None:
         return None, None
-    return about[0].get("index"), about[1].get("index")
+    if before.digests is not None and now.digests is not None:
+        return list(_numbered(before.digests)), list(_numbered(now.digests))
+    if old.data.fingerprint != new.data.fingerprint:
+        return None, None
+    return _listed(before.index), _listed(now.index)
+
+
+def _listed(places: Sequence[int] | None) -> list[object] | None:
+    return None if places is None else list(places)
 
 
 def _numbered(digests: Sequence[str]) -> Iterator[object]:

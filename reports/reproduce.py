@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Sequence
 from itertools import pairwise
 
+from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Status
-from faithcheck.reports.results import Json
+from faithcheck.reports.documents.results import Results
 
 _ONLY_PYTEST = ("--checkpoint", "--data-dir")
 """Options of the suite that ``faithcheck check`` does not have; pairs depend on them."""
@@ -16,25 +17,25 @@ _KEPT = ("--claim", "--expectations", "--explainer-timeout", *_ONLY_PYTEST)
 _PYTEST = ("python", "-m", "pytest", "-p", "faithcheck.plugin", "--pyargs", "faithcheck.tests.test_axioms")
 
 
-def command(document: Json, record: Json) -> str:
+def command(results: Results, record: Record) -> str:
     """The command that measures a record again, quoted for a shell.
 
-    A pair that is not built in is named with the module that registers it. A claim that was not measured is of no pair
-    in particular: the command has the pairs of the run.
+    A pair that is not built in is named with the module that registers it. A claim that was not measured
+    names no pair: the command has the pairs of the run.
     """
-    settings, name = document["settings"], record["explainer"]
-    ran = settings.get("arguments", [])
-    spec = settings.get("specs", {}).get(name, name) or next(iter(settings.get("explainers", [])), "loo")
-    pair = pair_of(record)
-    module = settings.get("pair_origins", {}).get(pair, "").split(",")[0]
-    of_no_pair = record["status"] == Status.NOT_MEASURED.label
+    settings, name = results.settings, record.explainer or ""
+    ran = settings.arguments
+    spec = settings.specs.get(name, name) or next(iter(settings.explainers), "loo")
+    pair = record.pair
+    module = settings.pair_origins.get(pair, "").split(",")[0]
+    of_no_pair = record.status == Status.NOT_MEASURED.label
     pairs = _values(ran, "--pairs") if of_no_pair else [f"{module}:{pair}" if module else pair]
     by_pytest = any(_values(ran, option) for option in _ONLY_PYTEST)
-    words = [*_PYTEST, "-m", record["axiom"], f"--explainer={spec}"] if by_pytest else ["faithcheck", "check", spec]
-    words += [] if by_pytest else ["--axiom", record["axiom"]]
+    words = [*_PYTEST, "-m", record.axiom, f"--explainer={spec}"] if by_pytest else ["faithcheck", "check", spec]
+    words += [] if by_pytest else ["--axiom", record.axiom]
     words += [word for one in pairs for word in ("--pairs", one)]
-    words += ["--seed", str(record["seed"]), "--device", settings["device"]]
-    words += ["--dtype", settings["dtype"]] if settings.get("dtype", "float64") != "float64" else []
+    words += ["--seed", str(record.seed), "--device", settings.device]
+    words += ["--dtype", settings.dtype] if settings.dtype != "float64" else []
     likes = [like.rpartition("=") for like in _values(ran, "--like")]
     words += [word for of, _, like in likes if of in ("", spec) for word in ("--like", like)]
     words += [word for option in _KEPT for value in _values(ran, option) for word in (option, value)]
@@ -45,12 +46,6 @@ def command(document: Json, record: Json) -> str:
 def command_of_test(test: str) -> str:
     """The command that runs a test again that failed and left no record, quoted for a shell."""
     return shlex.join(["python", "-m", "pytest", "-p", "faithcheck.plugin", test])
-
-
-def pair_of(record: Json) -> str:
-    """The pair of a record: its subject, without the side of a model, ``.f`` or ``.g``."""
-    subject = str(record["subject"])
-    return subject[:-2] if subject.endswith((".f", ".g")) else subject
 
 
 def _values(arguments: Sequence[str], option: str) -> list[str]:

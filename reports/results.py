@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
-import platform
-import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from faithcheck.axioms.measure.error_text import encodable
-from faithcheck.axioms.measure.statuses import BY_LABEL, Group, Status
+from faithcheck.axioms.measure.statuses import Group, Status
+from faithcheck.axioms.measure.statuses import group_of as group_of
 from faithcheck.json_object import Json as Json  # the modules of reports find it here
 from faithcheck.models.files import write_atomically
 from faithcheck.reports.documents.document import DocumentError as ResultsError
+from faithcheck.reports.documents.environment import environment as environment
+from faithcheck.reports.documents.environment import version as version
 from faithcheck.reports.shape import NUMBER, Shape, mismatch
 
 SCHEMA_VERSION = 2
@@ -102,7 +102,6 @@ _SHAPE: Shape = {
     "tables": [{"title": str, "note": str, "columns": [str], "rows": [[object]]}],
     "figures": [{"title": str, "note": str, "panels": [_PANEL]}],
 }
-_PACKAGES = ("torch", "transformers", "numpy", "scipy", "sympy", "scikit-learn", "pytest", "hypothesis")
 
 
 def save(results: Json, path: Path) -> None:
@@ -214,20 +213,6 @@ def plain(value: object) -> Any:
     return value if isinstance(value, int) else plain(str(value))
 
 
-def environment(further: Iterable[str] = ()) -> Json:
-    """The versions that can change a measured number, and two commits, each None if there is no git clone.
-
-    ``user_commit`` is that of the clone that holds the working folder: the user's code. ``faithcheck_commit`` is that
-    of the clone that faithcheck runs from. ``-dirty`` follows a commit if files in it have changed since.
-
-    Args:
-        further: packages besides those that faithcheck needs.
-    """
-    versions = {name: _version(name) for name in (*_PACKAGES, *further)}
-    commits = {"user_commit": _commit(Path(), "--untracked-files=no"), "faithcheck_commit": _own_commit()}
-    return {"python": platform.python_version(), "platform": platform.platform(), **versions, **commits}
-
-
 def user_commit(document: Json) -> str | None:
     """The commit of the user's code; None if it is in no git clone, or the document is of an older version."""
     commit: str | None = document["environment"].get("user_commit")
@@ -241,11 +226,6 @@ def faithcheck_commit(document: Json) -> str | None:
     return commit
 
 
-def version() -> str:
-    """The version of the installed faithcheck."""
-    return _version("faithcheck") or "unknown"
-
-
 def skips_by_reason(skipped: Iterable[tuple[str, str]]) -> list[Json]:
     """Group ``(node id, reason)`` by reason, the most frequent first."""
     groups: dict[str, list[str]] = {}
@@ -253,11 +233,6 @@ def skips_by_reason(skipped: Iterable[tuple[str, str]]) -> list[Json]:
         groups.setdefault(reason, []).append(node)
     rows = [{"reason": reason, "count": len(ids), "ids": ids} for reason, ids in groups.items()]
     return sorted(rows, key=lambda row: (-len(row["ids"]), row["reason"]))
-
-
-def group_of(status: str) -> Group:
-    """The group of a status by its label. A status that this version does not know counts as red."""
-    return BY_LABEL[status].group if status in BY_LABEL else Group.RED
 
 
 def is_red(results: Json) -> bool:
@@ -340,32 +315,3 @@ def not_run(results: Json) -> int:
     """How many planned tests did not run: the run was stopped, or their explainer ended too many processes."""
     counts = results["counts"]
     return int(counts["planned"] - counts["ran"] - counts["skipped"])
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _own_commit() -> str | None:
-    """The commit of the clone that holds this file; None for an installed wheel, even inside another clone."""
-    this_file = Path(__file__).resolve()
-    tracked = _git(this_file.parent, "ls-files", "--error-unmatch", this_file.name) is not None
-    return _commit(this_file.parent) if tracked else None
-
-
-def _commit(folder: Path, *options: str) -> str | None:
-    """The commit of the clone that holds a folder, with ``-dirty`` if ``git status`` with the options lists a file."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    return commit and commit + ("-dirty" if _git(folder, "status", "--porcelain", *options) else "")
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    command = ["git", "-C", str(folder), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

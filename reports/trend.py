@@ -7,24 +7,90 @@ bytes: it is placed by the name of its file. What cannot be read is named and le
 from __future__ import annotations
 
 import datetime
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from faithcheck.axioms.measure.statuses import Group
-from faithcheck.reports import results
+from faithcheck.reports.documents import results
+from faithcheck.reports.documents.alignment import Alignment
+from faithcheck.reports.documents.document import Document, DocumentError
+from faithcheck.reports.documents.results import Results
 from faithcheck.reports.pages import wording
-from faithcheck.reports.results import Json, ResultsError, group_of
-
-UNDATED = {
-    results.BENCHMARK: "a document of make bench has no place in a trend: faithcheck compare compares two of them",
-    results.EXPLANATION: "a document of faithcheck explain has no place in a trend: it is of one text",
-}
-"""Why documents of these kinds are left out."""
+from faithcheck.reports.pages.tables import natural
 
 
-def read_folder(folder: Path, load: Callable[[Path], Json]) -> tuple[dict[str, Json], dict[str, str]]:
+@dataclass(frozen=True)
+class SuiteRun:
+    """A run of the suite.
+
+    Attributes:
+        file: the path of its document in the folder.
+        commit: the user's commit; empty without one.
+        faithcheck: the version.
+        created: its date.
+        catalogue: in words; empty in a document of an older version.
+        verdict: its group.
+        headline: its outcome in a line.
+        total: how many records each group has.
+        failures: how many tests failed and left no red record.
+        not_run: how many tests did not run.
+        counts: how many records each group has, by explainer.
+        gaps: the largest gap, by axiom and explainer.
+        seconds: what all checks took.
+    """
+
+    file: str
+    commit: str
+    faithcheck: str
+    created: str
+    catalogue: str
+    verdict: Group
+    headline: str
+    total: Mapping[Group, int]
+    failures: int
+    not_run: int
+    counts: Mapping[str, Mapping[Group, int]]
+    gaps: Mapping[str, Mapping[str, float]]
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class AlignmentRun:
+    """An alignment.
+
+    Attributes:
+        file: the path of its document in the folder.
+        commit: the user's commit; empty without one.
+        faithcheck: the version.
+        of: the names of the model and the data.
+        content: their fingerprints.
+        agreement: the mean correlation with Leave-One-Out of each measured explainer.
+        cost: the cost of each explainer.
+        refused: how many explainers were not measured.
+    """
+
+    file: str
+    commit: str
+    faithcheck: str
+    of: str
+    content: str
+    agreement: Mapping[str, float | None]
+    cost: Mapping[str, float]
+    refused: int
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The runs of a folder in their order, and why each other file is left out, by its path."""
+
+    runs: list[SuiteRun] = field(default_factory=list)
+    alignments: list[AlignmentRun] = field(default_factory=list)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_folder(folder: Path, load: Callable[[Path], Document]) -> tuple[dict[str, Document], dict[str, str]]:
     """The documents of a folder and of the folders in it, and why each other JSON file is left out, by their paths.
 
     Args:
@@ -32,99 +98,92 @@ def read_folder(folder: Path, load: Callable[[Path], Json]) -> tuple[dict[str, J
         load: reads one document.
 
     Raises:
-        ResultsError: there is no such folder, or no document in it that can be read.
+        DocumentError: there is no such folder, or no document in it that can be read.
     """
     if not folder.is_dir():
-        raise ResultsError(f"{folder}: no such folder: name the folder that holds the results documents")
+        raise DocumentError(f"{folder}: no such folder: name the folder that holds the results documents")
     documents, left_out = {}, {}
     for path in sorted(folder.rglob("*.json")):
         name = path.relative_to(folder).as_posix()
         try:
             documents[name] = load(path)
-        except ResultsError as error:
+        except DocumentError as error:
             left_out[name] = str(error).removeprefix(f"{path}: ")
     if not documents and not left_out:
-        raise ResultsError(f"{folder}: no JSON file is there: write documents with faithcheck check --json")
+        raise DocumentError(f"{folder}: no JSON file is there: write documents with faithcheck check --json")
     if not documents:
         name, reason = next(iter(left_out.items()))
-        raise ResultsError(f"{folder}: none of its JSON files can be read, such as {name}: {reason}")
+        raise DocumentError(f"{folder}: none of its JSON files can be read, such as {name}: {reason}")
     return documents, left_out
 
 
-def trend(documents: Mapping[str, Json], left_out: Mapping[str, str]) -> Json:
-    """The runs in their order.
-
-    Returns:
-        ``runs`` of the suite, see `_of_suite`; ``alignments``, see `_of_alignment`; ``left_out``, reasons by file.
-    """
+def trend(documents: Mapping[str, Document], left_out: Mapping[str, str]) -> Trend:
+    """The runs of documents, by the paths of their files."""
     skipped = dict(left_out)
     runs, alignments = [], []
     for name, document in documents.items():
-        if (kind := document.get("kind")) in UNDATED:
-            skipped[name] = UNDATED[kind]
-        elif kind == results.ALIGNMENT:
+        if isinstance(document, Alignment):
             alignments.append(_of_alignment(name, document))
-        elif (date := _date(document["created"])) is None:
-            skipped[name] = f"its date {document['created']!r} cannot be read"
+        elif not isinstance(document, Results):
+            skipped[name] = (
+                f"a document of {document.WRITER} is no run over time: a trend is of the suite and alignments"
+            )
+        elif (date := _date(document.created)) is None:
+            skipped[name] = f"its date {document.created!r} cannot be read"
         else:
-            runs.append((date, _of_suite(name, document)))
-    return {
-        "runs": [run for _, run in sorted(runs, key=lambda dated: (dated[0], dated[1]["file"]))],
-        "alignments": sorted(alignments, key=lambda run: _natural(run["file"])),
-        "left_out": dict(sorted(skipped.items())),
-    }
+            runs.append((date, name, _of_suite(name, document)))
+    return Trend(
+        [run for *_, run in sorted(runs, key=lambda dated: dated[:2])],
+        sorted(alignments, key=lambda run: natural(run.file)),
+        dict(sorted(skipped.items())),
+    )
 
 
-def _of_suite(name: str, document: Json) -> Json:
-    """A run of the suite: what it is of, its verdict, and by explainer the counts of groups and the largest gaps."""
-    records = document["records"]
-    counts: dict[str, Counter[str]] = {}
+def _of_suite(name: str, document: Results) -> SuiteRun:
+    counts: dict[str, Counter[Group]] = {}
     gaps: dict[str, dict[str, float]] = {}
-    for record in records:
-        explainer = record["explainer"] or "the models alone"
-        counts.setdefault(explainer, Counter())[group_of(record["status"]).label] += 1
-        if isinstance(record["gap"], int | float):
-            largest = gaps.setdefault(record["axiom"], {})
-            largest[explainer] = max(record["gap"], largest.get(explainer, 0.0))
-    groups = Counter(group_of(record["status"]) for record in records)
-    return {
-        **_about(name, document),
-        "created": document["created"],
-        "catalogue": wording.catalogue(document) or "",
-        "verdict": outcome(document).label,
-        "headline": wording.headline(document),
-        "total": {group.label: groups[group] for group in Group},
-        "failures": len(document["failures"]),
-        "not_run": results.not_run(document),
-        "counts": {explainer: dict(of_one) for explainer, of_one in counts.items()},
-        "gaps": gaps,
-        "seconds": document.get("seconds"),
-    }
+    for record in document.records:
+        explainer = record.explainer or "the models alone"
+        counts.setdefault(explainer, Counter())[record.group] += 1
+        if record.gap is not None:
+            largest = gaps.setdefault(record.axiom, {})
+            largest[explainer] = max(record.gap, largest.get(explainer, 0.0))
+    return SuiteRun(
+        file=name,
+        commit=document.user_commit or "",
+        faithcheck=document.faithcheck,
+        created=document.created,
+        catalogue=wording.catalogue(document) or "",
+        verdict=outcome(document),
+        headline=wording.headline(document),
+        total=Counter(record.group for record in document.records),
+        failures=len(document.failures),
+        not_run=results.not_run(document),
+        counts=counts,
+        gaps=gaps,
+        seconds=document.seconds,
+    )
 
 
-def _of_alignment(name: str, document: Json) -> Json:
-    """An alignment: what it is of, and the mean correlation and the cost of each explainer that was measured."""
-    measured = [row for row in document["explainers"] if not row["refused"]]
-    model, data = document["model"], document["data"]
-    return {
-        **_about(name, document),
-        "of": f"{model['name']}, {data['name']}",
-        "content": f"{model['fingerprint']} {data['fingerprint']}",
-        "agreement": {row["name"]: row["figures"]["pearson_no_special"]["mean"] for row in measured},
-        "cost": {row["name"]: row["cost"] for row in measured if row.get("cost") is not None},
-        "refused": len(document["explainers"]) - len(measured),
-    }
+def _of_alignment(name: str, document: Alignment) -> AlignmentRun:
+    measured, model, data = document.measured, document.model, document.data
+    return AlignmentRun(
+        file=name,
+        commit=document.user_commit or "",
+        faithcheck=document.faithcheck,
+        of=f"{model.name}, {data.name}",
+        content=f"{model.fingerprint} {data.fingerprint}",
+        agreement={row.name: row.figures.r.mean for row in measured},
+        cost={row.name: row.cost for row in measured if row.cost is not None},
+        refused=len(document.explainers) - len(measured),
+    )
 
 
-def _about(name: str, document: Json) -> Json:
-    return {"file": name, "commit": results.user_commit(document) or "", "faithcheck": document["faithcheck"]}
-
-
-def outcome(document: Json) -> Group:
+def outcome(document: Results) -> Group:
     """The verdict of a run: nothing is green where nothing that is claimed or expected of an explainer was measured."""
     judged = any(
-        record["explainer"] and record["expected"] != "UNCLAIMED" and group_of(record["status"]) is not Group.SKIP
-        for record in document["records"]
+        record.explainer and record.expected != "UNCLAIMED" and record.group is not Group.SKIP
+        for record in document.records
     )
     verdict = results.verdict(document)
     return Group.RECORDED if verdict is Group.PASS and not judged else verdict
@@ -137,8 +196,3 @@ def _date(text: str) -> datetime.datetime | None:
     except ValueError:
         return None
     return date if date.tzinfo else date.replace(tzinfo=datetime.UTC)
-
-
-def _natural(name: str) -> list[tuple[int, int | str]]:
-    """Sort key in which ``run2`` comes before ``run10``."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]

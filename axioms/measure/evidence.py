@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.measure.error_text import safe_text
+from faithcheck.axioms.measure.record import AttributionMap, Evidence, Relation
 from faithcheck.models.case import Case
 from faithcheck.models.networks.expressions import Expression, to_json
 from faithcheck.models.networks.scalar_product import Leaf, ScalarProduct, Tree
@@ -25,7 +27,6 @@ DIGITS = 6
 """The significant digits that a record keeps of them."""
 CLOSE = 1e-6
 """How close two maps are that count as the same, relative to the largest number."""
-Relation: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Compared:
 
 def evidence_of(
     compared: Compared, models: Sequence[nn.Module], case: Case, violation: Compared | None = None
-) -> dict[str, Any]:
+) -> Evidence:
     """What a red record keeps, in plain values.
 
     Args:
@@ -75,84 +76,77 @@ def evidence_of(
     figures |= {name: float(values[example]) for name, values in compared.figures.items()}
     features = next(iter(maps.values())).numel()
     names = case.feature_names[example] if len(case.feature_names) == len(first) else ()
-    kept: dict[str, Any] = {
-        "example": example,
-        "examples": len(first),
-        "features": features,
-        "maps": [{"of": name, "values": _numbers(row)} for name, row in maps.items()],
-        "predicted": [] if violation is None else _numbers(second[example]),
-        "figures": {name: _rounded(value) for name, value in figures.items()},
-        "terms": list(compared.terms) or _terms(models),
-        "names": [safe_text(name) for name in names[:FEATURES]] if len(names) == features else [],
-        "image": list(case.image_shape) if math.prod(case.image_shape) == features else [],
-        "relation": relation(decisive),
-    }
-    return {key: value for key, value in kept.items() if value not in ([], {}, None)}
+    return Evidence(
+        example=example,
+        examples=len(first),
+        features=features,
+        maps=[AttributionMap(of=name, values=_numbers(row)) for name, row in maps.items()],
+        predicted=[] if violation is None else _numbers(second[example]),
+        figures={name: _rounded(value) for name, value in figures.items()},
+        terms=list(compared.terms) or _terms(models),
+        names=[safe_text(name) for name in names[:FEATURES]] if len(names) == features else [],
+        image=list(case.image_shape) if math.prod(case.image_shape) == features else [],
+        relation=relation(decisive),
+    )
 
 
 def relation(compared: Compared) -> Relation | None:
-    """The simplest way in which the first side follows from the second on every example; None if there is none.
-
-    ``first`` and ``second`` name the two. ``kind`` is one of: ``zero``; ``mistake`` (``of`` names it); ``place`` (they
-    differ at ``of`` alone); ``factor`` (``value``); ``offset``; ``absolute``, ``positive`` (the first is the absolute
-    value, or the positive part); ``factor of each example``; ``sum`` (the first is a sum, and ``value`` on every
-    example); ``shifted`` (by ``value`` features) and ``order`` (the same numbers in another order); ``example`` (one
-    map on every example).
-    """
+    """The simplest way in which the first side follows from the second on every example; None if there is none."""
     first, second = _plain(compared.first), _plain(compared.second)
     finite = torch.isfinite(first).all() and torch.isfinite(second).all()
     if not finite or first.dim() > 2 or _close(first, second):
         return None
-    found = next(_relations(compared, first, second), None)
-    return found and {**found, "first": compared.names[0], "second": compared.names[1]}
+    return next(_relations(compared, first, second), None)
 
 
 def _relations(compared: Compared, first: Tensor, second: Tensor) -> Iterator[Relation]:
+    """The ways in which the first side follows from the second, the simplest first."""
+    relation = partial(Relation, first=compared.names[0], second=compared.names[1])
     if not first.any():
-        yield {"kind": "zero"}
+        yield relation(kind="zero")
         return
     for name, mistaken in compared.mistakes.items():
         if _close(first, _plain(mistaken)):
-            yield {"kind": "mistake", "of": name}
+            yield relation(kind="mistake", of=name)
     different = (first - second).abs() > CLOSE * _size(first, second)
     for name, places in compared.places.items():
         if not (different & ~places.cpu()).any():
-            yield {"kind": "place", "of": name}
+            yield relation(kind="place", of=name)
     if second.count_nonzero() > 1:
         factor = float((first * second).sum() / second.square().sum())
         if _close(first, factor * second):
-            yield {"kind": "factor", "value": _rounded(factor)}
+            yield relation(kind="factor", value=_rounded(factor))
     if first.dim() == 1:  # sums, one of each example
         if len(first) > 1 and _close(first, first[:1].expand_as(first)):
-            yield {"kind": "sum", "value": _rounded(float(first[0]))}
+            yield relation(kind="sum", value=_rounded(float(first[0])))
         if len(first) > 1 and _close(first - second, (first - second)[:1].expand_as(first), first):
-            yield {"kind": "offset", "value": _rounded(float((first - second)[0]))}
+            yield relation(kind="offset", value=_rounded(float((first - second)[0])))
         return
-    yield from _relations_of_maps(first, second)
+    yield from _relations_of_maps(relation, first, second)
 
 
-def _relations_of_maps(first: Tensor, second: Tensor) -> Iterator[Relation]:
+def _relations_of_maps(relation: Callable[..., Relation], first: Tensor, second: Tensor) -> Iterator[Relation]:
     batch, features = first.shape
     changes: dict[str, Callable[[Tensor], Tensor]] = {"absolute": torch.abs, "positive": lambda a: a.clamp(min=0)}
     for kind, change in changes.items():
         if _close(first, change(second)):
-            yield {"kind": kind}
+            yield relation(kind=kind)
     if features < 2:
         return
     products, squares = (first * second).sum(1, keepdim=True), second.square().sum(1, keepdim=True)
     if _close(first, products / squares.where(squares > 0, 1) * second):
-        yield {"kind": "factor of each example"}
+        yield relation(kind="factor of each example")
     difference = first - second
     if _close(difference, difference.mean(1, keepdim=True).expand_as(first), first):
-        yield {"kind": "offset", "value": _rounded(float(difference.mean()))}
+        yield relation(kind="offset", value=_rounded(float(difference.mean())))
     if _has_different_numbers(second):
         for shift in (1, -1):
             if _close(first, second.roll(shift, 1)):
-                yield {"kind": "shifted", "value": shift}
+                yield relation(kind="shifted", value=shift)
         if _close(first.sort(1).values, second.sort(1).values):
-            yield {"kind": "order"}
+            yield relation(kind="order")
     if batch > 1 and _close(first, first[:1].expand_as(first)):
-        yield {"kind": "example"}
+        yield relation(kind="example")
 
 
 def _has_different_numbers(values: Tensor) -> bool:

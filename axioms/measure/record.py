@@ -1,16 +1,89 @@
-"""A record: one measurement, settled, in plain values."""
+"""A record: one measurement, settled. The same class is what a check gives, what a document holds, what pages show.
+
+Importing this module does not import torch, so that pages can be made from a document at once.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
-from faithcheck.axioms.measure.statuses import PASSING
+from msgspec import Struct
+from msgspec.structs import replace
+
+from faithcheck.axioms.measure.statuses import PASSING, Group, group_of
+
+if TYPE_CHECKING:
+    Number: TypeAlias = float
+else:
+    from numbers import Real as Number  # msgspec hands values of a type that it does not know to a function
+"""A figure, which may be NaN or infinite. JSON has no such numbers: a document says ``"nan"``, ``"inf"``, ``"-inf"``.
+One that may be undefined is ``Number | None``."""
 
 
-@dataclass(frozen=True)
-class Record:
-    """One measurement, settled; plain values only.
+class AttributionMap(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The map of one example.
+
+    Attributes:
+        of: what it is the map of, such as "the map of f".
+        values: an attribution for each feature.
+    """
+
+    of: str
+    values: list[Number]
+
+
+class Relation(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The simplest way in which the first side follows from the second on every example.
+
+    Attributes:
+        kind: ``zero``; ``mistake`` (``of`` names it); ``place`` (the two differ at ``of`` alone); ``factor``
+            (``value``); ``offset`` (``value``); ``absolute``, ``positive`` (the first is the absolute value, or the
+            positive part); ``factor of each example``; ``sum`` (the first is a sum, and ``value`` on every example);
+            ``shifted`` (by ``value`` features); ``order`` (the same numbers in another order); ``example`` (one map on
+            every example).
+        first: what the first side is.
+        second: what the second side is.
+        of: the mistake or the place.
+        value: the factor, the offset, the sum or the shift.
+    """
+
+    kind: str
+    first: str
+    second: str
+    of: str = ""
+    value: Number | None = None
+
+
+class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a red check compared, on the example that differs most.
+
+    Attributes:
+        example: the place of that example in the batch.
+        examples: how many examples were compared.
+        features: how many features a map has; the record keeps the first of them.
+        maps: the maps that were compared, or the one whose sum was.
+        predicted: the difference that the closed form predicts; empty without a closed form.
+        figures: further numbers, such as the two sums, by name.
+        terms: the two expressions that were explained, as JSON; empty if they are no expressions.
+        names: the names of the features; empty if they have none.
+        image: height and width, if the features are pixels.
+        relation: how the two sides are related; None if there is no simple way.
+    """
+
+    example: int
+    examples: int
+    features: int
+    maps: list[AttributionMap]
+    predicted: list[Number] = []
+    figures: dict[str, Number] = {}
+    terms: list[object] = []
+    names: list[str] = []
+    image: list[int] = []
+    relation: Relation | None = None
+
+
+class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One measurement, settled.
 
     Attributes:
         id: ``axiom/explainer-subject``.
@@ -22,48 +95,62 @@ class Record:
         predicted: the gap that the closed form predicts, on the same scale.
         prediction_error: how far the measured values are from the closed form, relative.
         floor: the least gap of an expected violation without a closed form.
-        ceiling: the largest gap of such a violation, or of an axiom that is expected to hold up to it.
         expected: ``HOLDS``, ``VIOLATES``, ``UNCLAIMED`` or ``ERROR``.
         status: how it settled: the label of a `faithcheck.axioms.measure.statuses.Status`.
         why: the reason for the expectation.
         cite: its source.
         seed: the seed of pair and case.
-        detail: further figures.
+        detail: further figures, texts and numbers, by name.
         traceback: the explainer's own, where it raised.
-        rules: the operations that LRP computed by its rules.
-        reused: whether what was measured on f for another check was used again; equal records may differ in it.
-        seconds: how long the check took, including what it built for later ones; equal records may differ in it.
-        evidence: what a red check compared, see `faithcheck.axioms.measure.evidence`; None where there is nothing.
+        ceiling: the largest gap of a violation without a closed form, or of an axiom that holds up to it.
+        rules: the operations that LRP computed by its rules; a document has them once for all records.
+        reused: whether what was measured on f for another check was used again; no document holds it.
+        seconds: how long the check took, including what it built for later ones; no document holds it.
+        evidence: what a red check compared; None where there is nothing.
     """
 
     id: str
     axiom: str
     explainer: str | None
     subject: str
-    gap: float | None
-    tol: float | None
-    predicted: float | None
-    prediction_error: float | None
-    floor: float | None
+    gap: Number | None
+    tol: Number | None
+    predicted: Number | None
+    prediction_error: Number | None
+    floor: Number | None
     expected: str
     status: str
     why: str
     cite: str
     seed: int
-    detail: dict[str, object] = field(default_factory=dict)
-    traceback: str | None = None
-    ceiling: float | None = None
+    detail: dict[str, object]
+    traceback: str | None
+    ceiling: Number | None = None
     rules: tuple[str, ...] = ()
-    reused: bool = field(default=False, compare=False)
-    seconds: float | None = field(default=None, compare=False)
-    evidence: dict[str, Any] | None = None
+    reused: bool = False
+    seconds: float | None = None
+    evidence: Evidence | None = None
+
+    @property
+    def group(self) -> Group:
+        """The group of its status. A status that this version does not know counts as red."""
+        return group_of(self.status)
 
     @property
     def passed(self) -> bool:
         """Whether the check is green."""
         return self.status in PASSING
 
-    def to_json(self) -> dict[str, Any]:
-        """The record as JSON's types; without the key ``evidence`` where there is none."""
-        content = asdict(self)
-        return content if self.evidence else {key: value for key, value in content.items() if key != "evidence"}
+    @property
+    def pair(self) -> str:
+        """The pair of the subject, without the side of a model, ``.f`` or ``.g``."""
+        return self.subject[:-2] if self.subject.endswith((".f", ".g")) else self.subject
+
+    @property
+    def family(self) -> str:
+        """The part of the subject's name before the first dot: ``product`` of ``product.x1x2x3``."""
+        return self.subject.partition(".")[0]
+
+    def as_measured(self) -> Record:
+        """The record without what two runs of one check may differ in, and what a document holds once for all."""
+        return replace(self, rules=(), reused=False, seconds=None)

@@ -61,6 +61,11 @@ BY_LABEL = {status.label: status for status in Status}
 """The statuses by the string that records hold. A document of another version may hold others: those count as red."""
 
 
+def group_of(status: str) -> Group:
+    """The group of a status by its label. A status that this version does not know counts as red."""
+    return BY_LABEL[status].group if status in BY_LABEL else Group.RED
+
+
 def labels(*groups: Group) -> tuple[str, ...]:
     """The labels of the statuses in these groups."""
     return tuple(status.label for status in Status if status.group in groups)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from faithcheck.cli import output
 from faithcheck.cli.arguments import add_file
-from faithcheck.reports import results
-from faithcheck.reports.results import ResultsError
 
 HELP = "write a badge of a results document, for a README"
 DESCRIPTION = """Write a small SVG with the outcome of a results document: "faithcheck 2026.12 | 0 red of 2,932". It is
@@ -31,22 +29,19 @@ def main(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code, 0.
 
     Raises:
-        ResultsError, OptionError, OSError: the document cannot be read, or the file cannot be written.
+        DocumentError, OptionError, OSError: the document cannot be read, or the file cannot be written.
     """
     from faithcheck import catalogue
-    from faithcheck.reports.badge import badge
-    from faithcheck.reports.pages.badge import to_svg
+    from faithcheck.reports.documents import results
+    from faithcheck.reports.documents.environment import environment
+    from faithcheck.reports.pages.badge import badge, to_svg
 
-    document = results.read(arguments.results)
-    if kind := document.get("kind"):
-        raise ResultsError(
-            f"{arguments.results}: a badge is of a run of faithcheck check or pytest, not of {results.KINDS[kind]}"
-        )
-    document = results.check(document, arguments.results)
+    document = results.load(arguments.results)
     path = output.page_path("SVG", arguments.svg, None, [arguments.results])
     assert path is not None
-    content = badge(document, catalogue.saved(), results.environment()["user_commit"])
+    now = catalogue.saved()
+    content = badge(document, now["version"], now["hash"], environment().get("user_commit"))
     path.write_text(to_svg(content), encoding="utf-8")
-    print(f"{content['label']} | {content['message']}")
+    print(f"{content.label} | {content.message}")
     print(f"written: {path}")
     return 0

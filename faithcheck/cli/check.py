@@ -23,13 +23,13 @@ from faithcheck.options import OptionError, names
 from faithcheck.options.computing import DTYPES, MEANING, choose_device, choose_timeout, refuse_unknown_device
 from faithcheck.options.expectations import choose_expectations
 from faithcheck.options.user_modules import import_from_current_folder
-from faithcheck.reports import results
-from faithcheck.reports.results import Json
 
 if TYPE_CHECKING:
     from faithcheck.axioms.measure.expectations import SuppliedExpectation
+    from faithcheck.axioms.measure.record import Record
     from faithcheck.check import Check
     from faithcheck.executors.ray.cluster import Workers
+    from faithcheck.reports.documents.document import Run
     from faithcheck.request import Request, Settings
 
 HELP = "run the suite on an explainer"
@@ -94,17 +94,16 @@ def main(arguments: argparse.Namespace) -> int:
         with output.doing("planning the checks"):
             request, checks = _planned(arguments, specs, settings, expectations)
         records, run = _shared(request, checks, arguments.ray, wanted) if wanted else _here(request, checks)
-    ran = {record["id"] for record in records}
+    ran = {record.id for record in records}
     stopped = [check for check in checks if check.record_id not in ran]
-    records += [
-        results.plain(check.not_run(settings, "the user stopped the run before it").to_json()) for check in stopped
-    ]
+    records += [check.not_run(settings, "the user stopped the run before it") for check in stopped]
 
     from faithcheck.check_report import document_of
     from faithcheck.claims import unmeasured_claims
+    from faithcheck.reports.documents.results import exit_code
 
-    records += [results.plain(record.to_json()) for record in unmeasured_claims(request, checks, records)]
-    document = document_of(request, checks, records, ["faithcheck", *arguments.argv]) | run
+    records += unmeasured_claims(request, checks, records)
+    document = document_of(request, checks, records, ["faithcheck", *arguments.argv], run)
     files.write(document)
     output.print_for_terminal(screen.render, document)
     files.print_paths()
@@ -112,7 +111,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"every check: faithcheck report {files.json}")
     elif not files.pages:
         print("every check: add --html PATH, or --json PATH for faithcheck report")
-    return results.exit_code(document) if not stopped else output.interrupted("the report holds the checks that ran")
+    return exit_code(document) if not stopped else output.interrupted("the report holds the checks that ran")
 
 
 def _refuse_wrong_names(arguments: argparse.Namespace) -> list[str]:
@@ -186,23 +185,25 @@ def _planned(
         raise OptionError(str(error)) from error
 
 
-def _here(request: Request, checks: Sequence[Check]) -> tuple[list[Json], Json]:
-    """Measure the checks one after the other. Returns the records of those that ran; nothing more to say of the run."""
+def _here(request: Request, checks: Sequence[Check]) -> tuple[list[Record], None]:
+    """Measure the checks one after the other. Returns the records of those that ran; the work was not shared."""
     from faithcheck.progress import measured  # not at the top: it imports torch
 
-    records: list[Json] = []
+    records: list[Record] = []
     with suppress(KeyboardInterrupt):
         for record in measured(checks, request.settings, lines=True):
-            records.append(results.plain(record.to_json()))
-    return records, {}
+            records.append(record)
+    return records, None
 
 
-def _shared(request: Request, checks: Sequence[Check], address: str, wanted: Workers) -> tuple[list[Json], Json]:
-    """Measure the checks on a cluster. Returns also ``run`` of the document, if the run came to its end."""
+def _shared(
+    request: Request, checks: Sequence[Check], address: str, wanted: Workers
+) -> tuple[list[Record], Run | None]:
+    """Measure the checks on a cluster. Returns also how the work was shared, if the run came to its end."""
     from faithcheck.executors.ray.checks import RayChecks  # not at the top: it imports torch
     from faithcheck.progress import ProgressByExplainer
 
     shared = RayChecks(checks, request.settings, request.specs, address, wanted)
     with suppress(KeyboardInterrupt), ProgressByExplainer("checks") as progress:
         shared.measure(progress.advance, progress.watch)
-    return shared.records, {"run": shared.record} if shared.record else {}
+    return shared.records, shared.run

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from faithcheck.cli import output
 from faithcheck.cli.arguments import PAGE, add_file, positive_number
-from faithcheck.reports import results
-from faithcheck.reports.results import Json, ResultsError
+from faithcheck.reports.documents.document import Document
 
 HELP = "list what changed between two results documents; exit code 1 on a regression"
 DESCRIPTION = """List the changes from one results document to another: other verdicts, changed gaps and correlations,
@@ -47,42 +46,30 @@ def main(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code: 0, or 1 on a regression.
 
     Raises:
-        ResultsError, OptionError, OSError: a document cannot be read or compared, or the page cannot be written.
+        DocumentError, OptionError, OSError: a document cannot be read or compared, or the page cannot be written.
     """
     from faithcheck.reports import comparison
     from faithcheck.reports.pages import comparison as page
 
     old, new = load(arguments.old), load(arguments.new)
     views = {"md": page.to_markdown, "html": page.to_html}
-    files = output.Files(
-        None, output.pages(arguments, views, arguments.new, [arguments.old, arguments.new], ".compare")
-    )
+    pages = output.pages(arguments, views, arguments.new, [arguments.old, arguments.new], ".compare")
     compared = comparison.compare(old, new, arguments.threshold or comparison.THRESHOLD, arguments.across_catalogues)
     output.print_for_terminal(page.to_terminal, compared)
-    files.write(compared)
-    files.print_paths()
-    return int(comparison.is_regression(compared))
+    output.write_pages(pages, compared)
+    return int(bool(compared.regressions))
 
 
-def load(path: Path) -> Json:
+def load(path: Path) -> Document:
     """Read a document of any kind.
 
     Raises:
-        ResultsError: no such document, or one that this version cannot read. The message names what is wrong in it.
+        DocumentError: no such document, or one that this version cannot read. The message names what is wrong in it.
     """
-    from faithcheck.reports import benchmark
-    from faithcheck.reports.pages import alignment, explanation, figures
+    from faithcheck.reports.documents import document
+    from faithcheck.reports.documents.alignment import Alignment
+    from faithcheck.reports.documents.benchmark import Benchmark
+    from faithcheck.reports.documents.explanation import Explanation
+    from faithcheck.reports.documents.results import Results
 
-    document = results.read(path)
-    if document.get("kind") == results.ALIGNMENT:
-        return alignment.check(document, path)
-    if document.get("kind") == results.BENCHMARK:
-        return benchmark.check(document, path)
-    if document.get("kind") == results.EXPLANATION:
-        return explanation.check(document, path)
-    for figure in results.check(document, path)["figures"]:
-        try:
-            figures.check(figure)
-        except ValueError as error:
-            raise ResultsError(f"{path}: damaged results document: {error}") from error
-    return document
+    return document.load(path, Results, Alignment, Benchmark, Explanation)

@@ -18,8 +18,8 @@ from faithcheck.models.data import DataError
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.unknown_name import nearest
 from faithcheck.options import OptionError
-from faithcheck.reports import results
-from faithcheck.reports.results import ResultsError
+from faithcheck.reports.documents.document import DocumentError
+from faithcheck.reports.documents.environment import version
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -53,7 +53,7 @@ COMMANDS = {
     "badge": badge,
 }
 """The module of each command."""
-EXPECTED = (ResultsError, OptionError, DataError, ModelError, OSError)
+EXPECTED = (DocumentError, OptionError, DataError, ModelError, OSError)
 """The errors of any command whose message is all that the user needs."""
 
 
@@ -90,7 +90,7 @@ def _run(argv: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     top = _Parser(prog="faithcheck", description=DESCRIPTION, epilog=EXAMPLE)
-    top.add_argument("--version", action="version", version=f"faithcheck {results.version()}")
+    top.add_argument("--version", action="version", version=f"faithcheck {version()}")
     top.add_argument("--print-completion", action=_PrintCompletion, choices=SHELLS, help="print a completion script")
     commands: Any = top.add_subparsers(metavar="COMMAND", dest="command")
     for name, of in COMMANDS.items():

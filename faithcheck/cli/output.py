@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from faithcheck.axioms.measure.error_text import error_text, traceback_text
 from faithcheck.cli.arguments import BESIDE
 from faithcheck.options import OptionError
 from faithcheck.options.output_path import check_writable
-from faithcheck.reports import results
+from faithcheck.reports.documents.document import Document, save
 from faithcheck.reports.pages.visible import visible
-from faithcheck.reports.results import Json
 
 REFUSED, CRASHED, INTERRUPTED, UNREAD = 2, 70, 130, 141
 """The exit codes of a request that cannot be carried out, of an error that no command expects (EX_SOFTWARE of
@@ -24,7 +24,8 @@ REFUSED, CRASHED, INTERRUPTED, UNREAD = 2, 70, 130, 141
 """
 REPORT_IT = "this is a defect of faithcheck or of a library; report it to faithcheck's maintainers with the lines above"
 
-View = Callable[[Json], str]
+Content = TypeVar("Content")
+View = Callable[[Any], str]
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,10 @@ class Files:
     json: Path | None
     pages: Mapping[Path, View]
 
-    def write(self, document: Json) -> None:
+    def write(self, document: Document) -> None:
         """Write the document and its pages."""
         if self.json is not None:
-            results.save(document, self.json)
+            save(document, self.json)
         for path, view in self.pages.items():
             path.write_text(view(document), encoding="utf-8")
 
@@ -51,6 +52,13 @@ class Files:
         for path in (self.json, *self.pages):
             if path is not None:
                 print(f"written: {path}")
+
+
+def write_pages(pages: Mapping[Path, View], content: object) -> None:
+    """Write pages made from the content, and print their paths."""
+    for path, view in pages.items():
+        path.write_text(view(content), encoding="utf-8")
+        print(f"written: {path}")
 
 
 def files(arguments: argparse.Namespace, views: Mapping[str, View]) -> Files:
@@ -120,7 +128,7 @@ def page_path(option: str, path: Path | None, beside: Path | None, taken: Iterab
     return path
 
 
-def print_for_terminal(view: Callable[[Json, int, bool], str], content: Json) -> None:
+def print_for_terminal(view: Callable[[Content, int, bool], str], content: Content) -> None:
     """Print text as wide as the terminal, in colour if stdout is one."""
     print(view(content, shutil.get_terminal_size().columns, sys.stdout.isatty()), end="")
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 from faithcheck.cli import output
 from faithcheck.cli.arguments import add_file, add_folder, add_pages
 from faithcheck.cli.compare import load
 from faithcheck.options.output_path import check_folder
-from faithcheck.reports import results
-from faithcheck.reports.results import Json
+from faithcheck.reports.documents.document import Document
 
 HELP = "make pages from a results document"
 DESCRIPTION = "Make pages from the results document of a run; without --md, --html and --figures, print its tables."
@@ -36,43 +35,43 @@ def main(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code: 0; with --exit-code that of the function `exit_code`.
 
     Raises:
-        ResultsError, OptionError, OSError: the document cannot be read, or a page cannot be written.
+        DocumentError, OptionError, OSError: the document cannot be read, or a page cannot be written.
     """
     from faithcheck.reports.pages import export
-    from faithcheck.reports.pages.exported import exported
 
     document = load(arguments.results)
-    to_markdown, to_html, to_terminal = _views(document.get("kind"))
-    views = {"md": to_markdown, "html": to_html}
-    files = output.Files(None, output.pages(arguments, views, arguments.results, [arguments.results]))
+    page = _pages_of(document)
+    views = {"md": page.to_markdown, "html": page.to_html}
+    pages = output.pages(arguments, views, arguments.results, [arguments.results])
     if arguments.figures is not None:
         check_folder(arguments.figures, "--figures")
-    files.write(document)
-    files.print_paths()
+    output.write_pages(pages, document)
     if arguments.figures is not None:
-        for path in export.write(arguments.figures, *exported(document)):
+        for path in export.write(arguments.figures, *export.exported(document)):
             print(f"written: {path}")
-    elif not files.pages:
-        output.print_for_terminal(to_terminal, document)
+    elif not pages:
+        output.print_for_terminal(page.to_terminal, document)
     return exit_code(document) if arguments.exit_code else 0
 
 
-def _views(kind: str | None) -> tuple[output.View, output.View, Callable[[Json, int, bool], str]]:
-    """What makes the Markdown page, the HTML page and the text for a terminal of this kind of document."""
-    from faithcheck.reports.pages import alignment, benchmark, explanation, report, terminal
+def _pages_of(document: Document) -> ModuleType:
+    """The module with the Markdown page, the HTML page and the text for a terminal of this kind of document."""
+    from faithcheck.reports.pages import alignment, benchmark, explanation, report
 
-    if kind is None:
-        return report.to_markdown, report.to_html, terminal.render
-    page = {results.ALIGNMENT: alignment, results.BENCHMARK: benchmark, results.EXPLANATION: explanation}[kind]
-    return page.to_markdown, page.to_html, page.to_terminal
+    return {"alignment": alignment, "benchmark": benchmark, "explanation": explanation}.get(document.NAME, report)
 
 
-def exit_code(document: Json) -> int:
-    """What a job is to end with: 0 if everything is as expected, 1 if something is red, 3 without a verdict."""
-    if document.get("kind") == results.BENCHMARK:
-        return 0
-    if document.get("kind") == results.ALIGNMENT:
-        return int(any(map(results.is_failed, document["explainers"])))
-    if document.get("kind") == results.EXPLANATION:
-        return int(any(row["left_behind"] for row in document["maps"]))
-    return results.NO_VERDICT if results.not_run(document) else results.exit_code(document)
+def exit_code(document: Document) -> int:
+    """The exit code of a job: 0 if everything is as expected, 1 if something is red, 3 without a verdict."""
+    from faithcheck.reports.documents import results
+    from faithcheck.reports.documents.alignment import Alignment
+    from faithcheck.reports.documents.explanation import Explanation
+
+    match document:
+        case results.Results():
+            return results.NO_VERDICT if results.not_run(document) else results.exit_code(document)
+        case Alignment():
+            return int(any(explainer.is_failed for explainer in document.explainers))
+        case Explanation():
+            return int(any(one.left_behind for one in document.maps))
+    return 0

@@ -28,7 +28,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code, 0.
 
     Raises:
-        ResultsError, OptionError, OSError: there is no document, or a page cannot be written.
+        DocumentError, OptionError, OSError: there is no document, or a page cannot be written.
     """
     from faithcheck.cli.compare import load
     from faithcheck.reports.pages import trend as page
@@ -37,9 +37,8 @@ def main(arguments: argparse.Namespace) -> int:
     views = {"md": page.to_markdown, "html": page.to_html}
     documents, left_out = read_folder(arguments.folder, load)
     read = [arguments.folder / name for name in documents]
-    files = output.Files(None, output.pages(arguments, views, arguments.folder / "trend", read))
+    pages = output.pages(arguments, views, arguments.folder / "trend", read)
     content = trend(documents, left_out)
     output.print_for_terminal(page.to_terminal, content)
-    files.write(content)
-    files.print_paths()
+    output.write_pages(pages, content)
     return 0

@@ -87,7 +87,7 @@ def _markers_of(check: Check) -> list[Any]:
 
 def _no_check(axiom: str, request: Request) -> str:
     """Why an axiom has no check in this run."""
-    reasons = {row["explainer"]: row["reason"] for row in not_applicable([axiom], request.explainers)}
+    reasons = {row.explainer: row.reason for row in not_applicable([axiom], request.explainers)}
     if request.explainers and all(explainer.name in reasons for explainer in request.explainers):
         return "; ".join(f"{axiom} does not apply to {name}: {reason}" for name, reason in reasons.items())
     return f"{axiom}: no check on the pairs of this run"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
 
+from faithcheck.axioms.measure.error_text import encodable
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group
 from faithcheck.check import Check
 from faithcheck.outcomes import FIGURE, RECORD, TABLE
 from faithcheck.pytest_plugin.options import RUN
-from faithcheck.reports import results
-from faithcheck.reports.pages import figures, wording
-from faithcheck.reports.results import Json, group_of
+from faithcheck.reports.documents.document import from_json, to_json
+from faithcheck.reports.documents.figure import Figure
+from faithcheck.reports.documents.results import MeasuredTable
+from faithcheck.reports.pages import wording
 from faithcheck.request import Settings
 
 if TYPE_CHECKING:
@@ -54,14 +56,13 @@ def report(request: pytest.FixtureRequest) -> Callable[[Record], None]:
     """``report(record)``: add the record to the report; skip the test if it is unsupported, fail it if it is red."""
 
     def add(record: Record) -> None:
-        content = results.plain(record.to_json())
-        request.node.user_properties.append((RECORD, content))
-        match group_of(content["status"]):
+        request.node.user_properties.append((RECORD, to_json(record)))
+        match record.group:
             case Group.SKIP:
-                which = content["explainer"] or content["subject"]
-                pytest.skip(f"{which}: {content['detail'].get('reason', 'unsupported')}")
+                reason = record.detail.get("reason", "unsupported")
+                pytest.skip(encodable(f"{record.explainer or record.subject}: {reason}"))
             case Group.RED | Group.UNMEASURED:
-                pytest.fail(wording.message(content), pytrace=False)
+                pytest.fail(wording.message(record), pytrace=False)
 
     return add
 
@@ -73,27 +74,28 @@ def report_check(report: Callable[[Record], None], settings: Settings) -> Callab
 
 
 @pytest.fixture
-def table(request: pytest.FixtureRequest) -> Callable[[Json], None]:
-    """``table({"title", "note", "columns", "rows"})``: add a table to the report; cells are strings or numbers."""
+def table(request: pytest.FixtureRequest) -> Callable[[Mapping[str, object]], None]:
+    """``table({"title", "note", "columns", "rows"})``: add a table to the report; cells are strings or numbers.
 
-    def add(content: Json) -> None:
-        content = results.plain(content)
-        if set(content) != {"title", "note", "columns", "rows"}:
-            raise ValueError(f"a table has title, note, columns and rows, got {', '.join(content)}")
-        if any(len(row) != len(content["columns"]) for row in content["rows"]):
-            raise ValueError(f"table {content['title']!r}: every row needs {len(content['columns'])} cells")
-        request.node.user_properties.append((TABLE, content))
+    Raises:
+        ValueError: something is missing, unknown or of another type, or a row has another length.
+    """
+
+    def add(content: Mapping[str, object]) -> None:
+        request.node.user_properties.append((TABLE, to_json(from_json(to_json(content), MeasuredTable))))
 
     return add
 
 
 @pytest.fixture
-def figure(request: pytest.FixtureRequest) -> Callable[[Json], None]:
-    """``figure({"title", "note", "panels"})``: add a figure to the report, see `faithcheck.reports.pages.figures`."""
+def figure(request: pytest.FixtureRequest) -> Callable[[Mapping[str, object]], None]:
+    """``figure({"title", "note", "panels"})``: add a figure to the report, see `faithcheck.reports.documents.figure`.
 
-    def add(content: Json) -> None:
-        content = results.plain(content)
-        figures.check(content)
-        request.node.user_properties.append((FIGURE, content))
+    Raises:
+        ValueError: something is missing, unknown or of another type, or the figure cannot be drawn.
+    """
+
+    def add(content: Mapping[str, object]) -> None:
+        request.node.user_properties.append((FIGURE, to_json(from_json(to_json(content), Figure))))
 
     return add

@@ -18,7 +18,7 @@ from faithcheck.options.explainers import choose_claims, choose_explainers, choo
 from faithcheck.options.output_path import check_writable
 from faithcheck.options.pairs import choose_checkpoint, choose_pairs
 from faithcheck.options.user_modules import import_from_current_folder
-from faithcheck.reports.results import Json
+from faithcheck.reports.documents.results import RunSettings
 from faithcheck.request import Request, Settings
 from faithcheck.run_settings import run_settings
 
@@ -84,7 +84,7 @@ class Run:
     named: list[Explainer]
     checkpoint: list[str]
     path: Path | None
-    about: Json
+    about: RunSettings
 
 
 RUN = pytest.StashKey[Run]()
@@ -135,8 +135,8 @@ def chosen_run(config: pytest.Config) -> Run:
         checkpoint=option.checkpoint,
     )
     refuse_stale(request.explainers, pairs, expectations)
-    about = run_settings(request, config.invocation_params.args)
-    return Run(request, named, checkpoint, path, {**about, "max_skips": option.max_skips})
+    about = run_settings(request, config.invocation_params.args, max_skips=option.max_skips)
+    return Run(request, named, checkpoint, path, about)
 
 
 def _path(text: str | None) -> Path | None:

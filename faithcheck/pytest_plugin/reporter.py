@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.axioms.measure.statuses import Group
@@ -15,10 +16,10 @@ from faithcheck.claims import stated, unmeasured_claims
 from faithcheck.outcomes import Outcomes
 from faithcheck.plan import checks_of, not_applicable
 from faithcheck.pytest_plugin.options import Run
-from faithcheck.reports import results
+from faithcheck.reports.documents.document import save
+from faithcheck.reports.documents.results import Results, RunSettings, verdict
 from faithcheck.reports.pages import screen, wording
 from faithcheck.reports.pages.visible import visible
-from faithcheck.reports.results import Json
 
 CUT_SHORT = "the run was stopped before it"
 
@@ -29,7 +30,7 @@ class Reporter:
     def __init__(self, config: pytest.Config, run: Run) -> None:
         self.config, self.run, self.outcomes = config, run, Outcomes()
         self.failed = False
-        self.document: Json | None = None
+        self.document: Results | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.outcomes.add(report)
@@ -74,11 +75,11 @@ class Reporter:
         planned = self._planned()
         self._add_missing_records(planned)
         claimed = self._claims(planned)
-        self.document = self.outcomes.results({**self._settings(), "claimed": claimed}, AXIOMS)
+        self.document = self.outcomes.results(structs.replace(self._settings(), claimed=claimed), AXIOMS)
         if self.run.path:
-            results.save(self.document, self.run.path)
+            save(self.document, self.run.path)
         # A run is no success if a planned test did not run, whatever exit code it was stopped with.
-        success = results.verdict(self.document) is Group.PASS or self.config.option.collectonly
+        success = verdict(self.document) is Group.PASS or self.config.option.collectonly
         if not success and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -104,7 +105,7 @@ class Reporter:
         asked = replace(self.run.request, explainers=named, axioms=tuple(axioms))
         records = [record for records in self.outcomes.records.values() for record in records]
         for record in unmeasured_claims(asked, checks, records):
-            self.outcomes.records[record.id] = [results.plain(record.to_json())]
+            self.outcomes.records[record.id] = [record]
         return {explainer.name: stated(explainer, checks) for explainer in named} if checks else {}
 
     def _add_missing_records(self, planned: Mapping[str, Check]) -> None:
@@ -114,17 +115,18 @@ class Reporter:
             if check := planned.get(node):
                 not_measured = failure is None
                 record = check.not_run(settings, CUT_SHORT) if not_measured else check.failed(settings, failure)
-                self.outcomes.records[node] = [results.plain(record.to_json())]
+                self.outcomes.records[node] = [record]
 
-    def _settings(self) -> Json:
+    def _settings(self) -> RunSettings:
         """The settings of the run, and for each axiom that left a record the explainers to which it does not apply."""
         measured = self.outcomes.axioms()
         axioms = [axiom for axiom in AXIOMS if axiom in measured]
-        return {**self.run.about, "not_applicable": not_applicable(axioms, self.run.request.explainers)}
+        missing = not_applicable(axioms, self.run.request.explainers)
+        return structs.replace(self.run.about, not_applicable=missing)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         writer = terminalreporter._tw
-        if self.document and (self.document["records"] or self.document["tables"]):
+        if self.document and (self.document.records or self.document.tables):
             terminalreporter.section("faithcheck")
             writer.write(screen.render(self.document, width=writer.fullwidth, color=writer.hasmarkup))
         if self.run.path:

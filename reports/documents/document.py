@@ -12,7 +12,6 @@ import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import (
-    TYPE_CHECKING,
     Any,
     ClassVar,
     Literal,
@@ -28,14 +27,8 @@ import msgspec
 from msgspec import Struct
 
 from faithcheck.axioms.measure.error_text import encodable
+from faithcheck.axioms.measure.record import Number as Number  # documents of every kind find it here
 from faithcheck.models.files import write_atomically
-
-if TYPE_CHECKING:
-    Number: TypeAlias = float
-else:
-    from numbers import Real as Number  # no type that msgspec knows: it hands the values to `_number`
-"""A figure, which may be NaN or infinite. JSON has no such numbers: a document says ``"nan"``, ``"inf"``, ``"-inf"``.
-One that may be undefined is ``Number | None``."""
 
 Environment: TypeAlias = dict[str, str | None]
 """The versions by package, and the commits ``user_commit`` and ``faithcheck_commit``; None for what is not there."""
@@ -73,7 +66,7 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     retried: int
     run_twice: int
     left_out: int
-    seconds: Number | None
+    seconds: Number
     started: Number | None = None
     ended: Number | None = None
     busy: Number | None = None
@@ -216,12 +209,15 @@ def from_json(content: object, kind: type[Plain]) -> Plain:
         ValueError: something is missing or of another type. The message names the first such place.
     """
     try:
-        return msgspec.convert(content, kind, dec_hook=_number)
+        return msgspec.convert(content, kind, dec_hook=_converted)
     except msgspec.ValidationError as error:
         raise ValueError(_mismatch(content, kind, "") or str(error)) from error
 
 
-def _number(kind: type, value: object) -> object:
+def _converted(kind: type, value: object) -> object:
+    """A value of a type that msgspec does not know: `Number`, or ``object``, which is any value."""
+    if kind is object:
+        return value
     if isinstance(value, str) and value in NOT_FINITE:
         return NOT_FINITE[value]
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -250,7 +246,7 @@ def _mismatch(value: object, kind: Any, place: str) -> str | None:
     msgspec names no index of a list, so that the place is looked for here, once something is known to be wrong.
     """
     try:
-        msgspec.convert(value, kind, dec_hook=_number)
+        msgspec.convert(value, kind, dec_hook=_converted)
     except msgspec.ValidationError as error:
         reason = str(error).partition(" - at `")[0]
     else:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from faithcheck.axioms.measure.statuses import Group
-from faithcheck.reports import results
-from faithcheck.reports.comparison import LISTS, is_regression
-from faithcheck.reports.pages import alignment_wording, colours, columns, rendering, wording
-from faithcheck.reports.results import Json
+from faithcheck.reports.comparison import LISTS, Comparison
+from faithcheck.reports.kinds_of_change import Change, KindOfChange
+from faithcheck.reports.pages import alignment_wording, colours, rendering, wording
+from faithcheck.reports.pages.tables import Table, plain_table
 
 LIMIT = 65_536
 """The bytes of a comment on GitHub."""
@@ -20,62 +21,100 @@ MOST = (40, 20, 10, 5, 2, 1, 0)
 """The rows of a table, and the kinds of a list, on the Markdown page: the first of these that fits a comment."""
 CELL = 200
 """The characters of a cell on that page."""
-COLUMNS = ("change", "of", "before", "now")
 
 
 # --- the outcome in words --------------------------------------------------------------------------------------------
 
 
-def verdict(comparison: Json) -> str:
+def verdict(comparison: Comparison) -> str:
     """The outcome in a sentence: ``39 regressions of one kind: mine: invariance: …``."""
-    regressions, kinds = comparison["regressions"], comparison["kinds"]["regressions"]
-    if len(regressions) == 1:
-        ((change, name, _, _),) = regressions
-        return f"1 regression: {name}: {change}"
-    if regressions and len(kinds) == 1:
-        return f"{len(regressions)} regressions of one kind, {kinds[0]['change']}: {kinds[0]['what']}"
-    if regressions:
-        largest = f"{len(kinds[0]['rows'])} × {kinds[0]['change']}: {kinds[0]['what']}"
-        return f"{len(regressions)} regressions of {len(kinds)} kinds; {largest}"
-    if comparison["kind"] == results.BENCHMARK:
+    if regressions := comparison.regressions:
+        return _of_regressions(regressions, comparison.kinds["regressions"])
+    if comparison.informs:
         return "no verdict: benchmarks inform"
     if is_empty(comparison):
         return "no verdict: nothing that both documents measured"
-    red, mended = comparison["still_red"], len(comparison["mended"])
+    mended = len(comparison.listed("mended"))
     better = f", and {mended} no longer red" if mended else ""
-    return f"no regression{better}" + (f", but {red} still red" if red else "")
+    return f"no regression{better}" + (f", but {comparison.still_red} still red" if comparison.still_red else "")
 
 
-def is_empty(comparison: Json) -> bool:
+def _of_regressions(regressions: Sequence[Change], kinds: Sequence[KindOfChange]) -> str:
+    if len(regressions) == 1:
+        return f"1 regression: {regressions[0].id}: {regressions[0].change}"
+    if len(kinds) == 1:
+        return f"{len(regressions)} regressions of one kind, {kinds[0].change}: {kinds[0].what}"
+    largest = f"{len(kinds[0].rows)} × {kinds[0].change}: {kinds[0].what}"
+    return f"{len(regressions)} regressions of {len(kinds)} kinds; {largest}"
+
+
+def is_empty(comparison: Comparison) -> bool:
     """Whether there is nothing that the two documents could be compared in."""
     both = ("mended", "verdicts", "magnitudes", "vanished")
-    return not (comparison["unchanged"] or comparison["still_red"] or any(comparison[name] for name in both))
+    return not (comparison.unchanged or comparison.still_red or any(map(comparison.listed, both)))
 
 
-def headline(comparison: Json) -> str:
+def headline(comparison: Comparison) -> str:
     """The other counts in one line: ``1 no longer red, 3 magnitudes changed, 90 unchanged``."""
-    magnitudes = len(comparison["magnitudes"])
-    labels = {"mended": "no longer red", "verdicts": "with another verdict", "appeared": "new", "vanished": "missing"}
-    parts = [f"{len(comparison[name])} {label}" for name, label in labels.items() if comparison[name]]
-    parts += [f"{magnitudes} magnitude{'s' if magnitudes != 1 else ''} changed"] if magnitudes else []
-    parts += [f"{len(comparison[name])} {name}" for name in ("slower", "faster") if comparison[name]]
-    parts += [f"{comparison['unchanged']} unchanged"]
-    parts += [f"{comparison['still_red']} still red"] if comparison["still_red"] else []
+    magnitudes = len(comparison.listed("magnitudes"))
+    labels = {
+        "mended": "no longer red",
+        "verdicts": "with another verdict",
+        "appeared": "new",
+        "vanished": "missing",
+        "magnitudes": "magnitude changed" if magnitudes == 1 else "magnitudes changed",
+        "slower": "slower",
+        "faster": "faster",
+    }
+    parts = [f"{len(rows)} {label}" for name, label in labels.items() if (rows := comparison.listed(name))]
+    parts += [f"{comparison.unchanged} unchanged"]
+    parts += [f"{comparison.still_red} still red"] if comparison.still_red else []
     return ", ".join(parts)
 
 
-def _group(comparison: Json) -> Group:
+def _group(comparison: Comparison) -> Group:
     """The group that the outcome has the symbol and the colour of; nothing to compare is not green."""
-    if is_regression(comparison):
+    if comparison.regressions:
         return Group.RED
-    unjudged = is_empty(comparison) or comparison["kind"] == results.BENCHMARK
-    return Group.RECORDED if unjudged else Group.PASS
+    return Group.RECORDED if is_empty(comparison) or comparison.informs else Group.PASS
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
-def to_markdown(comparison: Json) -> str:
+@dataclass(frozen=True)
+class ShownKind:
+    """A kind of change, with the table of its changes, of which ``more`` are cut."""
+
+    kind: KindOfChange
+    table: Table
+    more: int
+
+
+@dataclass(frozen=True)
+class ShownList:
+    """A list of changes: a table of the kinds with a single change, and each other kind. What is cut is counted.
+
+    Attributes:
+        name: that of `LISTS`.
+        title: its title.
+        count: how many changes it has.
+        singles: the table.
+        more: how many changes are cut from it.
+        kinds: the other kinds.
+        more_kinds: how many of those are cut.
+    """
+
+    name: str
+    title: str
+    count: int
+    singles: Table
+    more: int
+    kinds: list[ShownKind]
+    more_kinds: int
+
+
+def to_markdown(comparison: Comparison) -> str:
     """The comparison as Markdown that fits a comment on a pull request: rows that do not fit are cut and counted."""
     for most in MOST:
         page = rendering.to_page("comparison.md.j2", _view(comparison, most))
@@ -84,123 +123,117 @@ def to_markdown(comparison: Json) -> str:
     return page
 
 
-def to_html(comparison: Json) -> str:
+def to_html(comparison: Comparison) -> str:
     """The comparison in full as one self-contained HTML page."""
     return rendering.to_page("comparison.html.j2", _view(comparison))
 
 
-def to_terminal(comparison: Json, width: int = 80, color: bool = False) -> str:
+def to_terminal(comparison: Comparison, width: int = 80, color: bool = False) -> str:
     """The comparison: the verdict first, a kind of change with its count and the worst record."""
     return rendering.to_terminal(_parts, comparison, width, color)
 
 
-def _view(comparison: Json, most: int | None = None) -> Json:
+def _view(comparison: Comparison, most: int | None = None) -> rendering.View:
     """The content of the pages; ``most`` kinds of each list and rows of each kind, None for all."""
     return {
         "comparison": comparison,
         "outcome": _group(comparison),
         "verdict": verdict(comparison),
         "headline": headline(comparison),
-        "lists": [_list(name, comparison["kinds"][name], most) for name in LISTS if comparison["kinds"][name]],
-        "differences": columns.plain_table(
+        "lists": [_list(name, kinds, most) for name in LISTS if (kinds := comparison.kinds.get(name))],
+        "differences": plain_table(
             "The two runs differ",
             "Other changes may come from it.",
             ("", "before", "now"),
-            _short(comparison["differences"], most),
+            _short(comparison.differences, most),
         ),
         "paired": _paired(comparison),
-        "threshold": f"{comparison['threshold']:g}",
+        "threshold": f"{comparison.threshold:g}",
     }
 
 
-def _list(name: str, kinds: list[Json], most: int | None) -> Json:
-    """A list as a table of the kinds of one record each, and a table for each other kind; what is cut is counted."""
-    singles = [kind["rows"][0] for kind in kinds if len(kind["rows"]) == 1]
-    several = [kind for kind in kinds if len(kind["rows"]) > 1]
-    return {
-        "name": name,
-        "title": LISTS[name],
-        "count": sum(len(kind["rows"]) for kind in kinds),
-        "singles": _cut(singles, most),
-        "kinds": [
-            {**kind, "count": len(kind["rows"]), "worst": kind["rows"][0], **_cut(kind["rows"], most)}
-            for kind in several[:most]
-        ],
-        "more_kinds": len(several[most:]) if most is not None else 0,
-    }
+def _list(name: str, kinds: Sequence[KindOfChange], most: int | None) -> ShownList:
+    singles = [kind.rows[0] for kind in kinds if len(kind.rows) == 1]
+    several = [kind for kind in kinds if len(kind.rows) > 1]
+    return ShownList(
+        name,
+        LISTS[name],
+        sum(len(kind.rows) for kind in kinds),
+        *_cut(singles, most),
+        [ShownKind(kind, *_cut(kind.rows, most)) for kind in several[:most]],
+        len(several) - len(several[:most]),
+    )
 
 
-def _cut(rows: list[tuple[str, str, str, str]], most: int | None) -> Json:
-    return {
-        "table": columns.plain_table("", "", COLUMNS, _short(rows[:most], most)),
-        "more": len(rows) - len(rows[:most]),
-    }
+def _cut(rows: Sequence[Change], most: int | None) -> tuple[Table, int]:
+    table = plain_table("", "", ("change", "of", "before", "now"), _short(rows[:most], most))
+    return table, len(rows) - len(rows[:most])
 
 
 def _short(rows: Sequence[Sequence[str]], most: int | None) -> list[list[str]]:
-    """The rows with long cells cut where rows are: an ellipsis says so."""
+    """The rows, with an ellipsis at the end of cells that are too long for a page whose rows are cut."""
     return [[cell if most is None or len(cell) <= CELL else f"{cell[: CELL - 1]}…" for cell in row] for row in rows]
 
 
-def _paired(comparison: Json) -> Json | None:
-    """The paired differences of two alignments as a table; None of other documents."""
-    if not comparison["pairing"]:
+def _paired(comparison: Comparison) -> Table | None:
+    """The paired differences of two alignments as a table; None for other documents."""
+    if comparison.paired is None:
         return None
     rows = [
         [
-            row["explainer"],
-            alignment_wording.FIGURES[row["figure"]],
-            row["n"],
-            alignment_wording.number(row["difference"]),
+            row.explainer,
+            alignment_wording.FIGURES[row.figure],
+            row.n,
+            alignment_wording.number(row.difference),
             alignment_wording.interval(row),
-            wording.number(row["p"]),
+            wording.number(row.p),
         ]
-        for row in comparison["paired"]
+        for row in comparison.paired.differences
     ]
     heading = ("explainer", "figure", "pairs", "now − before", "95 % interval", "p")
-    return columns.plain_table("Paired differences", comparison["pairing"], heading, rows)
+    return plain_table("Paired differences", comparison.paired.sentence, heading, rows)
 
 
 # --- the terminal ----------------------------------------------------------------------------------------------------
 
 
-def _parts(comparison: Json) -> Iterator[RenderableType]:
-    view = _view(comparison)
-    group: Group = view["outcome"]
-    yield Text(f"{group.symbol} {view['verdict']}", style=f"bold {colours.TERMINAL[group]}")
-    yield Text(view["headline"])
-    yield Text(f"before: {comparison['before']}; now: {comparison['now']}", style="dim")
+def _parts(comparison: Comparison) -> Iterator[RenderableType]:
+    group = _group(comparison)
+    yield Text(f"{group.symbol} {verdict(comparison)}", style=f"bold {colours.TERMINAL[group]}")
+    yield Text(headline(comparison))
+    yield Text(f"before: {comparison.before}; now: {comparison.now}", style="dim")
     yield Text()
-    for line in comparison["catalogues"]:
+    for line in comparison.catalogues:
         yield Text(line, style="bold yellow")
-    if comparison["differences"]:
+    if comparison.differences:
         yield Text("The two runs differ, which may explain the changes below", style="bold yellow")
-        for name, before, now in comparison["differences"]:
+        for name, before, now in comparison.differences:
             yield Padding(Text(f"{name}: {before} → {now}"), (0, 0, 0, 2))
         yield Text()
-    if view["paired"]:
-        yield Text("Paired differences", style="bold")
-        if comparison["paired"]:
-            yield rendering.terminal_table(view["paired"])
-        yield Text(view["paired"]["note"], style="dim")
+    if paired := _paired(comparison):
+        yield Text(paired.title, style="bold")
+        if paired.rows:
+            yield rendering.terminal_table(paired)
+        yield Text(paired.note, style="dim")
         yield Text()
-    for part in view["lists"]:
-        is_red = part["name"] == "regressions"
-        yield Text(f"{part['title']}: {part['count']}", style=colours.TERMINAL[Group.RED] if is_red else "bold")
-        for kind in comparison["kinds"][part["name"]]:
-            yield from _kind(kind, "red" if is_red else "dim")
-        yield Text()
-    yield Text(f"magnitudes: changed by more than {view['threshold']}", style="dim")
+    for name, title in LISTS.items():
+        if rows := comparison.listed(name):
+            is_red = name == "regressions"
+            yield Text(f"{title}: {len(rows)}", style=colours.TERMINAL[Group.RED] if is_red else "bold")
+            for kind in comparison.kinds[name]:
+                yield from _kind(kind, "red" if is_red else "dim")
+            yield Text()
+    yield Text(f"magnitudes: changed by more than {comparison.threshold:g}", style="dim")
 
 
-def _kind(kind: Json, style: str) -> Iterator[RenderableType]:
-    """Two lines of the one record of a kind; of several the count, the likely cause and the worst."""
-    (change, name, before, now), count = kind["rows"][0], len(kind["rows"])
+def _kind(kind: KindOfChange, style: str) -> Iterator[RenderableType]:
+    """Two lines on the one change of a kind; or their number, the likely cause and the worst of several."""
+    worst, count = kind.rows[0], len(kind.rows)
     if count > 1:
-        yield Padding(Text.assemble((f"{change}: ", style), f"{count} × ", kind["what"]), (0, 0, 0, 2))
-        if kind["likely"]:
-            yield Padding(Text(f"likely: {kind['likely']}"), (0, 0, 0, 6))
-        yield Padding(Text(f"the worst: {name}: {before} → {now}"), (0, 0, 0, 6))
+        yield Padding(Text.assemble((f"{worst.change}: ", style), f"{count} × ", kind.what), (0, 0, 0, 2))
+        if kind.likely:
+            yield Padding(Text(f"likely: {kind.likely}"), (0, 0, 0, 6))
+        yield Padding(Text(f"the worst: {worst.id}: {worst.before} → {worst.now}"), (0, 0, 0, 6))
     else:
-        yield Padding(Text.assemble((f"{change}: ", style), name), (0, 0, 0, 2))
-        yield Padding(Text(f"{before} → {now}"), (0, 0, 0, 6))
+        yield Padding(Text.assemble((f"{worst.change}: ", style), worst.id), (0, 0, 0, 2))
+        yield Padding(Text(f"{worst.before} → {worst.now}"), (0, 0, 0, 6))

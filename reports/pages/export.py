@@ -7,11 +7,18 @@ import io
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from faithcheck.reports.pages import figures
+from faithcheck.reports.documents.alignment import Alignment
+from faithcheck.reports.documents.benchmark import Benchmark
+from faithcheck.reports.documents.document import Document
+from faithcheck.reports.documents.explanation import Explanation
+from faithcheck.reports.documents.figure import Figure
+from faithcheck.reports.documents.results import Results
+from faithcheck.reports.pages import alignment, benchmark, explanation, figures, report
+from faithcheck.reports.pages.tables import Table
 from faithcheck.reports.pages.visible import visible
-from faithcheck.reports.results import Json
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """What a spreadsheet takes for the beginning of a formula, or passes over before one."""
@@ -72,13 +79,35 @@ _LAST_LATIN, _LACKING, _FURTHER = "ž", "ĦħĸĿŀŉŦŧ", "—‘’“”„�
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 
 
-def write(folder: Path, tables: Iterable[Json], figures_: Iterable[Json]) -> list[Path]:
+def exported(document: Document) -> tuple[list[Table], list[Figure]]:
+    """The tables and the figures of a document of any kind; the numbers of the figures are tables too."""
+    tables, drawn = _exported(document)
+    for figure in drawn:
+        for numbers in figures.to_tables(figure):
+            tables.append(replace(numbers, title=": ".join(filter(None, (figure.title, numbers.title)))))
+    return tables, drawn
+
+
+def _exported(document: Document) -> tuple[list[Table], list[Figure]]:
+    match document:
+        case Results():
+            return report.exported(document)
+        case Alignment():
+            return alignment.exported(document)
+        case Benchmark():
+            return benchmark.exported(document)
+        case Explanation():
+            return explanation.exported(document)
+    return [], []
+
+
+def write(folder: Path, tables: Iterable[Table], figures_: Iterable[Figure]) -> list[Path]:
     """Write every table and every figure; the names of the files are made from the titles.
 
     Args:
         folder: made if it does not exist.
-        tables: of `faithcheck.reports.pages.columns`.
-        figures_: of `faithcheck.reports.pages.figures`.
+        tables: the tables.
+        figures_: the figures.
 
     Returns:
         The paths of the written files.
@@ -95,14 +124,14 @@ def write(folder: Path, tables: Iterable[Json], figures_: Iterable[Json]) -> lis
 
 
 def _files(
-    folder: Path, tables: Iterable[Json], figures_: Iterable[Json], taken: Collection[Path]
+    folder: Path, tables: Iterable[Table], figures_: Iterable[Figure], taken: Collection[Path]
 ) -> Iterator[tuple[Path, bytes]]:
     for table in tables:
-        stem = _free(folder, table["title"], (".csv", ".tex"), taken)
+        stem = _free(folder, table.title, (".csv", ".tex"), taken)
         yield stem.with_suffix(".csv"), to_csv(table).encode("utf-8")
         yield stem.with_suffix(".tex"), to_latex(table).encode("utf-8")
     for figure in figures_:
-        stem = _free(folder, figure["title"], (".svg", ".pdf"), taken)
+        stem = _free(folder, figure.title, (".svg", ".pdf"), taken)
         for kind in ("svg", "pdf"):
             yield stem.with_suffix(f".{kind}"), figures.to_file(visible(figure), kind)
 
@@ -122,14 +151,14 @@ def _free(folder: Path, title: str, suffixes: Collection[str], taken: Collection
     return folder / name
 
 
-def to_csv(table: Json) -> str:
+def to_csv(table: Table) -> str:
     """The table as CSV with a row of headings; numbers are numbers, and no cell is taken for a formula.
 
     A cell that a spreadsheet would read as a formula begins with an apostrophe, which it does not show.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
-    writer.writerows([_csv_cell(cell) for cell in row] for row in visible([table["columns"], *table["rows"]]))
+    writer.writerows([_csv_cell(cell) for cell in row] for row in visible([table.titles, *table.rows]))
     return file.getvalue()
 
 
@@ -141,12 +170,11 @@ def _csv_cell(cell: object) -> str:
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
-def to_latex(table: Json) -> str:
+def to_latex(table: Table) -> str:
     """The table in LaTeX, with the rules of the package booktabs; words on the left, numbers on the right."""
-    words = set(table["words"])
-    places = "".join("l" if i in words else "r" for i in range(len(table["columns"])))
-    lines = [" & ".join(map(latex, row)) + r" \\" for row in visible([table["columns"], *table["rows"]])]
-    caption = latex(visible(": ".join(filter(None, [table["title"], table["note"]]))))
+    places = "".join("l" if column.words else "r" for column in table.columns)
+    lines = [" & ".join(map(latex, row)) + r" \\" for row in visible([table.titles, *table.rows])]
+    caption = latex(visible(": ".join(filter(None, [table.title, table.note]))))
     return "\n".join(
         [
             r"% needs \usepackage{booktabs,amssymb}, and \usepackage[T1]{fontenc}",

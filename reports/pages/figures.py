@@ -1,12 +1,4 @@
-"""Figures of the report: plain data, drawn as SVG or PDF, or written as tables.
-
-A figure is ``{"title", "note", "panels"}``. A panel is ``{"title", "x", "y", "lines"}``, where x and y are the labels
-of its axes; ``"log"`` names its logarithmic axes: ``"x"``, ``"y"`` or ``"xy"``. A line is ``{"label", "x", "y"}`` with
-as many numbers x as y; ``"dashed": True`` is optional. A y that is undefined (None, NaN) or infinite leaves a gap.
-
-A forest plot is a panel with ``"estimates"`` in place of ``"lines"``, drawn one below the other: an estimate is
-``{"label", "value", "low", "high"}``, where low and high, the ends of its interval, may be None.
-"""
+"""Figures of the report, drawn as SVG or PDF, or written as tables."""
 
 from __future__ import annotations
 
@@ -14,17 +6,12 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from faithcheck.reports.results import Json
+from faithcheck.reports.documents.figure import Estimate, Figure, Line, Panel
+from faithcheck.reports.pages.tables import Table, plain_table
 
-_KEYS = {
-    "figure": ({"title", "note", "panels"}, set[str]()),
-    "panel": ({"title", "x", "y"}, {"lines", "estimates", "log"}),
-    "line": ({"label", "x", "y"}, {"dashed"}),
-    "estimate": ({"label", "value", "low", "high"}, set[str]()),
-}
 # Those of Okabe & Ito's colours, made for colour-blind readers too, that are visible on white and on black.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKED = 10  # points of a line, about: more markers would hide each other
@@ -51,38 +38,11 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def check(figure: Json) -> None:
-    """Refuse a malformed figure.
-
-    Raises:
-        ValueError: a key is missing or unknown, a figure has no panel, a panel has neither lines nor estimates, or
-            both, the x of a line do not increase or are not as many as its y, or a value on a logarithmic axis is ≤ 0.
-            The message names the place.
-    """
-    _check_keys("figure", figure, repr(figure.get("title")))
-    if not figure["panels"]:
-        raise ValueError(f"figure {figure['title']!r} has no panel")
-    for panel in figure["panels"]:
-        where = f"{figure['title']!r}, panel {panel.get('title')!r}"
-        _check_keys("panel", panel, where)
-        if bool(panel.get("lines")) == bool(panel.get("estimates")):
-            raise ValueError(f"figure {where} has {'both lines and estimates' if panel.get('lines') else 'no line'}")
-        if panel.get("log", "") not in ("", "x", "y", "xy"):
-            raise ValueError(f"figure {where}: log names the axes x, y or xy, got {panel['log']!r}")
-        for line in panel.get("lines", ()):
-            _check_line(line, panel.get("log", ""), f"{where}, line {line.get('label')!r}")
-        for estimate in panel.get("estimates", ()):
-            _check_keys("estimate", estimate, f"{where}, estimate {estimate.get('label')!r}")
-
-
-def to_svg(figure: Json) -> str:
+def to_svg(figure: Figure) -> str:
     """The figure as one ``<svg>`` element; equal figures give equal bytes.
 
     Its ink is the colour of the text around it (``currentColor``), so that it is visible on a dark page too. Lines of
     one label share a colour, a marker and one entry in the legend.
-
-    Raises:
-        ValueError: see `check`.
     """
     svg = _drawn(figure, "svg", {"svg.fonttype": "none"}).decode()
     # The ids of the groups would clash with those of another figure on the page.
@@ -90,36 +50,31 @@ def to_svg(figure: Json) -> str:
     return svg.replace(_INK, "currentColor")
 
 
-def to_file(figure: Json, kind: str) -> bytes:
-    """The figure as a file ``svg`` or ``pdf`` that holds its fonts; equal figures give equal bytes.
-
-    Raises:
-        ValueError: see `check`.
-    """
+def to_file(figure: Figure, kind: str) -> bytes:
+    """The figure as a file ``svg`` or ``pdf`` that holds its fonts; equal figures give equal bytes."""
     black = {key: "#000000" for key, value in _STYLE.items() if value == _INK}
     return _drawn(figure, kind, {"svg.fonttype": "path", "pdf.fonttype": 42, **black})
 
 
-def _drawn(figure: Json, kind: str, style: dict[Any, Any]) -> bytes:
+def _drawn(figure: Figure, kind: str, style: dict[Any, Any]) -> bytes:
     """The figure as matplotlib writes it, without a date."""
     import matplotlib
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
-    check(figure)
-    panels = figure["panels"]
+    panels = figure.panels
     columns = min(len(panels), 3)
     rows = math.ceil(len(panels) / columns)
-    labels = dict.fromkeys(line["label"] for panel in panels for line in panel.get("lines", ()))
+    labels = dict.fromkeys(line.label for panel in panels for line in panel.lines)
     appearances = zip(labels, itertools.cycle(_COLOURS), itertools.cycle(_MARKERS), strict=False)
     styles = {label: {"color": colour, "marker": marker} for label, colour, marker in appearances}
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # ignore the user's own style
-        matplotlib.rcParams.update({**_STYLE, **style, "svg.hashsalt": figure["title"]})
+        matplotlib.rcParams.update({**_STYLE, **style, "svg.hashsalt": figure.title})
         width = max(4 * columns, 6.4)
         legend_columns = _legend_columns(labels, width) if labels else 1
         legend_rows = math.ceil(len(labels) / legend_columns)
-        height = max(3.3, *(0.8 + 0.3 * len(panel.get("estimates", ())) for panel in panels))
-        canvas = Figure(figsize=(width, height * rows + 0.25 + 0.25 * legend_rows), layout="constrained")
+        height = max(3.3, *(0.8 + 0.3 * len(panel.estimates) for panel in panels))
+        canvas = Canvas(figsize=(width, height * rows + 0.25 + 0.25 * legend_rows), layout="constrained")
         handles: dict[str, Any] = {}
         for i, panel in enumerate(panels):
             for label, artist in _draw(panel, canvas.add_subplot(rows, columns, i + 1), styles):
@@ -134,55 +89,52 @@ def _drawn(figure: Json, kind: str, style: dict[Any, Any]) -> bytes:
     return buffer.getvalue()
 
 
-def to_tables(figure: Json) -> Iterator[Json]:
-    """The numbers of each panel as a table {"title", "columns", "rows"}: a row is an x, a column a label.
-
-    Of estimates, a row is an estimate.
-    """
-    for panel in figure["panels"]:
-        if estimates := panel.get("estimates"):
-            keys = ("label", "value", "low", "high")
-            cells = [[estimate[key] for key in keys] for estimate in estimates]
-            yield {"title": panel["title"], "columns": [panel["y"], panel["x"], "low", "high"], "rows": cells}
+def to_tables(figure: Figure) -> Iterator[Table]:
+    """The numbers of each panel as a table: a row for each x, a column for each line; or a row for each estimate."""
+    for panel in figure.panels:
+        if panel.estimates:
+            rows = [[one.label, one.value, one.low, one.high] for one in panel.estimates]
+            yield plain_table(panel.title, "", [panel.y, panel.x, "low", "high"], rows)
             continue
-        lines: dict[str, dict[float, object]] = {}
-        for line in panel["lines"]:
-            lines.setdefault(_named(line), {}).update(zip(line["x"], line["y"], strict=True))
-        yield {
-            "title": ": ".join(filter(None, (panel["title"], panel["y"]))),
-            "columns": [panel["x"], *lines],
-            "rows": [[x, *(line.get(x) for line in lines.values())] for x in sorted(set().union(*lines.values()))],
-        }
+        lines: dict[str, dict[float, float | None]] = {}
+        for line in panel.lines:
+            lines.setdefault(_named(line), {}).update(zip(line.x, line.y, strict=True))
+        yield plain_table(
+            ": ".join(filter(None, (panel.title, panel.y))),
+            "",
+            [panel.x, *lines],
+            [[x, *(line.get(x) for line in lines.values())] for x in sorted(set().union(*lines.values()))],
+        )
 
 
-def _draw(panel: Json, axes: Any, styles: dict[str, Json]) -> Iterator[tuple[str, Any]]:
+def _draw(panel: Panel, axes: Any, styles: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, Any]]:
     """Draw the panel, and yield the label and the artist of each line."""
-    axes.set(title=_text(panel["title"]), xlabel=_text(panel["x"]), ylabel=_text(panel["y"]))
-    axes.set(**{f"{axis}scale": "log" for axis in panel.get("log", "")})
-    _draw_estimates(panel.get("estimates", ()), axes)
-    for line in panel.get("lines", ()):
-        dashes, every = "--" if line.get("dashed") else "-", max(1, len(line["x"]) // _MARKED)
-        values = [_number(y) for y in line["y"]]
-        (artist,) = axes.plot(line["x"], values, dashes, markevery=every, **styles[line["label"]])
-        yield line["label"], artist
+    axes.set(title=_text(panel.title), xlabel=_text(panel.x), ylabel=_text(panel.y))
+    axes.set(**{f"{axis}scale": "log" for axis in panel.log})
+    _draw_estimates(panel.estimates, axes)
+    for line in panel.lines:
+        dashes, every = "--" if line.dashed else "-", max(1, len(line.x) // _MARKED)
+        values = [_number(y) for y in line.y]
+        (artist,) = axes.plot(line.x, values, dashes, markevery=every, **styles[line.label])
+        yield line.label, artist
     for name in "xy":
-        if name not in panel.get("log", "") and _is_counted(panel, name):
+        if name not in panel.log and _is_counted(panel, name):
             getattr(axes, f"{name}axis").get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
-def _is_counted(panel: Json, name: str) -> bool:
+def _is_counted(panel: Panel, name: str) -> bool:
     """Whether an axis shows whole numbers, of runs or checks: it has no tick at 1.5."""
-    values = [_number(value) for line in panel.get("lines", ()) for value in line[name] if value is not None]
-    return bool(values) and all(value.is_integer() for value in values)
+    values = [value for line in panel.lines for value in (line.x if name == "x" else line.y) if value is not None]
+    return bool(values) and all(float(value).is_integer() for value in values)
 
 
-def _draw_estimates(estimates: Sequence[Json], axes: Any) -> None:
+def _draw_estimates(estimates: Sequence[Estimate], axes: Any) -> None:
     """Draw the forest plot, the first estimate on top."""
     for place, estimate in enumerate(estimates):
-        axes.plot([_number(estimate[end]) for end in ("low", "high")], [place, place], "-", color=_COLOURS[0])
-        axes.plot([_number(estimate["value"])], [place], "o", color=_COLOURS[0], markerfacecolor=_COLOURS[0])
+        axes.plot([_number(estimate.low), _number(estimate.high)], [place, place], "-", color=_COLOURS[0])
+        axes.plot([_number(estimate.value)], [place], "o", color=_COLOURS[0], markerfacecolor=_COLOURS[0])
     if estimates:
-        axes.set_yticks(range(len(estimates)), [_text(estimate["label"]) for estimate in estimates])
+        axes.set_yticks(range(len(estimates)), [_text(estimate.label) for estimate in estimates])
         axes.set_ylim(len(estimates) - 0.5, -0.5)
 
 
@@ -192,32 +144,12 @@ def _legend_columns(labels: Collection[str], width: float) -> int:
     return max(1, min(len(labels), 7, int(14 * width / characters)))
 
 
-def _named(line: Json) -> str:
-    return f"{line['label']} (dashed)" if line.get("dashed") else str(line["label"])
+def _named(line: Line) -> str:
+    return f"{line.label} (dashed)" if line.dashed else str(line.label)
 
 
-def _check_keys(what: str, content: Json, where: str) -> None:
-    needed, optional = _KEYS[what]
-    if not needed <= set(content) <= needed | optional:
-        expected = ", ".join([*sorted(needed), *(f"maybe {key}" for key in sorted(optional))])
-        raise ValueError(f"figure {where}: a {what} has {expected}; got {', '.join(content)}")
-
-
-def _check_line(line: Json, log: str, where: str) -> None:
-    _check_keys("line", line, where)
-    values = {axis: [_number(value) for value in line[axis]] for axis in "xy"}
-    if len(values["x"]) != len(values["y"]):
-        raise ValueError(f"figure {where}: {len(values['x'])} x and {len(values['y'])} y")
-    if not all(map(math.isfinite, values["x"])) or not all(a < b for a, b in itertools.pairwise(values["x"])):
-        raise ValueError(f"figure {where}: the x must be finite and increase")
-    for axis in log:
-        if any(value <= 0 for value in values[axis]):
-            raise ValueError(f"figure {where}: a logarithmic axis cannot show {axis} ≤ 0")
-
-
-def _number(value: object) -> float:
-    """The number; NaN for None; the strings ``nan``, ``inf`` and ``-inf`` as numbers."""
-    return math.nan if value is None else float(value)  # type: ignore[arg-type]
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _text(text: str) -> str:

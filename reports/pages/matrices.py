@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
-from faithcheck.axioms.measure.statuses import Group
+from faithcheck.axioms.measure.record import Record
+from faithcheck.axioms.measure.statuses import Group, group_of
 from faithcheck.reports.pages import wording
-from faithcheck.reports.pages.anchors import anchor, of_record
-from faithcheck.reports.pages.columns import natural
-from faithcheck.reports.results import Json, group_of
+from faithcheck.reports.pages.tables import natural
+from faithcheck.reports.pages.visible import anchor, record_anchor
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
+Numbered = Sequence[tuple[int, Record]]
+"""Records, each with its place in the document."""
 
 MODELS_ALONE = "models alone"
 """The column of records in which no explainer takes part."""
@@ -21,9 +24,92 @@ LAST = "equivalence"
 _WORST_FIRST = (Group.RED, Group.UNMEASURED, Group.PREDICTED, Group.PASS, Group.RECORDED, Group.SKIP)
 
 
-def family_of(record: Json) -> str:
-    """The part of the subject's name before the first dot: ``product`` of ``product.x1x2x3``."""
-    return str(record["subject"]).partition(".")[0]
+@dataclass(frozen=True)
+class Tile:
+    """How many records have a status, and what a page says of the status."""
+
+    status: str
+    count: int
+    symbol: str
+    meaning: str
+    group: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A record in a matrix: the id of the cell, the record's place in the document, its status, and its text."""
+
+    id: str
+    number: int
+    status: str
+    group: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A subject with a cell for each explainer; None where no record exists."""
+
+    subject: str
+    cells: list[Cell | None]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Subjects as rows, explainers as columns."""
+
+    columns: list[str]
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Part:
+    """An axiom, or a family of pairs in it; ``open`` if something in it is red.
+
+    Attributes:
+        id: of its element.
+        name: its name.
+        tally: how many of its records have each status.
+        open: whether it is unfolded.
+        meaning: the summary of an axiom, maybe empty.
+        families: the families of an axiom.
+        matrix: that of a family.
+    """
+
+    id: str
+    name: str
+    tally: list[Tile]
+    open: bool
+    meaning: str = ""
+    families: Sequence[Part] = ()
+    matrix: Matrix | None = None
+
+
+@dataclass(frozen=True)
+class TallyCell:
+    """How many records have each group, ``(symbol, label, count)``, the worst first, in the colour of the worst."""
+
+    group: str
+    counts: list[tuple[str, str, int]]
+
+
+@dataclass(frozen=True)
+class TallyRow:
+    """The tallies of an axiom or a family for each explainer, and the id of the element that its name leads to."""
+
+    name: str
+    link: str
+    cells: list[TallyCell]
+
+
+@dataclass(frozen=True)
+class TallyMatrix:
+    """A matrix of tallies: a row for each axiom or family, a column for each explainer."""
+
+    title: str
+    heading: str
+    columns: list[str]
+    rows: list[TallyRow]
 
 
 def in_order(axioms: Iterable[str]) -> list[str]:
@@ -39,133 +125,91 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
     return groups
 
 
-def overview(records: Sequence[Json], axioms: Sequence[str]) -> list[Json]:
+def overview(records: Sequence[Record], axioms: Sequence[str]) -> list[TallyMatrix]:
     """Two matrices with a column for each explainer: a row for each axiom, and a row for each family."""
 
-    def family_link(rows: Sequence[Json]) -> str:
-        return _family_id(min(rows, key=lambda record: _WORST_FIRST.index(group_of(record["status"]))))
+    def family_link(rows: Sequence[Record]) -> str:
+        return _family_id(min(rows, key=lambda record: _WORST_FIRST.index(record.group)))
 
-    of_axiom, of_family = grouped(records, lambda record: str(record["axiom"])), grouped(records, family_of)
+    of_axiom = grouped(records, lambda record: record.axiom)
+    of_family = grouped(records, lambda record: record.family)
     by_axiom = {axiom: of_axiom[axiom] for axiom in axioms}
     by_family = {family: of_family[family] for family in sorted(of_family, key=natural)}
     return [
-        _tallied("Explainers by axiom", "axiom", by_axiom, lambda rows: _axiom_id(rows[0]["axiom"])),
+        _tallied("Explainers by axiom", "axiom", by_axiom, lambda rows: _axiom_id(rows[0].axiom)),
         _tallied("Explainers by family of pairs", "family", by_family, family_link),
     ]
 
 
-def of_axiom(axiom: str, meaning: str, numbered: Sequence[tuple[int, Json]]) -> Json:
-    """The records of one axiom, family by family. Families, and the axiom, are open if something in them is red.
-
-    Args:
-        axiom: its name.
-        meaning: its summary, maybe empty.
-        numbered: its records, each with its place in the document.
-    """
+def of_axiom(axiom: str, meaning: str, numbered: Numbered) -> Part:
+    """The records of one axiom, family by family."""
     records = [record for _, record in numbered]
-    families = grouped(numbered, lambda row: family_of(row[1]))
-    return {
-        "name": axiom,
-        "id": _axiom_id(axiom),
-        "meaning": meaning,
-        "tally": tally(records),
-        "open": _is_red(records),
-        "families": [_family(families[name]) for name in sorted(families, key=natural)],
-    }
+    by_family = grouped(numbered, lambda row: row[1].family)
+    families = [_family(name, by_family[name]) for name in sorted(by_family, key=natural)]
+    return Part(_axiom_id(axiom), axiom, tally(records), _is_red(records), meaning, families)
 
 
-def tally(records: Sequence[Json]) -> list[Json]:
+def tally(records: Sequence[Record]) -> list[Tile]:
     """How many records have each status, with what a page says of the status."""
-    return [{"count": count, **of_status(status)} for status, count in wording.tally_of([*records]).items()]
+    return [
+        Tile(status, count, wording.symbol(status), wording.meaning(status), group_of(status).label)
+        for status, count in wording.tally_of(records).items()
+    ]
 
 
-def of_status(status: str) -> Json:
-    """What a page shows of a status: its symbol, its meaning, and the group that gives it its colour."""
-    return {
-        "status": status,
-        "symbol": wording.symbol(status),
-        "meaning": wording.meaning(status),
-        "group": group_of(status).label,
+def matrix(numbered: Numbered) -> Matrix:
+    """The matrix of these records."""
+    cells = {
+        (record.subject, _column(record)): Cell(
+            record_anchor(record.id), i, record.status, record.group.label, wording.cell(record)
+        )
+        for i, record in numbered
     }
-
-
-def matrix(numbered: Sequence[tuple[int, Json]]) -> Json:
-    """Subjects as rows, explainers as columns; a cell is None where no record exists."""
-    cells = {(record["subject"], _column(record)): _cell(i, record) for i, record in numbered}
     explainers = _explainers([record for _, record in numbered])
-    return {
-        "columns": explainers,
-        "rows": [
-            {"subject": subject, "cells": [cells.get((subject, explainer)) for explainer in explainers]}
-            for subject in sorted({subject for subject, _ in cells}, key=natural)
-        ],
-    }
+    subjects = sorted({subject for subject, _ in cells}, key=natural)
+    return Matrix(explainers, [Row(one, [cells.get((one, explainer)) for explainer in explainers]) for one in subjects])
 
 
-def _family(numbered: Sequence[tuple[int, Json]]) -> Json:
+def _family(name: str, numbered: Numbered) -> Part:
     records = [record for _, record in numbered]
-    return {
-        "name": family_of(records[0]),
-        "id": _family_id(records[0]),
-        "tally": tally(records),
-        "open": _is_red(records),
-        **matrix(numbered),
-    }
-
-
-def _cell(i: int, record: Json) -> Json:
-    return {
-        "id": of_record(record),
-        "number": i,
-        "status": record["status"],
-        "group": group_of(record["status"]).label,
-        "text": wording.cell(record),
-    }
+    return Part(_family_id(records[0]), name, tally(records), _is_red(records), matrix=matrix(numbered))
 
 
 def _tallied(
-    title: str, heading: str, named: Mapping[str, Sequence[Json]], link: Callable[[Sequence[Json]], str]
-) -> Json:
-    """A matrix of tallies: a row for each name and its records, a column for each explainer."""
+    title: str, heading: str, named: Mapping[str, Sequence[Record]], link: Callable[[Sequence[Record]], str]
+) -> TallyMatrix:
     explainers = _explainers([record for records in named.values() for record in records])
-    rows = [(name, records, grouped(records, _column)) for name, records in named.items()]
-    return {
-        "title": title,
-        "heading": heading,
-        "columns": explainers,
-        "rows": [
-            {"name": name, "link": link(records), "cells": [_groups(of.get(column, [])) for column in explainers]}
-            for name, records, of in rows
-        ],
-    }
+    rows = []
+    for name, records in named.items():
+        by_explainer = grouped(records, _column)
+        cells = [_groups(by_explainer.get(column, [])) for column in explainers]
+        rows.append(TallyRow(name, link(records), cells))
+    return TallyMatrix(title, heading, explainers, rows)
 
 
-def _groups(records: Sequence[Json]) -> Json:
-    """How many records each group has, the worst group first; the cell has the colour of the worst."""
-    groups = [group_of(record["status"]) for record in records]
+def _groups(records: Sequence[Record]) -> TallyCell:
+    groups = [record.group for record in records]
     met = [group for group in _WORST_FIRST if group in groups]
-    return {
-        "group": met[0].label if met else "",
-        "counts": [{"symbol": group.symbol, "label": group.label, "count": groups.count(group)} for group in met],
-    }
+    counts = [(group.symbol, group.label, groups.count(group)) for group in met]
+    return TallyCell(met[0].label if met else "", counts)
 
 
-def _explainers(records: Sequence[Json]) -> list[str]:
+def _explainers(records: Sequence[Record]) -> list[str]:
     """The columns: the explainers by name, at the end the models alone."""
     return sorted({_column(record) for record in records}, key=lambda name: (name == MODELS_ALONE, name))
 
 
-def _column(record: Json) -> str:
-    return str(record["explainer"] or MODELS_ALONE)
+def _column(record: Record) -> str:
+    return record.explainer or MODELS_ALONE
 
 
-def _is_red(records: Sequence[Json]) -> bool:
-    return any(group_of(record["status"]) in (Group.RED, Group.UNMEASURED) for record in records)
+def _is_red(records: Sequence[Record]) -> bool:
+    return any(record.group in (Group.RED, Group.UNMEASURED) for record in records)
 
 
 def _axiom_id(axiom: str) -> str:
     return f"axiom-{anchor(axiom)}"
 
 
-def _family_id(record: Json) -> str:
-    return f"{_axiom_id(record['axiom'])}-{anchor(family_of(record))}"
+def _family_id(record: Record) -> str:
+    return f"{_axiom_id(record.axiom)}-{anchor(record.family)}"

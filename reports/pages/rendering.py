@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypeAlias, TypeVar
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -16,14 +16,16 @@ from rich.table import Table
 from rich.text import Text
 
 from faithcheck.axioms.measure.statuses import Group
-from faithcheck.reports.pages import colours, columns, figures
-from faithcheck.reports.pages.anchors import anchor
-from faithcheck.reports.pages.visible import visible
+from faithcheck.reports.pages import colours, figures, tables
+from faithcheck.reports.pages.visible import anchor, visible
 from faithcheck.reports.pages.wording import number
-from faithcheck.reports.results import Json
+
+View: TypeAlias = Mapping[str, object]
+"""What a template shows, by the names that it has there."""
+Content = TypeVar("Content")
 
 
-def to_page(template: str, view: Json) -> str:
+def to_page(template: str, view: View) -> str:
     """Fill in a template. Its name ends in ``.html.j2``, ``.svg.j2`` or ``.md.j2``: all text is escaped for that."""
     html = not template.endswith(".md.j2")
     text = _environment(html).get_template(template).render(visible(view))
@@ -31,8 +33,8 @@ def to_page(template: str, view: Json) -> str:
 
 
 def to_terminal(
-    parts: Callable[[Any], Iterable[RenderableType]],
-    content: Any,
+    parts: Callable[[Content], Iterable[RenderableType]],
+    content: Content,
     width: int,
     color: bool,
     colors: Literal["standard", "auto"] = "standard",
@@ -41,7 +43,7 @@ def to_terminal(
 
     Args:
         parts: a function from the content to what is printed; a string in it is text, never Rich's markup.
-        content: a document, a comparison or rows, as JSON's types.
+        content: a document, a comparison or rows.
         width: of the terminal, in columns.
         color: whether to use its colours.
         colors: the 16 standard ones, or as many as the terminal says that it has.
@@ -61,14 +63,14 @@ def to_terminal(
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
-def terminal_table(table: Json) -> Table:
-    """A table of `columns.table` for Rich: words on the left, numbers on the right, group columns in their colour."""
+def terminal_table(table: tables.Table) -> Table:
+    """A table for Rich: words on the left, numbers on the right, columns of a group in its colour."""
     styles = {group.label: style for group, style in colours.TERMINAL.items()}
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for i, (title, group) in enumerate(zip(table["columns"], table["groups"], strict=True)):
-        justify = "left" if i in table["words"] else "right"
-        drawn.add_column(title, justify=justify, style=styles.get(group, ""), overflow="fold")  # type: ignore[arg-type]
-    for row in table["rows"]:
+    for column in table.columns:
+        justify: Literal["left", "right"] = "left" if column.words else "right"
+        drawn.add_column(column.title, justify=justify, style=styles.get(column.group, ""), overflow="fold")
+    for row in table.rows:
         drawn.add_row(*map(Text, row))
     return drawn
 
@@ -116,7 +118,7 @@ def _environment(html: bool) -> Environment:
         fenced=fenced,
         breakable=breakable,
         svg=lambda figure: Markup(figures.to_svg(figure)),
-        numbers=lambda figure: [columns.plain_table(note="", **table) for table in figures.to_tables(figure)],
+        numbers=lambda figure: list(figures.to_tables(figure)),
         anchor=lambda heading: anchor(heading.replace(" ", "-")),
         in_html=lambda text: Markup(escape(" ".join(text.split()))),
         sections=sections,

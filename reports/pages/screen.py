@@ -5,19 +5,19 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.columns import Columns
 from rich.console import RenderableType
 from rich.text import Text
 
+from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports import reproduce
-from faithcheck.reports.causes import causes
+from faithcheck.reports.causes import causes, size
+from faithcheck.reports.documents.results import Results, Skips, red_records, verdict
 from faithcheck.reports.pages import colours, columns, rendering, terminal, wording
-from faithcheck.reports.results import Json, red_records, verdict
 
 WORST, CAUSES, EXPLAINERS = 3, 3, 5
 """The most checks, causes and explainers of which the screen says something; a line counts the others."""
@@ -26,19 +26,19 @@ FOLDED = 2
 _RED = colours.TERMINAL[Group.RED]
 
 
-def render(results: Json, width: int = 80, color: bool = False) -> str:
+def render(results: Results, width: int = 80, color: bool = False) -> str:
     """The end of a run, in at most 40 lines of 100 columns where it has records."""
     return rendering.to_terminal(lambda content: _parts(content, width), results, width, color)
 
 
-def _parts(results: Json, width: int) -> Iterator[RenderableType]:
+def _parts(results: Results, width: int) -> Iterator[RenderableType]:
     yield Text(f"\n{wording.headline(results)}", style=terminal.VERDICT[verdict(results)])
-    if results["records"]:
-        yield _by_axiom(results["records"])
-    for table in [] if results["records"] else results["tables"]:
-        yield Text(f"\n{table['title']}", style="bold")
-        yield rendering.terminal_table(columns.plain_table(**table))
-        yield Text(table["note"])
+    if results.records:
+        yield _by_axiom(results.records)
+    for table in [] if results.records else columns.measured_tables(results):
+        yield Text(f"\n{table.title}", style="bold")
+        yield rendering.terminal_table(table)
+        yield Text(table.note)
     yield from _worst(results, width)
     yield from _causes(results, width)
     yield from _section("not run", _counted(wording.not_run_by_reason(results)), width)
@@ -51,21 +51,21 @@ def _parts(results: Json, width: int) -> Iterator[RenderableType]:
     yield from terminal.footer(results)
 
 
-def _by_axiom(records: list[Json]) -> Columns:
+def _by_axiom(records: Sequence[Record]) -> Columns:
     """How many records of each axiom each group has: ``completeness ✓ 38 ✗ 2``."""
     rows = []
-    for axiom in sorted({record["axiom"] for record in records}):
-        tally = wording.groups_of([record for record in records if record["axiom"] == axiom])
+    for axiom in sorted({record.axiom for record in records}):
+        tally = wording.groups_of([record for record in records if record.axiom == axiom])
         counts = [(f" {group.symbol} {count}", colours.TERMINAL[group]) for group, count in tally.items()]
         rows.append(Text.assemble(axiom, *counts))
     return Columns(rows, padding=(0, 3), equal=True, column_first=True)
 
 
-def _worst(results: Json, width: int) -> Iterator[Text]:
+def _worst(results: Results, width: int) -> Iterator[Text]:
     """The red checks with the largest gaps, errors first, and the command that measures the worst one again."""
-    red = sorted(red_records(results), key=lambda record: -(math.inf if record["gap"] is None else record["gap"]))
-    failed = [f"{Group.RED.symbol} failed: {one['id']}: {one['message']}" for one in results["failures"]]
-    lines = [f"{wording.symbol(one['status'])} {one['status']}: {wording.sentence(one)}" for one in red] + failed
+    red = sorted(red_records(results), key=size, reverse=True)
+    failed = [f"{Group.RED.symbol} failed: {one.id}: {one.message}" for one in results.failures]
+    lines = [f"{wording.symbol(one.status)} {one.status}: {wording.sentence(one)}" for one in red] + failed
     if not lines:
         return
     yield Text(f"\nthe worst of {len(lines)}" if len(lines) > WORST else "\nred", style=_RED)
@@ -75,7 +75,7 @@ def _worst(results: Json, width: int) -> Iterator[Text]:
         yield Text(f"  again: {reproduce.command(results, red[0])}", style="dim")
 
 
-def _causes(results: Json, width: int) -> Iterator[Text]:
+def _causes(results: Results, width: int) -> Iterator[Text]:
     """The causes with the most records, each with its likely cause."""
     found = causes(results)
     if not found:
@@ -88,11 +88,11 @@ def _causes(results: Json, width: int) -> Iterator[Text]:
         yield Text(f"and {len(rest)} more causes of {sum(cause.count for cause in rest)} red checks")
 
 
-def _counted(rows: Iterable[Json]) -> list[tuple[str, str]]:
-    return [(f"{row['count']} ×", row["reason"]) for row in rows]
+def _counted(rows: Iterable[Skips]) -> list[tuple[str, str]]:
+    return [(f"{row.count} ×", row.reason) for row in rows]
 
 
-def _foreign(results: Json) -> list[tuple[str, str]]:
+def _foreign(results: Results) -> list[tuple[str, str]]:
     """The explainers and pairs that are not built in, each with its origin."""
     return [(f"{names}:", origin) for origin, names in wording.origins(results) if not origin.startswith("built in")]
 
@@ -109,7 +109,7 @@ def _section(title: str, rows: list[tuple[str, str]], width: int, most: int = WO
 
 
 def _cut(text: str, width: int, lines: int) -> str:
-    """A text in so many lines at most; an ellipsis marks what is left out."""
+    """A text, cut to a number of lines; an ellipsis marks what is left out."""
     width = max(width, 20)
     wrapped = textwrap.wrap(" ".join(text.split()), width)
     if len(wrapped) > lines:

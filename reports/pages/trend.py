@@ -9,212 +9,176 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from faithcheck.axioms.measure.statuses import Group
-from faithcheck.reports.pages import colours, columns, rendering
-from faithcheck.reports.results import Json
+from faithcheck.reports.documents.figure import Figure, Line, Panel
+from faithcheck.reports.pages import colours, rendering, wording
+from faithcheck.reports.pages.tables import Column, Table, plain_table, table
+from faithcheck.reports.trend import AlignmentRun, SuiteRun, Trend
 
-GROUPS = {group.label: group for group in Group}
-COUNTED = [label for label, group in GROUPS.items() if group is not Group.UNMEASURED]
+COUNTED = [group for group in Group if group is not Group.UNMEASURED]
 """The groups that the table of the runs counts; what did not run has a column of its own, tests included."""
-IN_TERMINAL = ("run", "date", "commit", "verdict", "pass", "red", "skip", "file")
-"""The columns of that table in a terminal."""
-RUNS = "Runs"
 BREAK = "A line is interrupted where the catalogue changes: verdicts of two catalogues are not the same measure."
 
 
-def headline(trend: Json) -> str:
+def headline(trend: Trend) -> str:
     """The runs in a sentence: ``7 runs from 2026-01-01 to 2026-02-01; the last: 90 checks as expected, 0 red, …``."""
-    runs, alignments, left_out = trend["runs"], trend["alignments"], trend["left_out"]
     parts = []
-    if runs:
-        first, last = (run["created"][:10] for run in (runs[0], runs[-1]))
-        parts.append(f"{_counted(len(runs), 'run')} from {first} to {last}; the last: {runs[-1]['headline']}")
-    if alignments:
-        parts.append(_counted(len(alignments), "alignment"))
-    if left_out:
-        parts.append(f"{_counted(len(left_out), 'file')} left out")
+    if runs := trend.runs:
+        first, last = (run.created[:10] for run in (runs[0], runs[-1]))
+        parts.append(f"{_counted(len(runs), 'run')} from {first} to {last}; the last: {runs[-1].headline}")
+    if trend.alignments:
+        parts.append(_counted(len(trend.alignments), "alignment"))
+    if trend.left_out:
+        parts.append(f"{_counted(len(trend.left_out), 'file')} left out")
     return "; ".join(parts)
 
 
-def to_markdown(trend: Json) -> str:
+def to_markdown(trend: Trend) -> str:
     """The trend as Markdown: its tables."""
     return rendering.to_page("trend.md.j2", _view(trend))
 
 
-def to_html(trend: Json) -> str:
+def to_html(trend: Trend) -> str:
     """The trend as one self-contained HTML page: figures, and tables with their numbers."""
     return rendering.to_page("trend.html.j2", {**_view(trend), "figures": list(_figures(trend))})
 
 
-def to_terminal(trend: Json, width: int = 80, color: bool = False) -> str:
+def to_terminal(trend: Trend, width: int = 80, color: bool = False) -> str:
     """The verdict of the last run and the tables."""
     return rendering.to_terminal(_parts, trend, width, color)
 
 
-def _view(trend: Json) -> Json:
-    last = GROUPS[trend["runs"][-1]["verdict"]] if trend["runs"] else Group.RECORDED
-    return {"headline": headline(trend), "outcome": last, "tables": list(_tables(trend))}
+def _view(trend: Trend) -> rendering.View:
+    return {"headline": headline(trend), "outcome": _outcome(trend), "tables": list(_tables(trend))}
 
 
-def _parts(trend: Json) -> Iterator[RenderableType]:
-    view = _view(trend)
-    yield Text(f"{view['outcome'].symbol} {view['headline']}", style=f"bold {colours.TERMINAL[view['outcome']]}")
-    for table in map(_narrow, view["tables"]):
+def _outcome(trend: Trend) -> Group:
+    return trend.runs[-1].verdict if trend.runs else Group.RECORDED
+
+
+def _parts(trend: Trend) -> Iterator[RenderableType]:
+    outcome = _outcome(trend)
+    yield Text(f"{outcome.symbol} {headline(trend)}", style=f"bold {colours.TERMINAL[outcome]}")
+    for shown in _tables(trend):
         yield Text()
-        yield Text(table["title"], style="bold")
-        yield rendering.terminal_table(table)
-        if table["note"]:
-            yield Text(table["note"], style="dim")
-
-
-def _narrow(table: Json) -> Json:
-    """The table of the runs with the columns that fit a terminal; another one as it is."""
-    if table["title"] != RUNS:
-        return table
-    shown = [table["columns"].index(column) for column in IN_TERMINAL]
-    return {
-        **table,
-        **{key: [table[key][i] for i in shown] for key in ("columns", "groups")},
-        "rows": [[row[i] for i in shown] for row in table["rows"]],
-        "words": [place for place, i in enumerate(shown) if i in table["words"]],
-    }
+        yield Text(shown.title, style="bold")
+        yield rendering.terminal_table(shown.only(IN_TERMINAL) if shown.title == RUNS_TITLE else shown)
+        if shown.note:
+            yield Text(shown.note, style="dim")
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
+RUNS_TITLE = "Runs"
+RUNS: Sequence[Column[tuple[int, SuiteRun]]] = (
+    Column("run", lambda row: str(row[0])),
+    Column("date", lambda row: row[1].created[:10]),
+    Column("commit", lambda row: _commit(row[1].commit)),
+    Column("faithcheck", lambda row: row[1].faithcheck),
+    Column("catalogue", lambda row: row[1].catalogue.removeprefix("faithcheck ") or "not named"),
+    Column("verdict", lambda row: row[1].verdict.symbol),
+    *(Column(group.label, lambda row, group=group: str(row[1].total.get(group, 0)), group) for group in COUNTED),  # type: ignore[misc]
+    Column("failed", lambda row: str(row[1].failures)),
+    Column("not run", lambda row: str(row[1].not_run)),
+    Column("s", lambda row: wording.number(row[1].seconds, 4)),
+    Column("file", lambda row: row[1].file),
+)
+IN_TERMINAL = ("run", "date", "commit", "verdict", "pass", "red", "skip", "file")
+"""The columns of that table in a terminal."""
+ALIGNMENTS: Sequence[Column[tuple[int, AlignmentRun]]] = (
+    Column("run", lambda row: str(row[0])),
+    Column("of", lambda row: row[1].of),
+    Column("commit", lambda row: _commit(row[1].commit)),
+    Column("faithcheck", lambda row: row[1].faithcheck),
+    Column("explainers", lambda row: str(len(row[1].agreement))),
+    Column("refused", lambda row: str(row[1].refused)),
+    Column("file", lambda row: row[1].file),
+)
 
-def _tables(trend: Json) -> Iterator[Json]:
-    if runs := trend["runs"]:
-        catalogues = list(dict.fromkeys(run["catalogue"] or "not named" for run in runs))
+
+def _tables(trend: Trend) -> Iterator[Table]:
+    if trend.runs:
+        catalogues = list(dict.fromkeys(run.catalogue or "not named" for run in trend.runs))
         note = f"The runs are of {len(catalogues)} catalogues: {', '.join(catalogues)}." if len(catalogues) > 1 else ""
-        yield columns.plain_table(RUNS, note, *_runs(runs), groups=_run_groups())
-    if alignments := trend["alignments"]:
+        yield table(RUNS_TITLE, note, RUNS, enumerate(trend.runs, 1))
+    if trend.alignments:
         note = "These documents hold no date: they stand in the order of the names of their files."
-        heading = ("run", "of", "commit", "faithcheck", "explainers", "refused", "file")
-        rows = [
-            (i, run["of"], _commit(run), run["faithcheck"], len(run["agreement"]), run["refused"], run["file"])
-            for i, run in enumerate(alignments, 1)
-        ]
-        yield columns.plain_table("Alignments", note, heading, rows)
-    if trend["left_out"]:
-        rows = list(trend["left_out"].items())
-        yield columns.plain_table(f"Left out: {_counted(len(rows), 'file')}", "", ("file", "why"), rows)
+        yield table("Alignments", note, ALIGNMENTS, enumerate(trend.alignments, 1))
+    if trend.left_out:
+        rows = list(trend.left_out.items())
+        yield plain_table(f"Left out: {_counted(len(rows), 'file')}", "", ("file", "why"), rows)
 
 
-def _runs(runs: Sequence[Json]) -> tuple[Sequence[str], Sequence[Sequence[object]]]:
-    heading = (
-        "run",
-        "date",
-        "commit",
-        "faithcheck",
-        "catalogue",
-        "verdict",
-        *COUNTED,
-        "failed",
-        "not run",
-        "s",
-        "file",
-    )
-    rows = [
-        (
-            i,
-            run["created"][:10],
-            _commit(run),
-            run["faithcheck"],
-            run["catalogue"].removeprefix("faithcheck ") or "not named",
-            GROUPS[run["verdict"]].symbol,
-            *(run["total"][label] for label in COUNTED),
-            run["failures"],
-            run["not_run"],
-            run["seconds"],
-            run["file"],
-        )
-        for i, run in enumerate(runs, 1)
-    ]
-    return heading, rows
-
-
-def _run_groups() -> list[Group | None]:
-    """The group that each column of the runs has the colour of."""
-    return [*([None] * 6), *(GROUPS[label] for label in COUNTED), *([None] * 4)]
-
-
-def _commit(run: Json) -> str:
-    name, _, changed = run["commit"].partition("-")
+def _commit(commit: str) -> str:
+    name, _, changed = commit.partition("-")
     return f"{name[:8]}{'-' if changed else ''}{changed}" if name else "–"
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
 
 
-def _figures(trend: Json) -> Iterator[Json]:
+def _figures(trend: Trend) -> Iterator[Figure]:
     """Small multiples over the runs: counts of verdicts, largest gaps, seconds; and of alignments r and cost."""
-    runs, alignments = trend["runs"], trend["alignments"]
-    catalogues = [run["catalogue"] for run in runs]
+    runs = trend.runs
+    catalogues = [run.catalogue for run in runs]
     note = f"x: the run, as numbered in the table. {BREAK if len(set(catalogues)) > 1 else ''}"
-    explainers = sorted({explainer for run in runs for explainer in run["counts"]})
-    groups = [label for label in GROUPS if any(run["total"][label] for run in runs)]
-    axioms = sorted({axiom for run in runs for axiom in run["gaps"]})
+    explainers = sorted({explainer for run in runs for explainer in run.counts})
+    groups = [group for group in Group if any(run.total.get(group) for run in runs)]
+    axioms = sorted({axiom for run in runs for axiom in run.gaps})
 
-    def panels(
-        titles: Sequence[str], y: str, value: Callable[[Json, str, str], object], names: Sequence[str] = explainers
-    ) -> list[Json]:
-        return [
-            panel(title, y, {name: [value(run, title, name) for run in runs] for name in names}, catalogues)
-            for title in titles
-        ]
+    def over_runs(title: str, y: str, value: Callable[[SuiteRun, str], float | None]) -> list[Panel]:
+        return panel(title, y, {name: [value(run, name) for run in runs] for name in explainers}, catalogues)
 
-    def count(run: Json, label: str, explainer: str) -> object:
-        return run["counts"][explainer].get(label, 0) if explainer in run["counts"] else None
+    def count(group: Group) -> Callable[[SuiteRun, str], float | None]:
+        return lambda run, explainer: run.counts[explainer].get(group, 0) if explainer in run.counts else None
 
-    yield from _figure("Verdicts", note, panels(groups, "checks", count))
-    yield from _figure(
-        "Gaps",
-        f"The largest gap of each axiom. {note}",
-        panels(axioms, "largest gap", lambda r, a, e: r["gaps"].get(a, {}).get(e)),
-    )
-    seconds = {"all checks": [run["seconds"] for run in runs]}
-    yield from _figure(
-        "Seconds",
-        f"What the checks took, on the machine of the run. {note}",
-        [panel("", "seconds", seconds, catalogues)],
-    )
+    def gap(axiom: str) -> Callable[[SuiteRun, str], float | None]:
+        return lambda run, explainer: run.gaps.get(axiom, {}).get(explainer)
+
+    counts = [one for group in groups for one in over_runs(group.label, "checks", count(group))]
+    yield from _figure("Verdicts", note, counts)
+    gaps = [one for axiom in axioms for one in over_runs(axiom, "largest gap", gap(axiom))]
+    yield from _figure("Gaps", f"The largest gap of each axiom. {note}", gaps)
+    seconds = panel("", "seconds", {"all checks": [run.seconds for run in runs]}, catalogues)
+    yield from _figure("Seconds", f"What the checks took, on the machine of the run. {note}", seconds)
     note = "x: the alignment, as numbered in the table; only those of one model and one data set share a panel."
-    yield from _figure("Agreement with LOO", note, _by_content(alignments, "agreement", "mean r"))
-    yield from _figure("Cost", note, _by_content(alignments, "cost", "plain forward passes"))
+    agreement = _by_content(trend.alignments, lambda run: run.agreement, "mean r")
+    yield from _figure("Agreement with LOO", note, agreement)
+    yield from _figure("Cost", note, _by_content(trend.alignments, lambda run: run.cost, "plain forward passes"))
 
 
-def _figure(title: str, note: str, panels: Sequence[Json]) -> Iterator[Json]:
-    """The figure with the panels that have a line; none without any."""
-    drawn = [panel for panel in panels if panel["lines"]]
-    if drawn:
-        yield {"title": title, "note": note.strip(), "panels": drawn}
+def _figure(title: str, note: str, panels: Sequence[Panel]) -> Iterator[Figure]:
+    """The figure; none without any panel."""
+    if panels:
+        yield Figure(title=title, note=note.strip(), panels=list(panels))
 
 
-def _by_content(alignments: Sequence[Json], key: str, y: str) -> list[Json]:
+def _by_content(
+    alignments: Sequence[AlignmentRun], values_of: Callable[[AlignmentRun], Mapping[str, float | None]], y: str
+) -> list[Panel]:
     """A panel for each model and data set, with a line for each explainer."""
-    found = []
-    for content in dict.fromkeys(run["content"] for run in alignments):
-        same = [run if run["content"] == content else None for run in alignments]
-        names = sorted({name for run in same if run for name in run[key]})
-        title = next(run["of"] for run in same if run)
-        values = {name: [run[key].get(name) if run else None for run in same] for name in names}
-        found.append(panel(title, y, values, [content if run else None for run in same]))
+    found: list[Panel] = []
+    for content in dict.fromkeys(run.content for run in alignments):
+        same = [run if run.content == content else None for run in alignments]
+        names = sorted({name for run in same if run for name in values_of(run)})
+        title = next(run.of for run in same if run)
+        values = {name: [values_of(run).get(name) if run else None for run in same] for name in names}
+        found += panel(title, y, values, [content if run else None for run in same])
     return found
 
 
-def panel(title: str, y: str, values: Mapping[str, Sequence[object]], parts: Sequence[object]) -> Json:
+def panel(title: str, y: str, values: Mapping[str, Sequence[float | None]], parts: Sequence[object]) -> list[Panel]:
     """A panel over the runs 1, 2, …: a line for each name, interrupted where the part of the run changes.
 
-    A name without any number has no line.
+    A name without any number has no line; without any line there is no panel.
     """
     starts = [0, *(i for i, (before, now) in enumerate(pairwise(parts), 1) if before != now), len(parts)]
     lines = [
-        {"label": name, "x": list(range(start + 1, end + 1)), "y": list(of_one[start:end])}
+        Line(label=name, x=list(range(start + 1, end + 1)), y=list(of_one[start:end]))
         for name, of_one in values.items()
         for start, end in pairwise(starts)
-        if any(isinstance(value, int | float) for value in of_one[start:end])
+        if any(value is not None for value in of_one[start:end])
     ]
-    return {"title": title, "x": "run", "y": y, "lines": lines}
+    return [Panel(title=title, x="run", y=y, lines=lines)] if lines else []
 
 
 def _counted(count: int, what: str) -> str:

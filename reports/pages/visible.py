@@ -6,11 +6,12 @@ half of a surrogate pair cannot be encoded. Every text that a terminal or a page
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import unicodedata
 from typing import Any
 
-from msgspec import Struct
+import msgspec
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode's categories of controls, format characters, surrogates, and separators of lines and paragraphs."""
@@ -25,20 +26,38 @@ def visible(content: Any) -> Any:
     Line breaks and tabs stay.
 
     Args:
-        content: text, or a document or view of structs, lists, tuples and mappings, whose texts and keys are
-            rewritten; any other value stays as it is.
+        content: text, or lists, tuples, mappings, structs and data classes, whose texts and keys are rewritten; any
+            other value stays as it is.
     """
     if isinstance(content, str):
         return _UNUSUAL.sub(lambda found: _shown(found[0]), content)
     if isinstance(content, dict):
         return {visible(key): visible(value) for key, value in content.items()}
-    if isinstance(content, Struct):
-        return type(content)(**{name: visible(getattr(content, name)) for name in content.__struct_fields__})
     if isinstance(content, list | tuple):
-        return type(content)(map(visible, content))
+        rewritten = map(visible, content)
+        return type(content)(*rewritten) if hasattr(content, "_fields") else type(content)(rewritten)
+    if isinstance(content, msgspec.Struct):
+        return msgspec.structs.replace(content, **visible(msgspec.structs.asdict(content)))
+    if dataclasses.is_dataclass(content) and not isinstance(content, type):
+        fields = {field.name: getattr(content, field.name) for field in dataclasses.fields(content)}
+        return dataclasses.replace(content, **visible(fields))
     return content
 
 
 def _shown(character: str) -> str:
     acts = unicodedata.category(character) in _UNSEEN and character not in _JOINERS
     return ascii(character)[1:-1] if acts else character
+
+
+def anchor(name: str) -> str:
+    """The name as the id of an element; different names give different ones. Links and their targets derive it so.
+
+    It stands as it is in an ``id`` and after the ``#`` of a link: a character with a meaning in HTML or in an address
+    is written as its code, ``~20~`` for a blank.
+    """
+    return re.sub(r"[^A-Za-z0-9._/-]", lambda found: f"~{ord(found[0]):x}~", visible(name))
+
+
+def record_anchor(record_id: str) -> str:
+    """The id of a record's cell in the report: ``record-invariance/attnlrp-product.x1x2x3``."""
+    return f"record-{anchor(record_id)}"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from faithcheck.axioms.measure.error_text import difference_text
+from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import BY_LABEL, Group, Status
-from faithcheck.catalogue import DIGITS
-from faithcheck.reports.pages.visible import visible
-from faithcheck.reports.results import (
-    Json,
+from faithcheck.reports.documents.document import Run
+from faithcheck.reports.documents.results import (
+    NotApplicable,
+    Results,
+    Skips,
     claims_outside,
-    group_of,
     is_red,
     not_run,
     red_records,
@@ -22,6 +24,7 @@ from faithcheck.reports.results import (
     unmeasured_claims,
     without_verdict,
 )
+from faithcheck.reports.pages.visible import visible
 
 SKIP_LINES = 10  # of the summary at the end of a run; the pages list all skips
 
@@ -34,22 +37,25 @@ def number(value: object, digits: int = 2) -> str:
         return "–"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
+    if not math.isfinite(value):
+        return str(float(value))
     if value == 0 or isinstance(value, int):
-        return str(int(value)) if math.isfinite(value) else str(value)
+        return str(int(value))
     if 1e-3 <= abs(value) < 1e4:
         return f"{value:.{digits}g}" if abs(value) < 100 else f"{value:.0f}"
     mantissa, exponent = f"{value:.0e}".split("e")
     return f"{mantissa}e{int(exponent)}"
 
 
-def with_interval(figure: Json) -> str:
+def with_interval(figure: Any) -> str:
     """A median and its interval: ``1.27 [1.24, 1.31]``."""
     return f"{number(figure['median'], 3)} [{number(figure['low'], 3)}, {number(figure['high'], 3)}]"
 
 
 def correlation(value: object) -> str:
     """A correlation with its sign and three decimals."""
-    return f"{value:+.3f}" if isinstance(value, float | int) and not isinstance(value, bool) else number(value)
+    is_number = isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value)
+    return f"{value:+.3f}" if is_number else number(value)
 
 
 # --- statuses --------------------------------------------------------------------------------------------------------
@@ -65,19 +71,15 @@ def meaning(status: str) -> str:
     return BY_LABEL[status].meaning if status in BY_LABEL else status
 
 
-def tally_of(records: list[Json]) -> dict[str, int]:
+def tally_of(records: Sequence[Record]) -> dict[str, int]:
     """How many records have each status, in the order of `Status`; statuses without a record are left out."""
-    counts = Counter(record["status"] for record in records)
-    order = [
-        *(status for status in BY_LABEL if status in counts),
-        *(status for status in counts if status not in BY_LABEL),
-    ]
-    return {status: counts[status] for status in order}
+    counts = Counter(record.status for record in records)
+    return {status: counts[status] for status in dict.fromkeys([*BY_LABEL, *counts]) if status in counts}
 
 
-def groups_of(records: list[Json]) -> dict[Group, int]:
+def groups_of(records: Sequence[Record]) -> dict[Group, int]:
     """How many records each group has, in the order of `Group`; groups without a record are left out."""
-    counts = Counter(group_of(record["status"]) for record in records)
+    counts = Counter(record.group for record in records)
     return {group: counts[group] for group in Group if group in counts}
 
 
@@ -90,94 +92,99 @@ _SUFFIXES = {
 }
 
 
-def cell(record: Json) -> str:
+def cell(record: Record) -> str:
     """A record in a cell of the matrix: ``✓ 2e-16``, ``≠ 0.31 predicted``, ``✗ 0.4``, ``–``."""
-    gap = "" if record["gap"] is None else f" {number(record['gap'])}"
-    if not gap and "pearson" in record["detail"]:
-        gap = f" r {correlation(record['detail']['pearson'])}"
-    return f"{symbol(record['status'])}{gap}{_SUFFIXES.get(record['status'], '')}"
+    gap = "" if record.gap is None else f" {number(record.gap)}"
+    if not gap and "pearson" in record.detail:
+        gap = f" r {correlation(record.detail['pearson'])}"
+    return f"{symbol(record.status)}{gap}{_SUFFIXES.get(record.status, '')}"
 
 
-def subject_of(record: Json) -> str:
+def subject_of(record: Record) -> str:
     """``attnlrp on linear_attention.assoc``; the subject alone where no explainer takes part, and vice versa."""
-    if record["status"] == Status.NOT_MEASURED.label:
-        return str(record["explainer"])
-    return f"{record['explainer']} on {record['subject']}" if record["explainer"] else str(record["subject"])
+    if record.status == Status.NOT_MEASURED.label:
+        return str(record.explainer)
+    return f"{record.explainer} on {record.subject}" if record.explainer else record.subject
 
 
-def sentence(record: Json) -> str:
+def sentence(record: Record) -> str:
     """One sentence: what was expected, what was measured, and how they differ."""
-    return f"{record['axiom']}: {subject_of(record)}: {finding(record)}"
+    return f"{record.axiom}: {subject_of(record)}: {finding(record)}"
 
 
-def finding(record: Json) -> str:
+def finding(record: Record) -> str:
     """What was expected, what was measured, and how they differ: the sentence without axiom, explainer and subject."""
-    explain = _EXPLANATIONS.get(record["status"])
-    return explain(record) if explain else f"{meaning(record['status'])}, gap {number(record['gap'], 4)}"
+    explain = _EXPLANATIONS.get(record.status)
+    return explain(record) if explain else f"{meaning(record.status)}, gap {number(record.gap, 4)}"
 
 
-def _error(record: Json) -> str:
-    error = str(record["detail"].get("error") or last_line(record["traceback"]))
+def _error(record: Record) -> str:
+    error = str(record.detail.get("error") or last_line(record.traceback))
     return f"the check could not be measured: {(error.splitlines() or ['no message'])[0]}"
 
 
-def _broken_claim(record: Json) -> str:
-    if record["axiom"] == "trace" and "left behind" in record["detail"]:
-        return f"expected to leave nothing behind, but it left {record['detail']['left behind']}"
-    if "told apart by" in record["detail"]:
-        return f"not a pair: {difference_text(record['detail'])}"
-    gap, ceiling = number(record["gap"], 4), record.get("ceiling")
-    if ceiling is not None and ceiling > record["tol"]:
+def _broken_claim(record: Record) -> str:
+    if record.axiom == "trace" and "left behind" in record.detail:
+        return f"expected to leave nothing behind, but it left {record.detail['left behind']}"
+    if "told apart by" in record.detail:
+        return f"not a pair: {difference_text(record.detail)}"
+    gap, ceiling = number(record.gap, 4), record.ceiling
+    if ceiling is not None and ceiling > (record.tol or 0.0):
         return f"expected to hold up to a gap of {number(ceiling, 4)}, but the gap is {gap}"
-    return f"expected to hold, but the gap {gap} is above the tolerance {number(record['tol'], 4)}"
+    return f"expected to hold, but the gap {gap} is above the tolerance {number(record.tol, 4)}"
 
 
-def _violation_vanished(record: Json) -> str:
-    if record["expected"] == "ERROR":
+def _violation_vanished(record: Record) -> str:
+    if record.expected == "ERROR":
         return "an error is expected and there was none: remove the expectation"
-    gap, tolerance = number(record["gap"], 4), number(record["tol"], 4)
-    size = f"of up to {number(record['predicted'], 4)} " if record["predicted"] is not None else ""
+    gap, tolerance = number(record.gap, 4), number(record.tol, 4)
+    size = f"of up to {number(record.predicted, 4)} " if record.predicted is not None else ""
     return f"theory predicts a violation {size}and there is none: gap {gap}, tolerance {tolerance}"
 
 
-def _inconclusive(record: Json) -> str:
-    gap, control = number(record["gap"], 4), record["detail"].get("control gap")
-    if isinstance(control, int | float) and control > (record["tol"] or 0):
+def _inconclusive(record: Record) -> str:
+    gap, control = number(record.gap, 4), record.detail.get("control gap")
+    if isinstance(control, int | float) and control > (record.tol or 0):
         return f"the violation proves nothing: a model and its own copy differ by {number(control, 4)}"
-    if record["predicted"] is None and record["gap"] >= record["floor"]:
-        return f"the gap {gap} is above the largest violation that theory allows, {number(record['ceiling'], 4)}"
-    if record["predicted"] is None:
-        return f"the gap {gap} is below the least violation that theory allows, {number(record['floor'], 4)}"
-    error, size = number(record["prediction_error"]), number(record["predicted"], 4)
+    if record.predicted is None and (record.gap or 0.0) >= (record.floor or 0.0):
+        return f"the gap {gap} is above the largest violation that theory allows, {number(record.ceiling, 4)}"
+    if record.predicted is None:
+        return f"the gap {gap} is below the least violation that theory allows, {number(record.floor, 4)}"
+    error, size = number(record.prediction_error), number(record.predicted, 4)
     return f"violated, gap {gap}, but {error} away from what theory predicts (up to {size})"
 
 
-_EXPLANATIONS: dict[str, Callable[[Json], str]] = {
+_EXPLANATIONS: dict[str, Callable[[Record], str]] = {
     Status.ERROR.label: _error,
     Status.BROKEN_CLAIM.label: _broken_claim,
     Status.VIOLATION_VANISHED.label: _violation_vanished,
     Status.INCONCLUSIVE.label: _inconclusive,
-    Status.NOT_MEASURED.label: lambda record: f"claimed and not measured: {record['detail'].get('reason', '')}",
-    Status.NOT_A_PAIR.label: lambda record: str(record["detail"].get("reason", "")),
+    Status.NOT_MEASURED.label: lambda record: f"claimed and not measured: {record.detail.get('reason', '')}",
+    Status.NOT_A_PAIR.label: lambda record: str(record.detail.get("reason", "")),
 }
 
 
-def details(record: Json) -> list[tuple[str, str]]:
+def details(record: Record) -> list[tuple[str, str]]:
     """The other fields of a record as labels and text; a field that is null or empty is left out."""
-    numbers = [(key, record[key]) for key in ("gap", "tol", "predicted", "prediction_error", "floor")]
-    numbers.append(("ceiling", record.get("ceiling")))  # documents of earlier versions have none
-    labels = {"prediction_error": "prediction error", "tol": "tolerance"}
-    lines = [(labels.get(key, key), number(value, 6)) for key, value in numbers if value is not None]
-    lines += [("expected", str(record["expected"])), ("why", record["why"]), ("cite", record["cite"])]
-    lines += [(key, number(value, 6)) for key, value in record["detail"].items() if value is not None]
-    lines.append(("measured", record.get("measured", "")))
-    return [*((label, text) for label, text in lines if text), ("seed", str(record["seed"])), ("id", record["id"])]
+    numbers = {
+        "gap": record.gap,
+        "tolerance": record.tol,
+        "predicted": record.predicted,
+        "prediction error": record.prediction_error,
+        "floor": record.floor,
+        "ceiling": record.ceiling,
+    }
+    lines = [(label, number(value, 6)) for label, value in numbers.items() if value is not None]
+    lines += [("expected", record.expected), ("why", record.why), ("cite", record.cite)]
+    lines += [(key, number(value, 6)) for key, value in record.detail.items() if value is not None]
+    lines += [("seed", str(record.seed)), ("id", record.id)]
+    return [(label, text) for label, text in lines if text]
 
 
-def message(record: Json) -> str:
+def message(record: Record) -> str:
     """A red record in full, for the failure of a test: the sentence, every field and the traceback."""
     lines = [sentence(record), *(f"  {label:<17} {text}" for label, text in details(record))]
-    text: str = visible("\n".join(lines + ([record["traceback"].rstrip()] if record["traceback"] else [])))
+    text: str = visible("\n".join([*lines, *([record.traceback.rstrip()] if record.traceback else [])]))
     return text
 
 
@@ -190,19 +197,19 @@ def last_line(text: str | None) -> str:
 # --- a run -----------------------------------------------------------------------------------------------------------
 
 
-def headline(results: Json) -> str:
+def headline(results: Results) -> str:
     """The outcome of a run in one line."""
-    groups = Counter(group_of(record["status"]) for record in results["records"])
+    groups = Counter(record.group for record in results.records)
     parts = [] if is_red(results) else _no_verdict(results)
-    if set(results["settings"].get("claimed", {})) - set(without_verdict(results)) or not parts:
-        red = len(red_records(results)) + len(results["failures"])
+    if set(results.settings.claimed) - set(without_verdict(results)) or not parts:
+        red = len(red_records(results)) + len(results.failures)
         expected = groups[Group.PASS] + groups[Group.PREDICTED]
         parts += [f"{expected} {'check' if expected == 1 else 'checks'} as expected", f"{red} red"]
     if groups[Group.RECORDED]:
         parts.append(f"{groups[Group.RECORDED]} recorded without a claim")
-    allowed = f", where --max-skips allows {results['settings']['max_skips']}" if too_many_skips(results) else ""
-    parts.append(f"{results['counts']['skipped']} skipped{allowed}")
-    on_no_pair = [record["subject"] for record in results["records"] if record["status"] == Status.NOT_A_PAIR.label]
+    allowed = f", where --max-skips allows {results.settings.max_skips}" if too_many_skips(results) else ""
+    parts.append(f"{results.counts.skipped} skipped{allowed}")
+    on_no_pair = [record.subject for record in results.records if record.status == Status.NOT_A_PAIR.label]
     if (rest := not_run(results) - len(on_no_pair)) > 0:
         parts.append(f"{rest} not run")
     if on_no_pair:
@@ -216,68 +223,66 @@ def headline(results: Json) -> str:
     return "; ".join(sentences)
 
 
-def catalogue(results: Json) -> str | None:
+def catalogue(results: Results) -> str | None:
     """The catalogue of the run, such as ``faithcheck 2026.12 (1a2b3c4d)``, and what the user added to it.
 
     None for documents of older versions, which do not name it.
     """
-    if (named := results.get("catalogue")) is None:
+    if (named := results.catalogue) is None:
         return None
-    pairs = len(results["settings"].get("pair_origins", {}))
-    axioms = len({record["axiom"] for record in results["records"]} - named["axioms"].keys())
-    counts = {"axiom": axioms, "pair": pairs}
+    axioms = {record.axiom for record in results.records} - named.axioms.keys()
+    counts = {"axiom": len(axioms), "pair": len(results.settings.pair_origins)}
     added = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count]
     of_user = f", and {' and '.join(added)} of the user" if added else ""
-    return f"faithcheck {named['version']} ({named['hash'][:DIGITS]}){of_user}"
+    return f"faithcheck {named.name}{of_user}"
 
 
-def sharing(run: Json) -> str:
+def sharing(run: Run) -> str:
     """How the work of a run was shared between workers, from its record of the run."""
     return (
-        f"{run['engine']}: {run['tasks']} tasks on {run['workers']} workers in {run['seconds']:.1f} s; "
-        f"{run['retried']} started again as their worker ended, {run['run_twice']} run twice, "
-        f"{run['left_out']} left out"
+        f"{run.engine}: {run.tasks} tasks on {run.workers} workers in {run.seconds:.1f} s; "
+        f"{run.retried} started again as their worker ended, {run.run_twice} run twice, "
+        f"{run.left_out} left out"
     )
 
 
-def _no_verdict(results: Json) -> list[str]:
+def _no_verdict(results: Results) -> list[str]:
     """What a run says first where it says nothing of an explainer; [] if it has a verdict on each."""
     names_of: dict[str, list[str]] = {}
     for name, reason in without_verdict(results).items():
         names_of.setdefault(reason, []).append(name)
-    several = len(results["settings"].get("claimed", {})) > 1
+    several = len(results.settings.claimed) > 1
     return [f"no verdict{' on ' + ', '.join(names) if several else ''}: {reason}" for reason, names in names_of.items()]
 
 
-def origins(results: Json) -> list[tuple[str, str]]:
+def origins(results: Results) -> list[tuple[str, str]]:
     """Where the explainers, and the pairs that are not built in, come from: ``(origin, names)``."""
     names_of: dict[str, list[str]] = {}
-    for key in ("origins", "pair_origins"):
-        for name, origin in results["settings"].get(key, {}).items():
-            names_of.setdefault(origin, []).append(name)
+    for name, origin in [*results.settings.origins.items(), *results.settings.pair_origins.items()]:
+        names_of.setdefault(origin, []).append(name)
     return [(origin, ", ".join(names)) for origin, names in names_of.items()]
 
 
-def left_behind(results: Json) -> str:
+def left_behind(results: Results) -> str:
     """A sentence on the traces that explainers left on models or in the process; ``""`` if they left none."""
-    traces = [r for r in results["records"] if r["axiom"] != "trace" and "left behind" in r["detail"]]
+    traces = [record for record in results.records if record.axiom != "trace" and "left behind" in record.detail]
     if not traces:
         return ""
-    explainers = ", ".join(sorted({str(record["explainer"]) for record in traces}))
+    explainers = ", ".join(sorted({str(record.explainer) for record in traces}))
     checks = "1 check" if len(traces) == 1 else f"{len(traces)} checks"
-    trace = traces[0]["detail"]["left behind"]
+    trace = traces[0].detail["left behind"]
     return f"In {checks} {explainers} left something behind, which the suite removed: {trace} (see the axiom trace)."
 
 
-def not_applicable(results: Json) -> list[str]:
+def not_applicable(results: Results) -> list[str]:
     """A line for each axiom that cannot be measured for some explainers: their names and the reason."""
     names_of: dict[tuple[str, str], list[str]] = {}
-    for row in results["settings"].get("not_applicable", []):
-        names_of.setdefault((row["axiom"], row["reason"]), []).append(row["explainer"])
+    for row in results.settings.not_applicable:
+        names_of.setdefault((row.axiom, row.reason), []).append(row.explainer)
     return [f"{axiom} does not apply to {', '.join(names)}: {reason}" for (axiom, reason), names in names_of.items()]
 
 
-def nothing_to_check(axioms: Sequence[str], pairs: int, missing: Iterable[Json]) -> str:
+def nothing_to_check(axioms: Sequence[str], pairs: int, missing: Iterable[NotApplicable]) -> str:
     """Why a run has no check at all.
 
     Args:
@@ -285,30 +290,30 @@ def nothing_to_check(axioms: Sequence[str], pairs: int, missing: Iterable[Json])
         pairs: the number of pairs of the run.
         missing: the axioms that do not apply to an explainer, with the ``reason``.
     """
-    reasons = "".join(f"; {row['axiom']} does not apply to {row['explainer']}: {row['reason']}" for row in missing)
+    reasons = "".join(f"; {row.axiom} does not apply to {row.explainer}: {row.reason}" for row in missing)
     return f"nothing to check: {', '.join(axioms)} on the {pairs} pairs of this run{reasons}"
 
 
-def not_run_by_reason(results: Json) -> list[Json]:
-    """The checks that did not run: a row for each reason with ``reason``, ``count`` and the ``ids`` of the records."""
-    records = [record for record in results["records"] if group_of(record["status"]) is Group.UNMEASURED]
-    return skips_by_reason((str(record["id"]), str(record["detail"].get("reason", ""))) for record in records)
+def not_run_by_reason(results: Results) -> list[Skips]:
+    """The checks that did not run, by reason, with the ids of their records."""
+    records = [record for record in results.records if record.group is Group.UNMEASURED]
+    return skips_by_reason((record.id, str(record.detail.get("reason", ""))) for record in records)
 
 
-def unmeasured_by_explainer(results: Json) -> list[tuple[str, str]]:
+def unmeasured_by_explainer(results: Results) -> list[tuple[str, str]]:
     """What was skipped, and which axioms do not apply: a line for each explainer, those with the most skips first.
 
     Skips of tests that name no explainer are put together under ``tests``.
     """
-    explainers = results["settings"].get("explainers", [])
+    explainers = results.settings.explainers
     skips: dict[str, Counter[str]] = {}
-    for skip in results["skips"]:
-        name, _, reason = skip["reason"].partition(": ")
-        name, reason = (name, reason.rsplit(": ", 1)[-1]) if name in explainers else ("tests", skip["reason"])
-        skips.setdefault(name, Counter())[reason] += int(skip["count"])
+    for skip in results.skips:
+        name, _, reason = skip.reason.partition(": ")
+        name, reason = (name, reason.rsplit(": ", 1)[-1]) if name in explainers else ("tests", skip.reason)
+        skips.setdefault(name, Counter())[reason] += skip.count
     axioms: dict[str, dict[str, list[str]]] = {}
-    for row in results["settings"].get("not_applicable", []):
-        axioms.setdefault(row["explainer"], {}).setdefault(row["reason"], []).append(row["axiom"])
+    for row in results.settings.not_applicable:
+        axioms.setdefault(row.explainer, {}).setdefault(row.reason, []).append(row.axiom)
     names = sorted({*skips, *axioms}, key=lambda name: (-sum(skips.get(name, Counter()).values()), name))
     return [(name, "; ".join(_unmeasured(skips.get(name, Counter()), axioms.get(name, {})))) for name in names]
 
@@ -321,17 +326,17 @@ def _unmeasured(skips: Counter[str], axioms: dict[str, list[str]]) -> list[str]:
     return skipped + [f"{', '.join(names)} {verbs[reason]} not apply: {reason}" for reason, names in axioms.items()]
 
 
-def skip_lines(results: Json) -> list[tuple[str, str]]:
+def skip_lines(results: Results) -> list[tuple[str, str]]:
     """The skips of a run in at most `SKIP_LINES` lines, ``(count, explainer and reason)``, the most frequent first.
 
     A reason such as ``explainer: matmul in layer (Class): no rule for this operation`` counts without the place, which
     differs from model to model. The last line counts the skips that the other lines leave out.
     """
     counts: Counter[str] = Counter()
-    for skip in results["skips"]:
-        explainer, _, reason = skip["reason"].partition(": ")
-        known = explainer in results["settings"].get("explainers", [])
-        counts[f"{explainer}: {reason.rsplit(': ', 1)[-1]}" if known else skip["reason"]] += int(skip["count"])
+    for skip in results.skips:
+        explainer, _, reason = skip.reason.partition(": ")
+        known = explainer in results.settings.explainers
+        counts[f"{explainer}: {reason.rsplit(': ', 1)[-1]}" if known else skip.reason] += skip.count
     rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
     shown = rows if len(rows) <= SKIP_LINES else rows[: SKIP_LINES - 1]
     lines = [(f"{count} ×", reason) for reason, count in shown]

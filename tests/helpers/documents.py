@@ -1,16 +1,21 @@
 """Results documents, records and figures, written by hand."""
 
+from msgspec.structs import replace
+
+from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import RED, SKIPPED, UNMEASURED
 from faithcheck.reports import benchmark as benchmarks
-from faithcheck.reports import results
+from faithcheck.reports.documents.document import from_json, to_json
+from faithcheck.reports.documents.figure import Figure
+from faithcheck.reports.documents.results import Results, skips_by_reason
 from faithcheck.reports.pages.alignment_wording import CURVES, FIGURES, SCOPES
 from faithcheck.reports.results import Json
 
 
-def record(status: str, **changed: object) -> Json:
-    """A record of this status, with these fields changed."""
+def record(status: str, **changed: object) -> Record:
+    """A record of this status, with these fields changed; they may be in the types of JSON."""
     explainer = f"by_{status.replace(' ', '_')}"
-    return {
+    content = {
         "id": f"invariance/{explainer}-family.pair",
         "axiom": "invariance",
         "explainer": explainer,
@@ -30,6 +35,8 @@ def record(status: str, **changed: object) -> Json:
         "traceback": None,
         **changed,
     }
+    # Names keep characters that JSON cannot hold, as those of an explainer do.
+    return replace(from_json(to_json(content), Record), **{k: v for k, v in content.items() if isinstance(v, str)})
 
 
 _MAPS = {
@@ -46,8 +53,13 @@ EVIDENCE: dict[str, Json] = {
 """The evidence of a red record in each of the layouts of `faithcheck.reports.pages.evidence`."""
 
 
-def figure(**changed: object) -> Json:
+def figure(**changed: object) -> Figure:
     """A figure of two panels: plain lines with a gap, and a dashed one on logarithmic axes."""
+    return from_json(figure_content(**changed), Figure)
+
+
+def figure_content(**changed: object) -> Json:
+    """The same in the types of JSON."""
     lines = [
         {"label": "AttnLRP", "x": [1, 2, 4], "y": [0.5, "nan", 0.25]},
         {"label": "a < b $", "x": [2], "y": [0.125]},
@@ -60,14 +72,14 @@ def figure(**changed: object) -> Json:
     return {"title": "Figure 2", "note": "60 sentences", "panels": panels, **changed}
 
 
-def document(records: list[Json], **changed: object) -> Json:
-    """A results document with these records, with these keys changed."""
-    red = sum(r["status"] in RED for r in records)
-    skipped = sum(r["status"] in SKIPPED for r in records)
-    passed = len(records) - red - skipped - sum(r["status"] in UNMEASURED for r in records)
+def document(records: list[Record], settings: Json | None = None, **changed: object) -> Results:
+    """A results document with these records, with these settings and fields changed."""
+    red = sum(one.status in RED for one in records)
+    skipped = sum(one.status in SKIPPED for one in records)
+    passed = len(records) - red - skipped - sum(one.status in UNMEASURED for one in records)
     counts = {"planned": len(records), "ran": passed + red, "passed": passed, "failed": red}
-    return {
-        "schema_version": results.SCHEMA_VERSION,
+    content = {
+        "schema_version": Results.VERSION,
         "faithcheck": "0.1.0",
         "created": "2026-01-01T00:00:00+00:00",
         "environment": {"python": "3.11", "commit": None},
@@ -78,19 +90,21 @@ def document(records: list[Json], **changed: object) -> Json:
             "data": "digits",
             "threads": 2,
             "arguments": ["-m", "x"],
+            **(settings or {}),
         },
         "axioms": {"invariance": "two implementations get one attribution"},
         "counts": {**counts, "skipped": skipped, "deselected": 3},
         "rules": {"attnlrp": {"met": 1, "of": 2, "unmet": ["mul"]}},
-        "skips": results.skips_by_reason([("a::b[c]", "no rule for mul")] * skipped),
+        "skips": skips_by_reason([("a::b[c]", "no rule for mul")] * skipped),
         "failures": [],
-        "records": records,
+        "records": [],
         "tables": [
             {"title": "Table 1", "note": "five seeds", "columns": ["explainer", "r"], "rows": [["LOO", 0.73521]]}
         ],
-        "figures": [figure()],
+        "figures": [figure_content()],
         **changed,
     }
+    return replace(from_json(to_json(content), Results), records=records)
 
 
 def alignment(**explainers: tuple[float, float] | str) -> Json:
@@ -104,7 +118,7 @@ def alignment(**explainers: tuple[float, float] | str) -> Json:
 
     return {
         "schema_version": 1,
-        "kind": results.ALIGNMENT,
+        "kind": "alignment",
         "faithcheck": "0.1.0",
         "environment": {"torch": "2.13"},
         "model": {
@@ -159,7 +173,7 @@ def explanation() -> Json:
     further = {"how": "as it is", "origin": "", "sum": 1.0, "left_behind": "", "notes": ["a note"]}
     return {
         "schema_version": 1,
-        "kind": results.EXPLANATION,
+        "kind": "explanation",
         **{"faithcheck": "0.1.0", "model": "bert", "architecture": "Bert", "device": "cpu", "text": "grinning films"},
         **{
             "explained": "good",
@@ -214,7 +228,7 @@ def benchmark(**changed: object) -> Json:
     agreement = [cost_row(name, cost, r={"mean": r, "low": r, "high": r, "n": 8}) for name, (cost, r) in placed.items()]
     return {
         "schema_version": benchmarks.SCHEMA_VERSION,
-        "kind": results.BENCHMARK,
+        "kind": "benchmark",
         "faithcheck": "0.1.0",
         "key": "a" * 64,
         "environment": {"torch": "2.13", "zennit": None},
@@ -229,7 +243,7 @@ def benchmark(**changed: object) -> Json:
     }
 
 
-def many_records(count: int) -> Json:
+def many_records(count: int) -> Results:
     """A results document of this many records, as the suite has them: 4 axioms, 25 explainers, 20 families of pairs."""
     statuses = ["holds"] * 12 + ["predicted violation", "unsupported", "recorded"] * 2 + ["broken claim"]
     explainers = [f"an_explainer_{number}" for number in range(25)]
@@ -254,8 +268,14 @@ def many_records(count: int) -> Json:
     return document(records, axioms={axiom: f"what {axiom} means" for axiom in axioms})
 
 
-def without_run(document: Json) -> Json:
+def without_run(document: Results) -> Results:
     """A results document without what differs between two runs of the same checks."""
-    of_the_run = {"created", "slowest", "seconds", "reused", "run"}
-    settings = {key: value for key, value in document["settings"].items() if key != "arguments"}
-    return {key: value for key, value in document.items() if key not in of_the_run} | {"settings": settings}
+    return replace(
+        document,
+        created="",
+        slowest=[],
+        seconds=None,
+        reused=0,
+        run=None,
+        settings=replace(document.settings, arguments=[]),
+    )

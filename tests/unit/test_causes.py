@@ -7,6 +7,7 @@ import pytest
 
 from faithcheck.axioms import AXIOMS
 from faithcheck.reports.causes import causes
+from faithcheck.reports.documents.results import Failure
 from faithcheck.reports.likely_causes import likely_cause
 from faithcheck.tests.helpers.documents import document, record
 
@@ -27,7 +28,7 @@ def test_81_records_of_one_cause_are_one_card():
     found = causes(document([broken(f"family.pair{i}", gap=i / 100) for i in range(1, 82)]))
     assert [cause.count for cause in found] == [81]
     assert found[0].message == "expected to hold, but the gap … is above the tolerance 1e-9"
-    assert [r["gap"] for r in found[0].records][:2] == [0.81, 0.8], "the worst first"
+    assert [r.gap for r in found[0].records][:2] == [0.81, 0.8], "the worst first"
 
 
 def test_what_is_the_same_in_all_messages_stays():
@@ -63,7 +64,7 @@ def test_the_cause_with_the_most_records_comes_first():
 
 
 def test_failed_tests_without_a_record_are_causes_too():
-    failures = [{"id": f"test_x.py::test[{i}]", "message": f"RuntimeError: layer {i} is broken"} for i in range(3)]
+    failures = [Failure(id=f"test_x.py::test[{i}]", message=f"RuntimeError: layer {i} is broken") for i in range(3)]
     (cause,) = causes(document([], failures=failures))
     assert (cause.axiom, cause.message, cause.count) == ("", "RuntimeError: layer … is broken", 3)
     assert cause.title == "failed test: RuntimeError: layer … is broken"
@@ -105,7 +106,7 @@ def test_an_error_is_explained_by_its_message(message, words):
 
 
 def test_where_the_records_do_not_tell_the_usual_cause_of_the_axiom_is_said():
-    red = document([broken("a.b", axiom="dummy")]) | {"usual_causes": {"dummy": "noise is added"}}
+    red = document([broken("a.b", axiom="dummy")], usual_causes={"dummy": "noise is added"})
     (cause,) = causes(red)
     assert cause.likely == "The records name no single cause. The usual one for dummy: noise is added."
 

@@ -1,9 +1,9 @@
 """The end of a run: what is said while it measures, and a last screen that a person can take in."""
 
 import re
-from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from faithcheck.progress import LINES_EVERY, measured
 from faithcheck.reports.pages import screen
@@ -24,10 +24,8 @@ def run_of(explainers, reds=81):
     records = [red(i, gap=0.001 * i) for i in range(reds)]
     records += [record("error", id=f"e{i}", axiom=axiom, explainer="mine") for i, axiom in enumerate(AXIOMS)]
     records += [record("holds", id=f"h{i}", axiom=axiom, explainer="mine") for i, axiom in enumerate(AXIOMS)]
-    content = document(records, tables=[], figures=[])
     reasons = [f"{name}: matmul in layer_{i}: no rule for this operation" for name in explainers for i in range(5)]
-    content["skips"] = [{"reason": reason, "count": 7, "ids": []} for reason in reasons]
-    content["settings"] |= {
+    settings = {
         "explainers": explainers,
         "not_applicable": [
             {"axiom": axiom, "explainer": name, "reason": "it has no ledger"}
@@ -36,7 +34,8 @@ def run_of(explainers, reds=81):
         ],
         "origins": {name: f"their_module:{name}; called as function(model, inputs, target)" for name in explainers},
     }
-    return content
+    skips = [{"reason": reason, "count": 7, "ids": []} for reason in reasons]
+    return document(records, settings, tables=[], figures=[], skips=skips)
 
 
 @pytest.mark.parametrize(("width", "most"), [(80, 48), (100, 40), (120, 40)])
@@ -66,12 +65,12 @@ def test_of_many_explainers_the_last_line_counts_those_left_out():
 
 
 def test_what_is_cut_ends_in_an_ellipsis():
-    said = screen.render(document([red(1) | {"subject": "long " * 200}], tables=[], figures=[]), 100)
+    said = screen.render(document([replace(red(1), subject="long " * 200)], tables=[], figures=[]), 100)
     assert [line for line in said.splitlines() if line.startswith("long long") and line.endswith(" …")]
 
 
 def test_of_a_long_word_as_much_is_shown_as_fits():
-    said = screen.render(document([red(1) | {"subject": "x" * 900}], tables=[], figures=[]), 100)
+    said = screen.render(document([replace(red(1), subject="x" * 900)], tables=[], figures=[]), 100)
     assert [line for line in said.splitlines() if re.fullmatch("x{98} …", line)]
 
 
@@ -87,7 +86,7 @@ class Checked:
     axiom, subject = "completeness", "family.pair"
 
     def __init__(self, status, number=0):
-        self.record = SimpleNamespace(status=status, to_json=lambda: red(number) | {"status": status})
+        self.record = replace(red(number), status=status)
 
     def run(self, settings):
         return self.record

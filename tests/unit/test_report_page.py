@@ -3,8 +3,9 @@
 import re
 
 from faithcheck.axioms.measure.statuses import BY_LABEL
-from faithcheck.reports.pages import anchors, columns, matrices, report
-from faithcheck.reports.pages.reasons import reasons
+from faithcheck.reports.pages import columns, matrices, report
+from faithcheck.reports.pages.report import reasons
+from faithcheck.reports.pages.visible import anchor, record_anchor
 from faithcheck.reports.reproduce import command
 from faithcheck.tests.helpers.documents import document, record
 
@@ -26,24 +27,24 @@ RECORDS = [
 
 def test_the_overview_counts_by_axiom_and_by_family():
     by_axiom, by_family = matrices.overview(RECORDS, ["invariance", "dummy", "equivalence"])
-    assert by_axiom["columns"] == by_family["columns"] == ["loo", "mine", "models alone"]
-    assert [row["name"] for row in by_axiom["rows"]] == ["invariance", "dummy", "equivalence"]
-    assert [row["name"] for row in by_family["rows"]] == ["a", "b"]
-    loo, mine, alone = by_axiom["rows"][0]["cells"]
-    assert loo == {"group": "pass", "counts": [{"symbol": "✓", "label": "pass", "count": 2}]}
-    assert mine["group"] == "red"
-    assert [(part["symbol"], part["count"]) for part in mine["counts"]] == [("✗", 1), ("–", 1)]
-    assert alone == {"group": "", "counts": []}
-    counted = [part["count"] for row in by_family["rows"] for cell in row["cells"] for part in cell["counts"]]
+    assert by_axiom.columns == by_family.columns == ["loo", "mine", "models alone"]
+    assert [row.name for row in by_axiom.rows] == ["invariance", "dummy", "equivalence"]
+    assert [row.name for row in by_family.rows] == ["a", "b"]
+    loo, mine, alone = by_axiom.rows[0].cells
+    assert loo == matrices.TallyCell("pass", [("✓", "pass", 2)])
+    assert mine.group == "red"
+    assert mine.counts == [("✗", "red", 1), ("–", "skip", 1)]
+    assert alone == matrices.TallyCell("", [])
+    counted = [count for row in by_family.rows for cell in row.cells for *_, count in cell.counts]
     assert sum(counted) == len(RECORDS)
 
 
 def test_a_family_leads_from_the_overview_to_where_it_is_reddest():
     _, by_family = matrices.overview(RECORDS, ["invariance", "dummy", "equivalence"])
-    assert [row["link"] for row in by_family["rows"]] == ["axiom-invariance-a", "axiom-dummy-b"]
+    assert [row.link for row in by_family.rows] == ["axiom-invariance-a", "axiom-dummy-b"]
     page = report.to_html(document(RECORDS))
-    for row in by_family["rows"]:
-        assert page.count(f'id="{row["link"]}"') == 1
+    for row in by_family.rows:
+        assert page.count(f'id="{row.link}"') == 1
 
 
 def test_equivalence_is_last_and_only_what_is_red_is_open():
@@ -59,14 +60,14 @@ def test_equivalence_is_last_and_only_what_is_red_is_open():
         ("axiom-equivalence-a", False),
     ]
     unmeasured = matrices.of_axiom("dummy", "", [(0, of("not run", "dummy", "mine", "b.one"))])
-    assert unmeasured["open"], "what was not measured is not folded away as green"
+    assert unmeasured.open, "what was not measured is not folded away as green"
 
 
 def test_every_record_has_a_cell_of_its_own_and_a_row_among_the_reasons():
     records = [*RECORDS, *(record(status) for status in BY_LABEL)]
     page = report.to_html(document(records))
     for number, content in enumerate(records):
-        cell = rf'<td id="{re.escape(anchors.of_record(content))}"[^>]*><a href="#measured-{number}">'
+        cell = rf'<td id="{re.escape(record_anchor(content.id))}"[^>]*><a href="#measured-{number}">'
         assert len(re.findall(cell, page)) == 1
         assert page.count(f'<tr id="measured-{number}">') == 1
         assert command(document(records), content) in page
@@ -76,17 +77,17 @@ def test_every_record_has_a_cell_of_its_own_and_a_row_among_the_reasons():
 
 def test_different_records_have_different_addresses():
     names = ["a b", "a_b", "a~20~b", 'a"b', "ä", "a\u202eb", "a%20b"]
-    assert len({anchors.anchor(name) for name in names}) == len(names)
-    assert all(re.fullmatch(r"[\w./~-]+", anchors.anchor(name)) for name in names)
+    assert len({anchor(name) for name in names}) == len(names)
+    assert all(re.fullmatch(r"[\w./~-]+", anchor(name)) for name in names)
 
 
 def test_what_records_of_one_expectation_share_stands_once():
     content = document(RECORDS)
-    (reason,) = [found for found in reasons(content) if ("why", "definition") in found["facts"]]
-    facts = dict(reason["facts"])
+    (reason,) = [found for found in reasons(content) if ("why", "definition") in found.facts]
+    facts = dict(reason.facts)
     assert facts == facts | {"axiom": "invariance", "explainer": "loo", "tolerance": "1e-9", "verdict": "✓ holds"}
-    assert reason["columns"] == ["gap", "reproduce"]
-    assert [(row["number"], row["subject"], row["cells"][0]) for row in reason["rows"]] == [
+    assert reason.columns == ["gap", "reproduce"]
+    assert [(row.number, row.subject, row.cells[0]) for row in reason.rows] == [
         (1, "a.one", "0.31"),
         (2, "a.two", "0.5"),
     ]
@@ -94,7 +95,7 @@ def test_what_records_of_one_expectation_share_stands_once():
 
 
 def test_a_new_column_of_what_was_measured_is_on_the_page(monkeypatch):
-    new = columns.Column("length of the name", lambda record: str(len(record["subject"])))
+    new = columns.Column("length of the name", lambda record: str(len(record.subject)))
     monkeypatch.setattr(columns, "MEASURED", (*columns.MEASURED, new))
     assert "length of the name" in report.to_html(document(RECORDS))
 
@@ -102,5 +103,5 @@ def test_a_new_column_of_what_was_measured_is_on_the_page(monkeypatch):
 def test_the_worst_example_of_a_red_record_is_named():
     evidence = {"example": 2, "examples": 8, "features": 1, "maps": [{"of": "the map", "values": [0.5]}]}
     worst = of("broken claim", "dummy", "mine", "b.one", evidence=evidence)
-    (found,) = [dict(found["facts"]) for found in reasons(document([worst]))]
+    (found,) = [dict(found.facts) for found in reasons(document([worst]))]
     assert found["worst example"] == "3 of 8"

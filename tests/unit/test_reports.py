@@ -9,18 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from faithcheck import outcomes
 from faithcheck.axioms.measure.statuses import BY_LABEL, RED, Group
 from faithcheck.cli.main import main
-from faithcheck.reports import results
+from faithcheck.reports.documents import results
+from faithcheck.reports.documents.document import DocumentError, from_json, save, to_json
+from faithcheck.reports.documents.figure import Figure
+from faithcheck.reports.documents.results import Results
 from faithcheck.reports.pages import colours, columns, figures, report, terminal, wording
-from faithcheck.reports.results import Json, ResultsError
-from faithcheck.tests.helpers.documents import document, figure, record
+from faithcheck.tests.helpers.documents import document, figure, figure_content, record
 
 
 @pytest.fixture
-def everything() -> Json:
+def everything() -> Results:
     """One record of each status."""
     return document([record(status) for status in BY_LABEL])
 
@@ -37,7 +40,7 @@ def test_a_view_shows_the_headline_every_red_record_and_the_table(view, everythi
     assert "0.7352" in flat
     assert "no rule for mul" in flat
     assert all(f"why of {status}" in flat for status in RED)
-    assert all(record["explainer"] in flat for record in everything["records"])
+    assert all(record.explainer in flat for record in everything.records)
 
 
 @pytest.mark.parametrize("view", [report.to_html, report.to_markdown])
@@ -46,7 +49,7 @@ def test_a_page_shows_the_symbol_and_the_label_of_every_status(view, everything)
     for status in BY_LABEL:
         assert status in page
         assert wording.symbol(status) in page
-        assert wording.cell(next(r for r in everything["records"] if r["status"] == status)) in page
+        assert wording.cell(next(r for r in everything.records if r.status == status)) in page
 
 
 @pytest.mark.parametrize("view", [report.to_html, report.to_markdown])
@@ -57,8 +60,8 @@ def test_red_records_come_before_the_matrices(view, everything):
 
 
 def test_the_html_page_escapes_text_and_loads_nothing(everything):
-    everything["records"][0]["why"] = "<script>alert(1)</script>"
-    everything["tables"][0]["note"] = "a < b & c"
+    everything.records[0] = record("holds", why="<script>alert(1)</script>")
+    everything.tables[0] = replace(everything.tables[0], note="a < b & c")
     page = report.to_html(everything)
     assert page.count("<script") == 2, "the page's own"
     assert "&lt;script&gt;alert(1)" in page
@@ -69,28 +72,29 @@ def test_the_html_page_escapes_text_and_loads_nothing(everything):
 
 
 def test_markdown_cells_are_escaped(everything):
-    everything["records"][0]["why"] = "a | b\n<b>c</b>"
+    everything.records[0] = record("holds", why="a | b\n<b>c</b>")
     assert "a \\| b &lt;b&gt;c&lt;/b&gt;" in report.to_markdown(everything)
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_terminal_text_fits_its_width(width, everything):
-    everything["records"][3]["why"] = "word " * 60
-    everything["records"][3]["explainer"] = "a_rather_long_name_for_an_explainer"
+    explainer = "a_rather_long_name_for_an_explainer"
+    everything.records[3] = replace(everything.records[3], why="word " * 60, explainer=explainer)
     lines = terminal.render(everything, width).splitlines()
     assert max(map(len, lines)) <= width
     assert "\x1b" not in terminal.render(everything, width)
 
 
 def test_the_headline_counts_tests_that_did_not_run(everything):
-    everything["counts"]["planned"] += 5
-    assert "6 not run" in wording.headline(everything)  # one has a record
+    counts = replace(everything.counts, planned=everything.counts.planned + 5)
+    assert "6 not run" in wording.headline(replace(everything, counts=counts))  # one has a record
 
 
 def test_a_failure_without_a_record_is_red():
     green = document([record("holds")])
     assert not results.is_red(green)
-    failed = green | {"failures": [{"id": "tests/meta/test_x.py::test_y", "message": "AssertionError: no"}]}
+    failure = {"id": "tests/meta/test_x.py::test_y", "message": "AssertionError: no"}
+    failed = document([record("holds")], failures=[failure])
     assert results.is_red(failed)
     for view in VIEWS:
         page = view(failed).replace("\\_", "_")
@@ -125,7 +129,7 @@ def test_correlations_have_a_table():
         "undefined": 1,
     }
     (table,) = columns.correlations([record("recorded", axiom="loo", gap=None, detail=detail)])
-    (row,) = [dict(zip(table["columns"], cells, strict=True)) for cells in table["rows"]]
+    (row,) = [dict(zip(table.titles, cells, strict=True)) for cells in table.rows]
     assert row == row | {
         "subject": "family.pair",
         "explainer": "by_recorded",
@@ -152,20 +156,20 @@ def test_the_summary_counts_the_records_of_each_group(everything):
         record("unsupported", explainer="ig"),
     ]
     table = columns.summary(records)
-    rows = {cells[1]: dict(zip(table["columns"], cells, strict=True)) for cells in table["rows"]}
+    rows = {cells[1]: dict(zip(table.titles, cells, strict=True)) for cells in table.rows}
     assert rows["loo"] == rows["loo"] | {"axiom": "invariance", "✓": "2", "✗": "1", "–": "", "largest gap": "0.25"}
     assert rows["ig"] == rows["ig"] | {"✓": "", "✗": "", "–": "1", "largest gap": "–"}
-    assert "≠" not in table["columns"], "a column without a value is left out"
+    assert "≠" not in table.titles, "a column without a value is left out"
 
 
 def test_the_slowest_checks_are_listed_on_the_pages():
     taken = [record("holds", id=f"invariance/{seconds}", seconds=seconds) for seconds in range(12)]
     unmeasured = record("not run", seconds=None)
-    content = outcomes.of_records([*taken, unmeasured], 13, document([])["settings"], {})
-    assert [row["seconds"] for row in content["slowest"]] == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2]
-    assert not [record for record in content["records"] if "seconds" in record]
-    (table,) = columns.slowest(results.check(content, "path"))
-    assert table["rows"][0] == ["invariance/11", "11"]
+    content = outcomes.of_records([*taken, unmeasured], 13, document([]).settings, {})
+    assert [row.seconds for row in content.slowest] == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2]
+    assert not [record for record in to_json(content)["records"] if "seconds" in record]
+    (table,) = columns.slowest(content)
+    assert table.rows[0] == ("invariance/11", "11")
     assert "Slowest checks" in report.to_html(content)
     assert columns.slowest(document([record("holds")])) == []
 
@@ -199,9 +203,8 @@ def test_an_unknown_status_counts_as_red():
 
 def skipped(*reasons):
     """A document of an explainer `mine` that was skipped for these reasons, once for each."""
-    content = document([record("holds")], skips=results.skips_by_reason((f"id {i}", r) for i, r in enumerate(reasons)))
-    content["settings"]["explainers"] = ["mine"]
-    return content
+    skips = results.skips_by_reason((f"id {i}", reason) for i, reason in enumerate(reasons))
+    return document([record("holds")], skips=skips, settings={"explainers": ["mine"]})
 
 
 def test_skips_of_one_explainer_and_reason_share_a_line():
@@ -232,11 +235,9 @@ def test_the_terminal_lists_skips_in_ten_lines_and_the_pages_list_all():
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_an_axiom_that_does_not_apply_is_named_once(view):
-    content = document([record("holds")])
-    rows = [("conservation", name, "propagates no relevance") for name in ("loo", "ig")]
-    keys = ("axiom", "explainer", "reason")
-    content["settings"]["not_applicable"] = [dict(zip(keys, row, strict=True)) for row in rows]
-    page = view(content)
+    reason = {"axiom": "conservation", "reason": "propagates no relevance"}
+    rows = [{**reason, "explainer": name} for name in ("loo", "ig")]
+    page = view(document([record("holds")], settings={"not_applicable": rows}))
     assert page.count("conservation does not apply to loo, ig: propagates no relevance") == 1
     assert "not_applicable" not in page.replace("\\_", "_")
     assert "does not apply" not in view(document([record("holds")])), "documents of older versions"
@@ -253,7 +254,8 @@ def test_an_axiom_that_does_not_apply_is_named_once(view):
         (123.4, "123"),
         (1e5, "1e5"),
         (3, "3"),
-        ("inf", "inf"),
+        (math.inf, "inf"),
+        (math.nan, "nan"),
     ],
 )
 def test_numbers_are_written_in_few_characters(value, text):
@@ -269,18 +271,20 @@ def test_plain_gives_values_of_json_types():
         "e": Path("x"),
         "f": None,
     }
-    converted = results.plain(value)
+    converted = to_json(value)
     assert converted == {"a": 0.5, "b": [1, 2, True], "c": "nan", "d": "-inf", "e": "x", "f": None}
     assert json.loads(json.dumps(converted, allow_nan=False)) == converted
 
 
 def test_save_and_load(tmp_path, everything):
     path = tmp_path / "results.json"
-    results.save(everything, path)
-    assert results.load(path) == everything
-    with pytest.raises(ValueError, match="JSON compliant"):
-        results.save(everything | {"counts": {"planned": math.nan}}, path)
-    assert results.load(path) == everything
+    everything.records[0] = replace(everything.records[0], gap=-math.inf, detail={"of": "nan"})
+    save(everything, path)
+    assert to_json(results.load(path)) == to_json(everything) == json.loads(path.read_text())
+    assert results.load(path).records[0].gap == -math.inf
+    assert results.load(path).records[0].detail == {"of": "nan"}, "a text stays a text"
+    with pytest.raises(OSError, match="No such file"):
+        save(everything, tmp_path / "none" / "results.json")
     assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
 
 
@@ -289,17 +293,17 @@ def test_save_and_load(tmp_path, everything):
     [
         ("{", "not JSON"),
         ("\x00\x01", "not JSON"),
-        ("[1]", "not a results document"),
-        ('{"records": []}', "not a results document"),
+        ("[1]", "not a document of faithcheck"),
+        ('{"records": []}', "not a document of faithcheck"),
         ('{"schema_version": 99}', "schema version 99"),
         ('{"schema_version": 1}', "schema version 1, this faithcheck reads 2: run the suite again"),
-        (f'{{"schema_version": {results.SCHEMA_VERSION}}}', "damaged results document: faithcheck is missing"),
+        (f'{{"schema_version": {Results.VERSION}}}', "damaged results document: faithcheck is missing"),
     ],
 )
 def test_files_that_are_no_results_document_are_refused(tmp_path, capsys, text, reason):
     path = tmp_path / "bad.json"
     path.write_text(text)
-    with pytest.raises(ResultsError, match=reason):
+    with pytest.raises(DocumentError, match=reason):
         results.load(path)
     assert main(["report", str(path), "--html"]) == 2
     assert reason in capsys.readouterr().err
@@ -308,7 +312,7 @@ def test_files_that_are_no_results_document_are_refused(tmp_path, capsys, text, 
 
 def test_the_command_writes_pages_beside_the_json(tmp_path, capsys, everything):
     path = tmp_path / "run.json"
-    results.save(everything, path)
+    save(everything, path)
     assert main(["report", str(path), "--md", "--html", str(tmp_path / "page.html")]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"written: {tmp_path / 'run.md'}",
@@ -324,9 +328,9 @@ def test_the_command_refuses_missing_files_and_paths_that_it_cannot_write(tmp_pa
     assert main(["report", str(tmp_path / "none.json")]) == 2
     assert "none.json: cannot be read: No such file" in capsys.readouterr().err
     path = tmp_path / "run.json"
-    results.save(everything, path)
+    save(everything, path)
     assert main(["report", str(path), "--md", str(path)]) == 2
-    assert results.load(path) == everything
+    assert to_json(results.load(path)) == to_json(everything)
     assert main(["report", str(path), "--md", str(tmp_path / "no" / "run.md")]) == 2
 
 
@@ -385,7 +389,7 @@ def test_lines_of_one_label_share_a_colour_and_labels_differ_by_marker_too():
 
 
 def test_the_fourth_panel_begins_a_second_row():
-    panels = [{**figure()["panels"][0], "title": f"panel {i}"} for i in range(4)]
+    panels = [{**figure_content()["panels"][0], "title": f"panel {i}"} for i in range(4)]
     svg = figures.to_svg(figure(panels=panels))
     titles = [element.text for element in elements(svg, "text") if str(element.text).startswith("panel")]
     assert titles == [f"panel {i}" for i in range(4)]
@@ -397,18 +401,19 @@ def test_a_forest_plot_is_drawn_and_listed():
         {"label": "a $ b", "value": 0.5, "low": 0.25, "high": 0.75},
         {"label": "few", "value": 1.0, "low": None, "high": None},
     ]
-    forest = figure(panels=[{"title": "", "x": "r", "y": "explainer", "estimates": estimates}])
+    panel = {"title": "", "x": "r", "y": "explainer", "estimates": estimates}
+    forest = figure(panels=[panel])
     svg = figures.to_svg(forest)
     assert [text for text in ("a $ b", "few") if f">{text}<" in svg] == ["a $ b", "few"]
     (table,) = figures.to_tables(forest)
-    assert table["columns"] == ["explainer", "r", "low", "high"]
-    assert table["rows"] == [["a $ b", 0.5, 0.25, 0.75], ["few", 1.0, None, None]]
-    both = {**forest["panels"][0], "lines": figure()["panels"][0]["lines"]}
+    assert table.titles == ["explainer", "r", "low", "high"]
+    assert table.rows == [("a $ b", "0.5", "0.25", "0.75"), ("few", "1", "–", "–")]
+    both = {**panel, "lines": figure_content()["panels"][0]["lines"]}
     for malformed, message in ((both, "both lines and estimates"), ({**both, "lines": [], "estimates": []}, "no line")):
         with pytest.raises(ValueError, match=message):
-            figures.check(figure(panels=[malformed]))
-    with pytest.raises(ValueError, match="estimate has"):
-        figures.check(figure(panels=[{**forest["panels"][0], "estimates": [{"label": "a"}]}]))
+            figure(panels=[malformed])
+    with pytest.raises(ValueError, match="value is missing"):
+        figure(panels=[{**panel, "estimates": [{"label": "a"}]}])
 
 
 def test_figures_of_one_page_share_no_ids_and_take_the_ink_of_the_page():
@@ -429,7 +434,7 @@ def test_html_draws_a_figure_and_both_pages_list_its_numbers(everything):
     assert "| 1 | 0.5 | – |" in markdown
     assert "| 2 | nan | 0.125 |" in markdown
     assert "size: share\n\n| s | AttnLRP (dashed) |" in markdown
-    assert figures.to_svg(everything["figures"][0]) in html
+    assert figures.to_svg(everything.figures[0]) in html
     assert '<th scope="row">2</th><td>nan</td><td>0.125</td>' in html
     for page in (markdown, html):
         assert page.count("Figure 2") >= 1
@@ -439,26 +444,26 @@ def test_html_draws_a_figure_and_both_pages_list_its_numbers(everything):
 def bad(panel=None, **line):
     panel = panel or {}
     good = {"label": "a", "x": [1, 2], "y": [3, 4], **line}
-    return figure(panels=[{"title": "p", "x": "k", "y": "r", "lines": [good], **panel}])
+    return figure_content(panels=[{"title": "p", "x": "k", "y": "r", "lines": [good], **panel}])
 
 
 @pytest.mark.parametrize(
     ("malformed", "message"),
     [
-        ({"title": "T"}, "'T': a figure has note, panels, title; got title"),
-        (figure(extra=1), "'Figure 2': a figure has note, panels, title; got title, note, panels, extra"),
-        (figure(panels=[]), "has no panel"),
+        ({"title": "T"}, "note is missing"),
+        (figure_content(extra=1), "the document: Object contains unknown field `extra`"),
+        (figure_content(panels=[]), "figure 'Figure 2' has no panel"),
         (bad({"lines": []}), "panel 'p' has no line"),
-        (bad({"log": "z"}), "log names the axes x, y or xy, got 'z'"),
-        (bad({"legend": 1}), "a panel has title, x, y, maybe estimates, maybe lines, maybe log; got"),
-        (bad(colour="red"), "line 'a': a line has label, x, y, maybe dashed; got"),
+        (bad({"log": "z"}), "panels[0].log is 'z', not '' or 'x' or 'y' or 'xy'"),
+        (bad({"legend": 1}), "panels[0]: Object contains unknown field `legend`"),
+        (bad(colour="red"), "panels[0].lines[0]: Object contains unknown field `colour`"),
         (bad(x=[1]), "line 'a': 1 x and 2 y"),
         (bad(x=[2, 1]), "the x must be finite and increase"),
         (bad(x=[1, "nan"]), "the x must be finite and increase"),
         (bad({"log": "y"}, y=[0, 1]), "a logarithmic axis cannot show y ≤ 0"),
-        (bad(y=["a", 1]), "could not convert string to float"),
+        (bad(y=["a", 1]), "panels[0].lines[0].y[0] is 'a', not a number or null"),
     ],
 )
 def test_a_malformed_figure_is_refused(malformed, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        figures.check(malformed)
+        from_json(malformed, Figure)

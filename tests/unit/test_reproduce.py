@@ -14,10 +14,8 @@ RED = {"id": "loo/mine-a.b.f", "axiom": "loo", "explainer": "mine", "subject": "
 
 def command(settings=None, **changed):
     """The words of the command for a red record, in a run with these settings."""
-    red = record("broken claim", **RED) | changed
-    made = document([red])
-    made["settings"] |= settings or {}
-    return shlex.split(reproduce.command(made, red))
+    red = record("broken claim", **{**RED, **changed})
+    return shlex.split(reproduce.command(document([red], settings), red))
 
 
 def test_the_command_names_explainer_axiom_pair_seed_and_device():
@@ -72,4 +70,4 @@ def test_hostile_names_stay_within_their_words():
 
 
 def test_no_registered_pair_is_named_like_a_side():
-    assert not [name for name in registered_pairs() if reproduce.pair_of({"subject": name}) != name]
+    assert not [name for name in registered_pairs() if record("holds", subject=name).pair != name]

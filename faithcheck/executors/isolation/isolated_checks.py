@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from faithcheck.executors.isolation.requested_check import check_of, explainer_o
 from faithcheck.executors.isolation.worker import Limits, TaskFailed, Worker, WorkerEnded
 from faithcheck.json_object import Json
 from faithcheck.models.random_numbers import seed_torch
+from faithcheck.reports.documents.document import from_json, to_json
 
 if TYPE_CHECKING:
     from faithcheck.check import Check
@@ -73,7 +74,7 @@ class Isolation:
                 self._workers[name] = Worker(self.limits)
             request = request_of(check, settings, self._specs[name], self.checkpoint)
             answer = self._workers[name].call(run_check, request, killed_after(settings.timeout))
-            record = Record(**answer | {"rules": tuple(answer["rules"])})  # JSON has lists in place of tuples
+            record = from_json(answer, Record)
         except WorkerEnded as end:
             self._ended[name] += 1
             return check.failed(settings, f"{name}: {end}", _without_libraries(end.log) or None)
@@ -116,20 +117,10 @@ def run_check(request: Json, started: Callable[[], None]) -> Json:
         built(check.pair, settings.seed, check.type_of_models(settings), settings.device)
     started()
     record = check.run(settings)
-    return {**record.to_json(), "detail": {key: _plain(value) for key, value in record.detail.items()}}
+    content: Json = to_json(record)
+    return content
 
 
 def load(request: Json, started: Callable[[], None]) -> Json:
     """Load an explainer, only to see whether that ends the process."""
     return {"name": explainer_of(request["explainer"]).name}
-
-
-def _plain(value: object) -> object:
-    """A figure as JSON's types; any other object than a number as text."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return value.item() if hasattr(value, "item") else str(value)

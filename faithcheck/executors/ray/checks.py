@@ -10,6 +10,7 @@ from typing import Any
 from faithcheck.alignment.run_key import StoreError, state_of
 from faithcheck.alignment.schedule import Task
 from faithcheck.alignment.store import Store
+from faithcheck.axioms.measure.record import Record
 from faithcheck.check import Check
 from faithcheck.executors.isolation.requested_check import check_of, explainer_of, request_of
 from faithcheck.executors.ray.cluster import Workers
@@ -19,7 +20,7 @@ from faithcheck.models.files import cache_folder
 from faithcheck.models.pair import is_builtin
 from faithcheck.options import OptionError
 from faithcheck.plan import base_of
-from faithcheck.reports import results
+from faithcheck.reports.documents.document import Run, from_json, to_json
 from faithcheck.reports.results import Json
 from faithcheck.request import Settings
 
@@ -31,7 +32,7 @@ class RayChecks:
     stored as they come. If the driver is killed, the same command continues from them; at the end they are removed.
 
     Attributes:
-        record: of the run: plain values for the document.
+        run: how the work was shared; None before the run came to its end.
 
     Args:
         checks: in the order of the plan.
@@ -55,12 +56,12 @@ class RayChecks:
         self._totals = Counter(_name(check) for check in checks)
         self._requests = [request_of(check, settings, specs.get(_name(check), "")) for check in checks]
         self._numbers: dict[Task, list[int]] = {}  # of the checks of a task
-        self._records: dict[int, Json] = {}
+        self._records: dict[int, Record] = {}
         self._store: Store | None = None
-        self.record: Json = {}
+        self.run: Run | None = None
 
     @property
-    def records(self) -> list[Json]:
+    def records(self) -> list[Record]:
         """Those that are there, in the order of the plan."""
         return [self._records[number] for number in sorted(self._records)]
 
@@ -82,7 +83,7 @@ class RayChecks:
         recipe = Recipe(self._wanted, CheckWorker, (self._requests, self._specs), {"explainers": states})
         with self._stored(states):
             costs = {task: float(len(numbers)) for task, numbers in self._tasks().items()}
-            self.record = distribute(self, costs, self._address, recipe, watch)
+            self.run = from_json(distribute(self, costs, self._address, recipe, watch), Run)
 
     def _tasks(self) -> Mapping[Task, Sequence[int]]:
         """What is missing: the numbers of the checks of each task."""
@@ -121,7 +122,7 @@ class RayChecks:
 
     def _take(self, records: Sequence[tuple[int, Json]]) -> None:
         for number, record in records:
-            self._records[number] = record
+            self._records[number] = from_json(record, Record)
             name = _name(self._checks[number])
             self._advance(name, 1, self._totals[name])
 
@@ -149,9 +150,7 @@ class RayChecks:
 
     def leave_out(self, task: Task, why: str) -> None:
         """The records of these checks say why there is no measurement: they are red."""
-        failed = [
-            (n, results.plain(self._checks[n].failed(self._settings, why).to_json())) for n in self._numbers[task]
-        ]
+        failed = [(n, to_json(self._checks[n].failed(self._settings, why))) for n in self._numbers[task]]
         self.keep(task, failed)
 
 
@@ -187,4 +186,4 @@ class CheckWorker(Worker):
     def measure(self, numbers: Sequence[int]) -> list[tuple[int, Json]]:
         """The records of these checks in plain values, each with its number."""
         checks = ((number, *self._checks[number]) for number in numbers)
-        return [(number, results.plain(check.run(settings).to_json())) for number, check, settings in checks]
+        return [(number, to_json(check.run(settings))) for number, check, settings in checks]

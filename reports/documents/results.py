@@ -1,0 +1,277 @@
+"""The results document, of one run of the suite, and what follows from it: the verdict, what is red or missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
+
+from msgspec import Struct, field
+
+from faithcheck.axioms.measure.record import Number, Record
+from faithcheck.axioms.measure.statuses import Group, Status
+from faithcheck.reports.documents import document
+from faithcheck.reports.documents.document import Document, Run
+from faithcheck.reports.documents.figure import Figure
+
+DIGITS = 8
+"""The digits of a hash where it is shown."""
+
+# --- the parts -------------------------------------------------------------------------------------------------------
+
+
+class NotApplicable(Struct, frozen=True, kw_only=True):
+    """An axiom that cannot be measured for an explainer, and why."""
+
+    axiom: str
+    explainer: str
+    reason: str
+
+
+class RunSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The settings of a run.
+
+    Attributes:
+        seed: of pairs, cases and weights.
+        dtype: the type of the arithmetic, such as ``float64``.
+        device: such as ``cpu``.
+        data: where the handwritten digits are from.
+        threads: those of torch.
+        max_skips: how many tests may be skipped; None for any number.
+        explainers: the names of the explainers that were checked.
+        specs: what loads an explainer that the user named, by the explainer's name.
+        origins: where each explainer comes from, by its name.
+        pairs: how many pairs the run checked on.
+        pair_origins: where each pair that is not built in comes from, by its name.
+        expectations: how many expectations the user supplied.
+        rules: the operations in the table of rules of each LRP explainer, by its name.
+        not_applicable: the axioms that cannot be measured for some explainers.
+        arguments: the command line.
+        claimed: the axioms of which something is claimed or expected of each explainer that the user named.
+    """
+
+    seed: int
+    dtype: str
+    device: str
+    data: str
+    threads: int
+    max_skips: int | None = None
+    explainers: list[str] = []
+    specs: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    pairs: int | None = None
+    pair_origins: dict[str, str] = {}
+    expectations: int | None = None
+    rules: dict[str, list[str]] = {}
+    not_applicable: list[NotApplicable] = []
+    arguments: list[str] = []
+    claimed: dict[str, list[str]] = {}
+
+
+class Catalogue(Struct, frozen=True, kw_only=True):
+    """The catalogue of a run: its version, its hash, and a digest of each built-in axiom and pair."""
+
+    version: str
+    hash: str
+    tolerances: dict[str, Number | None]
+    axioms: dict[str, str]
+    pairs: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """The version with the beginning of the hash: ``2026.12 (1a2b3c4d)``."""
+        return f"{self.version} ({self.hash[:DIGITS]})"
+
+
+class Counts(Struct, frozen=True, kw_only=True):
+    """How many tests were planned, ran, passed, failed, were skipped and were deselected."""
+
+    planned: int
+    ran: int
+    passed: int
+    failed: int
+    skipped: int
+    deselected: int
+
+
+class RulesMet(Struct, frozen=True, kw_only=True):
+    """How many rules of an LRP explainer the checks met, of how many, and the operations of the others."""
+
+    met: int
+    of: int
+    unmet: list[str]
+
+
+class TimedCheck(Struct, frozen=True, kw_only=True):
+    """The id of a record, and the seconds that its check took."""
+
+    id: str
+    seconds: Number | None
+
+
+class Skips(Struct, frozen=True, kw_only=True):
+    """What was skipped for one reason: how many tests, and their ids."""
+
+    reason: str
+    count: int
+    ids: list[str]
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """A test that failed and left no red record."""
+
+    id: str
+    message: str
+
+
+class MeasuredTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table that a test added to the report; its cells are strings or numbers.
+
+    Raises:
+        ValueError: a row has more or fewer cells than there are columns.
+    """
+
+    title: str
+    note: str
+    columns: list[str]
+    rows: list[list[object]]
+
+    def __post_init__(self) -> None:
+        for i, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                raise ValueError(f"table {self.title!r}: rows[{i}] has {len(row)} cells, not {len(self.columns)}")
+
+
+# --- the document ----------------------------------------------------------------------------------------------------
+
+
+class Results(Document, frozen=True, kw_only=True, omit_defaults=True):
+    """What one run of the suite measured.
+
+    Attributes:
+        created: when, in ISO's format.
+        settings: of the run.
+        axioms: the summary of each axiom of the run, by its name.
+        counts: of tests.
+        skips: what was skipped, by reason, the most frequent first.
+        failures: the tests that failed and left no red record.
+        records: what was measured.
+        tables: those that tests added.
+        figures: those that tests added.
+        catalogue: that of the run; None in documents of older versions.
+        usual_causes: the usual cause of a red record, by axiom.
+        rules: how many rules each LRP explainer met, by its name.
+        slowest: the checks that took longest.
+        seconds: what all checks took.
+        run: how the work was shared between workers; None if it was not.
+        reused: how many checks used again what another one had measured.
+    """
+
+    NAME: ClassVar[str] = "results"
+    WRITER: ClassVar[str] = "the suite"
+    VERSION: ClassVar[int] = 2
+
+    created: str
+    settings: RunSettings
+    axioms: dict[str, str]
+    counts: Counts
+    skips: list[Skips]
+    failures: list[Failure]
+    records: list[Record]
+    tables: list[MeasuredTable]
+    figures: list[Figure]
+    catalogue: Catalogue | None = None
+    usual_causes: dict[str, str] = field(default_factory=dict)
+    rules: dict[str, RulesMet] = field(default_factory=dict)
+    slowest: list[TimedCheck] = field(default_factory=list)
+    seconds: Number | None = None
+    run: Run | None = None
+    reused: int = 0
+
+
+def load(path: Path) -> Results:
+    """Read a results document.
+
+    Raises:
+        DocumentError: the file is missing, is not JSON, is no results document or has another schema version.
+    """
+    return document.load(path, Results)
+
+
+def skips_by_reason(skipped: Iterable[tuple[str, str]]) -> list[Skips]:
+    """Group ``(id, reason)`` by reason, the most frequent first."""
+    groups: dict[str, list[str]] = {}
+    for node, reason in sorted(skipped):
+        groups.setdefault(reason, []).append(node)
+    rows = [Skips(reason=reason, count=len(ids), ids=ids) for reason, ids in groups.items()]
+    return sorted(rows, key=lambda row: (-row.count, row.reason))
+
+
+# --- what follows ----------------------------------------------------------------------------------------------------
+
+NO_VERDICT = 3
+"""The exit code of a run without a verdict: neither green nor red."""
+
+
+def is_red(results: Results) -> bool:
+    """Whether a check or a test failed or did not run, a claim was not measured, or too many were skipped.
+
+    --max-skips says how many may be skipped.
+    """
+    failed = red_records(results) or results.failures or results.counts.failed
+    return bool(failed or not_run(results) or too_many_skips(results))
+
+
+def verdict(results: Results) -> Group:
+    """The verdict of a run, as the group of statuses that it is shown as.
+
+    ``RED``; ``PASS``; or ``RECORDED`` for no verdict: the run measured nothing that some explainer claims.
+    """
+    if is_red(results):
+        return Group.RED
+    return Group.RECORDED if without_verdict(results) else Group.PASS
+
+
+def exit_code(results: Results) -> int:
+    """The exit code of a command by the verdict: 0, 1 if something is red, `NO_VERDICT` without a verdict."""
+    return {Group.RED: 1, Group.RECORDED: NO_VERDICT}.get(verdict(results), 0)
+
+
+def too_many_skips(results: Results) -> bool:
+    """Whether more tests were skipped than --max-skips allows."""
+    allowed = results.settings.max_skips
+    return allowed is not None and results.counts.skipped > allowed
+
+
+def unmeasured_claims(results: Results) -> list[str]:
+    """The axioms that are claimed, that the run was to measure, and that no check measured; each once."""
+    return sorted({record.axiom for record in results.records if record.status == Status.NOT_MEASURED.label})
+
+
+def claims_outside(results: Results) -> list[str]:
+    """The axioms that an explainer of the run claims and for which the run has no check of it; each once."""
+    checked = {(record.axiom, record.explainer) for record in results.records}
+    claimed = results.settings.claimed.items()
+    return sorted({axiom for name, axioms in claimed for axiom in axioms if (axiom, name) not in checked})
+
+
+def without_verdict(results: Results) -> dict[str, str]:
+    """The explainers without a verdict, each with the reason: no axiom that it claims was measured, and none is red."""
+    reasons = {}
+    for name, axioms in results.settings.claimed.items():
+        own = [record for record in results.records if record.explainer == name]
+        judged = {record.group for record in own if record.axiom in axioms and record.expected != "UNCLAIMED"}
+        failed = any(record.group is Group.RED for record in own)
+        if not failed and not judged & {Group.PASS, Group.PREDICTED}:
+            reasons[name] = "nothing that is claimed was measured" if axioms else "nothing is claimed"
+    return reasons
+
+
+def red_records(results: Results) -> list[Record]:
+    """The records that are not as expected."""
+    return [record for record in results.records if record.group is Group.RED]
+
+
+def not_run(results: Results) -> int:
+    """How many planned tests did not run: the run was stopped, or their explainer ended too many processes."""
+    return results.counts.planned - results.counts.ran - results.counts.skipped

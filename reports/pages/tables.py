@@ -1,0 +1,104 @@
+"""A table: columns of texts that know their title, their alignment and their colour. All pages show tables in one way.
+
+A table with a row for each of some items is made of `Column` by `table`; one of ready cells by `plain_table`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, TypeVar
+
+from faithcheck.axioms.measure.statuses import Group
+from faithcheck.reports.pages import wording
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Column(Generic[Item]):
+    """What a column of a table shows.
+
+    Attributes:
+        title: its heading.
+        text: a function from the item of a row to its cell; ``""`` is an empty cell. A column whose cells are
+            all empty is left out.
+        group: the group of statuses in whose colour the column is shown.
+    """
+
+    title: str
+    text: Callable[[Item], str]
+    group: Group | None = None
+
+
+@dataclass(frozen=True)
+class ShownColumn:
+    """A column with its cells.
+
+    Attributes:
+        title: its heading.
+        cells: a text for each row.
+        group: the label of the group in whose colour it is shown; ``""`` for none.
+    """
+
+    title: str
+    cells: Sequence[str]
+    group: str = ""
+
+    @cached_property
+    def words(self) -> bool:
+        """Whether it holds words, which are aligned on the left; numbers are aligned on the right."""
+        return any(re.search(r"[^\W\d]{2}", cell) and cell not in ("nan", "inf", "-inf") for cell in self.cells)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as it is shown.
+
+    Attributes:
+        title: maybe empty.
+        note: a sentence below the table, maybe empty.
+        columns: each with as many cells as there are rows.
+    """
+
+    title: str
+    note: str
+    columns: Sequence[ShownColumn]
+
+    @property
+    def titles(self) -> list[str]:
+        """The headings."""
+        return [column.title for column in self.columns]
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """The cells, row by row."""
+        return list(zip(*(column.cells for column in self.columns), strict=True))
+
+    def only(self, titles: Sequence[str]) -> Table:
+        """The table with the columns of these titles alone, in this order."""
+        by_title = {column.title: column for column in self.columns}
+        return Table(self.title, self.note, [by_title[title] for title in titles if title in by_title])
+
+
+def table(title: str, note: str, columns: Sequence[Column[Item]], items: Iterable[Item]) -> Table:
+    """A table with a row for each item. A column without any text is left out."""
+    rows = list(items)
+    shown = [
+        ShownColumn(column.title, [column.text(item) for item in rows], column.group.label if column.group else "")
+        for column in columns
+    ]
+    return Table(title, note, [column for column in shown if any(column.cells)])
+
+
+def plain_table(title: str, note: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A table of cells, strings or numbers."""
+    cells = [[wording.number(cell, 4) for cell in row] for row in rows]
+    return Table(title, note, [ShownColumn(str(name), [row[i] for row in cells]) for i, name in enumerate(columns)])
+
+
+def natural(name: str) -> list[tuple[int, int | str]]:
+    """Sort key in which ``x2`` comes before ``x10``."""
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
