@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do $$p -c "$(RECENT)" 2>/dev/null && e
 
 # A folder with mnist/train.npz and mnist/dev.npz. Default: the digits bundled with scikit-learn.
 DATA ?=
-# Of the catalogue. Default: the version that it has.
+# The version of the catalogue. Default: the one that it has.
 VERSION ?=
 # Further arguments of pytest: make invariance ARGS="--explainer attnlrp"
 ARGS ?=
@@ -122,7 +122,7 @@ architectures: $(READY)  ## the explainers on every model class of transformers;
 long: $(READY)  ## Leave-One-Out of texts of 2,000 tokens, error against cost; needs ../shared; resumes after a kill
 	@$(BIN)/python tests/experiments/long_texts.py $(ARGS)
 
-catalogue: $(READY)  ## write faithcheck/catalogue.json anew from the registries; VERSION=2027.03 names a new version
+catalogue: $(READY)  ## write faithcheck/catalogue.json from the registries; VERSION=2027.03 names a new version
 	@$(BIN)/python -m faithcheck.catalogue $(VERSION)
 
 docs: $(READY)  ## the documents as a site, with the reference of the public names: build/docs/index.html

@@ -1,7 +1,7 @@
 """The catalogue: the axioms, the pairs and the tolerances that verdicts follow from, under a version.
 
 A results document names the catalogue of its run, so that a paper can say which one an explainer passes, and two
-results can be compared. The content is what verdicts are settled by: which axiom is measured on which pair, what is
+results can be compared. The content decides verdicts: which axiom is measured on which pair, what is
 expected there, and the tolerances. It is not the code: documents name that by the version and the commit of faithcheck.
 The claims of an explainer are its own, and the pairs of a user are the user's: neither is part of it.
 
@@ -89,7 +89,7 @@ def digest(content: object, digits: int = DIGITS) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 
-def _changed_names(before: Mapping[str, list[str]], now: Mapping[str, list[str]]) -> list[str]:
+def changed_names(before: Mapping[str, list[str]], now: Mapping[str, list[str]]) -> list[str]:
     """How the names of the built-in explainers differ."""
     old, new = ({name for names in kinds.values() for name in names} for kinds in (before, now))
     lists = {
@@ -126,7 +126,7 @@ def write(version: str | None = None) -> list[str]:
     head = {"version": version or before["version"], "hash": digest(summary(content), 64)}
     write_atomically(FILE, _as_text({**head, "explainers": names, **content}))
     renamed = [f"version: {before['version']} → {head['version']}"] if head["version"] != before["version"] else []
-    return [*renamed, *changes(before, content), *_changed_names(before.get("explainers", {}), names)]
+    return [*renamed, *changes(before, content), *changed_names(before.get("explainers", {}), names)]
 
 
 def _as_text(catalogue: Json) -> str:

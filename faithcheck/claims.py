@@ -53,9 +53,9 @@ def claiming(explainer: Explainer, names: Iterable[str]) -> Explainer:
 
 
 def stated(explainer: Explainer, checks: Iterable[Check]) -> list[str]:
-    """The axioms of which something is claimed or expected of the explainer in these checks, besides the mandatory.
+    """The axioms that the explainer claims, or for which one of these checks expects something of it.
 
-    Every explainer must satisfy the mandatory axioms: they say nothing of what it claims, unless they alone are run.
+    Mandatory axioms count only if no other is run: every explainer must satisfy them, so they are no claim.
     """
     own = [check for check in checks if check.explainer is not None and check.explainer.name == explainer.name]
     beyond = [check for check in own if not AXIOMS[check.axiom].mandatory]

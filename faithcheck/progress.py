@@ -182,7 +182,7 @@ def progress_bar(shown: bool = True, unit: str = "") -> Progress:
     """
 
     class Description(ProgressColumn):
-        """The names of what runs, as text: a name may hold what Rich would read as markup."""
+        """What runs, as plain text: Rich would read a part of some names as markup."""
 
         def render(self, task: Task) -> Text:
             return Text(f"{visible(task.description):<18}")

@@ -70,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--next-token", action="store_true", help=meaning)
     _add_examples(parser)
     add_max_memory(parser)
-    meaning = "the dtype of the arithmetic, in whichever dtype the weights are stored (default: %(default)s)"
+    meaning = "the dtype of the arithmetic; the weights are converted to it (default: %(default)s)"
     add("--dtype", choices=FLOATING, default="float32", help=meaning)
     add_device(parser)
     add_seed(parser, "random removals and of intervals")
@@ -131,7 +131,7 @@ def main(arguments: argparse.Namespace) -> int:
     It is 0; 1 if an explainer failed or left something behind; 2 if the request cannot be measured; 130 after Ctrl-C.
 
     Raises:
-        OptionError, DataError, OSError: a file or a name is wrong, as far as that shows before the model is loaded.
+        OptionError, DataError, OSError: a file or a name is wrong, and that shows before the model is loaded.
     """
     _refuse_what_does_not_fit(arguments)
     _refuse_wrong_names(arguments)

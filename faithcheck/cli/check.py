@@ -51,10 +51,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     meaning = "the explainer: a name of faithcheck explainers, or module:Object; several are checked in one run"
     parser.add_argument("explainers", metavar="SPEC", nargs="*", default=[], help=meaning)
-    add_repeatable(parser, "--explainer", "SPEC", "the same, as the other commands and pytest write it")
+    add_repeatable(parser, "--explainer", "SPEC", "the same, in the way of the other commands and of pytest")
     add_repeatable(parser, "--axiom", "NAME", "only this one (faithcheck axioms); default: those above")
     add_repeatable(parser, "--claim", "NAME", names.meaning_of_claim())
-    meaning = "it implements this built-in explainer anew, and is held to that one's claims and closed forms"
+    meaning = "it is your implementation of this built-in explainer, and is held to that one's claims and closed forms"
     parser.add_argument("--like", action="append", default=[], metavar="[SPEC=]NAME", help=meaning)
     add_repeatable(
         parser, "--pairs", "SPEC", "only these: a name, a glob, an entry point, a module with pairs, or module:pair"

@@ -19,9 +19,8 @@ from faithcheck.reports.documents.document import Document, save
 from faithcheck.reports.pages.visible import visible
 
 REFUSED, CRASHED, INTERRUPTED, UNREAD = 2, 70, 130, 141
-"""The exit codes of a request that cannot be carried out, of an error that no command expects (EX_SOFTWARE of
-``sysexits.h``), of a command that Ctrl-C stopped, and of one whose output nobody reads (128 + SIGPIPE, as of a shell).
-"""
+"""The exit codes if a request cannot be carried out, after an error that no command expects (EX_SOFTWARE in
+``sysexits.h``), after Ctrl-C, and if the reader of the output has ended (128 + SIGPIPE, as in a shell)."""
 REPORT_IT = "this is a defect of faithcheck or of a library; report it to faithcheck's maintainers with the lines above"
 
 Content = TypeVar("Content")
@@ -90,7 +89,7 @@ def pages(
         views: for ``md`` and ``html`` the function that makes the page.
         beside: the file that a page without a path is written beside; None if there is none.
         taken: the other files of the command.
-        suffix: what such a page is called besides, such as ``.compare``.
+        suffix: what the name of such a page has before its ending, such as ``.compare``.
 
     Raises:
         OptionError: see `page_path`.
@@ -135,7 +134,7 @@ def print_for_terminal(view: Callable[[Content, int, bool], str], content: Conte
 
 @contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Say on a terminal what takes long, as long as it takes; say nothing where stderr is none."""
+    """Show on a terminal what is being done while the block runs; show nothing if stderr is no terminal."""
     from rich.console import Console  # not at the top: help is printed without Rich
 
     console = Console(stderr=True)
@@ -153,7 +152,7 @@ def refuse(error: Exception) -> int:
 
 
 def crashed(error: BaseException) -> int:
-    """Print on stderr the traceback of an error that no command expects, and what to do. Returns the exit code."""
+    """Print on stderr the traceback of an unexpected error, and what to do. Returns the exit code."""
     print(visible(traceback_text(error)), file=sys.stderr)
     print(visible(f"faithcheck: unexpected {' '.join(error_text(error).split())}: {REPORT_IT}"), file=sys.stderr)
     return CRASHED

@@ -1,7 +1,12 @@
-"""The options of a run, one a file, as pytest and the command line take them. All are checked before the run starts.
+"""The options of a run, by what they choose. All are checked before the run starts.
 
-What belongs here: from the text of an option to its value, with an error for a bad one. Not here:
-the commands that take the options (`faithcheck.cli`) and the pytest plugin (`faithcheck.plugin`).
+What belongs here: from the text of an option to its value, with an error for a bad one. Not here: the commands that
+take the options (`faithcheck.cli`) and the pytest plugin (`faithcheck.pytest_plugin`).
+
+* `explainers`, `pairs`, `expectations`: what is checked, on what, and what is expected.
+* `computing`: in which type, on which device or cluster, and for how long.
+* `output_path`: the files that are written.
+* `names`, `user_modules`: what is wrong in a name or a module is refused before torch is imported.
 """
 
 

@@ -1,4 +1,4 @@
-"""The explainers of a run: ``--explainer``, and what ``--like``, ``--claim`` and ``--isolate`` say of them.
+"""The explainers of a run: ``--explainer``, ``--like``, ``--claim`` and ``--isolate``.
 
 ``--like=attnlrp`` is about the one explainer of the run that is not built in, ``--like=SPEC=attnlrp`` about the one
 that ``--explainer=SPEC`` names.

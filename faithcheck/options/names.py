@@ -31,7 +31,7 @@ def builtin_explainers() -> set[str]:
 
 
 def meaning_of_claim() -> str:
-    """What ``--claim`` does."""
+    """The help of ``--claim``."""
     kinds = ", ".join(catalogue.saved()["explainers"])
     return (
         "the explainer is to satisfy this axiom too, besides those that it claims itself; or all that explainers of "
@@ -40,7 +40,7 @@ def meaning_of_claim() -> str:
 
 
 def refuse_unknown_explainers(specs: Iterable[str]) -> None:
-    """Refuse a name that no explainer has, and an object that its module has not, as far as the source says so.
+    """Refuse a name that no explainer has, and an object that the source of its module does not define.
 
     A file of maps is read: a damaged one is refused.
 

@@ -1,7 +1,7 @@
-"""The modules of the user that options name: what their source says before they are imported, and their import.
+"""The modules of the user that options name: their source before they are imported, and their import.
 
-To import a module may take seconds, most often for torch. What is wrong already in the source is refused at once. If
-the import fails, the user sees the traceback in the user's code.
+To import a module may take seconds, most often for torch. A mistake that its source shows is refused at once. If the
+import fails, the message has the frames of the traceback that are in the user's code.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def module_of_file(file: Path) -> str:
 
 
 def refuse_wrong_object(option: str, module: str, path: str) -> None:
-    """Refuse an object that a module has not, as far as its source says so.
+    """Refuse an object that the source of a module does not define.
 
     Args:
         option: the option with its value, for the message.
