@@ -1,21 +1,20 @@
-"""Maps of one text, beside that of LOO: measured by `explain`, as a document that `pages.explanation` shows."""
+"""``faithcheck explain``: the maps of one text by several explainers, beside that of LOO, as a document."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import cast
 
 import numpy as np
 import torch
+from msgspec import structs
 
 from faithcheck.alignment.evaluate import AlignmentSettings, table_2
 from faithcheck.alignment.figures import ROUND_OFF
 from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.axioms.measure.error_text import message_text, safe_text, traceback_text
-from faithcheck.axioms.traces.left_behind import RANDOM, restored
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
@@ -28,14 +27,14 @@ from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
 from faithcheck.options import OptionError
 from faithcheck.options.explainers import load_explainers
 from faithcheck.reports import results
+from faithcheck.reports.documents.explanation import Explanation, Map, Output
+from faithcheck.reports.documents.words import Feature
 from faithcheck.reports.memory_units import in_words
-from faithcheck.reports.pages.explanation import SCHEMA_VERSION
-from faithcheck.reports.results import Json
-from faithcheck.sandbox import interruptible
+from faithcheck.sandbox import Raised, Traces, attempt, sandbox
 
 ROUGH_LENGTH, ROUGHLY = 61, 4
-"""A short run of so many tokens costs little. Explainers that treat short texts in another way take at most so many
-times what it predicts: only if that does not fit, a longer run predicts the peak to a few percent."""
+"""Predicting the peak memory from a run of 61 tokens is cheap and at most 4 times too small, for explainers that treat
+short texts in another way. Only if that does not fit, a longer run predicts the peak to a few percent."""
 SMALLER = "{name} ran with fewer rows in a forward pass, to fit the memory."
 CLASSES = 5  # outputs that are listed, the most likely ones
 
@@ -67,7 +66,8 @@ def explain(
     target: str | None = None,
     contrast: str | None = None,
     max_memory: int | None = None,
-) -> Json:
+    name: str = "",
+) -> Explanation:
     """The maps of one text by several explainers, beside that of LOO.
 
     Args:
@@ -79,15 +79,7 @@ def explain(
             that it generates, see `generated_or_refused`.
         contrast: the number or the name of an output that is subtracted from the explained one.
         max_memory: the bytes that an attribution may take over what is in use; by default what is available.
-
-    Returns:
-        The explanation document: ``features``, each with ``text``, ``glued`` (no space before it) and ``special``;
-        ``maps``, each with ``explainer``, ``how``, ``origin``, ``values``, their ``sum``, ``r`` with LOO over the
-        features that are not special (None if it is undefined), ``left_behind``, what the explainer left behind, which
-        was undone, and ``notes``, sentences such as warnings; ``classes``, the explained and the most likely outputs,
-        each with ``number``, ``name``, ``logit``, ``probability`` (None without one) and whether ``explained``;
-        ``outputs``, their number in all; ``what`` is explained, in words; ``target`` and ``contrast``, what was asked
-        for or None; ``answer``, the tokens of an answer; ``change``, f(x) − f(baseline); and ``notes``.
+        name: what the document calls the model.
 
     Raises:
         ExplainError: no token that is not special; a decoder's text is too long; an explainer refused, failed or
@@ -95,7 +87,6 @@ def explain(
         ModelError: no such output; the model generates no answer; the tokenizer is another model's.
         KeyboardInterrupt: Ctrl-C was pressed.
     """
-    asked = {"target": target, "contrast": contrast}
     model, how = _chosen(model, text, target, contrast)
     example = _encoded(model, text)
     case = model.case([example])
@@ -104,37 +95,33 @@ def explain(
     output = int(case.target[0])
     if output == model.against:
         raise ExplainError(f"--contrast={contrast} is the most likely output itself: give another --target")
-    maps = [_explained(explainer, model, case, max_memory) for explainer in explainers]
-    special = example.special_tokens_mask.tolist()
-    loo = next((one["values"] for one in maps if one["explainer"] == "loo"), None)
+    maps = [_map(explainer, model, case, max_memory) for explainer in explainers]
+    special: list[bool] = example.special_tokens_mask.tolist()
+    loo = next((one.values for one in maps if one.explainer == "loo"), None)
     noise = ROUND_OFF * torch.finfo(logits.dtype).eps * abs(float(explained[output]))
-    for one in maps:
-        one |= {"sum": math.fsum(one["values"]), "r": _r(one["values"], loo, special, noise)}
-    document: Json = results.plain(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "kind": results.EXPLANATION,
-            "faithcheck": results.version(),
-            "architecture": type(model.model).__name__,
-            "device": str(case.inputs.device),
-            "text": text,
-            "explained": _explained_name(model, output),
-            "what": explained_in_words(model, output),
-            **asked,
-            "answer": [name_of_output(model, token) for token in getattr(model, "answer", ())],
-            "decoder": isinstance(model, NextTokenModel),
-            "classes": _classes(model, logits, output),
-            "outputs": len(logits),
-            "features": [
-                {**piece, "special": is_special}
-                for piece, is_special in zip(model.pieces(example), special, strict=True)
-            ],
-            "maps": maps,
-            "change": float(output_difference(model, case)),
-            "notes": [*how, *_notes(model, example)],
-        }
+    return Explanation(
+        schema_version=Explanation.VERSION,
+        faithcheck=results.version(),
+        model=name,
+        architecture=type(model.model).__name__,
+        device=str(case.inputs.device),
+        text=text,
+        explained=_explained_name(model, output),
+        what=explained_in_words(model, output),
+        target=target,
+        contrast=contrast,
+        answer=[name_of_output(model, token) for token in getattr(model, "answer", ())],
+        decoder=isinstance(model, NextTokenModel),
+        classes=_outputs(model, logits, output),
+        outputs=len(logits),
+        features=[
+            Feature(**piece, special=is_special)
+            for piece, is_special in zip(model.pieces(example), special, strict=True)
+        ],
+        maps=[structs.replace(one, r=_r(one.values, loo, special, noise)) for one in maps],
+        change=float(output_difference(model, case)),
+        notes=[*how, *_notes(model, example)],
     )
-    return document
 
 
 def _r(values: Sequence[float], loo: Sequence[float] | None, special: Sequence[bool], noise: float) -> float | None:
@@ -209,42 +196,50 @@ def _notes(model: TextModel, example: Example) -> Iterator[str]:
         yield f"The text was cut to {len(example)} tokens, the most that the model takes: the rest is not read."
 
 
-def _explained(explainer: Explainer, model: TextModel, case: Case, max_memory: int | None) -> Json:
-    """The map, what the explainer says of itself, and what it left behind. All of its code runs here.
+def _map(explainer: Explainer, model: TextModel, case: Case, max_memory: int | None) -> Map:
+    """The map of an explainer, without its correlation with LOO. All code of the explainer runs here.
 
     Raises:
         ExplainError: the explainer refused, failed or returned no map.
         KeyboardInterrupt: Ctrl-C was pressed.
     """
-    name = "the explainer"
-    with interruptible():
-        try:
-            name = safe_text(explainer.name)
-            explainer, smaller = _fitting(explainer, model, case, memory_limit(case.inputs.device, max_memory))
-            with restored(model) as traces, warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                attribution, ran_out = _attribution(explainer, model, case)
-            left_behind = "; ".join(line for line in traces if not line.startswith(RANDOM))
-            undone = [f"{name} left something behind, which was undone: {left_behind}"] if left_behind else []
-            return {
-                "explainer": name,
-                "how": safe_text(describe_settings(explainer)),
-                "origin": safe_text(str(getattr(explainer, "origin", ""))),
-                "values": attribution[0].tolist(),
-                "left_behind": left_behind,
-                "notes": [
-                    *undone,
-                    *smaller,
-                    *ran_out,
-                    *(f"{name} warned: {message_text(cast(Warning, warning.message))}" for warning in caught),
-                ],
-            }
-        except ExplainError:
-            raise
-        except (Unsupported, InvalidAttribution) as error:
-            raise ExplainError(f"{name} cannot explain this model: {message_text(error)}") from error
-        except BaseException as error:  # of the user's explainer, SystemExit too: shown with its traceback
-            raise ExplainError(f"{name} raised:\n{traceback_text(error)}") from error
+    name, traces = safe_text(explainer.name), Traces()
+
+    def work() -> tuple[list[float], list[str]]:
+        nonlocal traces
+        fitting, smaller = _fitting(explainer, model, case, memory_limit(case.inputs.device, max_memory))
+        with sandbox(model, seed=0) as traces:
+            attribution, ran_out = _attribution(fitting, model, case)
+        return attribution[0].tolist(), [*smaller, *ran_out]
+
+    done = attempt(work)
+    if isinstance(done, Raised):
+        raise _refusal(name, done.error) from done.error
+    values, smaller = done
+    left_behind = "; ".join(traces.left_behind)
+    return Map(
+        explainer=name,
+        how=safe_text(describe_settings(explainer)),
+        origin=safe_text(str(getattr(explainer, "origin", ""))),
+        values=values,
+        sum=math.fsum(values),
+        r=None,
+        left_behind=left_behind,
+        notes=[
+            *([f"{name} left something behind, which was undone: {left_behind}"] if left_behind else []),
+            *smaller,
+            *(f"{name} warned: {message_text(cast(Warning, warning.message))}" for warning in traces.warnings),
+        ],
+    )
+
+
+def _refusal(name: str, error: BaseException) -> ExplainError:
+    """What is said of an explainer without a map; of its own errors, SystemExit too, with the traceback."""
+    if isinstance(error, ExplainError):
+        return error
+    if isinstance(error, Unsupported | InvalidAttribution):
+        return ExplainError(f"{name} cannot explain this model: {message_text(error)}")
+    return ExplainError(f"{name} raised:\n{traceback_text(error)}")
 
 
 def _fitting(explainer: Explainer, model: TextModel, case: Case, limit: int) -> tuple[Explainer, list[str]]:
@@ -253,19 +248,20 @@ def _fitting(explainer: Explainer, model: TextModel, case: Case, limit: int) -> 
     Raises:
         ExplainError: one row does not fit.
     """
-    n = case.shape[1]
-    predictor, fewer = PeakPredictor(model, case), explainer
-    with interruptible():
-        try:
-            if ROUGHLY * predictor.peak(explainer, 1, n, longest=ROUGH_LENGTH) <= limit:
-                return explainer, []
-            while (peak := predictor.peak(fewer, 1, n)) > limit:
-                smaller = with_half_the_rows(fewer, n)
-                if smaller is None:
-                    break
-                fewer = smaller
-        except BaseException:  # the attribution itself will raise, too, and is reported then
-            return explainer, []
+    n, predictor = case.shape[1], PeakPredictor(model, case)
+
+    def fitted() -> tuple[Explainer, int]:
+        if ROUGHLY * predictor.peak(explainer, 1, n, longest=ROUGH_LENGTH) <= limit:
+            return explainer, 0
+        fewer = explainer
+        while (peak := predictor.peak(fewer, 1, n)) > limit and (smaller := with_half_the_rows(fewer, n)) is not None:
+            fewer = smaller
+        return fewer, peak
+
+    done = attempt(fitted)
+    if isinstance(done, Raised):  # the attribution itself will raise, too, and is reported then
+        return explainer, []
+    fewer, peak = done
     if peak > limit:
         raise ExplainError(
             f"{safe_text(explainer.name)} would take {in_words(peak)} of memory for the {n} tokens of the text "
@@ -297,31 +293,34 @@ def _attribution(explainer: Explainer, model: TextModel, case: Case) -> tuple[to
         explainer, notes = smaller, [SMALLER.format(name=name)]
 
 
-def _classes(model: TextModel, logits: torch.Tensor, explained: int) -> list[Json]:
+def _outputs(model: TextModel, logits: torch.Tensor, explained: int) -> list[Output]:
     """The most likely outputs, the first one first, the explained one, and the one that it is contrasted with.
 
     Of an answer there is one output, its log-likelihood.
     """
     if isinstance(model, AnswerModel):
-        likelihood = {"logit": float(logits[0]), "probability": float(logits[0].double().exp())}
-        return [{"number": 0, "name": _explained_name(model, 0), **likelihood, "explained": True}]
+        likelihood, name = float(logits[0]), _explained_name(model, 0)
+        return [Output(number=0, name=name, logit=likelihood, probability=math.exp(likelihood), explained=True)]
     listed = logits.topk(min(CLASSES, len(logits))).indices.tolist()
     listed += [i for i in (explained, model.against) if i is not None and i not in listed]
     probabilities = _probabilities(model, logits)
     return [
-        {
-            "number": i,
-            "name": name_of_output(model, i),
-            "logit": float(logits[i]),
-            "probability": None if probabilities is None else float(probabilities[i]),
-            "explained": i == explained,
-        }
+        Output(
+            number=i,
+            name=name_of_output(model, i),
+            logit=float(logits[i]),
+            probability=None if probabilities is None else float(probabilities[i]),
+            explained=i == explained,
+        )
         for i in listed
     ]
 
 
 def _probabilities(model: TextModel, logits: torch.Tensor) -> torch.Tensor | None:
-    """Of each output; None for a model with one output, which is a score. Several classes may hold at once."""
+    """The probability of each output; None for a model with one output, which is a score.
+
+    The classes of a multi-label classifier are independent of each other.
+    """
     if getattr(model.model.config, "problem_type", None) == "multi_label_classification":
         return logits.double().sigmoid()
     return logits.double().softmax(0) if len(logits) > 1 else None

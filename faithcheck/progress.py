@@ -24,7 +24,7 @@ from faithcheck.axioms.measure.statuses import Group
 from faithcheck.check import Check
 from faithcheck.reports.memory_units import in_words
 from faithcheck.reports.pages import wording
-from faithcheck.reports.pages.alignment_plan import in_time
+from faithcheck.reports.pages.alignment import in_time
 from faithcheck.reports.pages.visible import visible
 from faithcheck.request import Settings
 

@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+
+import msgspec
 
 from faithcheck.alignment import evaluate
 from faithcheck.alignment.alignment_request import (
     AlignRequest,
     Prepared,
     choose_explainers,
-    identity,
     prepare,
 )
 from faithcheck.alignment.batches import longest
-from faithcheck.alignment.run_key import digest_of
+from faithcheck.alignment.document import heading, plan_file
 from faithcheck.alignment.work import Work, work_of
 from faithcheck.executors.ray.cluster import connected, with_threads, workers_of
 from faithcheck.models.files import write_atomically
-from faithcheck.reports.results import Json
+from faithcheck.reports.documents.alignment import Plan, PlannedExplainer
 
 PROBE = 60.0
-"""The seconds in which batches are measured, of all explainers together. What is measured is stored, and not lost."""
+"""The seconds in which batches of all explainers are measured. What is measured is stored, and not lost."""
 LEAST = 3
-"""So many batches of each explainer are measured in any case, if there are as many."""
+"""The fewest batches of each explainer that are measured, if there are as many."""
 
 
-def plan(request: AlignRequest) -> Json:
+def plan(request: AlignRequest) -> Plan:
     """Measure some batches of each explainer, and estimate the rest.
-
-    Returns:
-        ``explainers``, for each its ``name``, ``batches``, ``rows`` and ``tokens`` of forward passes that are left,
-        ``probed`` batches, ``seconds`` on one worker and ``peak``, the bytes of the batch that is predicted to take
-        most, or None; ``workers``; ``seconds`` on all workers, after the probe; and ``probe``, the seconds of it.
 
     Raises:
         ModelError, DataError, OptionError, AlignmentError, StoreError: see `alignment_request.measure`.
@@ -45,46 +39,28 @@ def plan(request: AlignRequest) -> Json:
     with with_threads(wanted):
         prepared = prepare(request)
         chosen = choose_explainers(request.explainer, prepared.setup)
-        examples, setup = prepared.examples, prepared.setup
-        passes = evaluate.passes_of(prepared.model, examples, chosen, setup, prepared.folder)
-        loaded = evaluate.LoadedModel(prepared.model, longest(examples))
+        passes = evaluate.passes_of(prepared.model, prepared.examples, chosen, prepared.setup, prepared.folder)
+        loaded = evaluate.LoadedModel(prepared.model, longest(prepared.examples))
         rows = [_estimate(one, prepared, loaded, PROBE / len(passes)) for one in passes]
     workers = 1
     if wanted is not None:
         with connected(str(request.ray), wanted) as there:
             workers = there.workers
-    total = sum(row["seconds"] for row in rows)
-    content: Json = {
-        "explainers": rows,
-        "workers": workers,
-        "tasks": sum(row["batches"] for row in rows),
-        "seconds": max(total / workers, max((row["longest"] for row in rows), default=0.0)),
-        "probe": time.monotonic() - begun,
-    }
-    write_atomically(_file(prepared.folder, identity(request, prepared, chosen)), json.dumps(content))
-    return content
+    estimates = Plan(
+        explainers=rows,
+        workers=workers,
+        tasks=sum(row.batches for row in rows),
+        seconds=max(sum(row.seconds for row in rows) / workers, *(row.longest for row in rows)),
+        probe=time.monotonic() - begun,
+    )
+    path = plan_file(prepared.folder, heading(request, prepared), [one.name for one in chosen])
+    write_atomically(path, msgspec.json.encode(estimates).decode())
+    return estimates
 
 
-def planned(folder: Path, about: Json, tasks: int) -> float | None:
-    """The seconds that a plan said for this alignment; None without one, or if this run had other tasks to do.
-
-    Args:
-        folder: of the stores.
-        about: the alignment, see `alignment_request.identity`.
-        tasks: how many this run has done.
-    """
-    try:
-        content = json.loads(_file(folder, about).read_text())
-        return float(content["seconds"]) if content["tasks"] == tasks else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _file(folder: Path, about: Json) -> Path:
-    return folder / f"plan-{digest_of(about)[:32]}.json"
-
-
-def _estimate(one: evaluate.ExplainerPass, prepared: Prepared, loaded: evaluate.LoadedModel, seconds: float) -> Json:
+def _estimate(
+    one: evaluate.ExplainerPass, prepared: Prepared, loaded: evaluate.LoadedModel, seconds: float
+) -> PlannedExplainer:
     """Measure batches of all lengths in turn, until the time is over, and estimate the others from their tokens."""
     examples, setup = prepared.examples, prepared.setup
     name = one.explainer.name
@@ -100,7 +76,7 @@ def _estimate(one: evaluate.ExplainerPass, prepared: Prepared, loaded: evaluate.
             left = seconds - (time.monotonic() - begun)
             if len(measured) > LEAST and rate * work(number).tokens > left:
                 break
-            if not one.is_missing(number):
+            if not one.is_missing(number):  # the explainer was refused
                 break
             before = time.monotonic()
             content = evaluate.measure(loaded, [examples[i] for i in one.plan[number]], one.explainer, setup, number)
@@ -111,19 +87,18 @@ def _estimate(one: evaluate.ExplainerPass, prepared: Prepared, loaded: evaluate.
         missing = [*one.missing()]
     rate = _rate(measured)
     total = sum((work(number) for number in missing), Work())
-    longest = max((work(number).tokens for number in missing), default=0)
-    return {
-        "name": name,
-        "batches": len(missing),
-        "examples": total.examples,
-        "rows": total.rows,
-        "tokens": total.tokens,
-        "passes": math.ceil(total.tokens / setup.max_tokens),
-        "probed": len(measured),
-        "seconds": rate * total.tokens,
-        "longest": rate * longest,
-        "peak": _peak(one, prepared, loaded),
-    }
+    most = max((work(number).tokens for number in missing), default=0)
+    return PlannedExplainer(
+        name=name,
+        batches=len(missing),
+        rows=total.rows,
+        tokens=total.tokens,
+        passes=math.ceil(total.tokens / setup.max_tokens),
+        probed=len(measured),
+        seconds=rate * total.tokens,
+        longest=rate * most,
+        peak=_peak(one, prepared, loaded),
+    )
 
 
 def _rate(measured: Sequence[tuple[int, float]]) -> float:
@@ -133,7 +108,7 @@ def _rate(measured: Sequence[tuple[int, float]]) -> float:
 
 
 def _spread(numbers: Sequence[int]) -> Iterator[int]:
-    """The numbers in an order in which each beginning is spread over all of them: by halves, by quarters and so on."""
+    """The numbers in an order whose first ones are always spread over all: by halves, by quarters and so on."""
     said: set[int] = set()
     bits = max(1, len(numbers)).bit_length()
     for k in range(2**bits):

@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,16 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from faithcheck import catalogue
 from faithcheck.alignment import evaluate
 from faithcheck.alignment.answers import with_answers
 from faithcheck.alignment.batches import AlignmentError, measurable
 from faithcheck.alignment.defaults import CHUNK, LONG, MAX_TOKENS, TABLE_2
-from faithcheck.alignment.figures import Figures, figures_of
-from faithcheck.alignment.parquet import write_parquet
-from faithcheck.alignment.run_key import StoreError, fingerprint
-from faithcheck.alignment.shown_examples import shown_examples
-from faithcheck.alignment.summary import summary
+from faithcheck.alignment.document import document_of
+from faithcheck.alignment.run_key import StoreError
 from faithcheck.executors.ray.cluster import Workers, with_threads, workers_of
 from faithcheck.executors.ray.dispatch import Advance, Watch
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content
@@ -44,13 +37,13 @@ from faithcheck.models.pretrained.example import Examples
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.loading import ALL_GPUS, load
-from faithcheck.models.pretrained.target_choice import explained_in_words, with_chosen_output, with_generated_answers
+from faithcheck.models.pretrained.target_choice import with_chosen_output, with_generated_answers
 from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
 from faithcheck.options import OptionError, explainers
 from faithcheck.options.computing import choose_device, choose_timeout
 from faithcheck.options.explainers import refuse_what_ends_a_process
-from faithcheck.reports import results
-from faithcheck.reports.pages import alignment
+from faithcheck.reports.documents.alignment import Alignment
+from faithcheck.reports.documents.document import Run, from_json
 from faithcheck.reports.results import Json
 
 if TYPE_CHECKING:
@@ -250,53 +243,11 @@ def specs_of(names: Sequence[str], chosen: Sequence[Explainer]) -> dict[str, str
     return {one.name: one.name if one.name in TABLE_2 else next(further) for one in chosen}
 
 
-def heading(request: AlignRequest, prepared: Prepared) -> Json:
-    """The model, the data and the settings of the document; no date, so that equal runs give equal documents."""
-    model, data, setup = prepared.model, prepared.data, prepared.setup
-    images = isinstance(model, ImageClassifier)
-    read_at = (
-        "pixels, a patch a feature"
-        if images
-        else "word embeddings, so that what reaches position and type embeddings is not in it"
-    )
-    return {
-        "faithcheck": results.version(),
-        "environment": results.environment(),
-        "model": {
-            "name": request.model or "the project's own",
-            "class": type(model.model).__name__,
-            "layers": getattr(model.model.config, "num_hidden_layers", None),
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "fingerprint": fingerprint(model),
-            "features": "patches" if images else "tokens",
-            "explained": f"{explained_in_words(model)}; relevance is read at the {read_at}",
-        },
-        "data": {
-            "name": data.name,
-            "items": "images" if images else "texts",
-            "fingerprint": data.fingerprint,
-        },
-        "settings": {
-            "target": request.target,
-            "contrast": request.contrast,
-            "removal": setup.removal.description,
-            "chunk": setup.chunk,
-            "chunk_reason": prepared.chunk_reason,
-            "max_length": getattr(model, "max_length", None),
-            "max_tokens": setup.max_tokens,
-            "dtype": request.dtype,
-            "device": "cuda" if request.gpus_per_worker else request.device,
-            "threads": torch.get_num_threads(),
-            "seed": setup.seed,
-        },
-    }
-
-
 def measure(
     request: AlignRequest,
     advance: Advance = lambda explainer, done, of: None,
     watch: Watch = lambda state: None,
-) -> Json:
+) -> Alignment:
     """Measure the alignment of the explainers and return the alignment document.
 
     Args:
@@ -314,15 +265,13 @@ def measure(
         return _measure(request, wanted, advance, watch)
 
 
-def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, watch: Watch) -> Json:
+def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, watch: Watch) -> Alignment:
     # Where the workers have GPUs, this process may have none.
     prepared = prepare(replace(request, device="cpu") if request.gpus_per_worker else request, advance)
     examples, setup = prepared.examples, prepared.setup
     refuse_what_ends_a_process(request.isolate, [name for name in request.explainer if name not in TABLE_2])
     chosen = choose_explainers(request.explainer, setup)
     total = len(measurable(examples))
-    from faithcheck.alignment.alignment_plan import planned  # not at the top: it prepares requests itself
-
     engine = _engine(request, wanted, prepared, chosen, watch)
     tasks, begun = count(), time.monotonic()
     with _passes(request, chosen) as measure_batch:
@@ -343,75 +292,9 @@ def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, wa
             counted,
             engine,
         )
-    run = engine.record if engine else _alone(next(tasks), time.monotonic() - begun)
-    estimated = planned(prepared.folder, identity(request, prepared, chosen), run["tasks"])
-    if all(outcome.refused for outcome in outcomes):
-        raise AlignmentError(f"nothing can be measured: {outcomes[0].refused}")
-    figures = figures_of(examples, outcomes, prepared.model.model.dtype)
-    summarised = summary(examples, outcomes, figures, setup.seed)
-    records = {one.name: one.records for one in outcomes if not one.refused}
-    if "examples" in summarised:
-        summarised["examples"]["digests"] = [digest_of(prepared.data, i) for i in summarised["examples"]["index"]]
-        summarised["examples"] |= _answers(prepared, summarised["examples"]["index"])
-    document: Json = results.plain(
-        {
-            "schema_version": alignment.SCHEMA_VERSION,
-            "kind": results.ALIGNMENT,
-            **heading(request, prepared),
-            **summarised,
-            **_parquet(request, prepared, outcomes, figures),
-            "shown": shown_examples(figures, examples, records, prepared.model.pieces),
-            **({} if estimated is None and engine is None else {"run": {**run, "estimated": estimated}}),
-        }
-    )
-    labels = _labels(outcomes)
-    for row in document["explainers"]:
-        row["label"] = labels[row["name"]]
-    return document
-
-
-def _answers(prepared: Prepared, indices: Sequence[int]) -> Json:
-    """The answer to each of these examples, as text; nothing if no answer is explained."""
-    found = [prepared.answer_of(i) for i in indices]
-    return {"answers": found} if isinstance(prepared.model, AnswerModel) else {}
-
-
-def _parquet(
-    request: AlignRequest,
-    prepared: Prepared,
-    outcomes: Sequence[evaluate.ExplainerResult],
-    figures: Mapping[str, Figures],
-) -> Json:
-    """Write what --parquet asks for. Returns the folder and the names of the files, for the document."""
-    if request.parquet is None:
-        return {}
-    catalogued = {key: catalogue.saved()[key] for key in ("version", "hash")}
-    about = results.plain({**heading(request, prepared), "catalogue": catalogued})
-    digest = partial(digest_of, prepared.data)
-    files = {
-        one.name: write_parquet(request.parquet, one, figures[one.name], digest, prepared.answer_of, about)
-        for one in outcomes
-        if not one.refused
-    }
-    return {"parquet": {"folder": str(request.parquet), "files": files}}
-
-
-def digest_of(data: Texts | Images, i: int) -> str:
-    """A digest of one text or image, by which `faithcheck compare` finds it in another document."""
-    content = data.images[i].numpy().tobytes() if isinstance(data, Images) else data.texts[i].encode()
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _alone(tasks: int, seconds: float) -> Json:
-    """The record of a run without a cluster."""
-    none = dict.fromkeys(("retried", "run_twice", "left_out"), 0)
-    return {"engine": "one process", "workers": 1, "tasks": tasks, **none, "seconds": seconds, "started": 0.0}
-
-
-def identity(request: AlignRequest, prepared: Prepared, chosen: Sequence[Explainer]) -> Json:
-    """What says that two alignments are the same."""
-    about = heading(request, prepared)
-    return {key: about[key] for key in ("model", "data", "settings")} | {"explainers": [one.name for one in chosen]}
+    alone = {"engine": "one process", "workers": 1, "tasks": next(tasks), "retried": 0, "run_twice": 0, "left_out": 0}
+    run = engine.record if engine else {**alone, "seconds": time.monotonic() - begun, "started": 0.0}
+    return document_of(request, prepared, outcomes, from_json(run, Run), shared=engine is not None)
 
 
 def _engine(
@@ -439,10 +322,3 @@ def _passes(request: AlignRequest, chosen: Sequence[Explainer]) -> Iterator[eval
         yield passes.measure
     finally:
         passes.close()
-
-
-def _labels(outcomes: Sequence[evaluate.ExplainerResult]) -> dict[str, str]:
-    """The label of each explainer by its name; variants of one explainer, which share its label, also show the name."""
-    labels = {outcome.name: outcome.label for outcome in outcomes}
-    counts = Counter(labels.values())
-    return {name: label if counts[label] == 1 else f"{label} ({name})" for name, label in labels.items()}

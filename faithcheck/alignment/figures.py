@@ -17,13 +17,13 @@ from faithcheck.json_object import Json
 from faithcheck.models.data.stored import stored_array
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.token_places import PLACES, places
+from faithcheck.reports.documents.alignment import Curves, Means, Undefined
 
-SCOPES = ("no_special", "all")
+SCOPES = Undefined.__struct_fields__
 CORRELATIONS = tuple(f"{name}_{scope}" for scope in SCOPES for name in STATISTICS)
-CURVES = ("lerf", "morf", "delta", "lerf_aopc", "morf_aopc")
 SHARES = {place: f"share_{place}" for place in (*PLACES, "positions")}
 """The figures that are the share of a map, in absolute values, at a place; and what position embeddings keep."""
-FIGURES = (*CORRELATIONS, *CURVES, *SHARES.values())
+FIGURES = Means.__struct_fields__
 ROUND_OFF = 32  # units in the last place; the same output in different batches was measured to differ by 4 to 8
 POINTS = 21  # of a mean curve
 LEFT_OUT = "its batch was left out"
@@ -42,14 +42,13 @@ class Figures:
         examples: the index of each in the data, increasing, ``(examples,)``.
         columns: {figure: float64 ``(examples,)``}, masked where the figure is undefined.
         undefined: {scope: uint8 ``(examples,)``}: the place in `REASONS` of why its correlations are undefined.
-        mean_curves: ``lerf`` and ``morf``, the means of the curves at the shares ``removed`` of the features; between
-            steps a curve is straight. Empty if no example was measured.
+        mean_curves: the means of the curves; between steps a curve is straight. None if no example was measured.
     """
 
     examples: np.ndarray
     columns: Mapping[str, np.ma.MaskedArray]
     undefined: Mapping[str, np.ndarray]
-    mean_curves: Json
+    mean_curves: Curves | None
 
     def why_undefined(self, scope: str) -> Iterator[str]:
         """The reason of each example whose correlations are undefined."""
@@ -84,7 +83,7 @@ def _columns(
     values, masked = stored_array(shape, np.float64), stored_array(shape, np.bool_)
     masked[:] = True
     undefined = {scope: stored_array(len(chosen), np.uint8) for scope in SCOPES}
-    shares, sums = np.linspace(0, 1, POINTS), {name: np.zeros(POINTS) for name in ("lerf", "morf")}
+    shares, sums = np.linspace(0, 1, POINTS), {"lerf": np.zeros(POINTS), "morf": np.zeros(POINTS)}
     for i, record in records.items():
         place = int(np.searchsorted(chosen, i))
         figures, reasons = _figures(examples[i], record, loo.get(i), dtype)
@@ -95,8 +94,8 @@ def _columns(
         for name, total in sums.items():
             total += np.interp(shares, np.linspace(0, 1, len(record[name])), record[name])
     columns = {name: np.ma.array(values[row], mask=masked[row]) for row, name in enumerate(FIGURES)}
-    means = {name: (total / len(records)).tolist() for name, total in sums.items() if len(records)}
-    return Figures(chosen, columns, undefined, {"removed": shares.round(9).tolist(), **means} if means else {})
+    means = {name: (total / len(records)).tolist() for name, total in sums.items()} if records else None
+    return Figures(chosen, columns, undefined, Curves(removed=shares.round(9).tolist(), **means) if means else None)
 
 
 def _figures(

@@ -6,13 +6,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from faithcheck.alignment.batches import measurable
 from faithcheck.alignment.evaluate import ExplainerResult
-from faithcheck.alignment.figures import FIGURES, SCOPES, Figures
+from faithcheck.alignment.figures import FIGURES, Figures
 from faithcheck.axioms.measure import statistics
-from faithcheck.json_object import Json
-from faithcheck.models.pretrained.example import Examples
+from faithcheck.models.pretrained import example
+from faithcheck.reports.documents.alignment import (
+    Comparison,
+    Counts,
+    Examples,
+    Explainer,
+    Mean,
+    Means,
+    Peaks,
+    Undefined,
+)
+from faithcheck.reports.documents.document import from_json
 
 REFERENCE = "attnlrp"  # every other explainer is compared with it
 EACH = 10_000
@@ -20,79 +31,88 @@ EACH = 10_000
 COMPARED = ("pearson_no_special", "spearman_no_special", "pearson_all", "pearson_sum_to_one_no_special", "delta")
 
 
-def summary(examples: Examples, results: Sequence[ExplainerResult], figures: Mapping[str, Figures], seed: int) -> Json:
-    """Means over examples with 95 % intervals, and every explainer against AttnLRP, in plain values.
+class Summary(Struct, frozen=True, kw_only=True):
+    """What is measured of an alignment; the document adds what it was measured on."""
 
-    A figure that is undefined for an example is None. It is left out of means and pairs, and counted by reason.
+    counts: Counts
+    examples: Examples | None
+    explainers: list[Explainer]
+    comparisons: list[Comparison]
+
+
+def summary(
+    examples: example.Examples, results: Sequence[ExplainerResult], figures: Mapping[str, Figures], seed: int
+) -> Summary:
+    """Means over examples with 95 % intervals, and every explainer against AttnLRP.
+
+    A figure that is undefined for an example is None. It is left out of means and pairs, and counted by reason. Of more
+    than `EACH` measured examples there are no values of each.
 
     Args:
         examples: all of them.
         results: of `faithcheck.alignment.evaluate.align`.
         figures: from `faithcheck.alignment.figures.figures_of`.
         seed: of the bootstrap.
-
-    Returns:
-        ``counts`` of examples; ``examples``, the indices of the measured ones and their numbers of features that are
-        not special; ``explainers``, each with ``figures`` {name: mean, low, high, n}, ``undefined``
-        {scope: {reason: count}}, ``examples`` {name: a value per measured example}, ``mean_curves`` and perhaps
-        ``cost``, see `ExplainerResult`; ``comparisons``. Of more than `EACH` measured examples, no ``examples``.
     """
     chosen = measurable(examples)
     each = len(chosen) <= EACH
-    return {
-        "counts": {
-            "examples": len(examples),
-            "measured": len(chosen),
-            "empty": int(((examples.non_special == 0) & ~examples.unanswered & ~examples.too_long).sum()),
-            **({"unanswered": int(examples.unanswered.sum())} if examples.unanswered.any() else {}),
-            "alone": int(((examples.features == 1) & (examples.non_special == 1)).sum()),
-            **({"too_long": int(examples.too_long.sum())} if examples.too_long.any() else {}),
-            "truncated": int((examples.truncated & ~examples.too_long).sum()),
-            "one_feature": int((examples.non_special[chosen] == 1).sum()),
-        },
-        **({"examples": _of_examples(examples, chosen)} if each else {}),
-        "explainers": [_summary(result, figures.get(result.name), seed, each) for result in results],
-        "comparisons": [
-            {
-                "explainer": name,
-                "against": REFERENCE,
-                "figure": figure,
-                **_compare(of.columns[figure], figures[REFERENCE].columns[figure], seed),
-            }
-            for name, of in figures.items()
-            for figure in COMPARED
-            if REFERENCE in figures and name != REFERENCE
-        ],
-    }
+    labels = _labels(results)
+    compared = [name for name in figures if name != REFERENCE] if REFERENCE in figures else []
+    return Summary(
+        counts=_counts(examples, chosen),
+        examples=Examples(index=chosen.tolist(), features=examples.non_special[chosen].tolist()) if each else None,
+        explainers=[_explainer(one, labels[one.name], figures.get(one.name), seed, each) for one in results],
+        comparisons=[_comparison(name, figure, figures, seed) for name in compared for figure in COMPARED],
+    )
 
 
-def _of_examples(examples: Examples, chosen: np.ndarray) -> Json:
-    return {"index": chosen.tolist(), "features": examples.non_special[chosen].tolist()}
+def _counts(examples: example.Examples, chosen: np.ndarray) -> Counts:
+    return Counts(
+        examples=len(examples),
+        measured=len(chosen),
+        empty=int(((examples.non_special == 0) & ~examples.unanswered & ~examples.too_long).sum()),
+        unanswered=int(examples.unanswered.sum()),
+        alone=int(((examples.features == 1) & (examples.non_special == 1)).sum()),
+        too_long=int(examples.too_long.sum()),
+        truncated=int((examples.truncated & ~examples.too_long).sum()),
+        one_feature=int((examples.non_special[chosen] == 1).sum()),
+    )
 
 
-def _summary(result: ExplainerResult, figures: Figures | None, seed: int, each: bool) -> Json:
+def _explainer(result: ExplainerResult, label: str, figures: Figures | None, seed: int, each: bool) -> Explainer:
     columns = figures.columns if figures else {}
-    return {
-        "name": result.name,
-        "how": result.how,
-        "refused": result.refused,
-        "failed": result.failed,
-        "warned": result.warned,
-        "left_behind": "; ".join(result.left_behind),
-        "smaller": result.smaller,
-        **({"left_out": result.left_out} if result.left_out else {}),
-        **({"no_positions": result.no_positions} if result.no_positions else {}),
-        **({"memory": {key: result.memory[key] for key in ("predicted", "measured")}} if result.memory else {}),
-        **({} if result.cost is None else {"cost": result.cost}),
-        **({"mean_curves": figures.mean_curves} if figures and figures.mean_curves else {}),
-        "figures": {name: statistics.interval(columns.get(name, []), seed) for name in FIGURES},
-        "undefined": {scope: Counter(figures.why_undefined(scope)) if figures else {} for scope in SCOPES},
-        **({"examples": {name: columns[name].tolist() if figures else [] for name in FIGURES}} if each else {}),
-    }
+    means = {name: from_json(statistics.interval(columns.get(name, []), seed), Mean) for name in FIGURES}
+    reasons = {scope: Counter(figures.why_undefined(scope)) if figures else {} for scope in Undefined.__struct_fields__}
+    return Explainer(
+        name=result.name,
+        label=label,
+        how=result.how,
+        refused=result.refused,
+        failed=result.failed,
+        warned=result.warned,
+        left_behind="; ".join(result.left_behind),
+        smaller=result.smaller,
+        left_out=result.left_out,
+        no_positions=result.no_positions,
+        memory=from_json(result.memory, Peaks | None),
+        cost=result.cost,
+        mean_curves=figures.mean_curves if figures else None,
+        figures=Means(**means),
+        undefined=Undefined(**reasons),
+        examples={name: columns[name].tolist() if figures else [] for name in FIGURES} if each else {},
+    )
 
 
-def _compare(values: np.ma.MaskedArray, reference: np.ma.MaskedArray, seed: int) -> Json:
-    """The paired comparison, and both means over the pairs with two defined values."""
+def _comparison(name: str, figure: str, figures: Mapping[str, Figures], seed: int) -> Comparison:
+    """The paired comparison with the reference, and both means over the pairs with two defined values."""
+    values, reference = figures[name].columns[figure], figures[REFERENCE].columns[figure]
     pairs = statistics.pairs(values, reference)
     mean, against = pairs.mean(axis=0).tolist() if len(pairs) else (None, None)
-    return {"mean": mean, "mean_against": against, **statistics.paired(values, reference, seed)}
+    about = {"explainer": name, "against": REFERENCE, "figure": figure, "mean": mean, "mean_against": against}
+    return from_json({**about, **statistics.paired(values, reference, seed)}, Comparison)
+
+
+def _labels(results: Sequence[ExplainerResult]) -> dict[str, str]:
+    """The label of each explainer by its name; variants of one explainer, which share its label, also show the name."""
+    counts = Counter(one.label for one in results)
+    return {one.name: one.label if counts[one.label] == 1 else f"{one.label} ({one.name})" for one in results}

@@ -29,7 +29,6 @@ from faithcheck.options import OptionError, names
 from faithcheck.options.computing import FLOATING, choose_device, refuse_unknown_device
 from faithcheck.options.output_path import check_folder
 from faithcheck.options.user_modules import import_from_current_folder
-from faithcheck.reports import results
 
 if TYPE_CHECKING:
     from faithcheck.alignment.alignment_request import AlignRequest
@@ -205,13 +204,13 @@ def _run(arguments: argparse.Namespace, files: output.Files) -> int:
         return output.refuse(OptionError(f"an explainer ended the run: it raised {error_text(error)}"))
     output.print_for_terminal(alignment.to_terminal, document)
     files.print_paths()
-    return FAILED if any(map(results.is_failed, document["explainers"])) else 0
+    return FAILED if document.is_failed else 0
 
 
 def _plan(request: AlignRequest) -> int:
     """Print what the alignment will take."""
     from faithcheck.alignment.alignment_plan import plan
-    from faithcheck.reports.pages import alignment_plan
+    from faithcheck.reports.pages import alignment
 
-    output.print_for_terminal(alignment_plan.to_terminal, plan(request))
+    output.print_for_terminal(alignment.plan_to_terminal, plan(request))
     return 0

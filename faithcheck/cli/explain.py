@@ -111,8 +111,8 @@ def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
         if not isinstance(model, TextModel):
             raise ExplainError(f"{arguments.model} takes images: faithcheck explain takes a model of text")
         chosen = choose_explainers(arguments.explainer or [DEFAULT])
-        document = explain(model, text, chosen, arguments.target, arguments.contrast, arguments.max_memory)
-        document["model"] = arguments.model or "the project's own"
+        asked = arguments.target, arguments.contrast, arguments.max_memory
+        document = explain(model, text, chosen, *asked, arguments.model or "the project's own")
         files.write(document)
     except (ExplainError, ModelError, OptionError, OSError) as error:
         return output.refuse(error)
@@ -120,4 +120,4 @@ def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
         return output.interrupted("nothing was written")
     output.print_for_terminal(explanation.to_terminal, document)
     files.print_paths()
-    return int(any(row["left_behind"] for row in document["maps"]))
+    return int(document.is_failed)

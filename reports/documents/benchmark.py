@@ -127,16 +127,20 @@ class Agreements(Struct, frozen=True, kw_only=True):
 
     @property
     def placed(self) -> list[AgreementRow]:
-        """The rows that have both a cost and an r, in the order of cost."""
-        both = [row for row in self.rows if known(row.cost.median) and row.r.mean is not None]
-        return sorted(both, key=lambda row: (row.cost.median, -row.r.mean))  # type: ignore[operator]
+        """The rows that have both a cost and an r."""
+        return [row for row in self.rows if known(row.cost.median) and row.r.mean is not None]
+
+    @property
+    def by_cost(self) -> list[AgreementRow]:
+        """The same rows in the order of cost, of one cost the largest r first."""
+        return sorted(self.placed, key=lambda row: (row.cost.median or 0.0, -(row.r.mean or 0.0)))
 
     @property
     def pareto_front(self) -> list[AgreementRow]:
         """The rows that no other row beats, in the order of cost: none costs less and agrees as well."""
         front: list[AgreementRow] = []
         best = -math.inf
-        for row in self.placed:
+        for row in self.by_cost:
             if row.r.mean is not None and row.r.mean > best:
                 front.append(row)
                 best = row.r.mean

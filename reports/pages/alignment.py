@@ -1,236 +1,174 @@
-"""The document of ``faithcheck align`` as pages and as text for a terminal: pure functions of the document."""
+"""The document of ``faithcheck align`` as pages and as text for a terminal; and the plan of ``--plan``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from faithcheck.reports.pages import alignment_maps, columns, rendering, wording
-from faithcheck.reports.pages.alignment_figures import figures
-from faithcheck.reports.pages.alignment_tables import tables
-from faithcheck.reports.pages.alignment_wording import (
-    CURVES,
-    FIGURES,
-    SCOPES,
-    SHARES,
-    counted,
-    findings,
-    headline,
-    label,
-)
-from faithcheck.reports.results import ENVIRONMENT, RUN, Json, ResultsError
-from faithcheck.reports.shape import NUMBER, Shape, mismatch
-
-SCHEMA_VERSION = 1
-PEAKS = ("predicted", "measured")
-_FIGURE: Shape = {"mean": NUMBER, "low": NUMBER, "high": NUMBER, "n": int}
-_SHAPE: Shape = {
-    "faithcheck": str,
-    "environment": ENVIRONMENT,
-    "model": {
-        **dict.fromkeys(("name", "class", "fingerprint", "explained"), str),
-        "features": frozenset({"tokens", "patches"}),
-        "layers": (int, None),
-        "parameters": int,
-    },
-    "data": dict.fromkeys(("name", "items", "fingerprint"), str),
-    "settings": {
-        **dict.fromkeys(("removal", "chunk_reason", "dtype", "device"), str),
-        **dict.fromkeys(("chunk", "max_tokens", "threads", "seed"), int),
-        "max_length": (int, None),
-    },
-    "examples?": {"index?": [int], "digests?": [str], "answers?": [str]},
-    "counts": {
-        **dict.fromkeys(("examples", "measured", "empty", "alone", "truncated", "one_feature"), int),
-        "unanswered?": int,
-        "too_long?": int,
-    },
-    "explainers": [
-        {
-            **dict.fromkeys(("name", "how", "refused", "warned"), str),
-            "label?": str,
-            "failed?": bool,
-            "left_behind?": str,
-            "smaller?": str,
-            "left_out?": str,
-            "no_positions?": str,
-            "memory?": dict.fromkeys(PEAKS, int),
-            "cost?": NUMBER,
-            "mean_curves?": {key: [NUMBER] for key in ("removed", "lerf", "morf")},
-            "examples?": {...: [NUMBER]},
-            "figures": {
-                **dict.fromkeys((*FIGURES, *CURVES), _FIGURE),
-                **{f"{share}?": _FIGURE for share in SHARES},  # documents of older versions do not have them
-            },
-            "undefined": {scope: {...: int} for scope in SCOPES},
-        }
-    ],
-    "parquet?": {"folder": str, "files": {...: [str]}},
-    "shown?": [
-        {
-            **{"index": int, "agreement": frozenset({"least", "median", "most"}), "mean": NUMBER},
-            "features": [{"text": str, "glued": bool, "special": bool}],
-            "maps": [{"explainer": str, "r": NUMBER, "values": [NUMBER]}],
-        }
-    ],
-    "run?": RUN,
-    "comparisons": [
-        {
-            **dict.fromkeys(("explainer", "against"), str),
-            "figure": frozenset(FIGURES),
-            **dict.fromkeys(("mean", "mean_against", "difference", "low", "high", "p"), NUMBER),
-            "n": int,
-        }
-    ],
-}
+from faithcheck.reports.documents.alignment import Alignment, Explainer, Plan, PlannedExplainer
+from faithcheck.reports.documents.document import Run
+from faithcheck.reports.documents.figure import Figure
+from faithcheck.reports.memory_units import in_words
+from faithcheck.reports.pages import rendering, wording
+from faithcheck.reports.pages.alignment_figures import figures, note_on_maps, side_by_side
+from faithcheck.reports.pages.alignment_tables import tables, terminal_tables
+from faithcheck.reports.pages.alignment_wording import counted, findings, headline
+from faithcheck.reports.pages.tables import Column, Table, table
 
 
-def check(document: Json, path: Path) -> Json:
-    """Return the document if this version can read it.
-
-    Raises:
-        ResultsError: the schema version is another one, or something is missing or of another type.
-    """
-    if document["schema_version"] != SCHEMA_VERSION:
-        raise ResultsError(
-            f"{path}: alignment schema version {document['schema_version']!r}, this faithcheck reads "
-            f"{SCHEMA_VERSION}: run faithcheck align again"
-        )
-    if (damage := mismatch(document, _SHAPE)) is not None:
-        raise ResultsError(f"{path}: damaged alignment document: {damage}")
-    return document
-
-
-def facts(document: Json) -> list[tuple[str, str]]:
+def facts(document: Alignment) -> list[tuple[str, str]]:
     """The settings of the measurement as labels and text."""
-    settings, model, data = document["settings"], document["model"], document["data"]
-    layers = f", {model['layers']} layers" if model["layers"] else ""
+    settings, model, data = document.settings, document.model, document.data
+    layers = f", {model.layers} layers" if model.layers else ""
     return [
-        ("model", f"{model['name']}: {model['class']}{layers}, {model['parameters']:,} parameters"),
-        ("weights", model["fingerprint"]),
-        ("data", f"{data['name']}: {document['counts']['examples']} {data['items']}"),
-        ("content", data["fingerprint"]),
-        ("explained", model["explained"]),
-        ("removed", f"{model['features']}, one at a time for LOO: {settings['removal']}"),
-        ("curves", f"{model['features']}, {settings['chunk_reason']}"),
-        ("batches", f"at most {settings['max_tokens']} {model['features']} in a forward pass, padding included"),
-        ("arithmetic", f"{settings['dtype']} on {settings['device']}, {settings['threads']} threads"),
-        ("seed", str(settings["seed"])),
+        ("model", f"{model.name}: {model.class_}{layers}, {model.parameters:,} parameters"),
+        ("weights", model.fingerprint),
+        ("data", f"{data.name}: {document.counts.examples} {data.items}"),
+        ("content", data.fingerprint),
+        ("explained", model.explained),
+        ("removed", f"{model.features}, one at a time for LOO: {settings.removal}"),
+        ("curves", f"{model.features}, {settings.chunk_reason}"),
+        ("batches", f"at most {settings.max_tokens} {model.features} in a forward pass, padding included"),
+        ("arithmetic", f"{settings.dtype} on {settings.device}, {settings.threads} threads"),
+        ("seed", str(settings.seed)),
         *_memory(document),
-        *_run(document),
-        *((label(document, explainer["name"]), explainer["how"]) for explainer in document["explainers"]),
-        *((key, str(value)) for key, value in document["environment"].items() if value is not None),
+        *(_run(document.run) if document.run else []),
+        *((explainer.title, explainer.how) for explainer in document.explainers),
+        *((key, value) for key, value in document.environment.items() if value is not None),
     ]
 
 
-def _memory(document: Json) -> Iterator[tuple[str, str]]:
-    """The peak memory of each explainer, in a line."""
+def _memory(document: Alignment) -> Iterator[tuple[str, str]]:
+    """The peak memory of each explainer, in a line; documents of older versions do not say it."""
     peaks = [
-        " ".join([label(document, row["name"]), *(f"{row['memory'][key] / 2**20:.3g}" for key in PEAKS)])
-        for row in document["explainers"]
-        if row.get("memory")  # documents of older versions do not say
+        f"{one.title} {one.memory.predicted / 2**20:.3g} {one.memory.measured / 2**20:.3g}"
+        for one in document.explainers
+        if one.memory
     ]
     if peaks:
-        yield "peak memory", f"of one batch, over the model, in MiB, {' and '.join(PEAKS)}: {'; '.join(peaks)}"
+        yield "peak memory", f"of one batch, over the model, in MiB, predicted and measured: {'; '.join(peaks)}"
 
 
-def _run(document: Json) -> Iterator[tuple[str, str]]:
-    """How the work was shared, in a line."""
-    if (run := document.get("run")) is not None:
-        yield "run", f"{wording.sharing(run)}{_estimated(run)}"
+def _run(run: Run) -> Iterator[tuple[str, str]]:
+    """How the work was shared; and what --plan estimated, beside the time without the start of the workers."""
+    planned = ""
+    if run.estimated is not None:
+        taken = (run.seconds or 0.0) - (run.started or 0.0)
+        planned = f"; {run.estimated:.1f} s were planned, {taken:.1f} s were taken"
+    yield "run", f"{wording.sharing(run)}{planned}"
 
 
-def _estimated(run: Json) -> str:
-    """What --plan had said, beside what it took without the start of the workers."""
-    if run.get("estimated") is None:
-        return ""
-    return f"; {run['estimated']:.1f} s were planned, {run['seconds'] - run.get('started', 0.0):.1f} s were taken"
+# --- pages ------------------------------------------------------------------------------------------------------------
 
 
-def to_markdown(document: Json) -> str:
+def to_markdown(document: Alignment) -> str:
     """The document as Markdown."""
     return rendering.to_page("alignment.md.j2", _view(document))
 
 
-def to_html(document: Json) -> str:
+def to_html(document: Alignment) -> str:
     """The document as one self-contained HTML page."""
     return rendering.to_page("alignment.html.j2", _view(document))
 
 
-def exported(document: Json) -> tuple[list[Json], list[Json]]:
+def exported(document: Alignment) -> tuple[list[Table], list[Figure]]:
     """The tables and the figures of the page."""
-    view = _view(document)
-    return [*view["tables"], *(one["table"] for one in view["shown"])], view["figures"]
+    return [*tables(document), *(one.table for one in side_by_side(document))], figures(document)
 
 
-def _view(document: Json) -> Json:
-    shown = alignment_maps.shown(document)
+def _view(document: Alignment) -> dict[str, object]:
     return {
         "document": document,
         "headline": headline(document),
         "findings": findings(document),
         "counted": counted(document),
-        "tables": [columns.plain_table(**table) for table in tables(document)],
+        "tables": tables(document),
         "figures": figures(document),
-        "shown": shown,
-        "shown_note": alignment_maps.note(document) if shown else "",
-        "refused": _labelled(document, "refused"),
-        "warned": _labelled(document, "warned"),
-        "left_behind": _labelled(document, "left_behind"),
-        "smaller": _labelled(document, "smaller"),
-        "left_out": _labelled(document, "left_out"),
+        "shown": side_by_side(document),
+        "shown_note": note_on_maps(document) if document.shown else "",
+        "notices": list(_notices(document.explainers)),
+        "warned": _warned(document),
         "facts": facts(document),
     }
 
 
-def _labelled(document: Json, key: str) -> list[tuple[str, str]]:
-    return [
-        (label(document, explainer["name"]), explainer[key])
-        for explainer in document["explainers"]
-        if explainer.get(key)  # documents of older versions do not say what was left behind
-    ]
+def _notices(explainers: Sequence[Explainer]) -> Iterator[tuple[str, str]]:
+    """What is wrong with the figures of an explainer: a clause, and the reason."""
+    yield from ((f"{one.title} was not measured", one.refused) for one in explainers if one.refused)
+    undone = "left something behind, which was undone"
+    yield from ((f"{one.title} {undone}", one.left_behind) for one in explainers if one.left_behind)
+    smaller = "was measured in smaller batches, to fit the memory"
+    yield from ((f"{one.title} {smaller}", one.smaller) for one in explainers if one.smaller)
+    ended = "has no figures of the batches that ended its workers"
+    yield from ((f"{one.title} {ended}", one.left_out) for one in explainers if one.left_out)
 
 
-def to_terminal(document: Json, width: int = 80, color: bool = False) -> str:
+def _warned(document: Alignment) -> list[str]:
+    return [f"{one.title} {one.warned}" for one in document.explainers if one.warned]
+
+
+def to_terminal(document: Alignment, width: int = 80, color: bool = False) -> str:
     """The main tables and the findings in sentences; the pages have all tables."""
     return rendering.to_terminal(_parts, document, width, color)
 
 
-def _parts(document: Json) -> Iterator[RenderableType]:
-    view = _view(document)
-    for content in view["tables"]:
-        if content["title"].startswith(("Alignment", "The paper's", "Undefined")):
-            yield from _table(content)
-    for name, reason in view["refused"]:
-        yield Text.assemble((f"\n{name} was not measured: ", "bold"), reason)
-    for name, traces in view["left_behind"]:
-        yield Text.assemble((f"\n{name} left something behind, which was undone: ", "bold"), traces)
-    for name, batches in view["smaller"]:
-        yield Text.assemble((f"\n{name} was measured in smaller batches, to fit the memory: ", "bold"), batches)
-    for name, batches in view["left_out"]:
-        yield Text.assemble((f"\n{name} has no figures of what ended its workers: ", "bold"), batches)
-    if view["warned"]:
+def _parts(document: Alignment) -> Iterator[RenderableType]:
+    for one in terminal_tables(document):
+        yield Text(f"\n{one.title}", style="bold")
+        yield rendering.terminal_table(one)
+        yield Text(one.note, style="dim")
+    for clause, reason in _notices(document.explainers):
+        yield Text.assemble((f"\n{clause}: ", "bold"), reason)
+    if warned := _warned(document):
         yield Text("\nwarned", style="bold")
-    for name, warning in view["warned"]:
-        yield Text(f"{name} {warning}")
-    for sentence in view["findings"]:
+        yield Text("\n".join(warned))
+    for sentence in findings(document):
         yield Text(f"\n{sentence}")
     yield Text()
-    for sentence in view["counted"]:
+    for sentence in counted(document):
         yield Text(sentence)
-    settings = document["settings"]
-    yield Text(f"removed: {settings['removal']}; curves: {settings['chunk_reason']}; seed {settings['seed']}")
-    yield Text(f"\n{view['headline']}", style="bold")
+    settings = document.settings
+    yield Text(f"removed: {settings.removal}; curves: {settings.chunk_reason}; seed {settings.seed}")
+    yield Text(f"\n{headline(document)}", style="bold")
 
 
-def _table(content: Json) -> Iterator[RenderableType]:
-    """A table without its second interval and the cost: a terminal has no room for them; the pages have both."""
-    titles = content["columns"]
-    shown = [i for i, title in enumerate(titles) if title not in (*titles[:i], "cost")]
-    rows = [[row[i] for i in shown] for row in content["rows"]]
-    yield Text(f"\n{content['title']}", style="bold")
-    yield rendering.terminal_table(columns.plain_table(content["title"], "", [titles[i] for i in shown], rows))
-    yield Text(content["note"], style="dim")
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+PLAN: Sequence[Column[PlannedExplainer]] = (
+    Column("explainer", lambda row: row.name),
+    Column("batches", lambda row: f"{row.batches:,}"),
+    Column("rows", lambda row: f"{row.rows:,}"),
+    Column("tokens", lambda row: f"{row.tokens:,}"),
+    Column("passes", lambda row: f"{row.passes:,}"),
+    Column("peak memory", lambda row: "unknown" if row.peak is None else in_words(row.peak)),
+    Column("probed", lambda row: str(row.probed)),
+    Column("time", lambda row: in_time(row.seconds)),
+)
+
+
+def plan_to_terminal(plan: Plan, width: int = 80, color: bool = False) -> str:
+    """The work of each explainer that is left, and the time on one worker and on all."""
+    return rendering.to_terminal(_parts_of_plan, plan, width, color)
+
+
+def _parts_of_plan(plan: Plan) -> Iterator[RenderableType]:
+    yield rendering.terminal_table(table("plan", "", PLAN, plan.explainers))
+    yield Text(
+        "What is left after the probe, whose batches are stored: rows and tokens of forward passes, maps and curves; "
+        "passes, if all are full; the peak memory over the model's own, predicted for the batch that takes most; the "
+        "time of one worker.",
+        style="dim",
+    )
+    alone = sum(row.seconds for row in plan.explainers)
+    yield Text(
+        f"\nabout {in_time(plan.seconds)} on {plan.workers} worker{'s' * (plan.workers != 1)}"
+        f" ({in_time(alone)} of work), without the loading and the statistics; the probe took {in_time(plan.probe)}"
+    )
+
+
+def in_time(seconds: float) -> str:
+    """A duration in words, such as "2.5 min"."""
+    unit, name = next(((unit, name) for unit, name in ((3600, "h"), (60, "min")) if seconds >= unit), (1, "s"))
+    return f"{seconds / unit:.3g} {name}"

@@ -1,9 +1,13 @@
-"""The tables of the alignment document: Table 2 of the paper, comparisons, correlations, curves."""
+"""The tables of the alignment document: Table 2 of the paper, comparisons, correlations, curves, shares.
+
+A new column of the main table is one more `Column` in `TABLE_2`. Its cell is made from one `Explainer` of the document.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from faithcheck.reports.documents.alignment import Alignment, Comparison, Explainer, Mean, Means
 from faithcheck.reports.pages.alignment_wording import (
     CORRELATIONS,
     DECIDES,
@@ -13,16 +17,12 @@ from faithcheck.reports.pages.alignment_wording import (
     SHARES,
     in_short,
     interval,
-    label,
     number,
     paper_data,
     probability,
-    singular,
 )
-from faithcheck.reports.results import Json
+from faithcheck.reports.pages.tables import Column, Table, plain_table, table
 
-R = "pearson_no_special"
-"""The figure that explainers are sorted by."""
 COST = (
     "Cost: the arithmetic of an attribution, in plain forward passes of the same inputs, counted in one batch of 16 "
     "from the shortest inputs on."
@@ -33,177 +33,190 @@ SINKS = (
     "Means over examples and bootstrap 95 % intervals. LOO's shares are the effects of removals. n: examples whose map "
     "is not all zero."
 )
-_TABLE_2 = ("explainer", "r", "95 %", "sum to one", "LeRF", "MoRF", "Δ", "95 %", "cost", "n")
-_OF_CURVES = range(4, 8)
 
 
-def tables(document: Json) -> list[Json]:
-    """The tables of a page: ``title``, ``note``, ``columns`` and ``rows``, whose cells are strings."""
-    measured = by_agreement(document)
+class PageColumn(Column[Explainer]):
+    """A column for which a terminal has no room."""
+
+
+# --- columns: a cell for each explainer -------------------------------------------------------------------------------
+
+
+def _mean(of: Callable[[Means], Mean], title: str) -> Column[Explainer]:
+    return Column(title, lambda explainer: number(of(explainer.figures).mean))
+
+
+def _interval(of: Callable[[Means], Mean], column: type[Column[Explainer]] = Column) -> Column[Explainer]:
+    return column("95 %", lambda explainer: interval(of(explainer.figures).low, of(explainer.figures).high))
+
+
+def _n(of: Callable[[Means], Mean]) -> Column[Explainer]:
+    return Column("n", lambda explainer: str(of(explainer.figures).n))
+
+
+def _of_curves(column: Column[Explainer]) -> Column[Explainer]:
+    """The column without the cells of explainers whose curves were not measured."""
+    return type(column)(column.title, lambda explainer: column.text(explainer) if explainer.has_curves else "")
+
+
+def _of(name: str) -> Callable[[Means], Mean]:
+    """What gives the figure of this name."""
+    return lambda figures: getattr(figures, name)
+
+
+def _both(of: Callable[[Means], Mean], title: str) -> tuple[Column[Explainer], Column[Explainer]]:
+    return _mean(of, title), _interval(of)
+
+
+EXPLAINER: Column[Explainer] = Column("explainer", lambda explainer: explainer.title)
+TABLE_2: Sequence[Column[Explainer]] = (
+    EXPLAINER,
+    _mean(lambda figures: figures.r, "r"),
+    _interval(lambda figures: figures.r),
+    _mean(lambda figures: figures.pearson_sum_to_one_no_special, "sum to one"),
+    _of_curves(_mean(lambda figures: figures.lerf, "LeRF")),
+    _of_curves(_mean(lambda figures: figures.morf, "MoRF")),
+    _of_curves(_mean(lambda figures: figures.delta, "Δ")),
+    _of_curves(_interval(lambda figures: figures.delta, PageColumn)),
+    PageColumn("cost", lambda explainer: "" if explainer.cost is None else number(explainer.cost, 1)),
+    _n(lambda figures: figures.r),
+)
+"""The columns of the main table."""
+CURVES: Sequence[Column[Explainer]] = (
+    EXPLAINER,
+    *_both(lambda figures: figures.lerf, "LeRF"),
+    *_both(lambda figures: figures.morf, "MoRF"),
+    *_both(lambda figures: figures.delta, "Δ"),
+    *_both(lambda figures: figures.lerf_aopc, "LeRF, AOPC"),
+    *_both(lambda figures: figures.morf_aopc, "MoRF, AOPC"),
+)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def tables(document: Alignment) -> list[Table]:
+    """The tables of a page, the main table first."""
+    with_curves = [one for one in document.measured if one.has_curves]
     return [
-        _table_2(document, measured),
-        *([_paper_table(data)] if (data := paper_data(document)) else []),
-        *([compared] if (compared := _comparisons(document))["rows"] else []),
-        *(_correlations(document, scope, measured) for scope in SCOPES),
-        *([_curves(measured_curves(document), document)] if measured_curves(document) else []),
-        *_shares(document, measured),
-        *_undefined(document, measured),
+        _table_2(document, TABLE_2),
+        *_paper_table(document),
+        *_comparisons(document),
+        *(_correlations(document, scope) for scope in SCOPES),
+        *([_curves(with_curves)] if with_curves else []),
+        *_shares(document),
+        *_undefined(document),
     ]
 
 
-def by_agreement(document: Json) -> list[Json]:
-    """The measured explainers: LOO, which is the reference, then the others from the largest r; undefined ones last."""
-
-    def place(explainer: Json) -> tuple[bool, bool, float]:
-        r = explainer["figures"][R]["mean"]
-        return explainer["name"] != "loo", r is None, -(r or 0.0)
-
-    return sorted((one for one in document["explainers"] if not one["refused"]), key=place)
+def terminal_tables(document: Alignment) -> list[Table]:
+    """The main tables, as wide as a terminal is."""
+    narrow = [column for column in TABLE_2 if not isinstance(column, PageColumn)]
+    return [_table_2(document, narrow), *_paper_table(document), *_undefined(document)]
 
 
-def measured_curves(document: Json) -> list[Json]:
-    """The explainers of `by_agreement` whose perturbation curves were measured."""
-    return [one for one in by_agreement(document) if one["figures"]["delta"]["n"]]
-
-
-def _table_2(document: Json, measured: list[Json]) -> Json:
-    curves = bool(measured_curves(document))
-    cells = [_row_of_table_2(document, explainer) for explainer in measured]
-    shown = [i for i in range(len(_TABLE_2)) if curves or i not in _OF_CURVES]
-    return {
-        "title": "Alignment with Leave-One-Out",
-        "note": _note_of_table_2(document, curves),
-        "columns": [_TABLE_2[i] for i in shown],
-        "rows": [[row[i] for i in shown] for row in cells],
-    }
-
-
-def _row_of_table_2(document: Json, explainer: Json) -> list[str]:
-    figures = explainer["figures"]
-    r, delta = figures[R], figures["delta"]
-    return [
-        *(label(document, explainer["name"]), number(r["mean"]), interval(r)),
-        *(number(figures[key]["mean"]) for key in ("pearson_sum_to_one_no_special", "lerf", "morf")),
-        *(number(delta["mean"]), interval(delta), number(explainer.get("cost"), 1), str(r["n"])),
-    ]
-
-
-def _note_of_table_2(document: Json, curves: bool) -> str:
-    settings = document["settings"]
-    items, features = document["data"]["items"], document["model"]["features"]
-    removed = f"one {singular(features)}" if settings["chunk"] == 1 else f"{settings['chunk']} neighbouring {features}"
+def _table_2(document: Alignment, shown: Sequence[Column[Explainer]]) -> Table:
+    settings, items, features = document.settings, document.data.items, document.model.features
+    removed = f"one {document.model.feature}" if settings.chunk == 1 else f"{settings.chunk} neighbouring {features}"
     of_curves = (
         f"LeRF and MoRF: mean explained output along the curve, {removed} removed at each step, least or most relevant "
         "first; Δ = LeRF − MoRF. "
     )
-    return (
+    has_curves = any(one.has_curves for one in document.measured)
+    note = (
         f"r: mean over {items} of Pearson's correlation with LOO, special {features} left out; sum to one: each map "
-        f"divided by its sum first, as in the paper. {of_curves if curves else ''}"
+        f"divided by its sum first, as in the paper. {of_curves if has_curves else ''}"
         f"Brackets: bootstrap 95 % intervals over {items}. {COST} n: {items} whose r is defined."
     )
+    return table("Alignment with Leave-One-Out", note, shown, document.measured)
 
 
-def _paper_table(data: str) -> Json:
-    return {
-        "title": f"The paper's Table 2: BERT-base, {data}",
-        "note": "Figures of the paper (arXiv 2510.18810), not measured here. They are of another model, of maps that "
-        "sum to one, and of rollout without a residual term; faithcheck's rollout mixes in ½I.",
-        "columns": ["explainer", "r", "LeRF", "MoRF", "Δ"],
-        "rows": [[name, *(number(figure, 2) for figure in figures)] for name, figures in PAPER[data].items()],
-    }
+def _paper_table(document: Alignment) -> Iterator[Table]:
+    if data := paper_data(document):
+        note = (
+            "Figures of the paper (arXiv 2510.18810), not measured here. They are of another model, of maps that "
+            "sum to one, and of rollout without a residual term; faithcheck's rollout mixes in ½I."
+        )
+        rows = [[name, *(number(figure, 2) for figure in figures)] for name, figures in PAPER[data].items()]
+        titles = ["explainer", "r", "LeRF", "MoRF", "Δ"]
+        yield plain_table(f"The paper's Table 2: BERT-base, {data}", note, titles, rows)
 
 
-def _comparisons(document: Json) -> Json:
-    compared = [row for row in document["comparisons"] if row["explainer"] != "loo"]
+def _comparisons(document: Alignment) -> Iterator[Table]:
     order = list(FIGURES)
-    rows = [
-        [
-            FIGURES[row["figure"]],
-            label(document, row["explainer"]),
-            number(row["difference"]),
-            interval(row),
-            probability(row["p"]),
-            in_short(row),
-            str(row["n"]),
-        ]
-        for row in sorted(compared, key=lambda row: (order.index(row["figure"]), row["explainer"] != "cplrp"))
-    ]
-    note = (
-        "Mean difference over the examples where both are defined, its bootstrap 95 % interval, and the p of "
-        f"Wilcoxon's signed-rank test, not corrected for the number of comparisons. {DECIDES}"
+
+    def place(row: Comparison) -> tuple[int, bool]:
+        return order.index(row.figure), row.explainer != "cplrp"
+
+    shown: Sequence[Column[Comparison]] = (
+        Column("figure", lambda row: FIGURES[row.figure]),
+        Column("explainer", lambda row: document.title_of(row.explainer)),
+        Column("difference", lambda row: number(row.difference)),
+        Column("95 %", lambda row: interval(row.low, row.high)),
+        Column("p", lambda row: probability(row.p)),
+        Column("than AttnLRP's", in_short),
+        Column("n", lambda row: str(row.n)),
     )
-    columns = ["figure", "explainer", "difference", "95 %", "p", "than AttnLRP's", "n"]
-    return {"title": "Every explainer less AttnLRP, paired", "note": note, "columns": columns, "rows": rows}
+    if rows := sorted((row for row in document.comparisons if row.explainer != "loo"), key=place):
+        note = (
+            "Mean difference over the examples where both are defined, its bootstrap 95 % interval, and the p of "
+            f"Wilcoxon's signed-rank test, not corrected for the number of comparisons. {DECIDES}"
+        )
+        yield table("Every explainer less AttnLRP, paired", note, shown, rows)
 
 
-def _correlations(document: Json, scope: str, measured: list[Json]) -> Json:
-    keys = [f"{key}_{scope}" for key in CORRELATIONS]
-    columns = [cell for name in CORRELATIONS.values() for cell in (name, "95 %")]
-    rows = [
-        [label(document, explainer["name"])]
-        + [cell for key in keys for cell in _with_interval(explainer["figures"][key])]
-        + [str(explainer["figures"][keys[0]]["n"])]
-        for explainer in measured
-    ]
-    features = document["model"]["features"]
+def _correlations(document: Alignment, scope: str) -> Table:
+    shown = (column for key, title in CORRELATIONS.items() for column in _both(_of(f"{key}_{scope}"), title))
+    features = document.model.features
     which = {"no_special": f"special {features} left out", "all": f"all {features}"}[scope]
-    title = f"Correlation with Leave-One-Out, {which}"
     note = "Means over examples and bootstrap 95 % intervals; n: examples whose correlation is defined."
-    return {"title": title, "note": note, "columns": ["explainer", *columns, "n"], "rows": rows}
+    return table(
+        f"Correlation with Leave-One-Out, {which}",
+        note,
+        [EXPLAINER, *shown, _n(_of(f"pearson_{scope}"))],
+        document.measured,
+    )
 
 
-def _curves(measured: list[Json], document: Json) -> Json:
-    keys = ("lerf", "morf", "delta", "lerf_aopc", "morf_aopc")
-    rows = [
-        [label(document, explainer["name"])]
-        + [cell for key in keys for cell in _with_interval(explainer["figures"][key])]
-        for explainer in measured
-    ]
-    names = ("LeRF", "MoRF", "Δ", "LeRF, AOPC", "MoRF, AOPC")
+def _curves(measured: list[Explainer]) -> Table:
     note = (
         "LeRF and MoRF: the mean of f over k = 0…K, as the paper's figures read. AOPC (Samek et al. 2017): the mean of "
         "f(x) − f(x without the first k), a drop. Δ is one by both: LeRF − MoRF of the means, MoRF − LeRF of the drops."
     )
-    columns = ["explainer", *(cell for name in names for cell in (name, "95 %"))]
-    return {"title": "Perturbation curves, both readings", "note": note, "columns": columns, "rows": rows}
+    return table("Perturbation curves, both readings", note, CURVES, measured)
 
 
-def _shares(document: Json, measured: list[Json]) -> Iterator[Json]:
+def _shares(document: Alignment) -> Iterator[Table]:
     """Where relevance sinks; patches have no first token and no punctuation. Older documents lack some shares."""
-    known = set.intersection(*(set(explainer["figures"]) for explainer in measured)) if measured else set()
-    of_tokens = document["model"]["features"] == "tokens"
-    shown = [share for share in SHARES if share in known and (of_tokens or share == "share_positions")]
-    if shown:
-        rows = [
-            [label(document, explainer["name"])]
-            + [cell for share in shown for cell in _of_share(explainer, share)]
-            + [str(max(explainer["figures"][share]["n"] for share in shown))]
-            for explainer in measured
-        ]
-        columns = ["explainer", *(cell for share in shown for cell in (SHARES[share], "95 %")), "n"]
-        yield {"title": "Where relevance sinks", "note": SINKS, "columns": columns, "rows": rows}
+    measured, of_tokens = document.measured, document.model.features == "tokens"
+    shown = [
+        share
+        for share in SHARES
+        if (of_tokens or share == "share_positions") and all(_of(share)(one.figures) for one in measured)
+    ]
+
+    def of_share(share: str) -> tuple[Column[Explainer], Column[Explainer]]:
+        """The mean, or why no relevance of positions is known; and the interval."""
+        mean, between = _both(_of(share), SHARES[share])
+        if share != "share_positions":
+            return mean, between
+        why = Column(mean.title, lambda one: mean.text(one) if _of(share)(one.figures).n else one.no_positions or "–")
+        return why, between
+
+    if measured and shown:
+        n = Column("n", lambda one: str(max(_of(share)(one.figures).n for share in shown)))
+        parts = [column for share in shown for column in of_share(share)]
+        yield table("Where relevance sinks", SINKS, [EXPLAINER, *parts, n], measured)
 
 
-def _of_share(explainer: Json, share: str) -> tuple[str, str]:
-    """The mean and its interval; or why no relevance of positions is known."""
-    figure = explainer["figures"][share]
-    if share == "share_positions" and not figure["n"]:
-        return explainer.get("no_positions") or "–", "–"
-    return _with_interval(figure)
-
-
-def _with_interval(figure: Json) -> tuple[str, str]:
-    return number(figure["mean"]), interval(figure)
-
-
-def _undefined(document: Json, measured: list[Json]) -> Iterator[Json]:
+def _undefined(document: Alignment) -> Iterator[Table]:
     rows = [
-        [label(document, explainer["name"]), SCOPES.get(scope, scope), reason, str(count)]
-        for explainer in measured
-        for scope, reasons in explainer["undefined"].items()
-        for reason, count in reasons.items()
+        [one.title, name, reason, str(count)]
+        for one in document.measured
+        for scope, name in SCOPES.items()
+        for reason, count in getattr(one.undefined, scope).items()
     ]
     if rows:
         note = "These examples have no correlation. No mean, interval or paired comparison includes them."
-        columns = ["explainer", "correlation", "why", "examples"]
-        yield {"title": "Undefined correlations", "note": note, "columns": columns, "rows": rows}
+        titles = ["explainer", "correlation", "why", "examples"]
+        yield plain_table("Undefined correlations", note, titles, rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from faithcheck.reports.results import Json
+from faithcheck.reports.documents.alignment import Alignment, Comparison
 
 FEWEST = 6  # examples: 2 · 2⁻⁶ < 0.05
 # Figures of the paper, arXiv 2510.18810, Table 2, BERT-base: r (maps sum to one), LeRF, MoRF, Δ.
@@ -45,48 +45,44 @@ SHARES = {
 }
 
 
-def label(document: Json, name: str) -> str:
-    """The name that a page shows for an explainer: its own label, which documents of older versions do not hold."""
-    return next((row["label"] for row in document["explainers"] if row["name"] == name and row.get("label")), name)
-
-
-def number(value: object, digits: int = 3) -> str:
+def number(value: float | None, digits: int = 3) -> str:
     """A figure with a true minus sign; a dash for one that is undefined."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    if value is None or not math.isfinite(value):
         return "–"
     return f"{value:.{digits}f}".replace("-", "−")
 
 
-def interval(figure: Json) -> str:
+def interval(low: float | None, high: float | None) -> str:
     """``[0.700, 0.771]``; a dash if there are too few examples."""
-    return "–" if figure["low"] is None else f"[{number(figure['low'])}, {number(figure['high'])}]"
+    return "–" if low is None else f"[{number(low)}, {number(high)}]"
 
 
-def paper_data(document: Json) -> str | None:
+def paper_data(document: Alignment) -> str | None:
     """The data set of the paper with the name of this source; None if it is another one."""
-    name = document["data"]["name"].lower().replace("-", "").replace("_", "")
+    name = document.data.name.lower().replace("-", "").replace("_", "")
     return "SST-2" if "sst2" in name else "IMDB" if "imdb" in name else None
 
 
-def verdict(comparison: Json) -> str:
+def verdict(comparison: Comparison) -> str:
     """Beats, does not beat, no difference, or cannot be told.
 
     Two explainers differ if the 95 % interval excludes 0 and the signed-rank test has p < 0.05; where they disagree,
     the one that finds no difference decides, see `deciding`. Below `FEWEST` examples the test cannot reach p < 0.05.
     """
-    if comparison["low"] is None or comparison["high"] is None or comparison["n"] < FEWEST:
+    if comparison.low is None or comparison.high is None or comparison.n < FEWEST:
         return "cannot be told"
     if not _rejects(comparison) or not _excludes_0(comparison):
         return "no difference"
-    return "beats" if comparison["low"] > 0 else "does not beat"
+    return "beats" if comparison.low > 0 else "does not beat"
 
 
-def _rejects(comparison: Json) -> bool:
-    return comparison["p"] is not None and bool(comparison["p"] < 0.05)
+def _rejects(comparison: Comparison) -> bool:
+    return comparison.p is not None and comparison.p < 0.05
 
 
-def _excludes_0(comparison: Json) -> bool:
-    return bool(comparison["low"] > 0 or comparison["high"] < 0)
+def _excludes_0(comparison: Comparison) -> bool:
+    low, high = comparison.low, comparison.high
+    return low is not None and high is not None and (low > 0 or high < 0)
 
 
 DECIDES = (
@@ -98,14 +94,14 @@ DECIDES = (
 """Which of interval and test decides, and why."""
 
 
-def deciding(comparison: Json) -> str:
+def deciding(comparison: Comparison) -> str:
     """``interval`` or ``test``, the one that decides where the two disagree; else empty."""
     if verdict(comparison) == "cannot be told" or _rejects(comparison) == _excludes_0(comparison):
         return ""
     return "interval" if _rejects(comparison) else "test"
 
 
-def in_short(comparison: Json) -> str:
+def in_short(comparison: Comparison) -> str:
     """The verdict in a cell of a table: which of the two has the larger mean, and what decided if that is not both."""
     larger = {"beats": "larger", "does not beat": "smaller"}.get(verdict(comparison), verdict(comparison))
     return f"{larger}: the {decided} decides" if (decided := deciding(comparison)) else larger
@@ -116,9 +112,9 @@ def probability(p: float | None) -> str:
     return number(p) if p is None or p >= 1e-3 else f"{p:.0e}"
 
 
-def claim(document: Json, comparison: Json) -> str:
+def claim(document: Alignment, comparison: Comparison) -> str:
     """The verdict as a clause: ``CP-LRP does not beat AttnLRP on this model``."""
-    explainer, rival = label(document, comparison["explainer"]), label(document, comparison["against"])
+    explainer, rival = document.title_of(comparison.explainer), document.title_of(comparison.against)
     return {
         "beats": f"{explainer} beats {rival} on this model",
         "does not beat": f"{explainer} does not beat {rival} on this model",
@@ -127,20 +123,20 @@ def claim(document: Json, comparison: Json) -> str:
     }[verdict(comparison)]
 
 
-def finding(document: Json, comparison: Json) -> str:
+def finding(document: Alignment, comparison: Comparison) -> str:
     """The clause with its figures, and for CP-LRP with the finding of the paper."""
     clause = claim(document, comparison)
-    if comparison["difference"] is None:
+    if comparison.difference is None:
         return f"{clause}: the correlation of both is defined on no example."
     return (
-        f"{clause}: mean r {number(comparison['mean'])} against {number(comparison['mean_against'])}, "
-        f"difference {number(comparison['difference'])} {interval(comparison)} over {comparison['n']} "
-        f"{document['data']['items']}{_disagreement(comparison)}{_finding_of_the_paper(document, comparison)}."
+        f"{clause}: mean r {number(comparison.mean)} against {number(comparison.mean_against)}, "
+        f"difference {number(comparison.difference)} {interval(comparison.low, comparison.high)} over {comparison.n} "
+        f"{document.data.items}{_disagreement(comparison)}{_finding_of_the_paper(document, comparison)}."
     )
 
 
-def _disagreement(comparison: Json) -> str:
-    p = probability(comparison["p"])
+def _disagreement(comparison: Comparison) -> str:
+    p = probability(comparison.p)
     return {
         "interval": f"; the test has p = {p}, but the interval includes 0, and decides, as the claim is about the mean",
         "test": f"; the interval excludes 0, but the test has p = {p}, and decides, as the interval may be too short",
@@ -148,8 +144,8 @@ def _disagreement(comparison: Json) -> str:
     }[deciding(comparison)]
 
 
-def _finding_of_the_paper(document: Json, comparison: Json) -> str:
-    if comparison["explainer"] != "cplrp":
+def _finding_of_the_paper(document: Alignment, comparison: Comparison) -> str:
+    if comparison.explainer != "cplrp":
         return ""
     data = paper_data(document) or "SST-2"
     cplrp, attnlrp = PAPER[data]["CP-LRP"][0], PAPER[data]["AttnLRP"][0]
@@ -162,15 +158,14 @@ def _finding_of_the_paper(document: Json, comparison: Json) -> str:
     return f"; {finding} on BERT-base, {data} ({cplrp:.2f} against {attnlrp:.2f}, maps that sum to one)"
 
 
-def headline(document: Json) -> str:
+def headline(document: Alignment) -> str:
     """CP-LRP against AttnLRP if both were measured, else how many explainers were; and how many failed."""
-    measured = [explainer for explainer in document["explainers"] if not explainer["refused"]]
-    of_cplrp = [row for row in _correlations_compared(document) if row["explainer"] == "cplrp"]
-    explainers = "1 explainer" if len(measured) == 1 else f"{len(measured)} explainers"
+    measured = len(document.measured)
+    of_cplrp = [row for row in _correlations_compared(document) if row.explainer == "cplrp"]
+    explainers = "1 explainer" if measured == 1 else f"{measured} explainers"
     said = claim(document, of_cplrp[0]) if of_cplrp else f"{explainers} against Leave-One-Out"
-    # Documents of older versions have neither key.
-    failed = sum(bool(explainer.get("failed")) for explainer in document["explainers"])
-    left_behind = sum(bool(explainer.get("left_behind")) for explainer in document["explainers"])
+    failed = sum(explainer.failed for explainer in document.explainers)
+    left_behind = sum(bool(explainer.left_behind) for explainer in document.explainers)
     return (
         said
         + (f"; {failed} {'explainer' if failed == 1 else 'explainers'} failed" if failed else "")
@@ -178,62 +173,57 @@ def headline(document: Json) -> str:
     )
 
 
-def findings(document: Json) -> list[str]:
+def findings(document: Alignment) -> list[str]:
     """A sentence for each explainer against AttnLRP, CP-LRP first; LOO is the reference and has no sentence."""
-    compared = [row for row in _correlations_compared(document) if row["explainer"] != "loo"]
-    return [finding(document, row) for row in sorted(compared, key=lambda row: row["explainer"] != "cplrp")]
+    compared = [row for row in _correlations_compared(document) if row.explainer != "loo"]
+    return [finding(document, row) for row in sorted(compared, key=lambda row: row.explainer != "cplrp")]
 
 
-def _correlations_compared(document: Json) -> list[Json]:
-    return [row for row in document["comparisons"] if row["figure"] == "pearson_no_special"]
+def _correlations_compared(document: Alignment) -> list[Comparison]:
+    return [row for row in document.comparisons if row.figure == "pearson_no_special"]
 
 
-def counted(document: Json) -> list[str]:
+def counted(document: Alignment) -> list[str]:
     """Sentences on the examples: how many were measured, left out or cut, and why."""
-    counts, items, features = document["counts"], document["data"]["items"], document["model"]["features"]
-    feature = singular(features)
+    counts, items, features, feature = (
+        document.counts,
+        document.data.items,
+        document.model.features,
+        document.model.feature,
+    )
     return [
-        f"{counts['measured']} of {counts['examples']} {items} are measured.",
-        f"Left out, without any {feature} that is not special: {counts['empty']}; with a single {feature}, whose "
-        f"removal leaves nothing: {counts['alone']}.",
-        *_unanswered(counts),
-        *_too_long(document),
-        f"Cut to {document['settings']['max_length']} {features}: {counts['truncated']}."
-        if counts["truncated"]
-        else f"No {items[:-1]} is cut.",
+        f"{counts.measured} of {counts.examples} {items} are measured.",
+        f"Left out, without any {feature} that is not special: {counts.empty}; with a single {feature}, whose "
+        f"removal leaves nothing: {counts.alone}.",
+        *_left_out(document),
+        f"Cut to {document.settings.max_length} {features}: {counts.truncated}."
+        if counts.truncated
+        else f"No {document.data.item} is cut.",
         f"With a single {feature} that is not special, so that the correlation without special {features} is "
-        f"undefined: {counts['one_feature']}.",
+        f"undefined: {counts.one_feature}.",
         *_of_each(document),
     ]
 
 
-def _unanswered(counts: Json) -> Iterator[str]:
-    """How many texts the model does not answer, and the way out."""
-    if counts.get("unanswered"):
+def _left_out(document: Alignment) -> Iterator[str]:
+    """How many texts the model does not answer or does not take, and the way out."""
+    if document.counts.unanswered:
         yield (
-            f"Left out, as the model's answer is empty: {counts['unanswered']}: its most likely next token ends the "
-            "text. --target gives an answer."
+            f"Left out because the model's answer is empty: {document.counts.unanswered}: its most likely next token "
+            "ends the text. --target gives an answer."
+        )
+    if document.counts.too_long:
+        yield (
+            f"Left out, with more than the {document.settings.max_length} tokens that a prompt may have: "
+            f"{document.counts.too_long}. The model's next token depends on the last ones, so no prompt is cut. "
+            "--max-length=N cuts texts to N tokens."
         )
 
 
-def _too_long(document: Json) -> Iterator[str]:
-    """How many texts are longer than the decoder takes, and the way out."""
-    if too_long := document["counts"].get("too_long"):
-        yield (
-            f"Left out, with more than the {document['settings']['max_length']} tokens that a prompt may have: "
-            f"{too_long}, as what the model says next depends on the last ones. --max-length=N cuts texts to N tokens."
-        )
-
-
-def _of_each(document: Json) -> Iterator[str]:
+def _of_each(document: Alignment) -> Iterator[str]:
     """Where the figures of each example are, unless they are in this document alone."""
-    item = document["data"]["items"][:-1]
-    if "examples" not in document:
+    item = document.data.item
+    if document.examples is None:
         yield f"This document does not hold the figures of each {item}; faithcheck align --parquet writes them."
-    if (parquet := document.get("parquet")) is not None:
-        yield f"The map, the curves and the figures of every {item} are in {parquet['folder']}, as Parquet files."
-
-
-def singular(features: str) -> str:
-    """``token`` for ``tokens``, ``patch`` for ``patches``."""
-    return {"tokens": "token", "patches": "patch"}[features]
+    if document.parquet is not None:
+        yield f"The map, the curves and the figures of every {item} are in {document.parquet.folder}, as Parquet files."

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterator, Sequence
 
+from msgspec import Struct
 from rich.color import Color
 from rich.console import RenderableType
 from rich.style import Style
-from rich.table import Table
+from rich.table import Table as Grid
 from rich.text import Text
 
-from faithcheck.reports.joined_words import relevance_of, words
-from faithcheck.reports.pages import alignment_wording, columns, relevance, rendering, wording
-from faithcheck.reports.results import Json, ResultsError
-from faithcheck.reports.shape import NUMBER, Shape, mismatch
+from faithcheck.reports.documents.explanation import Explanation, Output
+from faithcheck.reports.documents.figure import Figure
+from faithcheck.reports.documents.words import Word, alone, relevance_of, words
+from faithcheck.reports.pages import alignment_wording, relevance, rendering, wording
+from faithcheck.reports.pages.tables import Column, Table, plain_table, table
 
-SCHEMA_VERSION = 1
-_SHAPE: Shape = {
-    **dict.fromkeys(("faithcheck", "model", "architecture", "device", "text", "explained"), str),
-    "decoder": bool,
-    **{"what?": str, "target?": (str, None), "contrast?": (str, None), "answer?": [str]},
-    "outputs": int,
-    "change": NUMBER,
-    "notes": [str],
-    "features": [{"text": str, "glued": bool, "special": bool}],
-    "maps": [
-        {
-            **dict.fromkeys(("explainer", "how", "origin", "left_behind"), str),
-            "values": [(int, float)],
-            "sum": (int, float),
-            "r": NUMBER,
-            "notes": [str],
-        }
-    ],
-    "classes": [{"number": int, "name": str, "logit": NUMBER, "probability": NUMBER, "explained": bool}],
-}
 ROWS = 40  # of the table on a terminal; the page has all rows
 COLOURS = (
     "Each map is coloured by its own largest value that is not special: red for the explained output, blue against it; "
@@ -43,107 +24,85 @@ COLOURS = (
 )
 
 
-def check(document: Json, path: Path) -> Json:
-    """Return the document if this version can read it.
+class Row(Struct, frozen=True):
+    """A map as it is shown: its explainer, its r in words, whether it has two hues, and its coloured words."""
 
-    Raises:
-        ResultsError: the schema version is another one, or something is missing, of another type or of another length.
-    """
-    if document["schema_version"] != SCHEMA_VERSION:
-        raise ResultsError(
-            f"{path}: explanation schema version {document['schema_version']!r}, this faithcheck reads "
-            f"{SCHEMA_VERSION}: run faithcheck explain again"
-        )
-    if (damage := mismatch(document, _SHAPE) or _in_lengths(document)) is not None:
-        raise ResultsError(f"{path}: damaged explanation document: {damage}")
-    return document
+    label: str
+    r: str
+    signed: bool
+    words: list[relevance.ColouredWord]
 
 
-def _in_lengths(document: Json) -> str | None:
-    """What is wrong in the numbers of things, which a shape cannot say."""
-    for i, row in enumerate(document["maps"]):
-        if len(row["values"]) != len(document["features"]):
-            return f"maps[{i}].values has {len(row['values'])} numbers for {len(document['features'])} features"
-    explained = sum(row["explained"] for row in document["classes"])
-    return None if explained == 1 else f"classes has {explained} explained outputs, not 1"
-
-
-def headline(document: Json) -> str:
+def headline(document: Explanation) -> str:
     """The explained output with its probability, and the explainers."""
-    (explained,) = (row for row in document["classes"] if row["explained"])
-    share = "" if explained["probability"] is None else f" ({_percent(explained['probability'])})"
-    return f"{document['explained']}{share}: {', '.join(row['explainer'] for row in document['maps'])}"
+    (explained,) = (output for output in document.classes if output.explained)
+    share = "" if explained.probability is None else f" ({_percent(explained.probability)})"
+    return f"{document.explained}{share}: {', '.join(one.explainer for one in document.maps)}"
 
 
-def facts(document: Json) -> list[tuple[str, str]]:
+def facts(document: Explanation) -> list[tuple[str, str]]:
     """How the maps were measured, and their sums: labels and text."""
-    kind = "next token" if document["decoder"] else "class"
-    what = document.get("what", f"the logit of the {kind} {document['explained']}")  # absent from older documents
-    change = document["change"]
+    kind = "next token" if document.decoder else "class"
+    what = document.what or f"the logit of the {kind} {document.explained}"  # empty in older documents
     return [
-        ("model", f"{document['model']}: {document['architecture']}, on {document['device']}"),
-        *((row["explainer"], _described(row)) for row in document["maps"]),
+        ("model", f"{document.model}: {document.architecture}, on {document.device}"),
+        *((one.explainer, f"{one.origin}: {one.how}" if one.origin else one.how) for one in document.maps),
         ("explained", f"{what}; relevance is read at the word embeddings"),
-        ("f(x) − f(baseline)", f"{wording.number(change, 4)}, the baseline being word embeddings of 0"),
-        *((f"sum of {row['explainer']}", _sum(row["sum"], change)) for row in document["maps"]),
+        ("f(x) − f(baseline)", f"{wording.number(document.change, 4)}, the baseline being word embeddings of 0"),
+        *((f"sum of {one.explainer}", _sum(one.sum, document.change)) for one in document.maps),
         ("r", "Pearson's correlation of the tokens' values with those of LOO, special tokens left out"),
         ("words", "the sum of the relevance of their tokens" if _is_joined(document) else "a token each"),
         ("colours", COLOURS),
     ]
 
 
-def _described(row: Json) -> str:
-    return f"{row['origin']}: {row['how']}" if row["origin"] else str(row["how"])
+def _sum(total: float, change: float | None) -> str:
+    less = None if change is None else total - change
+    return f"{wording.number(total, 4)}, special tokens included; less the change: {wording.number(less, 4)}"
 
 
-def _sum(total: float, change: float) -> str:
-    return f"{wording.number(total, 4)}, special tokens included; less the change: {wording.number(total - change, 4)}"
-
-
-def rows(document: Json) -> list[Json]:
-    """Each map as its explainer's ``label``, its ``r`` and its coloured ``words``."""
-    found = words(document["features"])
+def rows(document: Explanation) -> list[Row]:
+    """Each map with its coloured words."""
+    found = words(document.features)
     return [
-        {
-            "label": row["explainer"],
-            "r": alignment_wording.number(row["r"]),
-            "signed": relevance.is_signed(values),
-            "words": relevance.coloured(found, values),
-        }
-        for row in document["maps"]
-        for values in [relevance_of(found, row["values"])]
+        Row(
+            one.explainer,
+            alignment_wording.number(one.r),
+            relevance.is_signed(values),
+            relevance.coloured(found, values),
+        )
+        for one in document.maps
+        for values in [relevance_of(found, one.values)]
     ]
 
 
-def tables(document: Json) -> list[Json]:
+def tables(document: Explanation) -> list[Table]:
     """The outputs, the relevance of each word, and that of each token where words have several."""
-    found = words(document["features"])
-    alone = [{**feature, "features": [i]} for i, feature in enumerate(document["features"])]
-    further = [_relevance_table(document, "token", alone)] if _is_joined(document) else []
-    return [_outputs(document), _relevance_table(document, "word", found), *further]
+    tokens = [_relevance_table(document, "token", alone(document.features))] if _is_joined(document) else []
+    return [_outputs(document), _relevance_table(document, "word", words(document.features)), *tokens]
 
 
-def notes(document: Json) -> list[str]:
+def notes(document: Explanation) -> list[str]:
     """The sentences on the text, and those on each explainer."""
-    return [*document["notes"], *(note for row in document["maps"] for note in row["notes"])]
+    return [*document.notes, *(note for one in document.maps for note in one.notes)]
 
 
-def to_markdown(document: Json) -> str:
+def to_markdown(document: Explanation) -> str:
     """The numbers of the maps as Markdown, which has no colours."""
     return rendering.to_page("explanation.md.j2", _view(document))
 
 
-def to_html(document: Json) -> str:
+def to_html(document: Explanation) -> str:
     """The maps as one self-contained HTML page."""
     return rendering.to_page("explanation.html.j2", _view(document))
 
 
-def exported(document: Json) -> tuple[list[Json], list[Json]]:
+def exported(document: Explanation) -> tuple[list[Table], list[Figure]]:
     """The tables of the page; it has no figures."""
     return tables(document), []
 
 
-def _view(document: Json) -> Json:
+def _view(document: Explanation) -> dict[str, object]:
     outputs, *numbers = tables(document)
     return {
         "document": document,
@@ -156,85 +115,85 @@ def _view(document: Json) -> Json:
     }
 
 
-def to_terminal(document: Json, width: int = 80, color: bool = False) -> str:
+def to_terminal(document: Explanation, width: int = 80, color: bool = False) -> str:
     """The maps: the words in colour, the outputs, the numbers and the settings."""
     return rendering.to_terminal(_parts, document, width, color, "auto")
 
 
-def _parts(document: Json) -> Iterator[RenderableType]:
+def _parts(document: Explanation) -> Iterator[RenderableType]:
     for row in rows(document):
-        yield Text.assemble((row["label"], "bold"), f"  r {row['r']}" if row["label"] != "loo" else "")
-        yield coloured(row["words"], row["signed"])
+        yield Text.assemble((row.label, "bold"), f"  r {row.r}" if row.label != "loo" else "")
+        yield coloured(row.words, row.signed)
         yield Text()
     for note in notes(document):
         yield Text(f"{note}\n", style="yellow")
-    outputs, by_word, *_ = tables(document)
+    outputs = _outputs(document)
     yield rendering.terminal_table(outputs)
-    if outputs["note"]:
-        yield Text(f"{outputs['note']}\n", style="dim")
-    yield rendering.terminal_table({**by_word, "rows": _largest(document, by_word["rows"])})
-    if len(by_word["rows"]) > ROWS:
-        yield Text(f"the {ROWS} largest of {len(by_word['rows'])} words; --html has all\n", style="dim")
-    grid = Table.grid(padding=(0, 2))
+    if outputs.note:
+        yield Text(f"{outputs.note}\n", style="dim")
+    found = words(document.features)
+    yield rendering.terminal_table(_relevance_table(document, "word", found, _largest(document, found)))
+    if len(found) > ROWS:
+        yield Text(f"the {ROWS} largest of {len(found)} words; --html has all\n", style="dim")
+    grid = Grid.grid(padding=(0, 2))
     for label, text in facts(document):
         grid.add_row(Text(label, style="dim"), Text(text))
     yield grid
 
 
-def coloured(found: Sequence[Json], signed: bool) -> Text:
+def coloured(found: Sequence[relevance.ColouredWord], signed: bool) -> Text:
     """The text, each word on its colour; special tokens are underlined, the strongest words bold."""
     line = Text()
     for word in found:
-        if line and not word["glued"]:
+        if line and not word.glued:
             line.append(" ")
-        line.append(word["text"], _style(word, signed))
+        line.append(word.text, _style(word, signed))
     return line
 
 
-def _style(word: Json, signed: bool) -> Style:
-    colours = relevance.on_terminal(word["strength"], signed)
+def _style(word: relevance.ColouredWord, signed: bool) -> Style:
+    colours = relevance.on_terminal(word.strength, signed)
     if colours is None:
-        return Style(underline=word["special"])
+        return Style(underline=word.special)
     back, ink = (Color.from_rgb(*colour) for colour in colours)
-    return Style(color=ink, bgcolor=back, bold=word["bold"], underline=word["special"])
+    return Style(color=ink, bgcolor=back, bold=word.bold, underline=word.special)
 
 
-def _outputs(document: Json) -> Json:
-    listed, of = len(document["classes"]), document["outputs"]
+def _outputs(document: Explanation) -> Table:
+    listed, of = len(document.classes), document.outputs
     note = f"The {listed} most likely of {of} outputs, or those and the explained one." if of > listed else ""
-    cells = [
-        [
-            f"{row['number']} {row['name']}{' ← explained' if row['explained'] else ''}",
-            wording.number(row["logit"], 4),
-            "–" if row["probability"] is None else _percent(row["probability"]),
-        ]
-        for row in document["classes"]
-    ]
-    value = "log-likelihood" if document.get("answer") else "logit"
-    return columns.plain_table("What the model says", note, ["output", value, "probability"], cells)
+    columns: Sequence[Column[Output]] = (
+        Column("output", lambda row: f"{row.number} {row.name}{' ← explained' if row.explained else ''}"),
+        Column("log-likelihood" if document.answer else "logit", lambda row: wording.number(row.logit, 4)),
+        Column("probability", lambda row: "–" if row.probability is None else _percent(row.probability)),
+    )
+    return table("What the model says", note, columns, document.classes)
 
 
-def _relevance_table(document: Json, unit: str, found: Sequence[Json]) -> Json:
-    values = [relevance_of(found, row["values"]) for row in document["maps"]]
+def _relevance_table(
+    document: Explanation, unit: str, found: Sequence[Word], shown: Collection[int] | None = None
+) -> Table:
+    """The relevance of words or tokens, or of the ``shown`` ones alone."""
+    values = [relevance_of(found, one.values) for one in document.maps]
     cells = [
-        [str(i), word["text"], *(of[i] for of in values), "special" if word["special"] else ""]
+        [str(i), word.text, *(of[i] for of in values), "special" if word.special else ""]
         for i, word in enumerate(found)
+        if shown is None or i in shown
     ]
-    titles = ["#", unit, *(row["explainer"] for row in document["maps"]), "kind"]
-    return columns.plain_table(f"The relevance of each {unit}", "", titles, cells)
+    titles = ["#", unit, *(one.explainer for one in document.maps), "kind"]
+    return plain_table(f"The relevance of each {unit}", "", titles, cells)
 
 
-def _largest(document: Json, cells: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """The rows of the words whose relevance is largest in a map, as a share of the largest there."""
-    found = words(document["features"])
-    special = [word["special"] for word in found]
-    shares = [relevance.strengths(relevance_of(found, row["values"]), special)[0] for row in document["maps"]]
+def _largest(document: Explanation, found: Sequence[Word]) -> set[int]:
+    """The words whose relevance is largest in a map, as a share of the largest there."""
+    special = [word.special for word in found]
+    shares = [relevance.strengths(relevance_of(found, one.values), special)[0] for one in document.maps]
     order = sorted(range(len(found)), key=lambda i: -max(abs(of[i]) for of in shares))
-    return [cells[i] for i in sorted(order[:ROWS])]
+    return set(order[:ROWS])
 
 
-def _is_joined(document: Json) -> bool:
-    return len(words(document["features"])) < len(document["features"])
+def _is_joined(document: Explanation) -> bool:
+    return len(words(document.features)) < len(document.features)
 
 
 def _percent(share: float) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import structs
+
+from faithcheck.reports.documents.words import Word
 from faithcheck.reports.pages.colours import (
     NEGATIVE_RELEVANCE,
     POSITIVE_RELEVANCE,
     SURFACES,
     UNSIGNED_RELEVANCE,
 )
-from faithcheck.reports.results import Json
 
 Rgb = tuple[int, int, int]
 
@@ -25,6 +27,22 @@ FAINT = 0.04
 """Smaller shares of the largest relevance have no colour on a terminal."""
 STRONG = 0.5
 """From this share of the largest relevance on, words are bold."""
+
+
+class ColouredWord(Word, frozen=True, kw_only=True):
+    """A word with its relevance.
+
+    Attributes:
+        value: its relevance.
+        strength: the same as a share of the largest, see `strengths`.
+        style: its background and ink, see `css`.
+        bold: whether it is among the strongest.
+    """
+
+    value: float
+    strength: float
+    style: str
+    bold: bool
 
 
 def is_signed(values: Sequence[float]) -> bool:
@@ -41,17 +59,14 @@ def strengths(values: Sequence[float], special: Sequence[bool]) -> tuple[list[fl
     return [max(-1.0, min(1.0, value / largest)) if largest else 0.0 for value in values], largest
 
 
-def coloured(words: Sequence[Json], values: Sequence[float]) -> list[Json]:
-    """The words, each with its ``value``, its ``strength``, the ``style`` of its background, and whether it is bold.
-
-    Args:
-        words: with ``text``, ``glued`` and ``special``.
-        values: their relevance.
-    """
-    shares, _ = strengths(values, [word["special"] for word in words])
+def coloured(words: Sequence[Word], values: Sequence[float]) -> list[ColouredWord]:
+    """The words on the colours of their relevance ``values``."""
+    shares, _ = strengths(values, [word.special for word in words])
     signed = is_signed(values)
     return [
-        {**word, "value": value, "strength": share, "style": css(share, signed), "bold": abs(share) >= STRONG}
+        ColouredWord(
+            **structs.asdict(word), value=value, strength=share, style=css(share, signed), bold=abs(share) >= STRONG
+        )
         for word, value, share in zip(words, values, shares, strict=True)
     ]
 

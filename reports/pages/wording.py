@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from faithcheck.axioms.measure.error_text import difference_text
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import BY_LABEL, Group, Status
+from faithcheck.reports.documents.benchmark import Ratio
 from faithcheck.reports.documents.document import Run
 from faithcheck.reports.documents.results import (
     NotApplicable,
@@ -47,9 +47,9 @@ def number(value: object, digits: int = 2) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
-def with_interval(figure: Any) -> str:
+def with_interval(ratio: Ratio) -> str:
     """A median and its interval: ``1.27 [1.24, 1.31]``."""
-    return f"{number(figure['median'], 3)} [{number(figure['low'], 3)}, {number(figure['high'], 3)}]"
+    return f"{number(ratio.median, 3)} [{number(ratio.low, 3)}, {number(ratio.high, 3)}]"
 
 
 def correlation(value: object) -> str:

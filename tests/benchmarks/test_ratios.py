@@ -29,7 +29,7 @@ from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models.case import Case
 from faithcheck.models.data.texts import load_texts
 from faithcheck.models.pretrained.loading import load
-from faithcheck.reports.benchmark import interval
+from faithcheck.reports.documents.benchmark import interval
 from faithcheck.tests.helpers.timing import in_turn
 
 pytestmark = pytest.mark.bench

@@ -20,7 +20,7 @@ from faithcheck.memory.peak_memory import peak_memory
 from faithcheck.models.architectures.architecture import HEADS, random_weights
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.case import Case
-from faithcheck.reports.benchmark import interval
+from faithcheck.reports.documents.benchmark import interval
 from faithcheck.tests.helpers.timing import until_precise
 
 GRADIENT = "forward + backward"

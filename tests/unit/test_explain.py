@@ -22,7 +22,7 @@ from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.text_model import NextTokenModel
 from faithcheck.reports import results
-from faithcheck.reports.joined_words import words
+from faithcheck.reports.documents.words import words
 from faithcheck.reports.pages import colours, relevance
 from faithcheck.reports.pages import explanation as pages
 from faithcheck.tests.helpers import documents, small_models

@@ -139,7 +139,7 @@ def test_an_empty_answer_is_counted_with_the_way_out(folder, tmp_path):
     assert document["counts"]["empty"] == 2, "the empty text, and that of one token, the last one"
     assert document["examples"]["index"] == [i for i in MEASURED if i not in empty]
     sentences = " ".join(pages.to_markdown(document).split())
-    assert f"Left out, as the model's answer is empty: {len(empty)}" in sentences
+    assert f"Left out because the model's answer is empty: {len(empty)}" in sentences
     assert "--target gives an answer" in sentences
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from faithcheck.reports.joined_words import relevance_of, words
+from faithcheck.reports.documents.words import relevance_of, words
 from faithcheck.reports.pages import colours, relevance
 
 SHARES = [i / 100 for i in range(-100, 101)]
