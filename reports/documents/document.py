@@ -122,9 +122,8 @@ def load(path: Path, *kinds: type[Kind]) -> Kind:
     kind = next((one for one in kinds if one.__struct_config__.tag == content.get("kind")), None)
     if kind is None:
         of = f"of kind {content['kind']!r}" if content.get("kind") else "of the suite"
-        raise DocumentError(
-            f"{path}: a document {of}; only one of {', '.join(one.WRITER for one in kinds)} is read here"
-        )
+        readable = ", ".join(one.WRITER for one in kinds)
+        raise DocumentError(f"{path}: a document {of}: only those of {readable} can be read here")
     if content["schema_version"] != kind.VERSION:
         raise DocumentError(
             f"{path}: {kind.NAME} schema version {content['schema_version']!r}, this faithcheck reads {kind.VERSION}: "

@@ -9,7 +9,6 @@ from faithcheck.axioms.measure import statuses
 from faithcheck.options.explainers import choose_explainers
 from faithcheck.options.pairs import choose_pairs
 from faithcheck.plan import plan
-from faithcheck.reports import results
 from faithcheck.reports.pages import wording
 
 SEEDS = range(5)
@@ -23,6 +22,6 @@ def test_every_check_is_green_at_every_seed(seed, axiom, settings, pytestconfig)
     checks = plan(axiom, choose_explainers(option.explainer), choose_pairs(option.pairs))
     records = [check.run(replace(settings, seed=seed)) for check in checks]
     red = [record for record in records if record.status not in (*statuses.PASSING, *statuses.SKIPPED)]
-    assert not red, "\n\n".join(wording.message(results.plain(record.to_json())) for record in red)
+    assert not red, "\n\n".join(wording.message(record) for record in red)
     if not any(record.passed for record in records):
         pytest.skip(f"{axiom}: nothing to measure for the explainers and pairs that were asked for")

@@ -5,7 +5,10 @@ from msgspec.structs import replace
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import RED, SKIPPED, UNMEASURED
 from faithcheck.reports import benchmark as benchmarks
-from faithcheck.reports.documents.document import from_json, to_json
+from faithcheck.reports.documents.alignment import Alignment
+from faithcheck.reports.documents.benchmark import Benchmark
+from faithcheck.reports.documents.document import Document, from_json, to_json
+from faithcheck.reports.documents.explanation import Explanation
 from faithcheck.reports.documents.figure import Figure
 from faithcheck.reports.documents.results import Results, skips_by_reason
 from faithcheck.reports.pages.alignment_wording import CURVES, FIGURES, SCOPES
@@ -155,6 +158,12 @@ def alignment(**explainers: tuple[float, float] | str) -> Json:
     }
 
 
+def typed(content: Json) -> Document:
+    """The document of any kind that has this content."""
+    kinds = {None: Results, "alignment": Alignment, "benchmark": Benchmark, "explanation": Explanation}
+    return from_json(content, kinds[content.get("kind")])
+
+
 def shown(*explainers: str) -> Json:
     """What an alignment document of these explainers holds further: a shown text with its maps.
 
@@ -268,14 +277,8 @@ def many_records(count: int) -> Results:
     return document(records, axioms={axiom: f"what {axiom} means" for axiom in axioms})
 
 
-def without_run(document: Results) -> Results:
-    """A results document without what differs between two runs of the same checks."""
-    return replace(
-        document,
-        created="",
-        slowest=[],
-        seconds=None,
-        reused=0,
-        run=None,
-        settings=replace(document.settings, arguments=[]),
-    )
+def without_run(document: Json) -> Json:
+    """A results document, as JSON, without what differs between two runs of the same checks."""
+    of_the_run = {"created", "slowest", "seconds", "reused", "run"}
+    settings = {key: value for key, value in document["settings"].items() if key != "arguments"}
+    return {key: value for key, value in document.items() if key not in of_the_run} | {"settings": settings}

@@ -4,17 +4,20 @@ import re
 import zlib
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import expect
 
 from faithcheck.axioms.measure.statuses import BY_LABEL
 from faithcheck.reports import comparison, trend
-from faithcheck.reports.pages import alignment, anchors, benchmark, colours, notebook, report
+from faithcheck.reports.pages import alignment, benchmark, colours, report
 from faithcheck.reports.pages import comparison as comparison_page
 from faithcheck.reports.pages import explanation as explanation_page
 from faithcheck.reports.pages import trend as trend_page
+from faithcheck.reports.pages.visible import record_anchor
 from faithcheck.reports.reproduce import command
 from faithcheck.tests.helpers import documents
 from faithcheck.tests.helpers.browser import browser, check_page, opened, unfold, violations
+from faithcheck.tests.helpers.documents import typed
 
 __all__ = ["browser"]  # a fixture
 
@@ -25,7 +28,7 @@ MOST_BYTES = 5_000_000
 """The most that a page of 10,000 records may have."""
 
 
-def a_run():
+def a_run(**changed):
     """Records of every status, on two families and two axioms; a text that is markup."""
     records = [documents.record(status) for status in BY_LABEL]
     for explainer in ("an explainer", "loo", "zz"):
@@ -37,17 +40,16 @@ def a_run():
     records.append(documents.record("holds", **equivalence))
     axioms = {"equivalence": "one function", "invariance": "one attribution", "dummy": "zero"}
     failures = [{"id": "tests/test_x.py::test_y", "message": "AssertionError: no"}]
-    return documents.document(records, axioms=axioms, failures=failures)
+    return documents.document(records, axioms=axioms, failures=failures, **changed)
 
 
 def a_comparison():
     """Regressions of one kind, a single one, other settings, and a reason that is markup."""
-    old, new = a_run(), a_run()
-    for place, one in enumerate(new["records"]):
-        one |= {"status": "broken claim", "gap": place / 10} if one["axiom"] == "dummy" else {}
-    new["records"][-1] |= {"status": "error", "detail": {"error": HOSTILE}}
-    new["settings"]["data"] = HOSTILE * 9
-    new["skips"] = [{"reason": HOSTILE * 9, "count": 3, "ids": []}]
+    old, new = a_run(), a_run(skips=[{"reason": HOSTILE * 9, "count": 3, "ids": []}], settings={"data": HOSTILE * 9})
+    for place, one in enumerate(new.records):
+        if one.axiom == "dummy":
+            new.records[place] = replace(one, status="broken claim", gap=place / 10)
+    new.records[-1] = replace(new.records[-1], status="error", detail={"error": HOSTILE})
     return comparison.compare(old, new)
 
 
@@ -56,14 +58,13 @@ def a_trend():
     catalogue = {"hash": "h", "tolerances": {}, "axioms": {}, "pairs": {}}
     runs = {
         f"{HOSTILE}{day}.json": {
-            **a_run(),
-            "created": f"2026-01-0{day}T10:00:00+00:00",
+            **{"created": f"2026-01-0{day}T10:00:00+00:00", "seconds": day},
             "catalogue": {"version": "2026.12" if day < 3 else "2027.03", **catalogue},
-            "seconds": day,
         }
         for day in (2, 3)
     }
-    runs["alignment.json"] = documents.alignment(attnlrp=(0.5, 0.2), loo=(1.0, 0.2))
+    runs = {name: a_run(**changed) for name, changed in runs.items()}
+    runs["alignment.json"] = typed(documents.alignment(attnlrp=(0.5, 0.2), loo=(1.0, 0.2)))
     return trend.trend(runs, {"bad.json": HOSTILE * 9})
 
 
@@ -75,15 +76,17 @@ NOTEBOOK = (
 """A page with the colours of the browser, in which the output of a cell scrolls in an area of its own."""
 PAGES = {
     "report": lambda: report.to_html(a_run()),
-    "alignment": lambda: alignment.to_html(documents.alignment(attnlrp=(0.5, 0.2), ig=(0.1, 0.2), bad="no rule")),
-    "maps": lambda: alignment.to_html(
-        {**documents.alignment(attnlrp=(0.5, 0.2), loo=(1, 1)), **documents.shown("loo", "attnlrp")}
+    "alignment": lambda: alignment.to_html(
+        typed(documents.alignment(attnlrp=(0.5, 0.2), ig=(0.1, 0.2), bad="no rule"))
     ),
-    "explanation": lambda: explanation_page.to_html(documents.explanation()),
-    "benchmark": lambda: benchmark.to_html(documents.benchmark()),
+    "maps": lambda: alignment.to_html(
+        typed({**documents.alignment(attnlrp=(0.5, 0.2), loo=(1, 1)), **documents.shown("loo", "attnlrp")})
+    ),
+    "explanation": lambda: explanation_page.to_html(typed(documents.explanation())),
+    "benchmark": lambda: benchmark.to_html(typed(documents.benchmark())),
     "comparison": lambda: comparison_page.to_html(a_comparison()),
     "trend": lambda: trend_page.to_html(a_trend()),
-    "notebook": lambda: NOTEBOOK.format(notebook.to_html(a_run())),
+    "notebook": lambda: NOTEBOOK.format(report.to_notebook(a_run())),
 }
 """The pages of which `check_page` must hold."""
 
@@ -178,10 +181,10 @@ def test_pairs_are_sorted_by_name_or_gap(page):
 
 
 def test_a_number_leads_to_its_reason_and_the_command_that_measures_it_again(page):
-    record = next(r for r in a_run()["records"] if r["status"] == "broken claim")
+    record = next(one for one in a_run().records if one.status == "broken claim")
     page.locator(f'[id="{RED}"] a').click()
     text = dialog(page)
-    for expected in ("✗ broken claim", record["why"], record["cite"], "0.31", "1e-9", "above the tolerance"):
+    for expected in ("✗ broken claim", record.why, record.cite, "0.31", "1e-9", "above the tolerance"):
         assert expected in text
     assert command(a_run(), record) in text
     assert violations(page) == [], "the dialog is accessible, too"
@@ -205,8 +208,8 @@ def test_without_scripts_a_number_leads_to_its_row_among_the_reasons(browser, fi
 
 
 def test_a_link_to_a_record_opens_what_is_folded_and_shows_its_reason(browser, files):
-    record = next(r for r in a_run()["records"] if r["explainer"] == "an explainer")
-    name = anchors.of_record(record)
+    record = next(one for one in a_run().records if one.explainer == "an explainer")
+    name = record_anchor(record.id)
     assert name == "record-dummy/an~20~explainer-green.x2"
     with opened(browser, files["report"], hash=f"#{name}") as page:
         assert name in shown(page)

@@ -12,7 +12,8 @@ from faithcheck.cli import listing
 from faithcheck.cli.main import SHELLS, main, parser
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models.pair import registered_pairs
-from faithcheck.reports import results
+from faithcheck.reports.documents import results
+from faithcheck.reports.documents.document import save, to_json
 from faithcheck.reports.pages import screen
 from faithcheck.tests.helpers.documents import document, record
 from faithcheck.tests.helpers.processes import run
@@ -138,7 +139,7 @@ def test_help_version_and_completion_import_nothing_heavy(arguments, tmp_path):
 
 
 def test_report_and_compare_import_nothing_heavy(tmp_path):
-    results.save(document([record("holds")], figures=[]), tmp_path / "a.json")
+    save(document([record("holds")], figures=[]), tmp_path / "a.json")
     for arguments in (["report", "a.json"], ["compare", "a.json", "a.json"]):
         assert ending(tmp_path, *arguments) == (0, set(), ""), arguments
 
@@ -204,7 +205,7 @@ def test_entry_points_are_listed_without_importing_them(tmp_path, monkeypatch, c
 
 
 def test_a_closed_pipe_causes_no_traceback(tmp_path):
-    results.save(document([record("holds")], figures=[]), tmp_path / "a.json")
+    save(document([record("holds")], figures=[]), tmp_path / "a.json")
     run_main = "from faithcheck.cli.main import main; raise SystemExit(main())"
     command = [sys.executable, "-c", run_main, "report", str(tmp_path / "a.json")]  # it imports no torch
     printed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -223,19 +224,19 @@ def test_check_has_the_records_of_check_explainer_and_prints_the_report(theirs, 
     document = results.load(theirs / "a.json")
     from their_cli_module import Mine
 
-    # As JSON values, in the order of the document, which has rules and times once for all records.
-    expected = [results.plain(one.to_json()) for one in check_explainer(Mine(), pairs=SUBJECTS[1::2])]
-    assert all(one.pop("rules") == [] and one.pop("seconds") > 0 and not one.pop("reused") for one in expected)
-    assert document["records"] == sorted(expected, key=lambda one: one["id"])
-    assert {one["axiom"] for one in expected} >= {"invariance", "completeness", "trace"}
+    expected = check_explainer(Mine(), pairs=SUBJECTS[1::2])
+    assert all(one.rules == () and one.seconds > 0 and not one.reused for one in expected)
+    of_document = [to_json(one.as_measured()) for one in sorted(expected, key=lambda one: one.id)]
+    assert to_json(document.records) == of_document, "the document has rules and times once for all records"
+    assert {one.axiom for one in expected} >= {"invariance", "completeness", "trace"}
     assert said.out.startswith(screen.render(document))
     assert said.out.endswith("written: a.html\nevery check: faithcheck report a.json\n")
     assert said.err == "", "no progress bar if stderr is not a terminal"
-    counts = document["counts"]
-    assert counts["planned"] == len(expected) == counts["ran"] + counts["skipped"]
-    assert document["settings"]["explainers"] == ["mine"]
-    assert document["settings"]["origins"] == {"mine": "their_cli_module:Mine"}
-    assert document["settings"]["arguments"][:3] == ["faithcheck", "check", "their_cli_module:Mine"]
+    counts = document.counts
+    assert counts.planned == len(expected) == counts.ran + counts.skipped
+    assert document.settings.explainers == ["mine"]
+    assert document.settings.origins == {"mine": "their_cli_module:Mine"}
+    assert document.settings.arguments[:3] == ["faithcheck", "check", "their_cli_module:Mine"]
     assert exit_code("compare", "a.json", "a.json") == 0
     assert "mine" in (theirs / "a.html").read_text()
 
@@ -244,10 +245,10 @@ def test_check_takes_axioms_pairs_and_seed(theirs):
     given = ["--axiom", "loo", "--axiom", "dummy", "--pairs", "linear_attention.assoc", "--pairs", "probe.*"]
     assert exit_code("check", "loo", *given, "--seed", "3", "--json", "a.json") == 0
     document = results.load(theirs / "a.json")
-    assert {one["axiom"] for one in document["records"]} == {"loo", "dummy"}
-    assert {one["subject"].split(".")[0] for one in document["records"]} == {"linear_attention", "probe"}
-    assert {one["seed"] for one in document["records"]} == {3}
-    assert document["settings"]["not_applicable"] == []
+    assert {one.axiom for one in document.records} == {"loo", "dummy"}
+    assert {one.subject.split(".")[0] for one in document.records} == {"linear_attention", "probe"}
+    assert {one.seed for one in document.records} == {3}
+    assert document.settings.not_applicable == []
 
 
 def test_check_takes_several_explainers_each_once(theirs, capsys):
@@ -255,8 +256,8 @@ def test_check_takes_several_explainers_each_once(theirs, capsys):
     code = exit_code("check", *given, "--axiom", "invariance", "--pairs", PAIR, "--json", "a.json")
     document = results.load(theirs / "a.json")
     assert code == results.exit_code(document)
-    assert document["settings"]["explainers"] == ["loo", "mine", "attnlrp"]
-    assert {one["explainer"] for one in document["records"]} >= {"loo", "mine", "attnlrp"}
+    assert document.settings.explainers == ["loo", "mine", "attnlrp"]
+    assert {one.explainer for one in document.records} >= {"loo", "mine", "attnlrp"}
     assert exit_code("check", "--axiom", "invariance") == 2
     assert "name an explainer: faithcheck check my_explainers:Mine" in capsys.readouterr().err
 
@@ -265,9 +266,9 @@ def test_the_document_names_the_axioms_that_do_not_apply(theirs, capsys):
     axioms = ["--axiom", "invariance", "--axiom", "conservation"]
     assert exit_code("check", "loo", *axioms, "--pairs", PAIR, "--json", "a.json") == 0
     document = results.load(theirs / "a.json")
-    ((axiom, explainer),) = {(row["axiom"], row["explainer"]) for row in document["settings"]["not_applicable"]}
+    ((axiom, explainer),) = {(row.axiom, row.explainer) for row in document.settings.not_applicable}
     assert (axiom, explainer) == ("conservation", "loo")
-    assert {one["axiom"] for one in document["records"]} == {"invariance"}
+    assert {one.axiom for one in document.records} == {"invariance"}
     assert "loo: conservation does not apply: " in " ".join(capsys.readouterr().out.split())
 
 
@@ -276,9 +277,9 @@ def test_check_ends_with_1_for_a_red_record_and_for_a_claim_that_is_skipped(thei
     assert "✗ broken claim: invariance: random on product.x1x2x3" in capsys.readouterr().out
     assert exit_code("check", "attention_rollout", "--axiom", "invariance", "--pairs", PAIR, "--json", "a.json") == 1
     document = results.load(theirs / "a.json")
-    assert document["counts"] | {"planned": 1, "ran": 0, "skipped": 1} == document["counts"]
-    (skip,) = document["skips"]
-    assert skip["reason"].startswith("attention_rollout: ")
+    assert (document.counts.planned, document.counts.ran, document.counts.skipped) == (1, 0, 1)
+    (skip,) = document.skips
+    assert skip.reason.startswith("attention_rollout: ")
 
 
 def test_check_takes_expectations_and_a_time_limit(theirs, capsys):
@@ -290,9 +291,9 @@ def test_check_takes_expectations_and_a_time_limit(theirs, capsys):
     assert (
         exit_code("check", "their_cli_module:Random", *given, "--expectations", "known.toml", "--json", "a.json") == 1
     )
-    (one,) = results.load(theirs / "a.json")["records"]
+    (one,) = results.load(theirs / "a.json").records
     # The violation is as large as expected, but it is inconclusive: a model and its copy differ too.
-    assert (one["expected"], one["why"]) == ("VIOLATES", "it counts its calls")
+    assert (one.expected, one.why) == ("VIOLATES", "it counts its calls")
     assert exit_code("check", "their_cli_module:Random", *given, "--expectations", "none.toml") == 2
     assert "--expectations" in capsys.readouterr().err
     assert exit_code("check", "their_cli_module:slow", *given, "--explainer-timeout", "0.2") == 1
@@ -338,9 +339,9 @@ def test_an_interrupted_check_reports_the_checks_that_ran(theirs, monkeypatch, c
     monkeypatch.setattr(Check, "run", interrupted)
     assert exit_code("check", "loo", "--axiom", "invariance", "--pairs", "product.*", "--json", "a.json") == 130
     document = results.load(theirs / "a.json")
-    assert len(document["records"]) == document["counts"]["planned"]
-    assert [record["status"] for record in document["records"]].count("not run") == len(document["records"]) - 1
-    assert results.not_run(document) == document["counts"]["planned"] - 1 > 0
+    assert len(document.records) == document.counts.planned
+    assert [record.status for record in document.records].count("not run") == len(document.records) - 1
+    assert results.not_run(document) == document.counts.planned - 1 > 0
     said = capsys.readouterr()
     assert "interrupted" in said.err
     assert "not run" in said.out

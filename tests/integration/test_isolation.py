@@ -21,7 +21,7 @@ from faithcheck.explainers import builtin_explainers
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.options import OptionError
 from faithcheck.options.explainers import choose_isolation
-from faithcheck.reports import results
+from faithcheck.reports.documents import results
 from faithcheck.request import Settings
 from faithcheck.tests.helpers import processes, small_models
 from faithcheck.tests.helpers.process_saboteurs import ENDING
@@ -173,9 +173,9 @@ def test_the_command_reports_every_planned_check(tmp_path, monkeypatch, capsys):
     given = ["check", "their_ending_module:dies", "--isolate", "--axiom", "invariance", "--pairs", "product.*"]
     assert main([*given, "--json", "a.json", "--html"]) == 1
     document = results.load(Path("a.json"))
-    planned = document["counts"]["planned"]
-    assert len(document["records"]) == planned == len([pair for pair in registered_pairs() if "product." in pair])
-    assert (results.not_run(document), document["counts"]["failed"]) == (planned - 3, 3)
+    planned = document.counts.planned
+    assert len(document.records) == planned == len([pair for pair in registered_pairs() if "product." in pair])
+    assert (results.not_run(document), document.counts.failed) == (planned - 3, 3)
     assert f"{planned - 3} not run" in capsys.readouterr().out
     assert "✓ <" not in Path("a.html").read_text()
 
@@ -223,10 +223,8 @@ def test_pytest_reports_every_planned_check(tmp_path, option):
         tmp_path, *command, "-m", "invariance", *explainers, *pairs, *option.split(), "--axioms-json=a"
     )
     document = results.load(tmp_path / "a")
-    assert (
-        len(document["records"]) == document["counts"]["planned"] == 3 * (2 + 1)
-    )  # two explainers, and the pair itself
-    reds = [record["id"] for record in results.red_records(document)]
+    assert len(document.records) == document.counts.planned == 3 * (2 + 1)  # two explainers, and the pair itself
+    reds = [record.id for record in results.red_records(document)]
     assert reds == ["invariance/exits_on_three_features-product.x1x2x3"]
     assert (results.not_run(document), done.returncode) == (0, 1)
 

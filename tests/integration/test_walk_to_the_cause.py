@@ -9,7 +9,6 @@ from playwright.sync_api import expect
 from faithcheck import check_explainer, outcomes
 from faithcheck.axioms import AXIOMS
 from faithcheck.explainers.registry import builtin_explainers
-from faithcheck.reports import results
 from faithcheck.reports.pages import report
 from faithcheck.tests.helpers.browser import browser, check_page, opened
 from faithcheck.tests.helpers.documents import EVIDENCE, document, record
@@ -83,8 +82,8 @@ FAULTS = {
 def page_of(explainer, change, axiom, pair):
     """The page of a run of one axiom on one pair."""
     with change.applied(builtin_explainers()[explainer]) as faulty:
-        records = [results.plain(r.to_json()) for r in check_explainer(faulty, [axiom], [pair])]
-    about = {**document([])["settings"], "explainers": [explainer]}
+        records = list(check_explainer(faulty, [axiom], [pair]))
+    about = document([], {"explainers": [explainer]}).settings
     return report.to_html(outcomes.of_records(records, len(records), about, AXIOMS))
 
 

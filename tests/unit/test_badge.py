@@ -4,14 +4,15 @@ import json
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from faithcheck import catalogue
 from faithcheck.axioms.measure.statuses import Group
 from faithcheck.cli.main import main
-from faithcheck.reports import results
-from faithcheck.reports.badge import badge
+from faithcheck.reports.documents import results
+from faithcheck.reports.documents.document import to_json
 from faithcheck.reports.pages import colours
-from faithcheck.reports.pages.badge import to_svg
+from faithcheck.reports.pages.badge import Badge, badge, to_svg
 from faithcheck.tests.helpers.documents import alignment, document, record
 
 NOW = {"version": "2026.12", "hash": "a" * 64}
@@ -21,9 +22,7 @@ OLD = {"version": "2025.01", "hash": "b" * 64}
 def run(*statuses, of=NOW, commit=None, **changed):
     named = {**of, "tolerances": {}, "axioms": {}, "pairs": {}}
     records = [record(status, id=f"invariance/mine-{i}", explainer="mine") for i, status in enumerate(statuses)]
-    content = document(records, catalogue=named, **changed)
-    content["environment"] = {"user_commit": commit}
-    return content
+    return document(records, catalogue=named, environment={"user_commit": commit}, **changed)
 
 
 @pytest.mark.parametrize(
@@ -44,31 +43,26 @@ def run(*statuses, of=NOW, commit=None, **changed):
     ],
 )
 def test_the_badge_says_what_the_document_does(content, group, message):
-    made = badge(content, NOW, "d" * 40)
-    assert (made["group"], made["message"]) == (group, message)
-    assert made["label"].startswith("faithcheck ")
+    made = badge(content, NOW["version"], NOW["hash"], "d" * 40)
+    assert (made.group, made.message) == (group, message)
+    assert made.label.startswith("faithcheck ")
 
 
 def test_a_run_without_a_claim_is_not_green():
     content = run("recorded", "recorded")
-    for one in content["records"]:
-        one["expected"] = "UNCLAIMED"
-    assert badge(content, NOW, None)["message"] == "no verdict: nothing is claimed"
+    content.records[:] = [replace(one, expected="UNCLAIMED") for one in content.records]
+    assert badge(content, NOW["version"], NOW["hash"], None).message == "no verdict: nothing is claimed"
 
 
 def test_too_many_skips_are_red():
-    content = run("holds", "unsupported")
-    content["settings"]["max_skips"] = 0
-    assert badge(content, NOW, None) == {
-        "label": "faithcheck 2026.12",
-        "message": "1 skipped, 0 allowed",
-        "group": Group.RED,
-    }
+    content = run("holds", "unsupported", settings={"max_skips": 0})
+    made = badge(content, NOW["version"], NOW["hash"], None)
+    assert made == Badge("faithcheck 2026.12", "1 skipped, 0 allowed", Group.RED)
 
 
 @pytest.mark.parametrize("group", [Group.PASS, Group.RED, Group.RECORDED])
 def test_the_svg_is_read_aloud_and_loads_nothing(group):
-    svg = to_svg({"label": "faithcheck <2026>", "message": "0 red & \x1b", "group": group})
+    svg = to_svg(Badge("faithcheck <2026>", "0 red & \x1b", group))
     root = ElementTree.fromstring(svg)
     assert root.attrib["aria-label"] == "faithcheck <2026>: 0 red & \\x1b"
     assert "href" not in svg
@@ -80,12 +74,12 @@ def test_the_svg_is_read_aloud_and_loads_nothing(group):
 def test_the_command_writes_the_badge(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = run("holds", of={key: catalogue.saved()[key] for key in ("version", "hash")})
-    (tmp_path / "results.json").write_text(json.dumps(content))
+    (tmp_path / "results.json").write_text(json.dumps(to_json(content)))
     assert main(["badge", "results.json", "badge.svg"]) == 0
     assert capsys.readouterr().out.startswith(f"faithcheck {catalogue.saved()['version']} | 0 red of 1\n")
     assert ElementTree.parse(tmp_path / "badge.svg").getroot().tag.endswith("svg")
     assert main(["badge", "results.json", "results.json"]) == 2
-    assert results.load(tmp_path / "results.json") == content
+    assert to_json(results.load(tmp_path / "results.json")) == to_json(content)
     (tmp_path / "alignment.json").write_text(json.dumps(alignment(loo=(1.0, 1.0))))
     assert main(["badge", "alignment.json", "badge.svg"]) == 2
-    assert "not of faithcheck align" in capsys.readouterr().err
+    assert "a document of kind 'alignment'" in capsys.readouterr().err

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from msgspec.structs import asdict
 
 from faithcheck import catalogue, check_explainer, outcomes
 from faithcheck.axioms.measure import verdicts
@@ -16,7 +17,6 @@ from faithcheck.models import pair as pairs
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.options.pairs import pair_origins
-from faithcheck.reports import results
 from faithcheck.reports.pages import report, wording
 from faithcheck.tests.helpers.documents import document, record
 
@@ -134,12 +134,13 @@ def test_writing_says_what_changed_and_repeats(tmp_path, monkeypatch, registry):
 
 
 def test_a_results_document_names_it_and_what_the_user_added():
-    of_run = outcomes.document({}, {}, counts={}, skips=[], failures=[], records=[])
-    assert named(of_run["catalogue"]) == named(catalogue.saved())
-    content = document([record("holds"), record("holds", axiom="theirs")], catalogue=of_run["catalogue"], figures=[])
-    content["settings"]["pair_origins"] = {"their.pair": "their_pairs", "their.other": "their_pairs"}
-    results.check(content, None)
-    name = f"faithcheck {content['catalogue']['version']} ({content['catalogue']['hash'][:8]})"
+    origins = {"their.pair": "their_pairs", "their.other": "their_pairs"}
+    content = document([record("holds"), record("holds", axiom="theirs")], {"pair_origins": origins}, figures=[])
+    content = outcomes.document(
+        content.settings, {}, counts=content.counts, skips=[], failures=[], records=content.records
+    )
+    assert named(asdict(content.catalogue)) == named(catalogue.saved())
+    name = f"faithcheck {content.catalogue.version} ({content.catalogue.hash[:8]})"
     assert wording.catalogue(content) == f"{name}, and 1 axiom and 2 pairs of the user"
     for page in (report.to_markdown(content), report.to_html(content)):
         assert f"{name}, and 1 axiom and 2 pairs of the user" in page.replace("\\", "")

@@ -8,7 +8,8 @@ import torch
 from faithcheck.alignment.alignment_request import digest_of
 from faithcheck.models.data.images import Images
 from faithcheck.models.data.texts import Texts
-from faithcheck.reports import results
+from faithcheck.reports.documents.environment import environment
+from faithcheck.tests.helpers.documents import document
 
 
 @pytest.fixture
@@ -30,23 +31,23 @@ def git(tmp_path, monkeypatch):
 
 
 def test_the_commit_of_the_user_is_that_of_the_working_folder(git, tmp_path):
-    named = {"environment": results.environment()}
-    assert results.user_commit(named) == git("rev-parse", "HEAD")
-    assert results.faithcheck_commit(named) != results.user_commit(named)
+    named = document([], environment=environment())
+    assert named.user_commit == git("rev-parse", "HEAD")
+    assert named.faithcheck_commit != named.user_commit
     (tmp_path / "theirs" / "results.json").write_text("{}")
-    assert results.environment()["user_commit"] == git("rev-parse", "HEAD"), "a file that is not in git changes nothing"
+    assert environment()["user_commit"] == git("rev-parse", "HEAD"), "a file that is not in git changes nothing"
     (tmp_path / "theirs" / "mine.py").write_text("x = 2\n")
-    assert results.environment()["user_commit"] == git("rev-parse", "HEAD") + "-dirty"
+    assert environment()["user_commit"] == git("rev-parse", "HEAD") + "-dirty"
 
 
 def test_outside_a_clone_there_is_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert results.environment()["user_commit"] is None
+    assert environment()["user_commit"] is None
 
 
 def test_a_document_of_an_older_version_names_faithchecks_commit():
-    document = {"environment": {"commit": "abc"}}
-    assert (results.faithcheck_commit(document), results.user_commit(document)) == ("abc", None)
+    older = document([], environment={"commit": "abc"})
+    assert (older.faithcheck_commit, older.user_commit) == ("abc", None)
 
 
 def test_an_example_is_known_by_its_content():

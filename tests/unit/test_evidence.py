@@ -9,11 +9,12 @@ from PIL import Image
 
 from faithcheck import check_explainer
 from faithcheck.axioms.measure.evidence import FEATURES, Compared, evidence_of, relation
+from faithcheck.axioms.measure.record import Evidence, Relation
 from faithcheck.explainers import AttnLRP
 from faithcheck.models import Case
-from faithcheck.reports import results
+from faithcheck.reports.documents.document import from_json, to_json
 from faithcheck.reports.pages.colours import NEGATIVE_RELEVANCE, POSITIVE_RELEVANCE
-from faithcheck.reports.pages.evidence import view
+from faithcheck.reports.pages.evidence import shown as shown_of
 from faithcheck.tests.helpers import documents
 from faithcheck.tests.helpers.documents import EVIDENCE
 from faithcheck.tests.helpers.faults.fault import result
@@ -29,7 +30,7 @@ SIDES = ("the first", "the second")
 def found(first, second=SECOND, **further):
     """The relation without the names of its sides."""
     found = relation(Compared(first, second, SIDES, **further))
-    return found and {key: value for key, value in found.items() if key not in ("first", "second")}
+    return found and {key: value for key, value in to_json(found).items() if key not in ("first", "second")}
 
 
 @pytest.mark.parametrize(
@@ -86,24 +87,24 @@ def test_a_record_keeps_the_worst_example_with_its_names():
     first[2] += OTHER[2]
     case = Case(SECOND, torch.zeros(4, dtype=torch.int64), SECOND, feature_names=[list("abcdef")] * 4)
     evidence = evidence_of(Compared(first, SECOND, SIDES), [], case)
-    assert evidence["example"] == 2
-    assert evidence["names"] == list("abcdef")
-    assert [one["of"] for one in evidence["maps"]] == list(SIDES)
-    assert evidence["maps"][1]["values"] == pytest.approx(SECOND[2].tolist(), rel=1e-5)
-    assert results.plain(evidence) == evidence, "JSON's types alone"
+    assert evidence.example == 2
+    assert evidence.names == list("abcdef")
+    assert [one.of for one in evidence.maps] == list(SIDES)
+    assert evidence.maps[1].values == pytest.approx(SECOND[2].tolist(), rel=1e-5)
+    assert from_json(to_json(evidence), Evidence) == evidence, "JSON's types alone"
 
 
 def test_a_long_map_is_cut_and_its_length_is_said():
     long = torch.ones(2, FEATURES + 5, dtype=torch.float64)
     case = Case(long, torch.zeros(2, dtype=torch.int64), long)
     evidence = evidence_of(Compared(long, 2 * long, SIDES), [], case)
-    assert [len(one["values"]) for one in evidence["maps"]] == [FEATURES, FEATURES]
-    assert evidence["features"] == FEATURES + 5
+    assert [len(one.values) for one in evidence.maps] == [FEATURES, FEATURES]
+    assert evidence.features == FEATURES + 5
 
 
 def test_only_red_records_have_evidence():
     green = check_explainer(AttnLRP(), ["invariance"], ["product.x1x2x3", "control.mlp"])
-    assert not [record for record in green if record.evidence or "evidence" in record.to_json()]
+    assert not [record for record in green if record.evidence or "evidence" in to_json(record)]
 
 
 def test_a_violation_of_another_size_is_compared_with_its_prediction():
@@ -112,13 +113,11 @@ def test_a_violation_of_another_size_is_compared_with_its_prediction():
         (record,) = check_explainer(halved, ["invariance"], ["product.x1x2x3"])
     assert record.status == "inconclusive"
     evidence = record.evidence
-    assert evidence["terms"] == [["*", ["*", "x1", "x2"], "x3"], ["*", "x1", ["*", "x2", "x3"]]]
-    assert evidence["relation"] == {
-        **{"kind": "factor", "value": 0.5},
-        **{"first": "the violation", "second": "the predicted violation"},
-    }
-    f, g = (torch.tensor(one["values"]) for one in evidence["maps"])
-    torch.testing.assert_close(2 * (f - g), torch.tensor(evidence["predicted"]), rtol=1e-4, atol=1e-6)
+    assert evidence.terms == [["*", ["*", "x1", "x2"], "x3"], ["*", "x1", ["*", "x2", "x3"]]]
+    relation = Relation(kind="factor", value=0.5, first="the violation", second="the predicted violation")
+    assert evidence.relation == relation
+    f, g = (torch.tensor(one.values) for one in evidence.maps)
+    torch.testing.assert_close(2 * (f - g), torch.tensor(evidence.predicted), rtol=1e-4, atol=1e-6)
 
 
 # --- on a page -------------------------------------------------------------------------------------------------------
@@ -126,18 +125,18 @@ def test_a_violation_of_another_size_is_compared_with_its_prediction():
 
 @pytest.mark.parametrize("layout", EVIDENCE)
 def test_a_page_shows_the_maps_and_their_difference_each_with_a_text(layout):
-    shown = view(documents.record("broken claim", evidence=EVIDENCE[layout]))
-    assert shown["layout"] == layout
-    assert [one["of"] for one in shown["maps"]][:3] == ["the map of f", "the map of g", "the difference"]
+    shown = shown_of(documents.record("broken claim", evidence=EVIDENCE[layout]))
+    assert shown.layout == layout
+    assert [one.of for one in shown.maps][:3] == ["the map of f", "the map of g", "the difference"]
     names = EVIDENCE[layout].get("names", ["x1", "x2"])
-    assert shown["maps"][0]["text"] == f"the map of f: {names[0]} 0.5, {names[1]} -0.25"
-    assert [cell["value"] for cell in shown["maps"][2]["cells"]] == [0.25, 0]
-    assert ("gap", "0.31, 3e8 × the tolerance of 1e-9") in shown["facts"]
+    assert shown.maps[0].text == f"the map of f: {names[0]} 0.5, {names[1]} -0.25"
+    assert [cell.value for cell in shown.maps[2].cells] == [0.25, 0]
+    assert ("gap", "0.31, 3e8 × the tolerance of 1e-9") in shown.facts
 
 
 def test_an_image_has_a_pixel_for_each_feature():
-    shown = view(documents.record("broken claim", evidence=EVIDENCE["images"]))
-    content = base64.b64decode(shown["maps"][0]["image"].removeprefix("data:image/png;base64,"))
+    shown = shown_of(documents.record("broken claim", evidence=EVIDENCE["images"]))
+    content = base64.b64decode(shown.maps[0].image.removeprefix("data:image/png;base64,"))
     with Image.open(io.BytesIO(content)) as image:
         assert image.size == (2, 1)
         red, blue = image.getpixel((0, 0)), image.getpixel((1, 0))
@@ -146,20 +145,20 @@ def test_an_image_has_a_pixel_for_each_feature():
 
 
 def test_a_tree_has_the_relevance_of_each_input_below_its_leaf():
-    f, g = view(documents.record("broken claim", evidence=EVIDENCE["trees"]))["trees"]
-    assert (f["text"], g["text"]) == ("x1·x2", "exp(x1) + x2")
-    leaves = {node["text"]: node["leaf"]["text"] for node in g["nodes"] if node["leaf"]}
+    f, g = shown_of(documents.record("broken claim", evidence=EVIDENCE["trees"])).trees
+    assert (f.text, g.text) == ("x1·x2", "exp(x1) + x2")
+    leaves = {node.text: node.leaf.text for node in g.nodes if node.leaf}
     assert leaves == {"x1": "0.25", "x2": "-0.25"}
-    assert len(g["lines"]) == 3
+    assert len(g.lines) == 3
 
 
 def test_the_table_says_what_it_leaves_out():
     values = [0.0] * 30 + [1.0]
     maps = [{"of": side, "values": values} for side in SIDES]
     evidence = {"example": 0, "examples": 1, "features": 900, "maps": maps}
-    table = view(documents.record("broken claim", evidence=evidence))["table"]
-    assert len(table["rows"]) == 12
-    assert table["note"] == "12 of 900 features, those with the largest numbers; the document keeps the first 31"
+    table = shown_of(documents.record("broken claim", evidence=evidence)).table
+    assert len(table.rows) == 12
+    assert table.note == "12 of 900 features, those with the largest numbers; the document keeps the first 31"
 
 
 def test_terms_that_are_nested_too_deeply_are_not_drawn():
@@ -167,12 +166,12 @@ def test_terms_that_are_nested_too_deeply_are_not_drawn():
     for _ in range(50):
         term = ["exp", term]
     evidence = {**EVIDENCE["trees"], "terms": [term, term]}
-    for tree in view(documents.record("broken claim", evidence=evidence))["trees"]:
-        assert tree["nodes"] == []
-        assert "too deeply" in tree["text"]
+    for tree in shown_of(documents.record("broken claim", evidence=evidence)).trees:
+        assert tree.nodes == []
+        assert "too deeply" in tree.text
 
 
 def test_a_number_that_json_does_not_have_is_drawn_as_0():
     maps = [{"of": side, "values": ["nan", 1.0]} for side in SIDES]
-    shown = view(documents.record("broken claim", evidence={**EVIDENCE["bars"], "maps": maps}))
-    assert [cell["value"] for cell in shown["maps"][0]["cells"]] == [0.0, 1.0]
+    shown = shown_of(documents.record("broken claim", evidence={**EVIDENCE["bars"], "maps": maps}))
+    assert [cell.value for cell in shown.maps[0].cells] == [0.0, 1.0]

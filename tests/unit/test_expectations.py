@@ -87,7 +87,7 @@ def test_an_axiom_can_be_expected_to_hold_up_to_a_ceiling(tmp_path):
     assert run(Halved(), holding(0.9)).status == "holds"
     record = run(Halved(), holding(1e-3))
     assert record.status == "broken claim"
-    assert "expected to hold up to a gap of 0.001, but the gap is" in wording.sentence(record.to_json())
+    assert "expected to hold up to a gap of 0.001, but the gap is" in wording.sentence(record)
 
 
 def test_an_expected_violation_that_vanished_is_red(tmp_path):
@@ -116,7 +116,7 @@ def test_an_expected_error_is_green_and_red_if_it_vanished_or_differs(tmp_path):
 
     record = run(Satisfies("raises"), expecting("three axes"))
     assert record.status == "violation vanished"
-    assert "an error is expected and there was none" in wording.sentence(record.to_json())
+    assert "an error is expected and there was none" in wording.sentence(record)
 
 
 def test_the_file_takes_precedence_over_pair_and_explainer_on_its_subject_alone(tmp_path):

@@ -9,10 +9,11 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from faithcheck.cli.main import main
-from faithcheck.reports import results
-from faithcheck.reports.pages import columns, export
-from faithcheck.reports.pages.exported import exported
-from faithcheck.tests.helpers.documents import alignment, benchmark, document, explanation, record, shown
+from faithcheck.reports.documents.document import save
+from faithcheck.reports.pages import export
+from faithcheck.reports.pages.export import exported
+from faithcheck.reports.pages.tables import plain_table
+from faithcheck.tests.helpers.documents import alignment, benchmark, document, explanation, record, shown, typed
 
 HOSTILE = [
     "=1+1",
@@ -30,23 +31,23 @@ HOSTILE = [
 
 def hostile_table():
     rows = [[text, text, 1.5, "−0.25"] for text in HOSTILE]
-    return columns.plain_table("Hostile & $x$", "50 % of = \\these", ["=name", "text", "r", "Δ"], rows)
+    return plain_table("Hostile & $x$", "50 % of = \\these", ["=name", "text", "r", "Δ"], rows)
 
 
 def of_each_kind():
     aligned = alignment(loo=(1.0, 0.5), attnlrp=(0.5, 0.25))
     return {
         "suite": document([record("holds"), record("broken claim")]),
-        "alignment": {**aligned, **shown("loo", "attnlrp")},
-        "benchmark": benchmark(),
-        "explanation": explanation(),
+        "alignment": typed({**aligned, **shown("loo", "attnlrp")}),
+        "benchmark": typed(benchmark()),
+        "explanation": typed(explanation()),
     }
 
 
 @pytest.mark.parametrize("kind", of_each_kind())
 def test_every_table_and_figure_of_a_document_is_written(kind, tmp_path, capsys):
     content = of_each_kind()[kind]
-    results.save(content, tmp_path / "results.json")
+    save(content, tmp_path / "results.json")
     folder = tmp_path / "new" / "figures"
     assert main(["report", str(tmp_path / "results.json"), "--figures", str(folder)]) == 0
     printed = capsys.readouterr().out.splitlines()
@@ -84,7 +85,7 @@ def test_names_are_made_from_titles_and_none_is_taken_twice(tmp_path):
     assert export.file_name("Δ: r, special tokens ≤ 3 / Ärger") == "r-special-tokens-3-arger"
     assert export.file_name("../../etc/passwd") == "etc-passwd"
     assert export.file_name("…") == "untitled"
-    tables = [columns.plain_table(title, "", ["x"], [["1"]]) for title in ("A b", "a B", "a-b 2")]
+    tables = [plain_table(title, "", ["x"], [["1"]]) for title in ("A b", "a B", "a-b 2")]
     names = [path.name for path in export.write(tmp_path, tables, [])]
     assert names == ["a-b.csv", "a-b.tex", "a-b-2.csv", "a-b-2.tex", "a-b-2-2.csv", "a-b-2-2.tex"]
 
@@ -95,7 +96,7 @@ def test_no_cell_of_a_csv_is_a_formula_and_numbers_stay_numbers():
     for row in rows[1:]:
         assert not row[0].startswith(("=", "+", "-", "@", "\t", "\r"))
         assert [float(cell) for cell in row[2:]] == [1.5, -0.25]
-    cells = columns.plain_table("", "", ["x"], [["-1e-05"], ["+0.5"], ["−3"], ["-1+1"], ["1e5x"]])
+    cells = plain_table("", "", ["x"], [["-1e-05"], ["+0.5"], ["−3"], ["-1+1"], ["1e5x"]])
     assert export.to_csv(cells).split("\r\n")[1:-1] == ["-1e-05", "+0.5", "-3", "'-1+1", "1e5x"]
 
 
@@ -127,7 +128,7 @@ def test_what_the_fonts_of_latex_lack_is_written_out():
 def test_the_tables_compile(tmp_path):
     tables = [table for content in of_each_kind().values() for table in exported(content)[0]]
     characters = [[chr(code)] for code in [*range(ord("\xa0"), 0x400), *range(0x2000, 0x2300)]]
-    every = columns.plain_table("every character", "", ["x"], [["".join(map("".join, characters))]])
+    every = plain_table("every character", "", ["x"], [["".join(map("".join, characters))]])
     body = "\n".join(export.to_latex(table) for table in [hostile_table(), every, *tables])
     preamble = r"\documentclass{article}\usepackage[T1]{fontenc}\usepackage{booktabs,amssymb}"
     (tmp_path / "a.tex").write_text(rf"{preamble}\begin{{document}}{body}\end{{document}}", encoding="utf-8")
@@ -135,7 +136,7 @@ def test_the_tables_compile(tmp_path):
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, capsys):
-    results.save(of_each_kind()["suite"], tmp_path / "results.json")
+    save(of_each_kind()["suite"], tmp_path / "results.json")
     (tmp_path / "file").write_text("")
     assert main(["report", str(tmp_path / "results.json"), "--figures", str(tmp_path / "file" / "figures")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

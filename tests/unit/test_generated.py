@@ -320,7 +320,7 @@ def test_a_counterexample_of_a_bad_explainer_is_found_and_shrunk(explainer, iden
     assert smallest.rewrite.size[0] == size
     record = run(explainer)
     assert record.status == "broken claim"
-    assert str(smallest.rewrite) in wording.message(record.to_json())
+    assert str(smallest.rewrite) in wording.message(record)
 
 
 def test_a_claim_of_invariance_includes_generated_pairs():
@@ -370,12 +370,12 @@ class Raises(Counts):
 
 
 def test_an_error_of_the_explainer_is_reported_with_its_own_message_and_the_rewrite():
-    record = run(Raises()).to_json()
-    assert record["status"] == "error"
+    record = run(Raises())
+    assert record.status == "error"
     assert wording.sentence(record).endswith("the check could not be measured: RuntimeError: no maximum")
-    note = record["traceback"].splitlines()[-1]
+    note = record.traceback.splitlines()[-1]
     assert re.fullmatch(r"on .*max\(.*; to refuse a model, raise faithcheck.explainers.Unsupported", note)
-    assert "on_each(" not in record["traceback"].split("RuntimeError: ")[-1], "Hypothesis adds nothing"
+    assert "on_each(" not in record.traceback.split("RuntimeError: ")[-1], "Hypothesis adds nothing"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,10 +1,10 @@
 """Checks in float32, bfloat16, float16 and int8: their tolerance comes from the round-off of the model itself."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
+from msgspec import structs
 
 from faithcheck import Check, Settings
 from faithcheck.axioms import AXIOMS
@@ -23,6 +23,7 @@ from faithcheck.plan import plan
 from faithcheck.reports.pages.columns import digits as digits_table
 from faithcheck.reports.reproduce import command
 from faithcheck.tests.helpers import rule_faults
+from faithcheck.tests.helpers.documents import document
 
 BUILTIN, PAIRS = builtin_explainers(), registered_pairs()
 CPU = torch.device("cpu")
@@ -236,12 +237,12 @@ def test_who_claims_precision_claims_it_in_every_type():
 
 
 def test_the_report_lists_the_digits_and_the_command_has_the_type():
-    settings = {"dtype": "bfloat16", "device": "cpu", "explainers": ["loo"], "specs": {}, "arguments": []}
+    settings = {"dtype": "bfloat16", "explainers": ["loo"], "arguments": []}
     record = run("scale", BUILTIN["loo"], "control.mlp", torch.bfloat16)
-    results = {"records": [record.to_json()], "settings": settings}
+    results = document([record], settings)
     (table,) = digits_table(results)
-    assert table["rows"] == [["the checks in bfloat16", "loo", "1", *2 * [f"{record.detail['digits']:.1f}"]]]
-    assert "--dtype bfloat16" in command(results, record.to_json())
-    in_float64 = replace(record, detail={}).to_json()
-    assert digits_table({**results, "records": [in_float64]}) == []
-    assert "--dtype" not in command({"settings": {**settings, "dtype": "float64"}}, in_float64)
+    assert table.rows == [("the checks in bfloat16", "loo", "1", *2 * [f"{record.detail['digits']:.1f}"])]
+    assert "--dtype bfloat16" in command(results, record)
+    in_float64 = document([structs.replace(record, detail={})], {**settings, "dtype": "float64"})
+    assert digits_table(in_float64) == []
+    assert "--dtype" not in command(in_float64, in_float64.records[0])

@@ -15,7 +15,9 @@ from faithcheck.models.pair import registered_pairs
 from faithcheck.plan import plan
 from faithcheck.pytest_plugin.options import Run
 from faithcheck.pytest_plugin.reporter import Reporter
-from faithcheck.reports import results
+from faithcheck.reports.documents import results
+from faithcheck.reports.documents.document import save, to_json
+from faithcheck.reports.documents.results import Counts, RunSettings
 from faithcheck.reports.pages import report, terminal
 from faithcheck.request import Request
 from faithcheck.tests.helpers.process_saboteurs import RAISING, NoException
@@ -34,7 +36,7 @@ def test_whatever_an_explainer_raises_is_a_red_record_of_bounded_text(records, n
     assert (record.status, record.explainer) == ("error", name)
     assert 0 < len(record.detail["error"]) < LIMIT + 200
     assert len(record.traceback) < LIMIT + 200
-    json.dumps(record.to_json(), ensure_ascii=False).encode("utf-8")  # no lone surrogates
+    json.dumps(to_json(record), ensure_ascii=False).encode("utf-8")  # no lone surrogates
 
 
 def test_a_check_after_the_saboteurs_measures_as_ever(records):
@@ -43,18 +45,18 @@ def test_a_check_after_the_saboteurs_measures_as_ever(records):
 
 
 def test_the_pages_of_the_process_saboteurs_are_written(records, tmp_path):
-    content = [results.plain(record.to_json()) for record in records.values()]
+    content = list(records.values())
     document = outcomes.of_records(content, len(content), settings(), AXIOMS)
-    results.save(document, tmp_path / "a.json")
+    save(document, tmp_path / "a.json")
     for view in (report.to_html, report.to_markdown, terminal.render):
         page = view(document)
         assert "✓ 0" not in page
         assert len(page.encode("utf-8")) < 1_000_000
-    assert document["counts"]["failed"] == len(RAISING)
+    assert document.counts.failed == len(RAISING)
 
 
 def settings():
-    return {"seed": 0, "dtype": "float64", "device": "cpu", "data": "", "threads": 1, "arguments": ["\udcff"]}
+    return RunSettings(seed=0, dtype="float64", device="cpu", data="", threads=1, arguments=["\udcff"])
 
 
 # --- Ctrl-C ----------------------------------------------------------------------------------------------------------
@@ -94,15 +96,15 @@ def test_the_users_ctrl_c_stops_the_run_whatever_the_explainer_makes_of_it(expla
 def test_what_did_not_run_is_not_green():
     run, stopped = checked(lambda model, inputs, target: inputs), checked(press, "trace")
     content = [run.run(Settings()), stopped.not_run(Settings(), "the user stopped the run before it")]
-    document = outcomes.of_records([results.plain(r.to_json()) for r in content], 2, settings(), AXIOMS)
-    assert document["counts"] == {"planned": 2, "ran": 1, "passed": 1, "failed": 0, "skipped": 0, "deselected": 0}
+    document = outcomes.of_records(content, 2, settings(), AXIOMS)
+    assert document.counts == Counts(planned=2, ran=1, passed=1, failed=0, skipped=0, deselected=0)
     assert (results.not_run(document), results.is_red(document)) == (1, True)
     for view in (report.to_html, report.to_markdown, terminal.render):
         page = view(document)
         assert "1 not run" in page
         assert "✓" not in page.replace("✓ pass", "")  # but in the legend
         assert "the user stopped the run before it" in page
-    assert {record["axiom"] for record in document["records"]} <= set(AXIOMS)
+    assert {record.axiom for record in document.records} <= set(AXIOMS)
 
 
 # --- a worker of pytest-xdist that crashes ---------------------------------------------------------------------------
@@ -125,8 +127,8 @@ def test_after_the_crash_of_a_worker_every_planned_check_has_a_record(pytest_cod
     session = SimpleNamespace(exitstatus=pytest_code)
     reporter.pytest_sessionfinish(session)
     document = results.load(tmp_path / "a.json")
-    statuses = {record["id"]: record["status"] for record in document["records"]}
+    statuses = {record.id: record.status for record in document.records}
     assert statuses == {f"{c.axiom}/{c.id}": "error" if c is checks[0] else "not run" for c in checks}
-    assert (results.not_run(document), document["counts"]["failed"]) == (len(checks) - 1, 1)
-    assert not document["failures"], "the record says it"
+    assert (results.not_run(document), document.counts.failed) == (len(checks) - 1, 1)
+    assert not document.failures, "the record says it"
     assert session.exitstatus == pytest.ExitCode.TESTS_FAILED

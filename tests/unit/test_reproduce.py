@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from faithcheck.cli.parsers import parser
+from faithcheck.cli.main import parser
 from faithcheck.models.pair import registered_pairs
 from faithcheck.reports import reproduce
 from faithcheck.tests.helpers.documents import document, record
@@ -14,7 +14,7 @@ RED = {"id": "loo/mine-a.b.f", "axiom": "loo", "explainer": "mine", "subject": "
 
 def command(settings=None, **changed):
     """The words of the command for a red record, in a run with these settings."""
-    red = record("broken claim", **{**RED, **changed})
+    red = record(**{"status": "broken claim", **RED, **changed})
     return shlex.split(reproduce.command(document([red], settings), red))
 
 

@@ -8,7 +8,7 @@ import torch
 
 from faithcheck.cli.main import main
 from faithcheck.executors.ray import checks
-from faithcheck.reports import results
+from faithcheck.reports.documents import results
 from faithcheck.reports.pages import report
 from faithcheck.tests.helpers import cluster_in_process
 from faithcheck.tests.helpers.documents import without_run

@@ -4,10 +4,12 @@ import json
 
 import pytest
 
+from faithcheck.axioms.measure.statuses import Group
 from faithcheck.cli.main import main
+from faithcheck.reports.documents.document import to_json
 from faithcheck.reports.pages import trend as pages
 from faithcheck.reports.trend import outcome, trend
-from faithcheck.tests.helpers.documents import alignment, benchmark, document, explanation, record
+from faithcheck.tests.helpers.documents import alignment, benchmark, document, explanation, record, typed
 
 
 def run(day, *statuses, catalogue=None, **changed):
@@ -16,8 +18,7 @@ def run(day, *statuses, catalogue=None, **changed):
         record(status, id=f"invariance/mine-{i}", explainer="mine", subject=f"{i}", gap=day / 100)
         for i, status in enumerate(statuses)
     ]
-    content = document(records, created=f"2026-01-{day:02}T12:00:00+00:00", figures=[], tables=[], **changed)
-    content["environment"] = {"user_commit": f"{day:040}"}
+    named = None
     if catalogue:
         named = {
             "version": catalogue,
@@ -26,8 +27,8 @@ def run(day, *statuses, catalogue=None, **changed):
             "axioms": {"invariance": "a"},
             "pairs": {},
         }
-        content["catalogue"] = named
-    return content
+    changed = {"environment": {"user_commit": f"{day:040}"}, "catalogue": named, **changed}
+    return document(records, **{"created": f"2026-01-{day:02}T12:00:00+00:00", "figures": [], "tables": [], **changed})
 
 
 RUNS = {
@@ -39,20 +40,20 @@ RUNS = {
 
 def test_runs_are_in_the_order_of_their_dates():
     found = trend(RUNS, {})
-    assert [one["file"] for one in found["runs"]] == ["z.json", "m.json", "a.json"]
-    assert [one["verdict"] for one in found["runs"]] == ["pass", "pass", "red"]
-    assert [one["total"]["red"] for one in found["runs"]] == [0, 0, 1]
-    assert [one["seconds"] for one in found["runs"]] == [None, 2.5, None]
-    assert found["runs"][2]["gaps"] == {"invariance": {"mine": 0.03}}
-    assert found["runs"][1]["counts"] == {"mine": {"pass": 1, "recorded": 1}}
+    assert [one.file for one in found.runs] == ["z.json", "m.json", "a.json"]
+    assert [one.verdict.label for one in found.runs] == ["pass", "pass", "red"]
+    assert [one.total.get(Group.RED, 0) for one in found.runs] == [0, 0, 1]
+    assert [one.seconds for one in found.runs] == [None, 2.5, None]
+    assert found.runs[2].gaps == {"invariance": {"mine": 0.03}}
+    assert found.runs[1].counts == {"mine": {Group.PASS: 1, Group.RECORDED: 1}}
 
 
 def test_dates_are_compared_in_their_zones():
-    later = {**run(1, "holds"), "created": "2026-01-01T13:00:00+00:00"}
-    earlier = {**run(1, "holds"), "created": "2026-01-01T14:30:00+02:00"}
-    plain = {**run(1, "holds"), "created": "2026-01-01T12:45:00"}
+    later = run(1, "holds", created="2026-01-01T13:00:00+00:00")
+    earlier = run(1, "holds", created="2026-01-01T14:30:00+02:00")
+    plain = run(1, "holds", created="2026-01-01T12:45:00")
     found = trend({"later": later, "earlier": earlier, "plain": plain}, {})
-    assert [one["file"] for one in found["runs"]] == ["earlier", "plain", "later"]
+    assert [one.file for one in found.runs] == ["earlier", "plain", "later"]
 
 
 def test_the_page_names_every_run_and_says_what_the_last_one_is():
@@ -75,8 +76,8 @@ def test_runs_of_another_catalogue_are_shown_as_such():
     runs = {str(day): run(day, "holds", catalogue="2026.12" if day < 3 else "2027.03") for day in (1, 2, 3, 4)}
     content = trend(runs, {})
     (verdicts, *_) = pages._figures(content)
-    assert [line["x"] for line in verdicts["panels"][0]["lines"]] == [[1, 2], [3, 4]]
-    assert pages.BREAK in verdicts["note"]
+    assert [line.x for line in verdicts.panels[0].lines] == [[1, 2], [3, 4]]
+    assert pages.BREAK in verdicts.note
     for page in (pages.to_markdown(content), pages.to_html(content), pages.to_terminal(content, 120)):
         assert "The runs are of 2 catalogues" in " ".join(page.split())
         assert "2026.12 (" in page
@@ -106,13 +107,13 @@ def test_alignments_of_one_model_and_data_set_share_a_panel():
     runs["run2.json"]["model"]["fingerprint"] = "other"
     runs["run1.json"]["explainers"][1]["cost"] = 1.5
     runs["run10.json"]["explainers"][1] |= {"refused": "no rule", "name": "cplrp"}
-    content = trend(runs, {})
-    assert [one["file"] for one in content["alignments"]] == ["run1.json", "run2.json", "run10.json"]
+    content = trend({name: typed(one) for name, one in runs.items()}, {})
+    assert [one.file for one in content.alignments] == ["run1.json", "run2.json", "run10.json"]
     agreement, cost = pages._figures(content)
-    assert [panel["title"] for panel in agreement["panels"]] == ["bert, own", "bert, own"]
-    lines = {line["label"]: (line["x"], line["y"]) for line in agreement["panels"][0]["lines"] if line["x"] == [1]}
+    assert [panel.title for panel in agreement.panels] == ["bert, own", "bert, own"]
+    lines = {line.label: (line.x, line.y) for line in agreement.panels[0].lines if line.x == [1]}
     assert lines == {"attnlrp": ([1], [0.25]), "loo": ([1], [0.25])}
-    assert [line["y"] for line in cost["panels"][0]["lines"]] == [[1.5]]
+    assert [line.y for line in cost.panels[0].lines] == [[1.5]]
     assert "no date" in pages.to_markdown(content)
 
 
@@ -131,12 +132,12 @@ def test_hostile_names_are_shown_and_not_run():
 def test_the_command_reads_a_folder_and_leaves_out_what_it_cannot_read(tmp_path, capsys):
     (tmp_path / "nested").mkdir()
     contents = {
-        "nested/good.json": json.dumps(run(1, "holds")),
+        "nested/good.json": json.dumps(to_json(run(1, "holds"))),
         "alignment.json": json.dumps(alignment(loo=(1.0, 1.0))),
         "bench.json": json.dumps(benchmark()),
         "map.json": json.dumps(explanation()),
-        "old.json": json.dumps(run(2, "holds", schema_version=1)),
-        "undated.json": json.dumps({**run(2, "holds"), "created": "yesterday"}),
+        "old.json": json.dumps(to_json(run(2, "holds", schema_version=1))),
+        "undated.json": json.dumps(to_json(run(2, "holds", created="yesterday"))),
         "package.json": '{"name": "x"}',
         "broken.json": "{",
     }
@@ -148,11 +149,11 @@ def test_the_command_reads_a_folder_and_leaves_out_what_it_cannot_read(tmp_path,
     assert "1 alignment; 6 files left out" in printed
     page = (tmp_path / "trend.md").read_text()
     for name, reason in {
-        "bench.json": "no place in a trend",
-        "map.json": "it is of one text",
+        "bench.json": "a document of make bench: a trend shows runs of the suite and alignments",
+        "map.json": "a document of faithcheck explain",
         "old.json": "schema version 1",
         "undated.json": "its date 'yesterday' cannot be read",
-        "package.json": "not a results document",
+        "package.json": "not a document of faithcheck",
         "broken.json": "not JSON",
     }.items():
         (row,) = (line for line in page.splitlines() if line.startswith(f"| {name} "))

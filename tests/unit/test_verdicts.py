@@ -13,7 +13,7 @@ from faithcheck.cli.main import main
 from faithcheck.explainers import IntegratedGradients, LeaveOneOut, Unsupported, builtin_explainers
 from faithcheck.explainers.builtin import claims_of_kind, kinds
 from faithcheck.models.pair import Pair, is_builtin, random_points, registered_pairs
-from faithcheck.reports import results
+from faithcheck.reports.documents import results
 from faithcheck.reports.pages import wording
 from faithcheck.tests.helpers.documents import document, record
 
@@ -171,18 +171,16 @@ def test_mandatory_axioms_that_are_asked_for_have_a_verdict(theirs, capsys):
 
 def test_the_headline_names_the_explainers_without_a_verdict():
     holds, recorded = record("holds", explainer="a"), record("recorded", explainer="b", expected="UNCLAIMED")
-    of_two = document([holds, recorded])
-    of_two["settings"]["claimed"] = {"a": ["invariance"], "b": []}
+    of_two = document([holds, recorded], {"claimed": {"a": ["invariance"], "b": []}})
     assert results.verdict(of_two) is Group.RECORDED
     assert wording.headline(of_two).startswith("no verdict on b: nothing is claimed, 1 check as expected, 0 red")
-    of_two["settings"]["claimed"].pop("b")
+    of_two.settings.claimed.pop("b")
     assert (results.verdict(of_two), results.exit_code(of_two)) == (Group.PASS, 0)
     assert wording.headline(of_two).startswith("1 check as expected, 0 red")
 
 
 def test_a_red_check_is_a_verdict_without_claims():
-    broken = document([record("error", explainer="b")])
-    broken["settings"]["claimed"] = {"b": []}
+    broken = document([record("error", explainer="b")], {"claimed": {"b": []}})
     assert results.without_verdict(broken) == {}
     assert (results.exit_code(broken), "no verdict" in wording.headline(broken)) == (1, False)
 
@@ -257,7 +255,7 @@ def test_what_compares_the_models_is_not_judged_and_what_measures_one_of_them_is
     }
     (not_judged,) = (one for one in records if one.status == "not a pair")
     assert not not_judged.passed
-    assert results.group_of(not_judged.status) is Group.UNMEASURED
+    assert not_judged.group is Group.UNMEASURED
 
 
 def test_a_pair_that_is_one_is_proved_once_and_judged(monkeypatch):

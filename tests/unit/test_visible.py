@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 from faithcheck.cli import output
 from faithcheck.cli.main import main
 from faithcheck.explainers import Unsupported
-from faithcheck.reports import results
+from faithcheck.reports.documents.document import to_json
 from faithcheck.reports.pages import rendering, report, terminal, wording
 from faithcheck.reports.pages.visible import visible
 from faithcheck.tests.helpers import small_models
@@ -36,7 +36,7 @@ def test_characters_that_act_unseen_are_written_out(text, shown):
     assert visible({text: [text, (1, text)]}) == {visible(text): [visible(text), (1, visible(text))]}
 
 
-KEPT = ("", results.ALIGNMENT, "tokens", "pearson_no_special", "xy", "nan")  # other values are refused
+KEPT = ("", "alignment", "tokens", "pearson_no_special", "xy", "nan")  # other values are refused
 
 
 def hostile(value):
@@ -57,6 +57,7 @@ def hostile_documents(tmp_path):
         ]
         + [record("recorded", axiom="loo", gap=None, detail={"pearson": 0.5, "symbolic gap": "x", "left behind": "y"})]
     )
+    suite = to_json(suite)
     suite["failures"] = [{"id": "test", "message": "message"}]
     not_applicable = [{"axiom": "a", "reason": "r", "explainer": "e"}]
     suite["settings"] |= {"origins": {HOSTILE: "here"}, "not_applicable": not_applicable, HOSTILE: 1}
@@ -68,7 +69,7 @@ def hostile_documents(tmp_path):
     paths = {}
     for name, content in {"suite": suite, "alignment": measured}.items():
         paths[name] = tmp_path / f"{name}.json"
-        results.save(hostile(content), paths[name])
+        paths[name].write_text(json.dumps(hostile(content)))
     return paths
 
 
@@ -83,7 +84,7 @@ def test_hostile_text_in_a_document_is_shown_by_report_and_compare(kind, hostile
     for row in changed.get("records", changed.get("explainers")):
         row["id" if kind == "suite" else "name"] += "2"
     other = tmp_path / "other.json"
-    results.save(changed, other)
+    other.write_text(json.dumps(changed))
     assert main(["compare", path, str(other), "--md", str(pages[2])]) == 1
     printed = capsys.readouterr()
     for shown in (printed.out + printed.err, *(page.read_text() for page in pages)):
@@ -95,7 +96,7 @@ def test_hostile_text_in_a_document_is_shown_by_report_and_compare(kind, hostile
 
 def test_a_damaged_document_is_named_without_its_escape_sequences(tmp_path, capsys):
     path = tmp_path / "\x1b[2J.json"
-    path.write_text(json.dumps(document([record("holds")]) | {"created": 3, "schema_version": 2}))
+    path.write_text(json.dumps(to_json(document([record("holds")])) | {"created": 3, "schema_version": 2}))
     assert main(["report", str(path)]) == 2
     assert capsys.readouterr().err == (
         f"faithcheck: {visible(str(path))}: damaged results document: created is a whole number, not text\n"
