@@ -168,7 +168,7 @@ def _chosen(model: TextModel, text: str, target: str | None, contrast: str | Non
         return chosen, []
     answer = generated_or_refused(model, _encoded(model, text))
     note = f"The answer was generated: the most likely token each time, {LONGEST_ANSWER} at most."
-    return AnswerModel(model.model, model.tokenizer, answer, model.max_length).eval(), [note]
+    return AnswerModel(model.model, model.tokenizer, answer, model.max_length, model.by_ids).eval(), [note]
 
 
 def _logits(model: TextModel, case: Case) -> torch.Tensor:

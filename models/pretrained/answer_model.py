@@ -32,6 +32,7 @@ class AnswerModel(NextTokenModel):
         answer: the ids of the answer's tokens; None: each example has its own. Then `encode` gives prompts alone, cut
             so that `LONGEST_ANSWER` tokens, or half of ``max_length``, are left for an answer.
         max_length: the most tokens of a text and the answer together.
+        by_ids: see `TextModel`.
 
     Raises:
         ModelError: the answer is empty, or leaves no place for a text.
@@ -43,8 +44,9 @@ class AnswerModel(NextTokenModel):
         tokenizer: PreTrainedTokenizerBase,
         answer: tuple[int, ...] | None,
         max_length: int | None = None,
+        by_ids: bool = False,
     ) -> None:
-        super().__init__(model, tokenizer, max_length)
+        super().__init__(model, tokenizer, max_length, by_ids)
         self.answer = answer
         if answer == ():
             raise ModelError("the answer is empty: give one of at least one token")
@@ -64,25 +66,29 @@ class AnswerModel(NextTokenModel):
 
     def answers(self, prompts: Sequence[Example]) -> list[tuple[int, ...]]:
         """The answers that the model gives to prompts, see `generated`."""
-        return generated(NextTokenModel(self.model, self.tokenizer, self.max_length_with_answer).eval(), prompts)
+        decoder = NextTokenModel(self.model, self.tokenizer, self.max_length_with_answer, self.by_ids)
+        return generated(decoder.eval(), prompts)
 
-    def forward(self, inputs: Tensor, attention_mask: Tensor, answer: Tensor) -> Tensor:
+    def forward(
+        self, inputs: Tensor, attention_mask: Tensor, answer: Tensor, input_ids: Tensor | None = None
+    ) -> Tensor:
         """The sum of log p of the tokens of ``answer`` ``(batch, tokens)``, see `faithcheck.models.targets`."""
         positions = answer_positions(answer)
         read = positions - 1
         keep = {"logits_to_keep": read} if "logits_to_keep" in signature(self.model.forward).parameters else {}
-        logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask, use_cache=False, **keep).logits
+        logits = self.outputs(inputs, input_ids, attention_mask=attention_mask, use_cache=False, **keep)
         of_tokens = token_log_probabilities(logits if keep else logits[:, read], answer[:, positions])
         return of_tokens.sum(1, keepdim=True)
 
     def forward_arguments(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """The attention mask, and the ids of each example's answer at its last tokens."""
-        mask = super().forward_arguments(examples)["attention_mask"]
-        answers = torch.full_like(mask, NO_ANSWER)
+        arguments = super().forward_arguments(examples)
+        del arguments["last"]
+        answers = torch.full_like(arguments["attention_mask"], NO_ANSWER)
         for row, example in zip(answers, examples, strict=True):
             ids = torch.tensor(example.answer or (), dtype=row.dtype, device=row.device)
             row[len(example) - len(ids) : len(example)] = ids
-        return {"attention_mask": mask, "answer": answers}
+        return {**arguments, "answer": answers}
 
     def extra_repr(self) -> str:
         """The answer: the fingerprint of a model has its ``repr``."""

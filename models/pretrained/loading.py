@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -79,9 +80,17 @@ def load(
     if isinstance(preparation, Path):
         return _image_classifier(model, preparation, max_length).eval()
     decoder = _auto_class(source, model.config) is AutoModelForCausalLM
-    text_model = (NextTokenModel if decoder else TextClassifier)(model, preparation, max_length)
-    _check_masking(text_model, source)
-    return text_model.eval()
+    kind = NextTokenModel if decoder else TextClassifier
+    padding = preparation.pad_token_id
+    if model.config.pad_token_id is None and padding is not None and padding < vocabulary_size(model):
+        model.config.pad_token_id = padding  # a classifier of a decoder finds the last token by it
+    text_model = kind(model, preparation, max_length).eval()
+    try:
+        _check_text_model(text_model, source)
+    except ModelError:
+        text_model = kind(model, preparation, max_length, by_ids=True).eval()
+        _check_text_model(text_model, source)
+    return text_model
 
 
 def _read(
@@ -268,6 +277,58 @@ def _loading_error(source: str, error: Exception) -> str:
     )
 
 
+def _ids(text_model: TextModel, count: int) -> Tensor:
+    """The ids of so many tokens, ``(count,)``: of ordinary ones, as far as the model knows any."""
+    known = range(vocabulary_size(text_model.model))
+    ordinary = [i for i in known[: count + len(text_model.special_ids)] if i not in text_model.special_ids]
+    return torch.tensor(ordinary or [*known])[torch.arange(count) % len(ordinary or known)]
+
+
+@torch.no_grad()
+def _from_ids(text_model: TextModel, text: Example) -> Tensor:
+    """The logits of the unmodified model on the ids of a text, read where the text model reads them."""
+    arguments = text_model.forward_arguments([text])
+    ids = text.features.unsqueeze(0).to(text_model.embed(text.features).device)
+    logits: Tensor = text_model.model(input_ids=ids, attention_mask=arguments["attention_mask"]).logits
+    return logits[:, -1] if isinstance(text_model, NextTokenModel) else logits
+
+
+def _texts_of_every_special_token(text_model: TextModel) -> list[Example]:
+    """A text of ordinary tokens, and one in which every special token stands as well."""
+    known = vocabulary_size(text_model.model)
+    special = torch.tensor(sorted(i for i in text_model.special_ids if i < known), dtype=torch.int64)
+    plain = _ids(text_model, 4)
+    mixed = torch.cat([plain[:2], special, plain[2:]])[: text_model.max_length]
+    return [Example(ids, torch.zeros(len(ids), dtype=torch.bool), ()) for ids in (plain, mixed)]
+
+
+@torch.no_grad()
+def _check_text_model(text_model: TextModel, source: str) -> None:
+    """Refuse a text model that computes something else than the unmodified model does from the ids of a text.
+
+    Raises:
+        ModelError: says by how much; or the model cannot be run, or see `_check_masking`.
+    """
+    for text in _texts_of_every_special_token(text_model):
+        try:
+            right = _from_ids(text_model, text)
+            found = text_model(text_model.embed(text.features).unsqueeze(0), **text_model.forward_arguments([text]))
+        except Exception as error:  # raised by the model's own code: its message is kept
+            raise ModelError(f"{source}: cannot be read at its word embeddings: {error}") from error
+        difference, largest = (found - right).abs().max(), right.abs().max()
+        if difference > _tolerance(right.dtype) * largest:
+            raise ModelError(
+                f"{source}: computes something else from the embeddings of a text than from its ids, by "
+                f"{difference / largest:.1%} of its largest output: they are not all that it reads of a token"
+            )
+    _check_masking(text_model, source)
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    """The largest change of the output, relative to the largest logit, that round-off explains."""
+    return max(PADDING_ERROR, 8 * torch.finfo(dtype).eps)
+
+
 @torch.no_grad()
 def _check_masking(text_model: TextModel, source: str) -> None:
     """Refuse a model whose maps would depend on the batch, or that gives NaN where a token is masked.
@@ -276,7 +337,7 @@ def _check_masking(text_model: TextModel, source: str) -> None:
         ModelError: padding changes its output, masking the first token gives NaN, or it cannot be called with word
             embeddings.
     """
-    ids = torch.arange(4) % vocabulary_size(text_model.model)
+    ids = _ids(text_model, 4)
     inputs = text_model.embed(ids).unsqueeze(0)
     of_three, of_four = (Example(ids[:n], torch.zeros(n, dtype=torch.bool), ()) for n in (3, 4))
     three, four = (text_model.forward_arguments(examples) for examples in ([of_three], [of_three, of_four]))
@@ -290,7 +351,7 @@ def _check_masking(text_model: TextModel, source: str) -> None:
     difference, largest = (padded - alone).abs().max(), alone.abs().max()
     if not alone.isfinite().all():
         raise ModelError(f"{source}: its output is not finite in {inputs.dtype}")
-    if not difference <= max(PADDING_ERROR, 8 * torch.finfo(inputs.dtype).eps) * largest:
+    if not difference <= _tolerance(inputs.dtype) * largest:
         raise ModelError(
             f"{source}: padding changes its output by {difference / largest:.1%}, so its maps depend on the batch"
         )

@@ -60,7 +60,7 @@ def with_generated_answers(
 
 def _answering(model: NextTokenModel, answer: tuple[int, ...] | None) -> AnswerModel:
     """The decoder with its explained answer, see `AnswerModel`; it cuts prompts where the decoder does."""
-    chosen = AnswerModel(model.model, model.tokenizer, answer, model.max_length).eval()
+    chosen = AnswerModel(model.model, model.tokenizer, answer, model.max_length, model.by_ids).eval()
     chosen.cuts_prompts = model.cuts_prompts
     return chosen
 

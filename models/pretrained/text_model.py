@@ -3,11 +3,16 @@
 A `TextModel` is a module from word embeddings ``(batch, tokens, width)`` and an attention mask to logits, so an
 explainer can differentiate it and remove tokens from it: a `TextClassifier` of a whole text, or a `NextTokenModel`. An
 attribution does not include the relevance of position and type embeddings.
+
+Most models compute the same from word embeddings as from the ids of the tokens. Some do not: they look up further
+embeddings of the ids, rescale embeddings by how many tokens are masked, or count positions or the last token by the
+padding's id. Such a model runs on the ids, with the given embeddings in the place of those that it looks up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from inspect import signature
@@ -24,6 +29,8 @@ from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.segments import segments_by_level
 from faithcheck.models.targets import ExplainedOutput
 
+NO_TOKEN = -1
+"""The id of padding for a model that knows none."""
 SPACES = ("Ġ", "▁")
 """How byte-level and sentencepiece tokenizers write the space before a word."""
 
@@ -42,16 +49,21 @@ class TextModel(ExplainedOutput):
         tokenizer: its tokenizer.
         max_length: the most tokens of a text, special tokens included; longer texts are cut, and their `Example` is
             marked as truncated. By default, and at most, what model and tokenizer allow.
+        by_ids: whether the model runs on ids, with the embeddings in the place of those that it looks up.
 
     Raises:
         ModelError: the maximal length is out of range.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int | None = None,
+        by_ids: bool = False,
     ) -> None:
         super().__init__()
-        self.model, self.tokenizer = model, tokenizer
+        self.model, self.tokenizer, self.by_ids = model, tokenizer, by_ids
         # A tokenizer never cuts off its special tokens, and a text should have at least one other token.
         least, limit = tokenizer.num_special_tokens_to_add() + 1, length_limit(model, tokenizer)
         if max_length is not None and not least <= max_length <= limit:
@@ -80,12 +92,14 @@ class TextModel(ExplainedOutput):
                 f"the tokenizer gives id {max(ids)}, but the model embeds only {known} tokens: "
                 "use the model's own tokenizer"
             )
+        added = cut["special_tokens_mask"]
+        special = [bool(is_added) or i in self.special_ids for is_added, i in zip(added, ids, strict=True)]
         return Example(
             torch.tensor(ids, dtype=torch.int64),
-            torch.tensor(cut["special_tokens_mask"], dtype=torch.bool),
+            torch.tensor(special, dtype=torch.bool),
             tuple(self.tokenizer.convert_ids_to_tokens(ids)),
             len(whole["input_ids"]) > len(ids),
-            {} if offsets is None else segments_by_level(text, offsets, cut["special_tokens_mask"]),
+            {} if offsets is None else segments_by_level(text, offsets, special),
         )
 
     def pieces(self, example: Example) -> Iterator[dict[str, Any]]:
@@ -137,7 +151,29 @@ class TextModel(ExplainedOutput):
         """The arguments of `forward` besides the embeddings, for these texts padded on the right."""
         lengths = self.lengths(examples)
         positions = torch.arange(int(lengths.max()), device=lengths.device)
-        return {"attention_mask": (positions < lengths.unsqueeze(1)).long()}
+        arguments = {"attention_mask": (positions < lengths.unsqueeze(1)).long()}
+        if self.by_ids:
+            padding = self.model.config.pad_token_id
+            ids = torch.nn.utils.rnn.pad_sequence(
+                [example.features for example in examples], True, NO_TOKEN if padding is None else padding
+            )
+            arguments["input_ids"] = ids.to(lengths.device)
+        return arguments
+
+    def outputs(self, inputs: Tensor, input_ids: Tensor | None, **options: Any) -> Tensor:
+        """The logits of the unmodified model.
+
+        Args:
+            inputs: the word embeddings, ``(batch, tokens, width)``.
+            input_ids: ``(batch, tokens)`` int64, if the model runs on ids.
+            options: its further arguments.
+        """
+        if input_ids is None:
+            logits: Tensor = self.model(inputs_embeds=inputs, **options).logits
+            return logits
+        with embeddings_replaced(self.model, inputs):
+            logits = self.model(input_ids=input_ids, **options).logits
+        return logits
 
     def lengths(self, examples: Sequence[Example]) -> Tensor:
         """The number of tokens of each, ``(batch,)``."""
@@ -157,9 +193,47 @@ class TextModel(ExplainedOutput):
         return embeddings
 
     @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of the special tokens, such as [SEP] or a chat's markers, wherever they stand in a text.
+
+        The token of unknown words stands for a word, and is not among them.
+        """
+        added = self.tokenizer.added_tokens_decoder.items()
+        ids = {*self.tokenizer.all_special_ids, *(i for i, token in added if token.special)}
+        return frozenset(ids - {self.tokenizer.unk_token_id})
+
+    @cached_property
     def _mean_embedding(self) -> Tensor:
         # Cached: a large vocabulary takes longer to embed than a short text to classify.
         return self.embed(torch.arange(vocabulary_size(self.model))).mean(0)
+
+
+@contextmanager
+def embeddings_replaced(model: PreTrainedModel, embeddings: Tensor) -> Iterator[None]:
+    """Within the block, what the model's word embeddings give is replaced by these, ``(batch, tokens, width)``.
+
+    Padding that the model itself puts behind them keeps its embeddings.
+
+    Raises:
+        ModelError: at the end of the block, if the model looked up no word embeddings of this shape.
+    """
+    replaced = False
+
+    def replace(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        nonlocal replaced
+        n = embeddings.shape[1]
+        if output.shape[0::2] != embeddings.shape[0::2] or output.shape[1] < n:
+            return output
+        replaced = True
+        return embeddings if output.shape[1] == n else torch.cat([embeddings, output[:, n:]], 1)
+
+    handle = model.get_input_embeddings().register_forward_hook(replace)
+    try:
+        yield
+    finally:
+        handle.remove()
+    if not replaced:
+        raise ModelError(f"{type(model).__name__} does not look up the embeddings of its tokens one by one")
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:
@@ -188,10 +262,17 @@ def length_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
 class TextClassifier(TextModel):
     """A sequence classifier: embeddings ``(batch, tokens, width)`` to logits ``(batch, classes)``."""
 
-    def forward(self, inputs: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(self, inputs: Tensor, attention_mask: Tensor | None = None, input_ids: Tensor | None = None) -> Tensor:
         """The logits; ``attention_mask`` ``(batch, tokens)`` is 0 at padding and at tokens removed by the mask."""
-        logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask).logits
-        return self.explained(logits)
+        if input_ids is None or self.model.config.pad_token_id is not None:
+            return self.explained(self.outputs(inputs, input_ids, attention_mask=attention_mask))
+        # The model reads the last token, and knows no padding: each text runs by itself, without any.
+        rows = []
+        for row, ids in enumerate(input_ids):
+            one, n = slice(row, row + 1), int((ids != NO_TOKEN).sum())
+            mask = None if attention_mask is None else attention_mask[one, :n]
+            rows.append(self.outputs(inputs[one, :n], input_ids[one, :n], attention_mask=mask))
+        return self.explained(torch.cat(rows))
 
 
 class NextTokenModel(TextModel):
@@ -209,12 +290,12 @@ class NextTokenModel(TextModel):
         example.special_tokens_mask[-1:] = True
         return replace(example, too_long=example.truncated and not self.cuts_prompts)
 
-    def forward(self, inputs: Tensor, attention_mask: Tensor, last: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, attention_mask: Tensor, last: Tensor, input_ids: Tensor | None = None) -> Tensor:
         """The logits at position ``last`` ``(batch,)``, each text's last token, removed or not."""
         positions, row_of_example = last.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         # If the model can, compute no other logits: those of a large vocabulary at every token fill the memory.
         keep = {"logits_to_keep": positions} if "logits_to_keep" in signature(self.model.forward).parameters else {}
-        logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask, use_cache=False, **keep).logits
+        logits = self.outputs(inputs, input_ids, attention_mask=attention_mask, use_cache=False, **keep)
         rows = torch.arange(len(last), device=last.device)
         return self.explained((logits if keep else logits[:, positions])[rows, row_of_example])
 
