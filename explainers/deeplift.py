@@ -23,7 +23,8 @@ from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.modified_gradient import modified
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
-from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.operation_table import operations_with
+from faithcheck.explainers.lrp.operations import Trait
 from faithcheck.explainers.lrp.rules.dropout import dropout_rule
 from faithcheck.explainers.lrp.rules.linear_maps import linear_rule
 from faithcheck.explainers.lrp.rules.norms import batch_norm_rule

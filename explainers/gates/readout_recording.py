@@ -21,7 +21,8 @@ from faithcheck.explainers.gates.attention_gates import GatedAttention
 from faithcheck.explainers.gates.gate import is_long_text
 from faithcheck.explainers.gates.gate_effects import rows_with_gradient
 from faithcheck.explainers.lrp.operation_call import OperationCall
-from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.operation_table import operations_with
+from faithcheck.explainers.lrp.operations import Trait
 from faithcheck.explainers.modules import module_in_words, running_module, transformer_layers
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case

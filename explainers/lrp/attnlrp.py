@@ -8,7 +8,8 @@ from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.epsilon_lrp import EPSILON_LRP
 from faithcheck.explainers.lrp.operation_call import Rule
-from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.operation_table import operations_with
+from faithcheck.explainers.lrp.operations import Trait
 from faithcheck.explainers.lrp.rules.attention import attention_rule, softmax_rule
 from faithcheck.explainers.lrp.rules.products import bilinear_rule, product_rule, quotient_rule
 

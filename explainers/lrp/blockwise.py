@@ -64,10 +64,12 @@ from torch import Tensor, nn
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.blockwise_expectations import EXPECTED
-from faithcheck.explainers.lrp.engine import LRP, Propagation
+from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.modified_gradient import modified, scale_gradient
-from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
-from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, RuleTrait, has, tensors_with_relevance
+from faithcheck.explainers.lrp.operation_table import operations_with
+from faithcheck.explainers.lrp.operations import Trait
+from faithcheck.explainers.lrp.propagation import Propagation
 from faithcheck.explainers.lrp.provenance import (
     ADDING_DEGREES,
     KEEPING_DEGREE,
@@ -79,7 +81,6 @@ from faithcheck.explainers.lrp.provenance import (
     function_of_one_root,
     homogeneity,
     product_call,
-    recompute,
     storage_key,
 )
 from faithcheck.explainers.lrp.rules.activations import identity_rule
@@ -121,6 +122,7 @@ class BlockRules:
             self.provenance.record(x, call, operands)
         return result
 
+    @has(RuleTrait.FROM_ZERO)
     def function_rule(self, call: OperationCall) -> Any:
         """A function of one value: the gradient at its root is (φ(x) − φ(0))/x."""
         if len(call.operands_with_relevance()) != 1 or call.kwargs.get("inplace") or not torch.is_grad_enabled():
@@ -157,7 +159,7 @@ class BlockRules:
         operands = self.of_operands(call)
         mean = sum(operand.degree for operand in operands) / len(operands)
         scaled = [scale_gradient(operand.tensor, operand.degree / mean) for operand in operands]
-        result = call.stabilised(recompute(call, scaled), parts=len(operands))
+        result = call.stabilised(call.with_operands(scaled).value(), parts=len(operands))
         self.provenance.record(result, call, operands)
         return result
 
@@ -178,7 +180,7 @@ class BlockRules:
                 return None
             exponential = root.exponent.tensor.exp()
             factors = [first.of(exponential), second.of(exponential)]
-        result: Tensor = recompute(call, factors)
+        result: Tensor = call.with_operands(factors).value()
         return result
 
     def merged(self, call: OperationCall, operands: list[Provenance]) -> Tensor | None:

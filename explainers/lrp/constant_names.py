@@ -10,13 +10,14 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from faithcheck.explainers.lrp.engine import Propagation
-from faithcheck.explainers.lrp.recorded_operation import HELD, is_float
+from faithcheck.explainers.lrp.propagation import Propagation
 from faithcheck.explainers.modules import running_module, running_modules
 from faithcheck.models.offloaded_weights import offloading_hooks, weights_of
 
 POSITIONS = re.compile(r"position|pos_emb|\bwpe\b")
 """The names of parameters and buffers that are position embeddings, as transformers' models have them."""
+HELD = "held constant"
+"""The name of what is computed from the inputs, and held constant."""
 
 
 class NamingConstants(Propagation):
@@ -39,13 +40,13 @@ class NamingConstants(Propagation):
         return result
 
     @contextmanager
-    def treating_modules_as_operations(self, model: nn.Module, unregistered: bool = False) -> Iterator[None]:
+    def treating_modules_as_operations(self, model: nn.Module) -> Iterator[None]:
         """As `Propagation` does; also learns the names of the model's modules, parameters and buffers."""
         parts = (*model.named_modules(), *model.named_parameters(), *model.named_buffers())
         self.names = {id(part): name.removesuffix(".weight") for name, part in parts}
         self._parts = tuple(part for _, part in parts)
         self._offloaded = {module: (name, hook) for name, module, hook in offloading_hooks(model)}
-        with super().treating_modules_as_operations(model, unregistered):
+        with super().treating_modules_as_operations(model):
             yield
 
     def detach_parameter(self, parameter: Tensor) -> Tensor:
@@ -81,3 +82,8 @@ class NamingConstants(Propagation):
                     if weight is x:
                         return f"{name}.{key}".removeprefix(".").removesuffix(".weight")
         return None
+
+
+def is_float(leaf: Any) -> bool:
+    """Whether this is a floating-point tensor."""
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.operation_call import Rule
-from faithcheck.explainers.lrp.operations import default_rules
+from faithcheck.explainers.lrp.operation_table import default_rules
 
 EPSILON_LRP: Mapping[str, Rule] = default_rules()
 """The table of ε-LRP's rules: the rule that each operation is declared with, in `faithcheck.explainers.lrp.rules`.

@@ -16,14 +16,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from faithcheck.explainers.lrp.constant_names import NamingConstants
+from faithcheck.explainers.lrp.constant_names import NamingConstants, is_float
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.recorded_operation import (
     Gradients,
     Operand,
     RecordedOperation,
     Result,
-    is_float,
     writes_in_place,
 )
 from faithcheck.explainers.modules import running_module, running_modules
@@ -39,7 +38,6 @@ class LedgerRecorder(NamingConstants):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.calls_every_rule = True
         self.operations: list[RecordedOperation] = []
         self.gradients: Gradients = {}
         self._producers: dict[Any, int | None] = {}  # autograd node → number of the operation; None: the inputs
@@ -62,7 +60,7 @@ class LedgerRecorder(NamingConstants):
         target = call.args[0] if self.module_operation is None and writes_in_place(call) else None
         if self.module_operation is None:  # the inputs of a module were wrapped when it was entered
             args, kwargs = self.wrap_inputs(call.args), self.wrap_inputs(call.kwargs)
-            call = replace(call, args=args, kwargs=kwargs, recorded=True)
+            call = replace(call, args=args, kwargs=kwargs)
         recorded, computed = self._recorded(rule, call), call
         if target is not None:  # the rule writes to a copy, which then overwrites the target
             self._copy_recorded_views_of(target)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from operator import is_
+from enum import Enum
+from functools import partial
 from types import EllipsisType
 from typing import Any, TypeAlias, TypeVar
 
@@ -59,8 +59,6 @@ class OperationCall:
         where: names the module whose forward pass is running.
         number: how many calls of this name the forward pass made before.
         signed: whether the stabiliser has the sign of the value it is added to.
-        recorded: whether the ledger records the call. It compares the gradients at the result before and after a
-            rule's factor, so that the factor must stand there.
     """
 
     name: str
@@ -71,7 +69,6 @@ class OperationCall:
     where: Callable[[], str]
     number: int = 0
     signed: bool = True
-    recorded: bool = False
     operands: list[Tensor] | None = field(default=None, init=False)  # see `operands_with_relevance`
 
     def value(self) -> Any:
@@ -93,11 +90,9 @@ class OperationCall:
         first, *others = self.operands_with_relevance()
         return self.with_operands([first.detach(), *others])
 
-    def with_operands(self, operands: list[Tensor]) -> OperationCall:
-        """The same call, with other tensors in place of the operands that carry relevance, in their order."""
-        of, others = self.operands_with_relevance(), iter(operands)
-        if len(self.args) == len(of) and all(map(is_, self.args, of)):  # torch's pytree takes longer
-            return replace(self, args=tuple(others))
+    def with_operands(self, operands: Sequence[Any]) -> OperationCall:
+        """The same call, with other values in place of the operands that carry relevance, in their order."""
+        others = iter(operands)
         leaves, structure = tree_flatten((self.args, self.kwargs))
         leaves = [next(others) if isinstance(x, Tensor) and x.requires_grad else x for x in leaves]
         args, kwargs = tree_unflatten(leaves, structure)
@@ -126,21 +121,35 @@ Rule: TypeAlias = Callable[[OperationCall], Any]
 computes the value in several operations: the engine then applies each operation's own rule."""
 
 
+class RuleTrait(Enum):
+    """A property of a rule. A rule without traits is one about which nothing is known."""
+
+    PLAIN_GRADIENT = "returns the operation's own value for ε → 0, and refuses nothing"
+    PLAIN_GRADIENT_OF_ONE_OPERAND = "the same, if one operand carries relevance"
+    HALVES = "gives each of two operands half of the relevance"
+    CONSTANT = "passes on nothing"
+    IDENTITY = "passes on all relevance, except at an operand that is exactly 0"
+    FROM_ZERO = "passes on φ(x) − φ(0): the function's value at 0 keeps its share"
+    SIGMA_CONSTANT = "holds the σ of a norm constant, so that the norm's bias alone keeps a share"
+    ATTENTION = "computes scaled dot-product attention by its steps"
+
+
 SomeRule = TypeVar("SomeRule", bound=Rule)
 
 
-def plain_gradient(operands: int) -> Callable[[SomeRule], SomeRule]:
-    """Declare that a rule is the plain gradient in the limit ε → 0 if at most so many operands carry relevance.
-
-    Then the rule returns the operation's own value and refuses nothing, so that the engine need not call it.
-    """
+def has(*traits: RuleTrait) -> Callable[[SomeRule], SomeRule]:
+    """Declare the traits of a rule: a decorator."""
 
     def declared(rule: SomeRule) -> SomeRule:
-        rule.operands_of_plain_gradient = operands  # type: ignore[attr-defined]
+        rule.traits = frozenset(traits)  # type: ignore[attr-defined]
         return rule
 
     return declared
 
 
-ANY_NUMBER = sys.maxsize
-"""For `plain_gradient`: any number of operands."""
+def traits_of(rule: Rule | None) -> frozenset[RuleTrait]:
+    """The traits that a rule, or the function of a `functools.partial`, was declared with."""
+    while isinstance(rule, partial):
+        rule = rule.func
+    traits: frozenset[RuleTrait] = getattr(rule, "traits", frozenset())
+    return traits

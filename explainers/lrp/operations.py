@@ -1,18 +1,15 @@
-"""What an operation is: its name, and its traits, in one table.
+"""What an operation is: its name, its traits and its rule, a row of a table.
 
-The rows of the table stand beside the rules, in `faithcheck.explainers.lrp.rules`: each module there declares a family
-of operations with their traits and their rule. Every set of operations that a method, the ledger, the provenance or
-DeepLIFT needs is derived from the traits by `operations_with`.
+The modules of `faithcheck.explainers.lrp.rules` declare the rows beside their rules, each a family of operations.
+`operation_table` is the whole table.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from faithcheck.explainers.lrp.operation_call import Rule
@@ -58,7 +55,7 @@ class Operation:
     bias: tuple[int, str] | None = None
 
 
-_declared: dict[str, Operation] = {}
+declared_operations: dict[str, Operation] = {}
 
 
 def declare(
@@ -70,30 +67,9 @@ def declare(
         ValueError: an operation is declared twice.
     """
     for name in names.split():
-        if name in _declared:
+        if name in declared_operations:
             raise ValueError(f"operation {name!r} is declared twice: extend the row that exists")
-        _declared[name] = Operation(name, rule, frozenset(traits), power, bias)
-
-
-@cache
-def operations() -> Mapping[str, Operation]:
-    """The table, by name; imports every module of `faithcheck.explainers.lrp.rules` first."""
-    package = importlib.import_module("faithcheck.explainers.lrp.rules")
-    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        importlib.import_module(module.name)
-    return dict(_declared)
-
-
-@cache
-def operations_with(*traits: Trait, without: tuple[Trait, ...] = ()) -> frozenset[str]:
-    """The names of the operations that have all these traits, and none of those in ``without``."""
-    rows = operations().values()
-    return frozenset(row.name for row in rows if row.traits.issuperset(traits) and row.traits.isdisjoint(without))
-
-
-def default_rules() -> dict[str, Rule]:
-    """The rule of every operation that has one for all methods."""
-    return {row.name: row.rule for row in operations().values() if row.rule is not None}
+        declared_operations[name] = Operation(name, rule, frozenset(traits), power, bias)
 
 
 SYNONYMS = {

@@ -21,13 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from faithcheck.explainers.lrp.constant_names import POSITIONS, NamingConstants
-from faithcheck.explainers.lrp.engine import LRP, SinglePassPropagation
+from faithcheck.explainers.lrp.constant_names import POSITIONS, NamingConstants, is_float
 from faithcheck.explainers.lrp.operation_call import tensors_with_relevance
 from faithcheck.explainers.lrp.operations import operation_name
-from faithcheck.explainers.lrp.recorded_operation import is_float, relevance
+from faithcheck.explainers.lrp.recorded_operation import relevance
 from faithcheck.explainers.protocol import Unsupported
-from faithcheck.models.case import Case
 
 ROTARY = re.compile(rf"{POSITIONS.pattern}|rotary|rope|inv_freq")
 """The names of parameters and buffers that cosines and sines of positions are made of."""
@@ -74,7 +72,7 @@ class Position:
         return self.leaf.shape[0], math.prod(size for axis, size in enumerate(self.leaf.shape) if axis not in others)
 
 
-class AddedPositions(NamingConstants, SinglePassPropagation):
+class AddedPositions(NamingConstants):
     """A `Propagation` in which position embeddings carry relevance where they are added. Arguments as there.
 
     Attributes:
@@ -127,6 +125,21 @@ class AddedPositions(NamingConstants, SinglePassPropagation):
         point, *gradients = torch.autograd.grad(output.sum(), [self.point, *leaves], allow_unused=True)
         assert point is not None
         return point, [relevance(leaf, g).expand(leaf.shape) for leaf, g in zip(leaves, gradients, strict=True)]
+
+    def relevance_of_examples(self, output: Tensor) -> Tensor:
+        """The relevance of each example's positions, ``(batch,)``.
+
+        Raises:
+            Unsupported: the model adds no position embeddings, or adds them where the examples are not along the first
+                axis.
+        """
+        if not self.positions:
+            raise Unsupported("the model adds no position embeddings")
+        _, relevances = self.relevances(output)
+        examples = len(self.point)
+        if any(len(each) % examples for each in relevances):
+            raise Unsupported("the model adds position embeddings to a tensor whose first axis is not the batch")
+        return torch.stack([each.reshape(examples, -1).sum(1) for each in relevances]).sum(0)
 
 
 class PositionPairs(AddedPositions):
@@ -234,20 +247,3 @@ def row_of_token(position: Position, operand: Tensor, point: Tensor) -> Tensor |
     if not len(found) or len(set(found.tolist())) < len(found):
         return None
     return torch.where(size > 0, result, rows)
-
-
-def position_relevance(lrp: LRP, model: nn.Module, case: Case) -> Tensor:
-    """What the position embeddings that a model adds keep of each example's relevance, ``(batch,)``.
-
-    Raises:
-        Unsupported: the model adds none; or see `LRP.attribute`.
-    """
-    pairs, output = lrp.propagate(model, case, AddedPositions)
-    assert isinstance(pairs, AddedPositions)
-    if not pairs.positions:
-        raise Unsupported("the model adds no position embeddings")
-    _, relevances = pairs.relevances(output)
-    examples = len(case.inputs)
-    if any(len(each) % examples for each in relevances):
-        raise Unsupported("the model adds position embeddings to a tensor whose first axis is not the batch")
-    return torch.stack([each.reshape(examples, -1).sum(1) for each in relevances]).sum(0)

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from faithcheck.explainers.lrp.operation_call import OperationCall, tensors_with_relevance
-from faithcheck.explainers.lrp.operations import Trait, operations, operations_with
+from faithcheck.explainers.lrp.operation_table import operations, operations_with
+from faithcheck.explainers.lrp.operations import Trait
 
 StorageKey: TypeAlias = tuple[Any, ...]
 
@@ -229,16 +229,11 @@ def function_of_one_root(
     if not all_equal(function.root_key for function in functions):
         return None
     power = homogeneity(call, [function.power for function in functions], adds_constant(call) and not pooled)
-    return FunctionOfRoot(root, root_key, lambda x: recompute(call, [f.of(x) for f in functions]), power, pooled)
 
+    def of(x: Any) -> Any:
+        return call.with_operands([function.of(x) for function in functions]).value()
 
-def recompute(call: OperationCall, operands: Sequence[Any]) -> Any:
-    """The operation's result, with these operands in place of those that carry relevance, in their order."""
-    leaves, structure = tree_flatten((call.args, call.kwargs))
-    replacements = iter(operands)
-    leaves = [next(replacements) if isinstance(leaf, Tensor) and leaf.requires_grad else leaf for leaf in leaves]
-    args, kwargs = tree_unflatten(leaves, structure)
-    return call.operation(*args, **kwargs)
+    return FunctionOfRoot(root, root_key, of, power, pooled)
 
 
 def product_call(call: OperationCall, a: Any, b: Any) -> OperationCall:

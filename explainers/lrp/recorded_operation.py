@@ -26,12 +26,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from faithcheck.explainers.lrp.blockwise import BlockRules
-from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
-from faithcheck.explainers.lrp.operations import Trait, operations, operations_with
-from faithcheck.explainers.lrp.rules.activations import identity_rule
-from faithcheck.explainers.lrp.rules.norms import group_norm_rule, layer_norm_rule, rms_norm_module_rule, rms_norm_rule
-from faithcheck.explainers.lrp.rules.products import quotient_rule
+from faithcheck.explainers.lrp.constant_names import HELD, is_float
+from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, RuleTrait, tensors_with_relevance, traits_of
+from faithcheck.explainers.lrp.operation_table import operations, operations_with
+from faithcheck.explainers.lrp.operations import Trait
 
 SHARED_BY_OPERANDS = (
     operations_with(Trait.MATRIX_PRODUCT) | operations_with(Trait.ELEMENTWISE_PRODUCT) | operations_with(Trait.QUOTIENT)
@@ -44,9 +42,8 @@ LOSING_BY_OWN_GRADIENT = operations_with(Trait.LINEAR_MAP) | operations_with(Tra
 IN_PLACE = operations_with(Trait.IN_PLACE)
 TAKING_NUMBERS = operations_with(Trait.SUM, Trait.ELEMENTWISE_AFFINE) | operations_with(Trait.FILLS)
 """Operations that add a Python number, or put it in the place of values."""
-NORMS_WITH_BIAS = {layer_norm_rule: "LayerNorm β", group_norm_rule: "GroupNorm β"}
-"""The cause of what the bias of a norm keeps, by the norm's rule."""
-HELD = "held constant"
+NORMS_WITH_BIAS = {"layer_norm": "LayerNorm β", "group_norm": "GroupNorm β"}
+"""The cause of what the bias of a norm keeps, by the norm."""
 MASK = "mask"
 MASKED = -1e4  # a constant below this, added to a logit or put in its place, is a mask
 
@@ -143,17 +140,18 @@ class RecordedOperation:
 
     def _constant_losses(self, active: list[Operand], gradients: Gradients) -> dict[str, float]:
         """The part that constants, or the operation's own curvature, keep of the relevance behind the stabiliser."""
-        rule = self.rule.func if isinstance(self.rule, partial) else self.rule
-        if getattr(rule, "__func__", None) is BlockRules.function_rule:
+        traits = traits_of(self.rule)
+        if RuleTrait.FROM_ZERO in traits:
             return self._loss_at_zero(active[0], gradients)
-        if rule in (identity_rule, rms_norm_module_rule):
+        if RuleTrait.IDENTITY in traits:
             at_zero = self.leaves[active[0].leaf] == 0
             (result,) = self.results
             return {"activation at 0": float(relevance(result.value, gradients[result.after])[at_zero].sum())}
-        if rule in NORMS_WITH_BIAS:
-            beta = self._leaf_of(self.call.argument(3, "bias"))
-            return {} if beta is None else {NORMS_WITH_BIAS[rule]: self._shares({beta}, gradients)[beta]}
-        if rule in (rms_norm_rule, quotient_rule) or self.call.name in SHARED_BY_OPERANDS:
+        if RuleTrait.SIGMA_CONSTANT in traits:
+            cause = NORMS_WITH_BIAS.get(self.call.name)
+            beta = self._leaf_of(self.call.argument(3, "bias")) if cause else None
+            return {} if cause is None or beta is None else {cause: self._shares({beta}, gradients)[beta]}
+        if self.call.name in SHARED_BY_OPERANDS:
             return {}
         return self._own_gradient_losses({operand.leaf for operand in active}, gradients)
 
@@ -254,11 +252,6 @@ def relevance(value: Tensor, gradient: Tensor | None) -> Tensor:
 def in_type(constant: Tensor, dtype: torch.dtype) -> Tensor:
     """The constant, in the finer one of its own type and another."""
     return constant.to(torch.promote_types(constant.dtype, dtype))
-
-
-def is_float(leaf: Any) -> bool:
-    """Whether this is a floating-point tensor."""
-    return isinstance(leaf, Tensor) and leaf.is_floating_point()
 
 
 def is_mask(constant: Tensor) -> bool:

@@ -12,7 +12,8 @@ from itertools import combinations
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.operation_call import Rule
-from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.operation_table import operations_with
+from faithcheck.explainers.lrp.operations import Trait
 from faithcheck.explainers.lrp.rules.activations import identity_rule
 from faithcheck.explainers.lrp.rules.attention import constant_rule
 from faithcheck.explainers.lrp.rules.products import quotient_rule

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule
-from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.operation_table import operations_with
+from faithcheck.explainers.lrp.operations import Trait
 from faithcheck.explainers.lrp.rules.attention import constant_rule, softmax_rule
 from faithcheck.explainers.modules import transformer_layers
 from faithcheck.explainers.protocol import Unsupported

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.peers import Peer, import_peer
+from faithcheck.explainers.peers.peer import Peer, import_peer
 from faithcheck.models.case import Case
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from faithcheck.explainers.adapters import feature_mask, first_coordinate
-from faithcheck.explainers.peers import Peer, import_peer
+from faithcheck.explainers.peers.peer import Peer, import_peer
 from faithcheck.models.case import Case
 
 

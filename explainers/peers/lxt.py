@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
-from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.operation_table import operations_with
+from faithcheck.explainers.lrp.operations import Trait
 from faithcheck.explainers.lrp.rules.attention import attention_rule
 from faithcheck.explainers.lrp.rules.dropout import dropout_rule
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
-from faithcheck.explainers.peers import Peer, import_peer
+from faithcheck.explainers.peers.peer import Peer, import_peer
 from faithcheck.models.case import Case
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.peers import Peer, import_peer, numpy_random_state
+from faithcheck.explainers.peers.peer import Peer, import_peer, numpy_random_state
 from faithcheck.models.case import Case, select_target
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from faithcheck.explainers import AttnLRP
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
-from faithcheck.explainers.lrp.engine import Propagation
+from faithcheck.explainers.lrp.propagation import Propagation
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.pairs.product import ScalarProduct, left_comb, parenthesisations

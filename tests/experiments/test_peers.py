@@ -23,15 +23,17 @@ from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradien
 from faithcheck.explainers.adapters import AdaptedExplainer
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
-from faithcheck.explainers.lrp.engine import LRP, operation_name
-from faithcheck.explainers.lrp.operations import Trait, operations_with
-from faithcheck.explainers.peers import autolrp, captum, every_peer, lxt
+from faithcheck.explainers.lrp.engine import LRP
+from faithcheck.explainers.lrp.operation_table import operations_with
+from faithcheck.explainers.lrp.operations import Trait, operation_name
+from faithcheck.explainers.peers import autolrp, captum, lxt
 from faithcheck.explainers.protocol import Unsupported, attribution_of
 from faithcheck.models.case import select_target
 from faithcheck.models.pair import registered_pairs
 from faithcheck.reports.pages.wording import number
 from faithcheck.request import Settings
 from faithcheck.tests.helpers import peer_rules
+from faithcheck.tests.helpers.every_peer import every_peer
 
 PEERS = [peer for peer in every_peer() if "not installed" not in peer.origin]
 MISSING = sorted({peer.origin for peer in every_peer()} - {peer.origin for peer in PEERS})

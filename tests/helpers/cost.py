@@ -14,13 +14,13 @@ import torch
 from faithcheck.axioms.measure.error_text import message_text
 from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.peers import every_peer
 from faithcheck.explainers.protocol import Unsupported, display_label, input_gradient
 from faithcheck.memory.peak_memory import peak_memory
 from faithcheck.models.architectures.architecture import HEADS, random_weights
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.case import Case
 from faithcheck.reports.documents.benchmark import interval
+from faithcheck.tests.helpers.every_peer import every_peer
 from faithcheck.tests.helpers.timing import until_precise
 
 GRADIENT = "forward + backward"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
-from faithcheck.explainers.lrp.engine import Propagation
+from faithcheck.explainers.lrp.propagation import Propagation
 
 # The oracles add at most a dozen float64 terms.
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}

@@ -8,7 +8,8 @@ from torch import nn
 from faithcheck.axioms.completeness import completeness
 from faithcheck.explainers import AttnLRP, DeepLiftRescale, GradientTimesInput, Unsupported, builtin_explainers
 from faithcheck.explainers import deeplift as module
-from faithcheck.explainers.lrp.operations import Trait, operations_with
+from faithcheck.explainers.lrp.operation_table import operations_with
+from faithcheck.explainers.lrp.operations import Trait
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.case import output_difference
 from faithcheck.models.networks import sundararajan

@@ -8,7 +8,7 @@ from faithcheck.explainers import AttnLRP, GradientTimesInput
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
 from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.explainers.lrp.operations import operations
+from faithcheck.explainers.lrp.operation_table import operations
 from faithcheck.explainers.lrp.rules_met import record_rules, recording_rules
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.networks.operation_by_operation import PAIRS_OF_OPERATIONS

@@ -20,12 +20,13 @@ from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import Replacement
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.explainers.peers import autolrp, captum, every_peer, lxt, shap, zennit
+from faithcheck.explainers.peers import autolrp, captum, lxt, shap, zennit
 from faithcheck.explainers.peers.own_environment import TOLERANCE, own_environments
 from faithcheck.explainers.protocol import InvalidAttribution, Unsupported, attribution_of
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.pair import registered_pairs
 from faithcheck.tests.helpers import peer_rules
+from faithcheck.tests.helpers.every_peer import every_peer
 
 PEERS = every_peer()
 
@@ -296,7 +297,7 @@ def test_the_error_of_a_peer_that_is_not_installed_names_the_extra(monkeypatch):
 
 IMPORT_THE_ADAPTERS = """
 import sys
-from faithcheck.explainers.peers import every_peer
+from faithcheck.tests.helpers.every_peer import every_peer
 origins = [peer.origin for peer in every_peer()]
 imported = {"captum", "autolrp", "shap", "zennit", "lxt"} & set(sys.modules)
 assert not imported, imported

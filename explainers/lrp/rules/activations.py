@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from faithcheck.explainers.lrp.modified_gradient import modified
-from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.lrp.operation_call import OperationCall, RuleTrait, has
 from faithcheck.explainers.lrp.operations import Trait, declare
 
 
+@has(RuleTrait.IDENTITY)
 def identity_rule(call: OperationCall) -> Tensor:
     """An element-wise function of one operand: R_x = R_f(x), so the gradient is f(x)/x.
 

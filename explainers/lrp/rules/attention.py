@@ -5,19 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from faithcheck.explainers.lrp.modified_gradient import scale_gradient
-from faithcheck.explainers.lrp.operation_call import ANY_NUMBER, OperationCall, Rule, plain_gradient
+from faithcheck.explainers.lrp.operation_call import OperationCall, RuleTrait, has
 from faithcheck.explainers.lrp.operations import Trait, declare
-from faithcheck.explainers.lrp.rules.products import bilinear_rule
 
 
-@plain_gradient(operands=ANY_NUMBER)
+@has(RuleTrait.PLAIN_GRADIENT)
 def softmax_rule(call: OperationCall) -> Any:
     """Eq. 5, R_Z = Z ⊙ (R_A − A Σ R_A): the plain gradient of the softmax. It does not conserve relevance.
 
@@ -27,12 +25,14 @@ def softmax_rule(call: OperationCall) -> Any:
     return call.value()
 
 
+@has(RuleTrait.CONSTANT)
 def constant_rule(call: OperationCall) -> Tensor:
     """No relevance goes through: CP-LRP's softmax, whose attention weights are constants."""
     result: Tensor = call.value()
     return result.detach()
 
 
+@has(RuleTrait.ATTENTION)
 def attention_rule(call: OperationCall) -> Callable[[], Tensor]:
     """Scaled dot-product attention, computed step by step, so that products and softmax have their own rules."""
     query, key, value = queries_keys_values(call)
@@ -64,41 +64,6 @@ def queries_keys_values(call: OperationCall) -> list[Tensor]:
     if call.argument(4, "dropout_p", 0.0) > 0:
         raise call.unsupported("no rule for dropout in train mode: call model.eval()")
     return [call.argument(i, name) for i, name in enumerate(("query", "key", "value"))]
-
-
-def fused_attention(call: OperationCall, rules: Mapping[str, Rule]) -> Tensor | None:
-    """Scaled dot-product attention in one operation, with the gradient that its steps have in the limit ε → 0.
-
-    Eqs. 3–4 halve the gradient at O = AV and at Z = QKᵀ, and Eq. 5 leaves it: so the plain gradient counts ½ at V, and
-    ¼ at Q and K. If the softmax is a constant, as in CP-LRP, it counts 1 at V alone. An operand that carries no
-    relevance leaves its share to the other. No attention weights are kept, so that memory grows with the length alone.
-
-    Args:
-        call: the attention.
-        rules: the method's table.
-
-    Returns:
-        None if the rules of its steps are others, or the attention mask carries relevance.
-
-    Raises:
-        Unsupported: see `queries_keys_values`.
-    """
-    query, key, value = queries_keys_values(call)
-    mask = call.argument(3, "attn_mask")
-    if mask is not None and mask.requires_grad:
-        return None
-    if rules.get("softmax") is constant_rule:
-        query, key = query.detach(), key.detach()
-    elif rules.get("softmax") is not softmax_rule or rules.get("matmul") is not bilinear_rule:
-        return None
-    of_product = 1 / 2 if value.requires_grad and (query.requires_grad or key.requires_grad) else 1.0
-    of_logits = 1 / 2 if query.requires_grad and key.requires_grad else 1.0
-    query, key = (scale_gradient(x, of_product * of_logits) if x.requires_grad else x for x in (query, key))
-    value = scale_gradient(value, of_product) if value.requires_grad else value
-    names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    options = {**dict(zip(names, call.args[3:], strict=False)), **call.kwargs}
-    result: Tensor = call.operation(query, key, value, **{name: options[name] for name in names if name in options})
-    return result
 
 
 declare("softmax logsumexp", Trait.ABSORBS, rule=None)

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from faithcheck.explainers.lrp.operation_call import ANY_NUMBER, OperationCall, plain_gradient
+from faithcheck.explainers.lrp.operation_call import OperationCall, RuleTrait, has
 from faithcheck.explainers.lrp.operations import Trait, declare
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 
 
-@plain_gradient(operands=ANY_NUMBER)
+@has(RuleTrait.PLAIN_GRADIENT)
 def epsilon_rule(call: OperationCall) -> Tensor:
     """Eq. 1, for a map that is linear in one operand, or in all its operands together (a sum)."""
     return call.stabilised(call.value())
@@ -24,14 +24,14 @@ def refuse_several_operands(call: OperationCall) -> None:
         raise call.unsupported("no rule for a product of operands that both carry relevance")
 
 
-@plain_gradient(operands=1)
+@has(RuleTrait.PLAIN_GRADIENT_OF_ONE_OPERAND)
 def linear_rule(call: OperationCall) -> Tensor:
     """Eq. 1 for an operation that is linear in each operand but not in several together."""
     refuse_several_operands(call)
     return epsilon_rule(call)
 
 
-@plain_gradient(operands=1)
+@has(RuleTrait.PLAIN_GRADIENT_OF_ONE_OPERAND)
 def sum_with_product_rule(call: OperationCall) -> Any:
     """β·C + α·AB. With one operand of relevance it is a linear map; else a product and a sum, each by its own rule.
 

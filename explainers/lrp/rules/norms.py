@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from faithcheck.explainers.lrp.modified_gradient import modified
-from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.lrp.operation_call import OperationCall, RuleTrait, has
 from faithcheck.explainers.lrp.operations import Trait, declare
 from faithcheck.explainers.lrp.rules.activations import identity_rule
 from faithcheck.explainers.lrp.rules.linear_maps import refuse_several_operands
 
 
+@has(RuleTrait.SIGMA_CONSTANT)
 def layer_norm_rule(call: OperationCall) -> Tensor:
     """LayerNorm as the linear map (x − mean x)/σ ⊙ γ + β with σ held constant (Ali et al. 2022), then Eq. 1."""
     refuse_several_operands(call)
@@ -30,6 +31,7 @@ def layer_norm_rule(call: OperationCall) -> Tensor:
     return call.stabilised(modified(x, value, gradient))
 
 
+@has(RuleTrait.SIGMA_CONSTANT)
 def group_norm_rule(call: OperationCall) -> Tensor:
     """GroupNorm as LayerNorm of each group of channels, with σ held constant, then Eq. 1."""
     refuse_several_operands(call)
@@ -46,6 +48,7 @@ def group_norm_rule(call: OperationCall) -> Tensor:
     return call.stabilised(z if beta is None else z + beta)
 
 
+@has(RuleTrait.SIGMA_CONSTANT)
 def rms_norm_rule(call: OperationCall) -> Tensor:
     """RMSNorm as the linear map x/rms(x) ⊙ γ with the mean square held constant, then Eq. 1."""
     refuse_several_operands(call)
@@ -56,6 +59,7 @@ def rms_norm_rule(call: OperationCall) -> Tensor:
     return call.stabilised(z if gamma is None else z * gamma)
 
 
+@has(RuleTrait.IDENTITY)
 def rms_norm_module_rule(call: OperationCall) -> Tensor:
     """A module that computes RMSNorm, as the linear map x/rms(x) ⊙ γ with the mean square held constant, then Eq. 1.
 

@@ -13,22 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from faithcheck.explainers.lrp.modified_gradient import scale_gradient
-from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, plain_gradient
+from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, RuleTrait, has
 from faithcheck.explainers.lrp.operations import Trait, declare
 from faithcheck.explainers.lrp.rules.activations import identity_rule
 from faithcheck.explainers.lrp.rules.linear_maps import linear_rule, refuse_several_operands
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 
 
-@plain_gradient(operands=1)
+@has(RuleTrait.PLAIN_GRADIENT_OF_ONE_OPERAND)
 def constant_factor_rule(call: OperationCall) -> Any:
     """An element-wise product with a constant: relevance is unchanged."""
     refuse_several_operands(call)
     return gradient_rule(call)
 
 
-@plain_gradient(operands=1)
+@has(RuleTrait.PLAIN_GRADIENT_OF_ONE_OPERAND, RuleTrait.HALVES)
 def bilinear_rule(call: OperationCall) -> Tensor:
     """Eqs. 3–4 if both operands carry relevance; Eq. 1 if only one does, which then receives all of it."""
     operands = len(call.operands_with_relevance())
@@ -36,28 +35,16 @@ def bilinear_rule(call: OperationCall) -> Tensor:
         raise call.unsupported(
             f"no rule for a product of {operands} operands that carry relevance; multiply two by two"
         )
-    if operands == 2 and call.epsilon == 0 and not call.recorded and is_larger_than_operands(call):
-        # S Vᵀ and Aᵀ S are linear in S: ½ at A and V is ½ at O, and for the logits of a long text there is less of it.
-        halved: Tensor = call.with_operands([scale_gradient(x, 1 / 2) for x in call.operands_with_relevance()]).value()
-        return halved
     return call.stabilised(call.value(), parts=operands)
 
 
-def is_larger_than_operands(call: OperationCall) -> bool:
-    """Whether the result of a matrix product is larger than its two operands together, as attention logits can be."""
-    if call.name not in ("matmul", "bmm", "mm"):
-        return False
-    a, b = call.operands_with_relevance()
-    return a.dim() > 1 and b.dim() > 1 and min(a.shape[-2], b.shape[-1]) > 2 * a.shape[-1]
-
-
-@plain_gradient(operands=1)
+@has(RuleTrait.PLAIN_GRADIENT_OF_ONE_OPERAND)
 def product_rule(call: OperationCall) -> Any:
     """Eqs. 3–4 for an element-wise product; a constant factor leaves relevance unchanged."""
     return bilinear_rule(call) if len(call.operands_with_relevance()) > 1 else gradient_rule(call)
 
 
-@plain_gradient(operands=1)
+@has(RuleTrait.PLAIN_GRADIENT_OF_ONE_OPERAND)
 def first_operand_constant_rule(call: OperationCall) -> Tensor:
     """CP-LRP: in a product of data, O = AV, the first operand (the attention weights) is a constant."""
     operands = len(call.operands_with_relevance())

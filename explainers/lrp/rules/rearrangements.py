@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from faithcheck.explainers.lrp.operation_call import ANY_NUMBER, OperationCall, plain_gradient
+from faithcheck.explainers.lrp.operation_call import OperationCall, RuleTrait, has
 from faithcheck.explainers.lrp.operations import Trait, declare
 
 
-@plain_gradient(operands=ANY_NUMBER)
+@has(RuleTrait.PLAIN_GRADIENT)
 def gradient_rule(call: OperationCall) -> Any:
     """The plain gradient: for rearrangements and selections, and multiples by a constant."""
     return call.value()

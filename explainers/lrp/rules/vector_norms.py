@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from faithcheck.explainers.lrp.operation_call import OperationCall
+from faithcheck.explainers.lrp.operation_call import OperationCall, RuleTrait, has
 from faithcheck.explainers.lrp.operations import Trait, declare
 from faithcheck.explainers.lrp.rules.linear_maps import refuse_several_operands
 
@@ -25,6 +25,7 @@ def vector_norm_rule(call: OperationCall) -> Tensor:
     return call.stabilised(call.value())
 
 
+@has(RuleTrait.SIGMA_CONSTANT)
 def normalize_rule(call: OperationCall) -> Tensor:
     """x / max(‖x‖, eps) with the denominator held constant, then Eq. 1."""
     refuse_several_operands(call)

@@ -212,7 +212,7 @@ ATTNLRP = [
     _line(
         "attnlrp",
         "scores not scaled",
-        "lrp.rules.attention:fused_attention",
+        "fast.propagation:fused_attention",
         "if name in options}",
         'if name in options} | {"scale": 1.0}',
         "1/√d",
@@ -220,7 +220,7 @@ ATTNLRP = [
     _line(
         "attnlrp",
         "causal mask forgotten",
-        "lrp.rules.attention:fused_attention",
+        "fast.propagation:fused_attention",
         "if name in options}",
         'if name in options} | {"is_causal": False}',
         "later tokens are seen",
@@ -228,7 +228,7 @@ ATTNLRP = [
     _line(
         "attnlrp",
         "a mask of zeros",
-        "lrp.rules.attention:fused_attention",
+        "fast.propagation:fused_attention",
         "if name in options}",
         'if name in options} | {"attn_mask": None}',
         "padding is attended to",
