@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 import torch
+from msgspec import structs
 
 import faithcheck.explainers
 import faithcheck.models
@@ -19,7 +20,9 @@ from faithcheck.alignment.alignment_request import AlignRequest
 from faithcheck.alignment.run_key import sources
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models.data.texts import load_texts
-from faithcheck.reports import results
+from faithcheck.reports.documents.alignment import Mean
+from faithcheck.reports.documents.benchmark import Agreement, AgreementRow, Agreements, Point, Settings
+from faithcheck.reports.documents.environment import environment, version
 from faithcheck.tests.helpers import cost, timing
 from faithcheck.tests.helpers.kept_document import KeptDocument
 
@@ -32,17 +35,17 @@ TEXTS = {"short": (60, 1), "long": (12, 6)}  # texts for the agreement with Leav
 @pytest.fixture(scope="module")
 def kept(settings, pytestconfig):
     """The document of an earlier run of the same code and settings, or an empty one."""
-    settled = {
-        "faithcheck": results.version(),
-        "environment": results.environment(cost.LIBRARIES),
-        "settings": {
-            **{"seed": settings.seed, "dtype": "float32", "device": str(settings.device)},
-            **{"threads": torch.get_num_threads(), **asdict(LIMITS), "middle": asdict(middle(settings.device))},
-        },
-        "device": cost.about_device(settings.device),
-    }
+    how = Settings(
+        dtype="float32",
+        device=str(settings.device),
+        seed=settings.seed,
+        threads=torch.get_num_threads(),
+        **asdict(LIMITS),
+        middle=middle(settings.device),
+    )
+    about, device = (version(), environment(cost.LIBRARIES)), cost.about_device(settings.device)
     code = sources(faithcheck.explainers, faithcheck.models, alignment_request, timing, cost)
-    return KeptDocument(pytestconfig.rootpath / "build" / "bench" / "cost.json", settled, code)
+    return KeptDocument(pytestconfig.rootpath / "build" / "bench" / "cost.json", *about, how, device, code)
 
 
 def middle(device):
@@ -53,14 +56,14 @@ def middle(device):
 def test_cost(point, kept, settings):
     shape, dimension, factor = point
     size = cost.size_of(middle(settings.device), dimension, factor)
-    if kept.has_point(shape, asdict(size)):
+    if kept.has_point(shape, size):
         pytest.skip(f"measured already: {kept.path}")
     model, case = cost.build(shape, size, settings.seed, settings.device)
     reference = partial(input_gradient, *cost.build(shape, middle(settings.device), settings.seed, settings.device))
     rows = cost.measured_rows(model, case, cost.explainers(), reference, LIMITS, settings.seed)
     state = cost.state_of_device(settings.device)
-    kept.add_point({"shape": shape, **asdict(size), "state": state, "rows": rows})
-    assert [row["why"] for row in rows if row["explainer"] in ("attnlrp", "loo")] == ["", ""]
+    kept.add_point(Point(shape=shape, **structs.asdict(size), state=state, rows=rows))
+    assert [row.why for row in rows if row.explainer in ("attnlrp", "loo")] == ["", ""]
 
 
 @pytest.mark.parametrize("texts", TEXTS)
@@ -86,11 +89,21 @@ def test_cost_and_agreement_with_loo(texts, kept, settings):
     measured = {one.name: one for one in alignment_request.choose_explainers(names, prepared.setup)}
     reference = partial(input_gradient, prepared.model, case)
     rows = cost.measured_rows(prepared.model, case, {**chosen, **measured}, reference, LIMITS, settings.seed)
-    r = {row["name"]: row["figures"]["pearson_no_special"] for row in alignment["explainers"]}
-    undefined = {**dict.fromkeys(("mean", "low", "high")), "n": 0}
-    about = {"model": alignment["model"]["name"], "data": data, "removal": alignment["settings"]["removal"]}
-    with_r = [{**row, "r": r.get(row["explainer"], undefined)} for row in rows]
-    kept.add_agreement({**about, "length": case.shape[1], "rows": with_r})
+    r = {one.name: one.figures.r for one in alignment.explainers}
+    undefined = Mean(mean=None, low=None, high=None, n=0)
+    with_r = [(row, r.get(row.explainer, undefined)) for row in rows]
+    kept.add_agreement(
+        Agreements(
+            model=alignment.model.name,
+            data=data,
+            removal=alignment.settings.removal,
+            length=case.shape[1],
+            rows=[
+                AgreementRow(**structs.asdict(row), r=Agreement(mean=of.mean, low=of.low, high=of.high, n=of.n))
+                for row, of in with_r
+            ],
+        )
+    )
 
 
 def joined_sentences(path, count, joined):

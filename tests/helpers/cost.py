@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
@@ -19,7 +18,7 @@ from faithcheck.memory.peak_memory import peak_memory
 from faithcheck.models.architectures.architecture import HEADS, random_weights
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.case import Case
-from faithcheck.reports.documents.benchmark import interval
+from faithcheck.reports.documents.benchmark import SIZES, Device, Ratio, Row, Size, State, interval
 from faithcheck.tests.helpers.every_peer import every_peer
 from faithcheck.tests.helpers.timing import until_precise
 
@@ -30,17 +29,10 @@ PERTURBATION = {"loo", "budgeted_loo", "captum_feature_ablation"}
 LIBRARIES = ("captum", "autolrp", "zennit", "lxt")
 
 
-@dataclass(frozen=True)
-class Size:
-    """A size of model and case: features an example, examples, layers, coordinates a feature."""
-
-    length: int
-    batch: int
-    depth: int
-    width: int
-
-
-MIDDLE = {"cpu": Size(64, 1, 4, 128), "cuda": Size(256, 4, 6, 384)}
+MIDDLE = {
+    "cpu": Size(length=64, batch=1, depth=4, width=128),
+    "cuda": Size(length=256, batch=4, depth=6, width=384),
+}
 PATCH = 16  # pixels, the side of a ViT's grey patch
 SHAPES = ("bert", "gpt2", "llama", "vit")
 FACTORS = {"length": (0.25, 0.5, 2), "batch": (2, 4), "depth": (0.5, 2), "width": (0.5, 2)}
@@ -55,7 +47,7 @@ POINTS = [
 
 def size_of(middle: Size, dimension: str, factor: float) -> Size:
     """The size with one dimension multiplied."""
-    return Size(**{name: int(value * (factor if name == dimension else 1)) for name, value in asdict(middle).items()})
+    return Size(**{name: int(middle.of(name) * (factor if name == dimension else 1)) for name in SIZES})
 
 
 def build(shape: str, size: Size, seed: int, device: torch.device) -> tuple[torch.nn.Module, Case]:
@@ -110,7 +102,7 @@ def why_not(call: Callable[[], object]) -> str:
     return ""
 
 
-def measured_rows(model, case, chosen, reference, limits, seed) -> list[dict]:
+def measured_rows(model, case, chosen, reference, limits, seed) -> list[Row]:
     """A row of the benchmark document for each plain pass and each explainer.
 
     Args:
@@ -134,16 +126,16 @@ def measured_rows(model, case, chosen, reference, limits, seed) -> list[dict]:
         times = until_precise(able, device, limits, seed)
         peaks = {name: peak_memory(calls[name], device, model) for name in able}
     return [
-        {
-            "explainer": name,
-            "label": display_label(chosen[name]) if name in chosen else name,
-            "origin": getattr(chosen.get(name), "origin", ""),
-            "unit": unit_of[name],
-            "why": reasons[name],
+        Row(
+            explainer=name,
+            label=display_label(chosen[name]) if name in chosen else name,
+            origin=getattr(chosen.get(name), "origin", ""),
+            unit=unit_of[name],
+            why=reasons[name],
             **figures(times.get(name), on_gpu=device.type == "cuda"),
-            "peak_bytes": peaks.get(name),
-            "unit_peak_bytes": peaks[unit_of[name]],
-        }
+            peak_bytes=peaks.get(name),
+            unit_peak_bytes=peaks[unit_of[name]],
+        )
         for name in calls
     ]
 
@@ -156,7 +148,7 @@ def figures(times: np.ndarray | None, *, on_gpu: bool) -> dict:
         on_gpu: whether to give milliseconds; on a CPU there are ratios only.
     """
     if times is None:
-        none = dict.fromkeys(("median", "low", "high"))
+        none = Ratio(median=None, low=None, high=None)
         return {"turns": 0, "ratio": none, "cost": none, "milliseconds": None}
     own, unit, reference = times.T
     return {
@@ -167,26 +159,21 @@ def figures(times: np.ndarray | None, *, on_gpu: bool) -> dict:
     }
 
 
-def about_device(device: torch.device) -> dict:
+def about_device(device: torch.device) -> Device:
     """The device's name and memory."""
     if device.type != "cuda":
-        return {"name": platform.processor() or platform.machine(), "memory_bytes": None}
-    return {
-        "name": torch.cuda.get_device_name(device),
-        "memory_bytes": torch.cuda.get_device_properties(device).total_memory,
-    }
+        return Device(name=platform.processor() or platform.machine(), memory_bytes=None)
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return Device(name=torch.cuda.get_device_name(device), memory_bytes=memory)
 
 
-def state_of_device(device: torch.device) -> dict:
+def state_of_device(device: torch.device) -> State:
     """The clock of a GPU in MHz and its power in watts, or why they are unknown."""
-    state = {"clock_mhz": None, "power_watts": None, "unknown": ""}
-    if device.type != "cuda":
-        return state
-    try:
-        return {
-            **state,
-            "clock_mhz": torch.cuda.clock_rate(device),
-            "power_watts": torch.cuda.power_draw(device) / 1e3,
-        }
-    except Exception as error:  # NVML's errors have a base class that is not importable without it
-        return {**state, "unknown": f"Clock and power are unknown: {message_text(error)}"}
+    unknown = ""
+    if device.type == "cuda":
+        try:
+            clock, power = torch.cuda.clock_rate(device), torch.cuda.power_draw(device) / 1e3
+            return State(clock_mhz=clock, power_watts=power, unknown="")
+        except Exception as error:  # NVML's errors have a base class that is not importable without it
+            unknown = f"Clock and power are unknown: {message_text(error)}"
+    return State(clock_mhz=None, power_watts=None, unknown=unknown)

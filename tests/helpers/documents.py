@@ -4,14 +4,12 @@ from msgspec.structs import replace
 
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import RED, SKIPPED, UNMEASURED
-from faithcheck.reports import benchmark as benchmarks
-from faithcheck.reports.documents.alignment import Alignment
+from faithcheck.reports.documents.alignment import Alignment, Means, Undefined
 from faithcheck.reports.documents.benchmark import Benchmark
 from faithcheck.reports.documents.document import Document, from_json, to_json
 from faithcheck.reports.documents.explanation import Explanation
 from faithcheck.reports.documents.figure import Figure
 from faithcheck.reports.documents.results import Results, skips_by_reason
-from faithcheck.reports.pages.alignment_wording import CURVES, FIGURES, SCOPES
 from faithcheck.reports.results import Json
 
 
@@ -114,7 +112,7 @@ def alignment(**explainers: tuple[float, float] | str) -> Json:
     """An alignment document with these explainers: {name: (r, Δ)}, or the reason for which one was refused."""
 
     def figures(content: tuple[float, float] | str) -> Json:
-        measured = dict.fromkeys((*FIGURES, *CURVES), 0.25)
+        measured = {name: 0.25 for name in Means.__struct_fields__ if not name.startswith("share_")}
         measured |= {} if isinstance(content, str) else {"pearson_all": content[0], "delta": content[1]}
         mean = {name: None if isinstance(content, str) else value for name, value in measured.items()}
         return {name: {"mean": value, "low": None, "high": None, "n": 8} for name, value in mean.items()}
@@ -151,7 +149,7 @@ def alignment(**explainers: tuple[float, float] | str) -> Json:
                 "left_behind": "",
                 "warned": "",
                 "figures": figures(content),
-                "undefined": {scope: {"constant map": 1} for scope in SCOPES},
+                "undefined": {scope: {"constant map": 1} for scope in Undefined.__struct_fields__},
             }
             for name, content in explainers.items()
         ],
@@ -236,7 +234,7 @@ def benchmark(**changed: object) -> Json:
     placed = {"loo": (20.0, 1.0), "attnlrp": (1.5, 0.5), "gate": (1.2, 0.7), "rollout": (0.4, 0.1), "lrp": (None, 0.3)}
     agreement = [cost_row(name, cost, r={"mean": r, "low": r, "high": r, "n": 8}) for name, (cost, r) in placed.items()]
     return {
-        "schema_version": benchmarks.SCHEMA_VERSION,
+        "schema_version": Benchmark.VERSION,
         "kind": "benchmark",
         "faithcheck": "0.1.0",
         "key": "a" * 64,

@@ -6,9 +6,11 @@ import hashlib
 import os
 from pathlib import Path
 
+from msgspec import structs
+
 from faithcheck.alignment.run_key import plain_json
-from faithcheck.reports import benchmark, results
-from faithcheck.reports.results import Json, ResultsError
+from faithcheck.reports.documents.benchmark import Agreements, Benchmark, Device, Point, Settings, Size
+from faithcheck.reports.documents.document import COMMITS, DocumentError, Environment, load, save, to_json
 
 
 class KeptDocument:
@@ -22,59 +24,65 @@ class KeptDocument:
 
     Args:
         path: see there.
-        settled: ``faithcheck``, ``environment``, ``settings`` and ``device`` of the document.
+        faithcheck: the version of faithcheck.
+        environment: the versions and commits.
+        settings: how costs are measured.
+        device: where.
         code: a digest of the code that is measured and that measures.
     """
 
-    def __init__(self, path: Path, settled: Json, code: str) -> None:
-        versions = {name: value for name, value in settled["environment"].items() if name not in results.COMMITS}
-        key = hashlib.sha256(plain_json([results.plain({**settled, "environment": versions}), code]).encode())
+    def __init__(
+        self, path: Path, faithcheck: str, environment: Environment, settings: Settings, device: Device, code: str
+    ) -> None:
+        versions = {name: value for name, value in environment.items() if name not in COMMITS}
+        key = hashlib.sha256(plain_json(to_json([faithcheck, versions, settings, device, code])).encode()).hexdigest()
         self.path = path
-        self.document: Json = {
-            "schema_version": benchmark.SCHEMA_VERSION,
-            "kind": results.BENCHMARK,
-            "key": key.hexdigest(),
-            **settled,
-            "points": [],
-            "agreements": [],
-        }
         path.parent.mkdir(parents=True, exist_ok=True)
         found = self._read()
-        if found.get("key") != self.document["key"]:
+        if found is None or found.key != key:
             if path.exists():
-                os.replace(path, self._beside(found.get("key", "damaged")))
-            if self._beside(self.document["key"]).exists():
-                os.replace(self._beside(self.document["key"]), path)
+                os.replace(path, self._beside(found.key if found else "damaged"))
+            if self._beside(key).exists():
+                os.replace(self._beside(key), path)
                 found = self._read()
-        self.document = found if found.get("key") == self.document["key"] else self.document
+        empty = Benchmark(
+            schema_version=Benchmark.VERSION,
+            faithcheck=faithcheck,
+            environment=environment,
+            key=key,
+            settings=settings,
+            device=device,
+            points=[],
+            agreements=[],
+        )
+        self.document = found if found is not None and found.key == key else empty
 
     def _beside(self, key: str) -> Path:
         return self.path.with_suffix(f".{key[:8]}.json")
 
-    def _read(self) -> Json:
-        """The content of the file; empty if it is missing or damaged."""
+    def _read(self) -> Benchmark | None:
+        """The content of the file; None if it is missing or damaged."""
         try:
-            return benchmark.check(results.read(self.path), self.path)
-        except ResultsError:
-            return {}
+            return load(self.path, Benchmark)
+        except DocumentError:
+            return None
 
-    def has_point(self, shape: str, size: Json) -> bool:
+    def has_point(self, shape: str, size: Size) -> bool:
         """Whether this shape was measured at this size."""
-        return any({"shape": shape, **size}.items() <= point.items() for point in self.document["points"])
+        return any(point.shape == shape and point.has_size(size) for point in self.document.points)
 
-    def add_point(self, point: Json) -> None:
+    def add_point(self, point: Point) -> None:
         """Add a point and write the document."""
-        self._write(points=[*self.document["points"], point])
+        self._write(structs.replace(self.document, points=[*self.document.points, point]))
 
-    def add_agreement(self, agreement: Json) -> None:
+    def add_agreement(self, agreement: Agreements) -> None:
         """Add an agreement with Leave-One-Out and write the document."""
-        self._write(agreements=[*self.document["agreements"], agreement])
+        self._write(structs.replace(self.document, agreements=[*self.document.agreements, agreement]))
 
     def has_agreement(self, data: str) -> bool:
         """Whether the agreement was measured on this data."""
-        return any(agreement["data"] == data for agreement in self.document["agreements"])
+        return any(agreement.data == data for agreement in self.document.agreements)
 
-    def _write(self, **changed: object) -> None:
-        document = results.plain({**self.document, **changed})
-        results.save(benchmark.check(document, self.path), self.path)
+    def _write(self, document: Benchmark) -> None:
+        save(document, self.path)
         self.document = document

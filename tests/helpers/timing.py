@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from faithcheck.reports.benchmark import half_width, interval
+from faithcheck.reports.documents.benchmark import interval
 
 
 def milliseconds(function, device):
@@ -96,5 +96,5 @@ def until_precise(
 def is_precise(times: list[list[float]], limits: Limits) -> bool:
     """Whether the ratio of the first to the second of these times ``(turns, functions)`` has a narrow interval."""
     of = np.array(times)
-    width = half_width(interval(of[:, 0] / of[:, 1]))
+    width = interval(of[:, 0] / of[:, 1]).half_width
     return width is not None and width <= limits.within

@@ -2,7 +2,7 @@
 
 import pytest
 
-from faithcheck.reports.documents.words import relevance_of, words
+from faithcheck.reports.documents.words import Feature, relevance_of, words
 from faithcheck.reports.pages import colours, relevance
 
 SHARES = [i / 100 for i in range(-100, 101)]
@@ -49,7 +49,7 @@ def test_strengths_are_shares_of_the_largest_that_is_not_special():
 
 def features(*texts):
     """A text that begins with + is glued, one in brackets special."""
-    return [{"text": t.removeprefix("+"), "glued": t[0] == "+", "special": t[0] == "["} for t in texts]
+    return [Feature(text=t.removeprefix("+"), glued=t[0] == "+", special=t[0] == "[") for t in texts]
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def features(*texts):
     ],
 )
 def test_pieces_of_a_word_are_joined_and_punctuation_is_not(tokens, expected):
-    assert [word["text"] for word in words(features(*tokens))] == expected
+    assert [word.text for word in words(features(*tokens))] == expected
 
 
 def test_the_relevance_of_a_word_is_the_sum_of_its_pieces():
     found = words(features("[CLS]", "grin", "+ning", "."))
     assert relevance_of(found, [1.0, 2.0, -0.5, 4.0]) == [1.0, 1.5, 4.0]
-    assert [word["features"] for word in found] == [[0], [1, 2], [3]]
+    assert [word.features for word in found] == [[0], [1, 2], [3]]
