@@ -6,6 +6,7 @@ They run on the project's own 12-layer model and sentences, or on those of --pap
 from itertools import chain
 
 import pytest
+from msgspec import structs
 
 from faithcheck.alignment.evaluate import align
 from faithcheck.alignment.figures import figures_of
@@ -30,18 +31,22 @@ PAPER = {
 
 def cell(figure):
     """A mean with its 95 % interval."""
-    if figure["mean"] is None:
+    return with_interval(figure.mean, figure.low, figure.high)
+
+
+def with_interval(mean, low, high):
+    if mean is None:
         return "undefined"
-    between = "" if figure["low"] is None else f" [{figure['low']:.3f}, {figure['high']:.3f}]"
-    return f"{figure['mean']:.3f}{between}".replace("-", "−")
+    between = "" if low is None else f" [{low:.3f}, {high:.3f}]"
+    return f"{mean:.3f}{between}".replace("-", "−")
 
 
 def against_attnlrp(results, name, figure):
     """The paired difference to AttnLRP with its interval, and p of the Wilcoxon test."""
-    for c in results["comparisons"]:
-        if (c["explainer"], c["figure"]) == (name, figure):
-            p = "–" if c["p"] is None else f"{c['p']:.2g}"
-            return [cell({"mean": c["difference"], "low": c["low"], "high": c["high"]}), p]
+    for c in results.comparisons:
+        if (c.explainer, c.figure) == (name, figure):
+            p = "–" if c.p is None else f"{c.p:.2g}"
+            return [with_interval(c.difference, c.low, c.high), p]
     return ["–", "–"]
 
 
@@ -56,15 +61,15 @@ def compared_with_loo(prepared, outcomes):
     every = [*loo_outcome(prepared), *outcomes]
     columns = figures_of(prepared.examples, every, prepared.model.model.dtype)
     results = summary(prepared.examples, every, columns, prepared.setup.seed)
-    return {explainer["name"]: explainer["figures"] for explainer in results["explainers"]}, results
+    return {explainer.name: structs.asdict(explainer.figures) for explainer in results.explainers}, results
 
 
 def how(prepared, results):
-    counts, config = results["counts"], prepared.model.model.config
+    counts, config = results.counts, prepared.model.model.config
     return (
-        f"{counts['measured']} of {counts['examples']} examples ({prepared.data.name}), "
-        f"{counts['truncated']} truncated, "
-        f"{counts['empty']} empty; {config.num_hidden_layers} layers; r is Pearson's with LOO by "
+        f"{counts.measured} of {counts.examples} examples ({prepared.data.name}), "
+        f"{counts.truncated} truncated, "
+        f"{counts.empty} empty; {config.num_hidden_layers} layers; r is Pearson's with LOO by "
         f"{prepared.setup.removal.name}, raw, without special tokens, mean over examples with its 95 % bootstrap "
         f"interval; ε → 0; seed {prepared.setup.seed}."
     )
@@ -81,10 +86,10 @@ def test_figure_2_and_table_a3(prepared, table, figure):
 
     def panel(title, name, axis):
         lines = [
-            {"label": label, "x": layers, "y": [measured[name_of(s)][name]["mean"] for s in chosen]}
+            {"label": label, "x": layers, "y": [measured[name_of(s)][name].mean for s in chosen]}
             for label, chosen in series.items()
         ]
-        base = measured["attnlrp"][name]["mean"]
+        base = measured["attnlrp"][name].mean
         lines.append({"label": "AttnLRP (none)", "x": layers, "y": [base] * depth, "dashed": True})
         return {"title": title, "x": "k", "y": axis, "lines": lines}
 
@@ -92,12 +97,10 @@ def test_figure_2_and_table_a3(prepared, table, figure):
     figure({"title": "Figure 2: the softmax bypassed layer by layer", "note": note, "panels": panels})
 
     for name, what in ((R, "r"), (SUM_TO_ONE, "r, maps sum to one"), (DELTA, "Δ")):
-        rows = [
-            [label, *(number(measured[name_of(s)][name]["mean"]) for s in chosen)] for label, chosen in series.items()
-        ]
+        rows = [[label, *(number(measured[name_of(s)][name].mean) for s in chosen)] for label, chosen in series.items()]
         beside = name == SUM_TO_ONE and depth == 12
         rows += [[f"the paper's: {label}", *PAPER[label].split()] for label in PAPER if beside]
-        rows.append(["AttnLRP", *[number(measured["attnlrp"][name]["mean"])] * depth])
+        rows.append(["AttnLRP", *[number(measured["attnlrp"][name].mean)] * depth])
         columns = ["softmax bypassed in", *(f"k = {k}" for k in layers)]
         paper = " The paper's: BERT-base, other sentences of SST." if beside else ""
         table({"title": f"Table A3: {what}", "note": note + paper, "columns": columns, "rows": rows})
@@ -125,8 +128,8 @@ def test_figure_2_and_table_a3(prepared, table, figure):
     # All layers bypassed is CP-LRP, and none is AttnLRP; the ablation ran neither.
     whole, _ = compared_with_loo(prepared, align_with(prepared, [AttnLRP(), CPLRP()]))
     for name in (R, DELTA):
-        assert measured["attnlrp"][name]["mean"] == pytest.approx(whole["attnlrp"][name]["mean"], abs=1e-3)
-        assert measured[name_of(first[-1])][name]["mean"] == pytest.approx(whole["cplrp"][name]["mean"], abs=1e-3)
+        assert measured["attnlrp"][name].mean == pytest.approx(whole["attnlrp"][name].mean, abs=1e-3)
+        assert measured[name_of(first[-1])][name].mean == pytest.approx(whole["cplrp"][name].mean, abs=1e-3)
 
 
 def align_with(prepared, explainers):
@@ -149,5 +152,5 @@ def test_which_part_of_cplrp_helps(prepared, table):
     columns = [*PARTS, "r", "r − AttnLRP's", "p", "Δ"]
     table({"title": "Which part of CP-LRP helps", "note": note, "columns": columns, "rows": rows})
     names = [explainer.name for explainer in explainers.values()]
-    assert all(figure["n"] for name in names for figure in (measured[name][R], measured[name][DELTA]))
+    assert all(figure.n for name in names for figure in (measured[name][R], measured[name][DELTA]))
     assert measured["attnlrp"][R] != measured["softmax bypassed"][R], "the bypass changes nothing"

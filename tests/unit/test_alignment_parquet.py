@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from faithcheck.alignment import parquet, summary
-from faithcheck.alignment.alignment_request import AlignRequest, digest_of, measure, prepare
+from faithcheck.alignment.alignment_request import AlignRequest, measure, prepare
 from faithcheck.alignment.batches import Batches
+from faithcheck.alignment.document import digest_of
 from faithcheck.alignment.run_key import StoreError
 from faithcheck.alignment.store import Store, StoredRecords
 from faithcheck.cli.main import main

@@ -1,12 +1,13 @@
 """``faithcheck align --plan``: a part is measured, the rest is estimated, and later compared."""
 
 import pytest
+from msgspec import structs
 
 from faithcheck.alignment import alignment_plan
 from faithcheck.alignment.alignment_request import AlignRequest, measure
 from faithcheck.alignment.work import PASSES, work_of
 from faithcheck.reports.pages import alignment
-from faithcheck.reports.pages.alignment_plan import in_time, to_terminal
+from faithcheck.reports.pages.alignment import in_time, plan_to_terminal
 from faithcheck.tests.helpers.killed_runs import Runs
 
 
@@ -28,28 +29,28 @@ def planned(request_of):
 
 
 def test_a_probe_leaves_the_rest_and_counts_its_work(planned):
-    loo, other = planned["explainers"]
-    assert loo["probed"] == other["probed"] == alignment_plan.LEAST + 1
-    assert loo["batches"] == other["batches"] >= 2
-    assert planned["tasks"] == loo["batches"] + other["batches"]
-    assert loo["rows"] > 0
-    assert other["seconds"] > 0
-    assert loo["peak"] > 2**10
-    assert planned["seconds"] == pytest.approx(loo["seconds"] + other["seconds"]), "one worker"
+    loo, other = planned.explainers
+    assert loo.probed == other.probed == alignment_plan.LEAST + 1
+    assert loo.batches == other.batches >= 2
+    assert planned.tasks == loo.batches + other.batches
+    assert loo.rows > 0
+    assert other.seconds > 0
+    assert loo.peak > 2**10
+    assert planned.seconds == pytest.approx(loo.seconds + other.seconds), "one worker"
 
 
 def test_the_estimate_stands_beside_what_it_took(request_of, planned):
     document = measure(request_of("planned"))
-    run = document.pop("run")
-    assert (run["engine"], run["tasks"], run["estimated"]) == ("one process", planned["tasks"], planned["seconds"])
-    assert "s were planned" in alignment.to_terminal({**document, "run": run}) + str(
-        alignment.facts({**document, "run": run})
+    run = document.run
+    assert (run.engine, run.tasks, run.estimated) == ("one process", planned.tasks, planned.seconds)
+    assert "s were planned" in str(alignment.facts(document))
+    assert measure(request_of("unplanned")) == structs.replace(document, run=None), (
+        "what was measured in the probe is that of the alignment"
     )
-    assert measure(request_of("unplanned")) == document, "what was measured in the probe is that of the alignment"
 
 
 def test_the_plan_is_shown_with_its_time(planned):
-    shown = to_terminal(planned, 100)
+    shown = plan_to_terminal(planned, 100)
     assert "gradient_x_input" in shown
     assert "on 1 worker (" in shown
     assert [in_time(seconds) for seconds in (0.5, 90, 7200)] == ["0.5 s", "1.5 min", "2 h"]

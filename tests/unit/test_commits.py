@@ -5,7 +5,7 @@ import subprocess
 import pytest
 import torch
 
-from faithcheck.alignment.alignment_request import digest_of
+from faithcheck.alignment.document import digest_of
 from faithcheck.models.data.images import Images
 from faithcheck.models.data.texts import Texts
 from faithcheck.reports.documents.environment import environment
