@@ -16,8 +16,7 @@ from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports.documents.results import Results, RulesMet, TimedCheck
 from faithcheck.reports.pages import wording
-from faithcheck.reports.pages.tables import Column, Table, natural, table
-from faithcheck.reports.pages.tables import plain_table as plain_table
+from faithcheck.reports.pages.tables import Column, Table, natural, plain_table, table
 from faithcheck.reports.reproduce import command
 
 Records = Sequence[Record]
@@ -26,8 +25,8 @@ Records = Sequence[Record]
 # --- the summary: a row for each axiom and explainer, from their records ---------------------------------------------
 
 
-def _largest_gap(records: Records) -> str:
-    return wording.number(max((record.gap for record in records if record.gap is not None), default=None))
+def _gaps(records: Records) -> list[float]:
+    return [record.gap for record in records if record.gap is not None]
 
 
 def _count(group: Group) -> Callable[[Records], str]:
@@ -38,7 +37,7 @@ SUMMARY: Sequence[Column[Records]] = (
     Column("axiom", lambda records: records[0].axiom),
     Column("explainer", lambda records: records[0].explainer or "(the models)"),
     *(Column(group.symbol, _count(group), group) for group in Group),
-    Column("largest gap", _largest_gap),
+    Column("largest gap", lambda records: wording.number(max(_gaps(records), default=None))),
 )
 
 
