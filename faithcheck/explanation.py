@@ -26,7 +26,7 @@ from faithcheck.models.pretrained.target_choice import explained_in_words, name_
 from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
 from faithcheck.options import OptionError
 from faithcheck.options.explainers import load_explainers
-from faithcheck.reports import results
+from faithcheck.reports.documents.environment import version
 from faithcheck.reports.documents.explanation import Explanation, Map, Output
 from faithcheck.reports.documents.words import Feature
 from faithcheck.reports.memory_units import in_words
@@ -101,7 +101,7 @@ def explain(
     noise = ROUND_OFF * torch.finfo(logits.dtype).eps * abs(float(explained[output]))
     return Explanation(
         schema_version=Explanation.VERSION,
-        faithcheck=results.version(),
+        faithcheck=version(),
         model=name,
         architecture=type(model.model).__name__,
         device=str(case.inputs.device),

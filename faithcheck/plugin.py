@@ -31,7 +31,7 @@ from faithcheck.pytest_plugin.markers import refuse_unknown_markers, register_ma
 from faithcheck.pytest_plugin.options import RUN, chosen_run
 from faithcheck.pytest_plugin.options import pytest_addoption as pytest_addoption
 from faithcheck.pytest_plugin.reporter import Reporter
-from faithcheck.reports import results
+from faithcheck.reports.documents.environment import version
 
 
 # Last, so that the markers of the other plugins are registered by then.
@@ -65,6 +65,6 @@ def pytest_report_header(config: pytest.Config) -> str:
     about, checkpoint = run.about, run.checkpoint
     further = f"\n{describe_checkpoint(checkpoint)}" if checkpoint else ""
     return (
-        f"faithcheck {results.version()}: seed {about['seed']}, {about['dtype']}, {about['device']}, "
-        f"data: {about['data']}, {len(about['explainers'])} explainers, {about['pairs']} pairs{further}"
+        f"faithcheck {version()}: seed {about.seed}, {about.dtype}, {about.device}, "
+        f"data: {about.data}, {len(about.explainers)} explainers, {about.pairs} pairs{further}"
     )

@@ -27,6 +27,7 @@ from faithcheck.executors.ray.dispatch import Advance, Watch
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content
 from faithcheck.explainers.loo.removal_names import RANDOM
 from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.json_object import Json
 from faithcheck.models.data import DataError
 from faithcheck.models.data.images import Images, load_images
 from faithcheck.models.data.texts import Texts, load_texts
@@ -44,7 +45,6 @@ from faithcheck.options.computing import choose_device, choose_timeout
 from faithcheck.options.explainers import refuse_what_ends_a_process
 from faithcheck.reports.documents.alignment import Alignment
 from faithcheck.reports.documents.document import Run, from_json
-from faithcheck.reports.results import Json
 
 if TYPE_CHECKING:
     from faithcheck.executors.ray.alignment import RayEngine

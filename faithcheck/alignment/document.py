@@ -25,9 +25,9 @@ from faithcheck.models.data.texts import Texts
 from faithcheck.models.pretrained.answer_model import AnswerModel
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.target_choice import explained_in_words
-from faithcheck.reports import results
 from faithcheck.reports.documents.alignment import Alignment, Data, Examples, Model, Parquet, Plan, Settings
 from faithcheck.reports.documents.document import Environment, Run, to_json
+from faithcheck.reports.documents.environment import environment, version
 
 if TYPE_CHECKING:
     from faithcheck.alignment.alignment_request import AlignRequest, Prepared
@@ -53,8 +53,8 @@ def heading(request: AlignRequest, prepared: Prepared) -> Heading:
         else "word embeddings, so that what reaches position and type embeddings is not in it"
     )
     return Heading(
-        faithcheck=results.version(),
-        environment=results.environment(),
+        faithcheck=version(),
+        environment=environment(),
         model=Model(
             name=request.model or "the project's own",
             class_=type(model.model).__name__,

@@ -13,7 +13,7 @@ import numpy as np
 
 from faithcheck.alignment.evaluate import ExplainerResult
 from faithcheck.alignment.figures import FIGURES, REASONS, SCOPES, Figures
-from faithcheck.reports.results import Json
+from faithcheck.json_object import Json
 
 CURVES = {"morf_curve": "morf", "lerf_curve": "lerf"}
 """The columns of the curves, and their names in a record: MoRF and LeRF are figures too, the means of the curves."""

@@ -13,9 +13,9 @@ from faithcheck.alignment.batches import batches, longest
 from faithcheck.executors.isolation.isolated_checks import killed_after
 from faithcheck.executors.isolation.worker import Limits, TaskFailed, Worker, WorkerEnded
 from faithcheck.explainers.protocol import Explainer
+from faithcheck.json_object import Json
 from faithcheck.memory.memory_limit import SHARE, resident_memory
 from faithcheck.models.pretrained.example import Example
-from faithcheck.reports.results import Json
 
 
 class IsolatedPasses:

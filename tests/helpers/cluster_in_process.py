@@ -11,8 +11,8 @@ from typing import Any
 from faithcheck.alignment.schedule import Schedule, Task
 from faithcheck.executors.ray.dispatch import Job, Recipe, State, Watch
 from faithcheck.executors.ray.worker import versions
+from faithcheck.json_object import Json
 from faithcheck.options import OptionError
-from faithcheck.reports.results import Json
 
 
 @contextmanager

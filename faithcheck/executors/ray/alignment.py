@@ -18,10 +18,10 @@ from faithcheck.alignment.work import work_of
 from faithcheck.executors.ray.cluster import Workers
 from faithcheck.executors.ray.dispatch import Recipe, Watch, distribute
 from faithcheck.executors.ray.worker import Worker, refuse_other_explainers, states_of
+from faithcheck.json_object import Json
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.pretrained.loading import ALL_GPUS
 from faithcheck.options import OptionError
-from faithcheck.reports.results import Json
 
 
 class Costs(Mapping[Task, float]):

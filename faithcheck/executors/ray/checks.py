@@ -16,12 +16,12 @@ from faithcheck.executors.isolation.requested_check import check_of, explainer_o
 from faithcheck.executors.ray.cluster import Workers
 from faithcheck.executors.ray.dispatch import Advance, Recipe, Watch, distribute
 from faithcheck.executors.ray.worker import Worker, refuse_other_explainers, states_of, versions
+from faithcheck.json_object import Json
 from faithcheck.models.files import cache_folder
 from faithcheck.models.pair import is_builtin
 from faithcheck.options import OptionError
 from faithcheck.plan import base_of
 from faithcheck.reports.documents.document import Run, from_json, to_json
-from faithcheck.reports.results import Json
 from faithcheck.request import Settings
 
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from faithcheck.alignment.schedule import MOST_ENDED, Schedule, Task
 from faithcheck.executors.ray.cluster import Workers, connected
 from faithcheck.executors.ray.worker import Worker, difference, versions
+from faithcheck.json_object import Json
 from faithcheck.options import OptionError
-from faithcheck.reports.results import Json
 
 LOOK = 1.0  # seconds after which the schedule is asked again, if nothing happens
 log = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ import torch
 
 from faithcheck.alignment.run_key import StoreError, digest_of, sources, state_of
 from faithcheck.explainers.protocol import Explainer
+from faithcheck.json_object import Json
 from faithcheck.options import OptionError
-from faithcheck.reports.results import Json
 
 SAME = ("torch", "transformers", "ray")
 """Packages that must have one version on all machines of a cluster, besides faithcheck, whose code must be the same."""
