@@ -31,7 +31,7 @@ from faithcheck.models.data.texts import load_texts
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
-from faithcheck.reports import results
+from faithcheck.reports.documents.document import save
 from faithcheck.reports.pages import alignment as pages
 from faithcheck.reports.pages import alignment_wording
 from faithcheck.tests.helpers import small_models
@@ -612,7 +612,7 @@ def test_the_papers_table_stands_beside_its_own_data_only(document, name, data):
 
 def test_pages_are_made_from_the_file_alone(document, tmp_path, capsys):
     file = tmp_path / "results.json"
-    results.save(document, file)
+    save(document, file)
     assert main(["report", str(file), "--md", "--html"]) == 0
     assert (tmp_path / "results.html").read_text() == pages.to_html(document)
     assert (tmp_path / "results.md").read_text() == pages.to_markdown(document)
@@ -621,7 +621,7 @@ def test_pages_are_made_from_the_file_alone(document, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "AttnLRP" in printed
     assert max(map(len, printed.splitlines())) <= 80
-    results.save({**document, "schema_version": 99}, file)
+    save({**document, "schema_version": 99}, file)
     assert main(["report", str(file)]) == 2
     assert "schema version 99" in capsys.readouterr().err
 

@@ -18,7 +18,7 @@ from faithcheck.alignment.run_key import StoreError
 from faithcheck.alignment.store import Store, StoredRecords
 from faithcheck.cli.main import main
 from faithcheck.models.pretrained.example import Example, Examples
-from faithcheck.reports import results
+from faithcheck.reports.documents.document import save
 from faithcheck.reports.pages import alignment as pages
 from faithcheck.tests.helpers import small_models
 
@@ -116,7 +116,7 @@ def test_a_document_of_many_examples_has_their_means_alone_and_says_so(asked, wr
         assert said in page
         assert where in page
     assert said not in pages.to_html(whole)
-    results.save(document, tmp_path / "many.json")
+    save(document, tmp_path / "many.json")
     assert main(["compare", str(tmp_path / "many.json"), str(tmp_path / "many.json")]) == 0
     assert "no example is paired: the documents do not hold their examples" in " ".join(capsys.readouterr().out.split())
 

@@ -21,7 +21,7 @@ from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.text_model import NextTokenModel
-from faithcheck.reports import results
+from faithcheck.reports.documents.document import save
 from faithcheck.reports.documents.words import words
 from faithcheck.reports.pages import colours, relevance
 from faithcheck.reports.pages import explanation as pages
@@ -452,7 +452,7 @@ def test_the_command_prints_the_maps_and_writes_both_files(bert, tmp_path, capsy
 
 def test_the_document_makes_its_pages_again(tmp_path, capsys):
     document = documents.explanation()
-    results.save(document, tmp_path / "map.json")
+    save(document, tmp_path / "map.json")
     assert main(["report", str(tmp_path / "map.json"), "--html", "--md"]) == 0
     assert (tmp_path / "map.html").read_text(encoding="utf-8") == pages.to_html(document)
     assert "| grinning |" in (tmp_path / "map.md").read_text(encoding="utf-8")
@@ -460,7 +460,7 @@ def test_the_document_makes_its_pages_again(tmp_path, capsys):
     assert main(["report", str(tmp_path / "map.json"), "--exit-code"]) == 0
     assert "attnlrp  r 0.500\n[CLS] grinning films [SEP]" in capsys.readouterr().out
     document["maps"][0]["left_behind"] = "hooks"
-    results.save(document, tmp_path / "map.json")
+    save(document, tmp_path / "map.json")
     assert main(["report", str(tmp_path / "map.json"), "--exit-code"]) == 1
 
 
@@ -474,7 +474,7 @@ def test_the_document_makes_its_pages_again(tmp_path, capsys):
     ],
 )
 def test_a_damaged_document_is_refused_in_a_line(damage, message, tmp_path, capsys):
-    results.save({**documents.explanation(), **damage}, tmp_path / "map.json")
+    save({**documents.explanation(), **damage}, tmp_path / "map.json")
     assert main(["report", str(tmp_path / "map.json")]) == 2
     assert capsys.readouterr().err == f"faithcheck: {tmp_path / 'map.json'}: {message}\n"
 
