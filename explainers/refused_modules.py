@@ -3,13 +3,13 @@
 Some products with quantised weights are computed without a gradient. The gradient then lacks every path through them,
 without an error: where a residual connection leads around them, a map made from it looks like any other.
 
-What belongs here: what a module is, told from the module alone. Not here: what is found out while the model runs
-(`faithcheck.explainers.lrp.recomputation`).
+Gradient checkpointing is found out only while the model runs: `refusing_recomputation`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import torch
@@ -117,3 +117,38 @@ def has_gradient(weight: Tensor) -> bool:
 def is_plain(x: Tensor) -> bool:
     """Whether a tensor is of no class of its own; quantised weights are, and have few operations besides torch's."""
     return type(x) in PLAIN
+
+
+RECOMPUTED = (
+    "gradient checkpointing runs its operations again in the backward pass, where no rule applies: switch it off, in "
+    "transformers by model.activation_checkpointing_disable()"
+)
+
+
+@contextmanager
+def refusing_recomputation(model: nn.Module) -> Iterator[None]:
+    """Refuse gradient checkpointing by a model that runs in this context.
+
+    Its second forward pass runs without the mode, so that tensors saved by the operations take the place of those that
+    the rules saved. torch finds this out only where shapes differ.
+
+    Raises:
+        Unsupported: names the innermost module that asked for it.
+    """
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTED):
+            yield
+    except RuntimeError as error:
+        if RECOMPUTED not in str(error):
+            raise
+        raise Unsupported(f"{module_in_words(model, _innermost(model, error))}: {RECOMPUTED}") from error
+
+
+def _innermost(model: nn.Module, error: RuntimeError) -> nn.Module:
+    """The innermost module whose forward pass raised an error."""
+    running, trace = model, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code is nn.Module._call_impl.__code__:
+            running = trace.tb_frame.f_locals["self"]
+        trace = trace.tb_next
+    return running

@@ -19,10 +19,15 @@ from faithcheck.explainers.fast.switch import is_fast
 from faithcheck.explainers.lrp.operation_call import Rule, RuleTrait, tensors_with_relevance, traits_of
 from faithcheck.explainers.lrp.position_pairs import AddedPositions
 from faithcheck.explainers.lrp.propagation import Propagation
-from faithcheck.explainers.lrp.recomputation import refusing_recomputation
 from faithcheck.explainers.lrp.rules_met import record_rules
 from faithcheck.explainers.protocol import Unsupported, per_feature
-from faithcheck.explainers.refused_modules import compiled, flex_attention, quantised_weights, refuse_modules
+from faithcheck.explainers.refused_modules import (
+    compiled,
+    flex_attention,
+    quantised_weights,
+    refuse_modules,
+    refusing_recomputation,
+)
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import ON_LINEAR_MODELS, Expectations
 

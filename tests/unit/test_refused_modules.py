@@ -7,8 +7,8 @@ from torch.utils.checkpoint import checkpoint
 
 from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.explainers.lrp.attnlrp import AttnLRP
-from faithcheck.explainers.lrp.recomputation import RECOMPUTED
 from faithcheck.explainers.protocol import Unsupported, attribution_of
+from faithcheck.explainers.refused_modules import RECOMPUTED
 from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.case import Case
 

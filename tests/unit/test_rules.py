@@ -382,6 +382,19 @@ def test_a_rule_that_is_declared_as_the_plain_gradient_is_the_plain_gradient(rul
     assert len({rule for rule in called if traits_of(rule) & plain}) >= 4, "the model meets the declared rules"
 
 
+@pytest.mark.parametrize("tokens", [4, 40])
+def test_products_larger_than_their_operands_are_halved_alike(tokens):
+    x = torch.randn(1, tokens, 3)
+    case = Case(x, torch.zeros(1, dtype=torch.long), torch.zeros_like(x))
+    gradients = []
+    for mode in (FastPropagation, Propagation):
+        propagation, output = LRP("by a mode", ATTNLRP).propagate(
+            Wrapped(lambda x: (torch.softmax(x @ x.mT, -1) @ x)[:, 0]), case, mode
+        )
+        gradients.append(torch.autograd.grad(output.sum(), propagation.point)[0])
+    torch.testing.assert_close(*gradients, **CLOSE)
+
+
 def test_epsilon_lrp_refuses_attention():
     x = torch.randn(2, 3)
     case = Case(x, torch.zeros(2, dtype=torch.long), torch.zeros_like(x))
