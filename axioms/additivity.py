@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from faithcheck.axioms.linearity import ONE_OUTPUT, attribution_of_output, number_of_outputs
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.evidence import Compared
-from faithcheck.axioms.measure.roundoff import gap_beyond_roundoff
-from faithcheck.axioms.measure.verdicts import Measurement, tolerance
-from faithcheck.explainers.protocol import Explainer, attribution_of
+from faithcheck.axioms.measure.measurement import Compared, Measurement, measured_difference, nothing_to_measure
+from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.case import Case
 from faithcheck.models.networks.derived import SummedOutputs
 
@@ -29,25 +28,18 @@ from faithcheck.models.networks.derived import SummedOutputs
 def additivity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far the attribution of the sum of all outputs is from the sum of their attributions.
 
-    ``values``, ``(batch, features)``, is a(Σ_k f_k) − Σ_k a(f_k); ``gap`` is its largest entry relative to the largest
-    of these terms, the single a(f_k) too; None if the model has one output.
+    ``values``, ``(batch, features)``, is a(Σ_k f_k) − Σ_k a(f_k); ``gap`` is relative to the largest of these terms and
+    of the single a(f_k); None if the model has one output.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    with torch.no_grad():
-        outputs = case.run(model).shape[1]
-    if outputs < 2:
-        nothing = torch.zeros(case.shape).to(case.inputs)
-        return Measurement(None, tolerance(case.inputs), nothing, detail={"reason": "the model has one output"})
-
-    def attribution_of_output(model: nn.Module, output: int) -> Tensor:
-        return attribution_of(explainer, model, replace(case, target=torch.full_like(case.target, output))).double()
-
-    parts = torch.stack([attribution_of_output(model, k) for k in range(outputs)])
-    whole, sum_of_parts = attribution_of_output(SummedOutputs(model), 0), parts.sum(0)
-    values, scale = whole - sum_of_parts, torch.cat([whole, sum_of_parts, *parts], 1)
-    of_the_sum = replace(case, target=torch.zeros_like(case.target))
-    gap, detail = gap_beyond_roundoff(values, scale, of_the_sum, SummedOutputs(model))
+    if (outputs := number_of_outputs(model, case)) < 2:
+        return nothing_to_measure(case, ONE_OUTPUT)
+    summed = SummedOutputs(model)
+    parts = torch.stack([attribution_of_output(explainer, model, case, k) for k in range(outputs)])
+    whole, sum_of_parts = attribution_of_output(explainer, summed, case, 0), parts.sum(0)
     compared = Compared(whole, sum_of_parts, ("the map of the sum of the outputs", "the sum of their maps"))
-    return Measurement(gap, tolerance(case.inputs), values, scale, {"outputs": outputs, **detail}, compared=compared)
+    of_the_sum = replace(case, target=torch.zeros_like(case.target))
+    terms = (whole, sum_of_parts, *parts)
+    return measured_difference(compared, of_the_sum, summed, relative_to=terms, detail={"outputs": outputs})

@@ -12,7 +12,8 @@ from torch import nn
 
 from faithcheck.axioms.conservation import no_ledger, unaccounted
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.verdicts import Measurement, tolerance
+from faithcheck.axioms.measure.measurement import Measurement
+from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger import ledger_of_batch
 from faithcheck.explainers.protocol import Explainer, Unsupported

@@ -10,9 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.evidence import Compared
-from faithcheck.axioms.measure.roundoff import gap_beyond_roundoff
-from faithcheck.axioms.measure.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.measure.measurement import (
+    Compared,
+    Measurement,
+    measured_difference,
+    nothing_to_measure,
+    relative_gap,
+)
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case, select_target
 
@@ -28,14 +32,14 @@ def batching(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far attributions in the batch are from those of each example alone, without its padding.
 
     ``values`` is the attribution in the batch minus that alone, which is 0 at padding, ``(batch, features)``; ``gap``
-    is its largest entry relative to the example's largest attribution, in [0, 2]; None for a single example
-    without padding. ``detail`` has the same gap of the target outputs: if it exceeds round-off, the model itself
-    reads padding (for example padding on the left, without ``position_ids`` in the forward arguments that skip it).
+    is None for a single example without padding. ``detail`` has the same gap of the target outputs: if it exceeds
+    round-off, the model itself reads padding (for example padding on the left, without ``position_ids`` in the forward
+    arguments that skip it).
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    in_batch, tol = attribution_of(explainer, model, case).double(), tolerance(case.inputs)
+    in_batch = attribution_of(explainer, model, case).double()
     alone, outputs = torch.zeros_like(in_batch), outputs_of(model, case)
     outputs_alone = outputs.clone()
     for i in case.unpadded.any(1).nonzero():
@@ -43,14 +47,12 @@ def batching(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
         alone[i, case.unpadded[i].squeeze(0)] = attribution_of(explainer, model, example).double()
         outputs_alone[i] = outputs_of(model, example)
     padding = int((~case.unpadded).sum())
-    values, scale = in_batch - alone, torch.cat([in_batch, alone], 1)
     if len(alone) == 1 and not padding:
-        return Measurement(None, tol, values, detail={"reason": "one example, no padding: nothing to compare"})
+        return nothing_to_measure(case, "one example, no padding: nothing to compare")
     outputs_gap = relative_gap(outputs - outputs_alone, outputs, outputs_alone)
-    gap, of_roundoff = gap_beyond_roundoff(values, scale, case, model)
-    detail = {"padding features": padding, "gap, outputs": outputs_gap, **of_roundoff}
     compared = Compared(in_batch, alone, ("the map in the batch", "the map alone"), places={"padding": ~case.unpadded})
-    return Measurement(gap, tol, values, scale, detail, compared=compared)
+    detail = {"padding features": padding, "gap, outputs": outputs_gap}
+    return measured_difference(compared, case, model, detail=detail)
 
 
 @torch.no_grad()

@@ -8,12 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.evidence import Compared
-from faithcheck.axioms.measure.roundoff import gap_beyond_roundoff
-from faithcheck.axioms.measure.verdicts import Measurement, tolerance
+from faithcheck.axioms.measure.measurement import Compared, Measurement, measured_difference
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case, output_difference
 from faithcheck.models.closed_forms import explained_output
@@ -31,34 +29,29 @@ from faithcheck.models.closed_forms import explained_output
 def completeness(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far an attribution's sum is from the difference of the target output.
 
-    ``values`` is Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``; ``gap`` is relative to the larger of the two sides, in [0, 2],
-    beyond the round-off of sums, see `gap_beyond_roundoff`: either side may cancel.
+    ``values`` is Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``, see `measured_difference`: either side may cancel.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
     attribution = attribution_of(explainer, model, case)
-    total, difference = attribution.double().sum(1), output_difference(model, case).double()
-    values = total - difference
-    scale = torch.stack([total, difference], 1)
-    gap, detail = gap_beyond_roundoff(values.unsqueeze(1), scale, case, model)
-    tol = tolerance(case.inputs)
-    compared = None if gap <= tol else compared_sums(attribution, total, difference, model, case)
-    return Measurement(gap, tol, values, scale, detail=detail, compared=compared)
+    total, difference = attribution.double().sum(1), output_difference(model, case)
+    compared = Compared(total, difference, ("the sum of the map", "f(x) − f(baseline)"), map=attribution)
+    measured = measured_difference(compared, case, model)
+    if measured.gap is not None and measured.gap <= measured.tol:
+        return measured
+    return replace(measured, compared=with_mistakes(compared, model, case))
 
 
 @torch.no_grad()
-def compared_sums(attribution: Tensor, total: Tensor, difference: Tensor, model: nn.Module, case: Case) -> Compared:
-    """The sums beside what they should be, and beside what they are if the baseline is forgotten or another one."""
+def with_mistakes(compared: Compared, model: nn.Module, case: Case) -> Compared:
+    """The sums, with what they are if the baseline is forgotten, or if it is 0 instead of that of the case."""
     at_input, at_baseline, at_zero = (
         explained_output(model, replace(case, inputs=inputs)).double()
         for inputs in (case.inputs, case.baseline, torch.zeros_like(case.inputs))
     )
-    return Compared(
-        total,
-        difference,
-        ("the sum of the map", "f(x) − f(baseline)"),
-        map=attribution,
+    return replace(
+        compared,
         mistakes={"f(x)": at_input, "f(x) − f(0)": at_input - at_zero},
         figures={"f(x)": at_input, "f(baseline)": at_baseline},
     )

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.measure.measurement import Measurement, relative_gap
+from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger import ConservationLedger, OperationBalance, conservation_ledger
 from faithcheck.explainers.protocol import Explainer, Unsupported

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.evidence import Compared
-from faithcheck.axioms.measure.verdicts import Measurement, relative_gap
+from faithcheck.axioms.measure.measurement import Compared, Measurement, measured_difference
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
@@ -26,13 +24,10 @@ def determinism(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
 
     Torch's random state is not reset in between: an explainer that draws random numbers must fix their seed itself.
 
-    ``values`` is the second minus the first, ``(batch, features)``; ``gap`` is its largest entry relative to the
-    example's largest attribution, in [0, 2]; the tolerance is 0.
+    ``values`` is the second minus the first, ``(batch, features)``, see `measured_difference`; the tolerance is 0.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    first, second = (attribution_of(explainer, model, case).double() for _ in range(2))
-    values, scale = second - first, torch.cat([first, second], 1)
-    compared = Compared(second, first, ("the second map", "the first map"))
-    return Measurement(relative_gap(values, scale), 0.0, values, scale, compared=compared)
+    first, second = (attribution_of(explainer, model, case) for _ in range(2))
+    return measured_difference(Compared(second, first, ("the second map", "the first map")), case, tol=0.0)

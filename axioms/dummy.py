@@ -11,8 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.evidence import Compared
-from faithcheck.axioms.measure.verdicts import Measurement, relative_gap, tolerance, tolerance_of_outputs
+from faithcheck.axioms.measure.measurement import (
+    Compared,
+    Measurement,
+    measured_difference,
+    nothing_to_measure,
+    relative_gap,
+)
+from faithcheck.axioms.measure.roundoff import tolerance_of_outputs
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
@@ -28,20 +34,18 @@ DRAWS = 16
 def dummy(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure the attribution of features on which the model does not depend.
 
-    ``values``, ``(batch, features)``, is the attribution of those features, and 0 elsewhere; ``gap`` is the largest of
-    them relative to the example's largest attribution, in [0, 1]; None where the model depends on every feature.
+    ``values``, ``(batch, features)``, is the attribution of those features, and 0 elsewhere; ``gap`` is None where
+    the model depends on every feature.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    attribution, tol = attribution_of(explainer, model, case).double(), tolerance(case.inputs)
+    attribution = attribution_of(explainer, model, case)
     irrelevant = ~depends(model, case)
-    values = attribution * irrelevant
-    detail: dict[str, object] = {"features": str(irrelevant.nonzero().flatten().tolist())}
     if not irrelevant.any():
-        return Measurement(None, tol, values, detail={"reason": "the model depends on every feature"})
+        return nothing_to_measure(case, "the model depends on every feature")
     compared = Compared(attribution, attribution * ~irrelevant, ("the map", "the map without dummies"))
-    return Measurement(relative_gap(values, attribution), tol, values, attribution, detail, compared=compared)
+    return measured_difference(compared, case, detail={"features": str(irrelevant.nonzero().flatten().tolist())})
 
 
 @torch.no_grad()

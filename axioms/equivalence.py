@@ -28,9 +28,10 @@ from faithcheck.axioms.equivalence_tests.circumstances import Consistency
 from faithcheck.axioms.equivalence_tests.forward_and_gradient import Computed, NotAPair, forward_and_gradient
 from faithcheck.axioms.equivalence_tests.input_scale import Difference, Scale, within
 from faithcheck.axioms.equivalence_tests.large_batch import large_batch
+from faithcheck.axioms.fast.measured_once import measured_once
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.measured_once import once
-from faithcheck.axioms.measure.verdicts import Measurement, tolerance
+from faithcheck.axioms.measure.measurement import Measurement
+from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.models.case import Case, describe_tensor
 from faithcheck.models.offloaded_weights import offloaded_weights, with_values
 
@@ -64,7 +65,7 @@ def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
     if f is g:
         raise NotAPair("f and g are one object: changes to one would change the other; copy it with copy.deepcopy")
     refuse_unrelated(f, g)
-    of_f = once(reference, f, case, lambda: reference(f, case))
+    of_f = reference(f, case)
     batch, scale, tol = of_f.batch, of_f.scale, tolerance(case.inputs)
     on_case = unchanging("g", g, case)
     if of_f.on_case.outputs.shape != on_case.outputs.shape:
@@ -103,6 +104,7 @@ class Reference(NamedTuple):
     scale: Scale
 
 
+@measured_once
 def reference(f: nn.Module, case: Case) -> Reference:
     """Compare f with itself, and keep what it computes.
 

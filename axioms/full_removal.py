@@ -11,8 +11,7 @@ from __future__ import annotations
 from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.evidence import Compared
-from faithcheck.axioms.measure.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.measure.measurement import Compared, Measurement, measured_difference
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.closed_forms import leave_one_out
@@ -36,15 +35,10 @@ def removes_otherwise(explainer: Explainer) -> str | None:
 def full_removal(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far an attribution is from f(x) − f(x without i).
 
-    ``values`` is the difference, ``(batch, features)``; ``gap`` is its largest entry relative to the example's largest
-    entry of either map, in [0, 2].
+    ``values`` is the difference, ``(batch, features)``, see `measured_difference`.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    attribution = attribution_of(explainer, model, case).double()
-    change = leave_one_out(model, case).double()
-    values = attribution - change
-    compared = Compared(attribution, change, ("the map", "f(x) − f(x without i)"))
-    gap = relative_gap(values, attribution, change)
-    return Measurement(gap, tolerance(case.inputs), values, change, compared=compared)
+    attribution, change = attribution_of(explainer, model, case), leave_one_out(model, case)
+    return measured_difference(Compared(attribution, change, ("the map", "f(x) − f(x without i)")), case)

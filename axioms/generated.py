@@ -15,8 +15,8 @@ from faithcheck.axioms.counterexamples.rewrite import Counterexample
 from faithcheck.axioms.counterexamples.saved import replay, save
 from faithcheck.axioms.counterexamples.search import EXAMPLES, CounterexampleSearch
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.evidence import Compared
-from faithcheck.axioms.measure.verdicts import Measurement, tolerance
+from faithcheck.axioms.measure.measurement import Compared, Measurement
+from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.explainers.protocol import Explainer, Unsupported, expected_like
 from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models.case import Case

@@ -15,9 +15,9 @@ import scipy  # its submodules are imported when they are used
 from torch import Tensor, nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.evidence import Compared
+from faithcheck.axioms.measure.measurement import Compared, Measurement
+from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.axioms.measure.statistics import undefined
-from faithcheck.axioms.measure.verdicts import Measurement, tolerance
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case

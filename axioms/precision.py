@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.evidence import Compared
+from faithcheck.axioms.measure.measurement import Compared, Measurement, measured_difference
 from faithcheck.axioms.measure.roundoff import additions
-from faithcheck.axioms.measure.verdicts import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.explainers.refused_modules import offloaded, refuse_modules
 from faithcheck.models.case import Case
@@ -30,23 +29,21 @@ UNIT_ROUNDOFF = torch.finfo(torch.float32).eps / 2
 def precision(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far the attribution in float32 is from that in float64.
 
-    Weights and inputs are first rounded to float32, so that both work on the same numbers and differ by arithmetic.
+    Weights and inputs are first rounded to float32, so that both runs start from the same numbers.
 
-    ``values`` is the attribution in float32 minus that in float64, ``(batch, features)``; ``gap`` is its largest entry
-    relative to the example's largest attribution, in [0, 2]. The tolerance is nu/(1 − nu), see `additions`, with
-    u = 2⁻²⁴: it bounds the round-off of n additions if no large terms cancel. An attribution beyond it is the
-    difference of numbers much larger than itself, and cannot be trusted in float32.
+    ``values`` is the attribution in float32 minus that in float64, ``(batch, features)``, see `measured_difference`.
+    The tolerance is nu/(1 − nu), see `additions`, with u = 2⁻²⁴: it bounds the round-off of n additions if no large
+    terms cancel. An attribution beyond it is the difference of numbers much larger than itself, and cannot be trusted
+    in float32.
 
     Raises:
         Unsupported: accelerate offloads weights of the model.
         Unsupported, InvalidAttribution: from the explainer.
     """
     refuse_modules(model, offloaded)
-    single = deepcopy(model).to(torch.float32)
-    rounded = case.to(torch.float32)
-    coarse = attribution_of(explainer, single, rounded).double()
-    fine = attribution_of(explainer, deepcopy(single).to(torch.float64), rounded.to(torch.float64)).double()
-    values, scale = coarse - fine, torch.cat([coarse, fine], 1)
+    single, rounded = deepcopy(model).to(torch.float32), case.to(torch.float32)
+    coarse = attribution_of(explainer, single, rounded)
+    fine = attribution_of(explainer, deepcopy(single).to(torch.float64), rounded.to(torch.float64))
     roundoff = additions(model, case) * UNIT_ROUNDOFF
     compared = Compared(coarse, fine, ("the map in float32", "the map in float64"))
-    return Measurement(relative_gap(values, scale), roundoff / (1 - roundoff), values, scale, compared=compared)
+    return measured_difference(compared, case, tol=roundoff / (1 - roundoff))

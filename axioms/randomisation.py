@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.verdicts import Measurement
+from faithcheck.axioms.measure.measurement import Measurement
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.explainers.refused_modules import offloaded, refuse_modules
 from faithcheck.models.case import Case

@@ -6,13 +6,10 @@ Inputs: Affine Scale Invariance, Friedman 2004; Sundararajan & Najmi 2020, arXiv
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.evidence import Compared
-from faithcheck.axioms.measure.roundoff import gap_beyond_roundoff
-from faithcheck.axioms.measure.verdicts import Measurement, tolerance
+from faithcheck.axioms.measure.measurement import Compared, Measurement, measured_difference
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.networks.derived import GAIN, UNIT, Rescaled, affine_case
@@ -28,15 +25,13 @@ def scale(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
 
     The baseline and the replacements are inputs as well: they are multiplied by c.
 
-    ``values`` is a(s·f(·/c), c·x) − s·a(f, x), ``(batch, features)``; ``gap`` is its largest entry relative to the
-    largest of the two terms, in [0, 2].
+    ``values`` is a(s·f(·/c), c·x) − s·a(f, x), ``(batch, features)``, see `measured_difference`.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
     scaled = GAIN * attribution_of(explainer, model, case).double()
-    rescaled = attribution_of(explainer, Rescaled(model), affine_case(case, factor=UNIT)).double()
-    values, size = rescaled - scaled, torch.cat([rescaled, scaled], 1)
-    gap, detail = gap_beyond_roundoff(values, size, case, model)
-    compared = Compared(rescaled, scaled, ("the map of s·f(x/c) at c·x", "s × the map of f at x"))
-    return Measurement(gap, tolerance(case.inputs), values, size, detail, compared=compared)
+    rescaled = attribution_of(explainer, Rescaled(model), affine_case(case, factor=UNIT))
+    return measured_difference(
+        Compared(rescaled, scaled, ("the map of s·f(x/c) at c·x", "s × the map of f at x")), case, model
+    )

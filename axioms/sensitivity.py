@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.verdicts import Measurement, relative_gap, tolerance, tolerance_of_outputs
+from faithcheck.axioms.measure.measurement import Measurement, nothing_to_measure, relative_gap
+from faithcheck.axioms.measure.roundoff import tolerance, tolerance_of_outputs
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case, output_difference, select_target
 
@@ -42,7 +43,6 @@ def sensitivity(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    tol = tolerance(case.inputs)
     example, feature = case.unpadded.nonzero(as_tuple=True)
     questions = case.select(example)
     row, baseline = torch.arange(len(feature), device=feature.device), questions.inputs.clone()
@@ -58,9 +58,9 @@ def sensitivity(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
     values[example, feature] = torch.where(zero, difference, 0)
     scale[example, feature] = difference
     if not scale.any():
-        return Measurement(None, tol, values, detail={"reason": "no feature alone changes an output"})
+        return nothing_to_measure(case, "no feature alone changes an output")
     counts = {"features": int((scale != 0).sum()), "given zero": int((values != 0).sum())}
-    return Measurement(relative_gap(values, scale), tol, values, scale, counts)
+    return Measurement(relative_gap(values, scale), tolerance(case.inputs), values, scale, counts)
 
 
 def given_zero(explainer: Explainer, model: nn.Module, questions: Case, feature: Tensor) -> tuple[Tensor, Tensor]:

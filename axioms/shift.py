@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.evidence import Compared
-from faithcheck.axioms.measure.roundoff import gap_beyond_roundoff
-from faithcheck.axioms.measure.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.measure.measurement import Compared, Measurement, measured_difference
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.networks.derived import SHIFT, Shifted, affine_case
@@ -32,24 +29,18 @@ def shift(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     ``detail["gap, baseline fixed"]`` is the gap if they do not, as in Kindermans et al. for a zero baseline. This
     changes the question: an explainer that answers relative to the baseline gives another answer.
 
-    ``values`` is a(f(· − c), x + c) − a(f, x), ``(batch, features)``; ``gap`` is its largest entry relative to the
-    example's largest attribution, in [0, 2].
+    ``values`` is a(f(· − c), x + c) − a(f, x), ``(batch, features)``, see `measured_difference`.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    original = attribution_of(explainer, model, case).double()
-    shifted_case = affine_case(case, offset=SHIFT)
-
-    def compared(shifted: Case) -> tuple[Tensor, Tensor]:
-        attribution = attribution_of(explainer, Shifted(model), shifted).double()
-        return attribution - original, torch.cat([attribution, original], 1)
-
-    values, scale = compared(shifted_case)
-    maps = Compared(values + original, original, ("the map of the shifted inputs", "the map"))
+    original, shifted_case = attribution_of(explainer, model, case), affine_case(case, offset=SHIFT)
     baseline_fixed = replace(shifted_case, baseline=case.baseline, replacements=case.replacements)
-    fixed = relative_gap(*compared(baseline_fixed))
-    gap, detail = gap_beyond_roundoff(values, scale, case, model)
-    return Measurement(
-        gap, tolerance(case.inputs), values, scale, {"gap, baseline fixed": fixed, **detail}, compared=maps
+    of_shifted, of_fixed = (
+        Compared(
+            attribution_of(explainer, Shifted(model), shifted), original, ("the map of the shifted inputs", "the map")
+        )
+        for shifted in (shifted_case, baseline_fixed)
     )
+    fixed = measured_difference(of_fixed, case).gap
+    return measured_difference(of_shifted, case, model, detail={"gap, baseline fixed": fixed})

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.verdicts import Measurement, relative_gap
+from faithcheck.axioms.measure.measurement import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of, expected_like
 from faithcheck.models.case import Case
 from faithcheck.models.networks.scalar_product import Leaf, ScalarProduct, Tree, depths, evaluate

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from faithcheck.axioms.dummy import drawn, equal
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.evidence import Compared
-from faithcheck.axioms.measure.verdicts import Measurement, relative_gap, tolerance
+from faithcheck.axioms.measure.measurement import Compared, Measurement, measured_difference, nothing_to_measure
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 
@@ -29,21 +28,19 @@ def symmetry(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far the attributions of symmetric features of equal values differ.
 
     Each feature takes the value, and the baseline, of the first feature that it is symmetric with. ``values``,
-    ``(batch, features)``, is its attribution minus that of this first feature, 0 for the first itself; ``gap`` is the
-    largest of them relative to the example's largest attribution, in [0, 2]; None where no two features are symmetric.
+    ``(batch, features)``, is its attribution minus that of this first feature, 0 for the first itself; ``gap`` is None
+    where no two features are symmetric.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.
     """
-    first, tol = symmetric(model, case), tolerance(case.inputs)
+    first = symmetric(model, case)
     equal_values = replace(case, inputs=case.inputs[:, first], baseline=case.baseline[:, first])
-    attribution = attribution_of(explainer, model, equal_values).double()
-    values = attribution - attribution[:, first]
+    attribution = attribution_of(explainer, model, equal_values)
     if torch.equal(first, torch.arange(len(first), device=first.device)):
-        return Measurement(None, tol, values, detail={"reason": "no two features are symmetric"})
-    symmetries: dict[str, object] = {"first symmetric feature": str(first.tolist())}
+        return nothing_to_measure(case, "no two features are symmetric")
     compared = Compared(attribution, attribution[:, first], ("the map", "the map of symmetric features"))
-    return Measurement(relative_gap(values, attribution), tol, values, attribution, symmetries, compared=compared)
+    return measured_difference(compared, case, detail={"first symmetric feature": str(first.tolist())})
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom
-from faithcheck.axioms.measure.verdicts import Measurement
+from faithcheck.axioms.measure.measurement import Measurement
 from faithcheck.axioms.traces.left_behind import restored
 from faithcheck.explainers.forward_passes import observed_forward_passes
 from faithcheck.explainers.protocol import Explainer, ForwardPassesFailed, attribution_of

@@ -38,6 +38,7 @@ class StoredMaps:
     maps: Mapping[str, map_files.StoredMap]
     models: Sequence[tuple[nn.Module, str]] = ()
     summary = "maps that were made elsewhere"
+    made_elsewhere = True
 
     def of_models(self, models: Iterable[tuple[nn.Module, str]]) -> StoredMaps:
         """The same maps for these models, each with the name of its subject."""

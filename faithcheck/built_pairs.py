@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from faithcheck.axioms.measure import measured_once
+from faithcheck.axioms.fast import measured_once
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
 from faithcheck.models.case import Case
 from faithcheck.models.pair import BuildFromBase, BuildModel, Pair

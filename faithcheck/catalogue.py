@@ -48,7 +48,7 @@ def saved() -> Json:
 def registered() -> Json:
     """`PARTS` as the registries have them: the built-in axioms and pairs, by name."""
     from faithcheck.axioms.measure.registry import AXIOMS  # not at the top: to read the file takes no torch
-    from faithcheck.axioms.measure.verdicts import TOLERANCES
+    from faithcheck.axioms.measure.roundoff import TOLERANCES
     from faithcheck.models.pair import registered_pairs
 
     return {
@@ -150,7 +150,7 @@ def _is_built_in(module: str) -> bool:
 
 
 def _of_axiom(axiom: Axiom) -> Json:
-    """What an axiom is measured on and what it expects; values that are an axiom's default are left out."""
+    """What an axiom is measured on; values that are an axiom's default are left out."""
     applies_not = axiom.not_applicable.__name__
     content = {
         "measured_on": axiom.measured_on,
@@ -160,7 +160,6 @@ def _of_axiom(axiom: Axiom) -> Json:
         "not_applicable": "" if applies_not == "applicable_to_all" else applies_not,
         "subjects": sorted(axiom.subjects),
         "excluded": sorted(axiom.excluded),
-        "expected": _expected(axiom.expected),
     }
     tolerance = {} if axiom.tolerance is None else {"tolerance": axiom.tolerance}
     return {key: value for key, value in content.items() if value} | tolerance

@@ -18,13 +18,15 @@ from torch import Tensor, nn
 from faithcheck.axioms.equivalence_tests.forward_and_gradient import NotAPair
 from faithcheck.axioms.measure.axiom import Axiom, UnmeasurableInType
 from faithcheck.axioms.measure.error_text import difference_text, error_text, message_text, safe_text, traceback_text
-from faithcheck.axioms.measure.evidence import Compared, evidence_of
+from faithcheck.axioms.measure.evidence import evidence_of
 from faithcheck.axioms.measure.expectations import SuppliedExpectation, expectation_of, explicit_expectation
-from faithcheck.axioms.measure.measured_once import reusing
+from faithcheck.axioms.fast.measured_once import reusing
+from faithcheck.axioms.measure.measurement import Compared, Measurement, relative_gap
 from faithcheck.axioms.measure.record import Evidence, Record
 from faithcheck.axioms.measure.registry import AXIOMS
+from faithcheck.axioms.measure.roundoff import TOLERANCES
+from faithcheck.axioms.measure.settling import settle
 from faithcheck.axioms.measure.statuses import Group, Status
-from faithcheck.axioms.measure.verdicts import TOLERANCES, Measurement, relative_gap, settle
 from faithcheck.axioms.traces.left_behind import restored
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
 from faithcheck.built_pairs import built, discard

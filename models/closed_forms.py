@@ -69,6 +69,11 @@ def leave_one_out(model: nn.Module, case: Case, part: float = 1.0) -> Tensor:
     return explained_output(model, case).unsqueeze(1) - torch.stack(without, 1)
 
 
+def chord_minus_tangent(model: nn.Module, case: Case) -> Tensor:
+    """Leave-One-Out minus gradient × input, ``(batch, features)``: how far Leave-One-Out is from its limit."""
+    return leave_one_out(model, case) - gradient_times_input(model, case)
+
+
 def completeness_error(attribution: ClosedForm) -> ClosedForm:
     """Σ_i a_i − (f(x) − f(x′)), ``(batch,)``, of a map in closed form."""
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from faithcheck.axioms.counterexamples.rewrite import Rewrite, case_at
 from faithcheck.axioms.equivalence_tests.forward_and_gradient import forward_and_gradient
-from faithcheck.axioms.measure.verdicts import relative_gap, tolerance
+from faithcheck.axioms.measure.measurement import relative_gap
+from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.explainers.gradients import CompletenessWarning
 from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of
 from faithcheck.models.case import Case

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from faithcheck.axioms.counterexamples.comparison import attributions, gap_between, refuse_unequal
 from faithcheck.axioms.counterexamples.rewrite import Counterexample
-from faithcheck.axioms.measure.verdicts import tolerance
+from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.models.case import Case
 from faithcheck.models.files import write_atomically

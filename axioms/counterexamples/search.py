@@ -19,7 +19,7 @@ from torch import Tensor
 from faithcheck.axioms.counterexamples.comparison import attributions, gap_between, regular_case
 from faithcheck.axioms.counterexamples.drawing import draw_chains, drawn_chains
 from faithcheck.axioms.counterexamples.rewrite import Counterexample, Rewrite
-from faithcheck.axioms.measure.verdicts import tolerance
+from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.models.case import Case
 from faithcheck.models.networks.expressions import IDENTITIES, Identity, features

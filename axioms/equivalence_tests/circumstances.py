@@ -18,7 +18,7 @@ from torch.overrides import BaseTorchFunctionMode
 
 from faithcheck.axioms.equivalence_tests.forward_and_gradient import Computed, NotAPair, forward_and_gradient, refused
 from faithcheck.axioms.equivalence_tests.input_scale import Difference, Scale, within
-from faithcheck.axioms.measure.verdicts import tolerance
+from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.models.case import Case
 
 Circumstance: TypeAlias = Callable[[nn.Module, Case], Tensor]

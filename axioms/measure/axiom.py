@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Literal, TypeAlias, TypeVar
 
-from faithcheck.axioms.measure.verdicts import Measurement
+from faithcheck.axioms.measure.measurement import Measurement
 from faithcheck.explainers.protocol import Explainer, Unsupported
-from faithcheck.explainers.stored_maps import StoredMaps
-from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import Pair
 
 Measure = TypeVar("Measure", bound=Callable[..., Measurement])
@@ -44,14 +42,11 @@ class Axiom:
             not planned.
         subjects: the pairs on which it is measured, names or globs, besides those that name it in ``Pair.axioms``.
         excluded: pairs on which it is not measured although ``subjects`` has them, names or globs.
-        expected: ``{(explainer, subject or glob): Expectation}``, what theory expects of named explainers there. What
-            the pair or the explainer itself expects takes precedence.
         tolerance: the largest gap at which it holds: a number, or how it is computed, in words. None: that of the
-            dtype, see `faithcheck.axioms.measure.verdicts.tolerance`.
-        of_given_maps: whether it asks an explainer for its map of the subject and the case alone, so that it can be
-            measured of maps that were made elsewhere (`StoredMaps`).
-        usual_cause: what usually makes it red, as the end of a sentence: a red card says it where its records name no
-            cause.
+            dtype, see `faithcheck.axioms.measure.roundoff.tolerance`.
+        of_given_maps: whether it asks the explainer only for maps of the subject on the case. Then it can also be
+            measured of maps that were made elsewhere, or of maps that were made for an earlier check.
+        usual_cause: the end of a sentence that says what usually makes it red, for reports whose records name no cause.
     """
 
     name: str
@@ -64,7 +59,6 @@ class Axiom:
     not_applicable: NotApplicable = applicable_to_all
     subjects: Sequence[str] = ()
     excluded: Sequence[str] = ()
-    expected: Mapping[tuple[str, str], Expectation] = field(default_factory=dict)
     tolerance: float | str | None = None
     of_given_maps: bool = False
     usual_cause: str = ""
@@ -106,7 +100,6 @@ def axiom(
     not_applicable: NotApplicable = applicable_to_all,
     subjects: Sequence[str] = (),
     excluded: Sequence[str] = (),
-    expected: Mapping[tuple[str, str], Expectation] | None = None,
     tolerance: float | str | None = None,
     of_given_maps: bool = False,
     usual_cause: str = "",
@@ -133,7 +126,6 @@ def axiom(
             not_applicable if of_given_maps else _of_explainers_that_run(not_applicable),
             subjects,
             excluded,
-            expected or {},
             tolerance,
             of_given_maps,
             usual_cause,
@@ -144,11 +136,11 @@ def axiom(
 
 
 def _of_explainers_that_run(not_applicable: NotApplicable) -> NotApplicable:
-    """The function, which also says that the axiom cannot be measured of maps that were made elsewhere."""
+    """The function, which also rules out maps that were made elsewhere: they are not of the models that are run."""
 
     @wraps(not_applicable)  # the catalogue names the function
     def reason(explainer: Explainer) -> str | None:
-        if isinstance(explainer, StoredMaps):
+        if getattr(explainer, "made_elsewhere", False):
             return "it runs the explainer anew, and these maps were made elsewhere"
         return not_applicable(explainer)
 

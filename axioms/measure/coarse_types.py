@@ -1,13 +1,19 @@
-"""Tolerances that are derived: what the round-off of a type does to a measurement, measured by simulation.
+"""Checks in a coarse type: their tolerance is derived from what the round-off of the type does to each measurement.
 
-A check in a coarse type measures its axiom three times. Exactly: in float64. Simulated: in float64, where each result
-of an operation, each weight and each input is rounded to a number of the type at random, in several draws
-(`simulated_roundoff`). In the type. What the draws move is round-off: the tolerance is `DEVIATIONS` times as much.
-So a model whose numbers cancel has a tolerance of its own, and no constant stands for all.
+A check in a coarse type measures its axiom three times:
 
-A draw errs up to one unit in the last place, a processor half of it, so that the variance of a draw is twice that of a
-processor: so it is on the grid of weights of 8 bits. In float32 kernels also add in float32, which the draws do not
-show: the tolerance is twice as large, and, there and beside weights of 8 bits, at least what n `additions` lose.
+1. in float64;
+2. in float64 with simulated round-off: each result of an operation, each weight and each input is rounded at random to
+   a number of the type, in several draws (`simulated_roundoff`);
+3. in the type.
+
+What the draws move is round-off. The tolerance is `DEVIATIONS` times as much, so that a model whose numbers cancel has
+a tolerance of its own.
+
+A draw errs by up to one unit in the last place and a processor by half a unit, so that the variance of a draw is twice
+that of a processor. The same holds on the grid of weights of 8 bits. In float32, kernels also add in float32, which the
+draws do not show: there the tolerance is twice as large. In float32 and with weights of 8 bits it is at least what n
+`additions` lose.
 """
 
 from __future__ import annotations
@@ -24,9 +30,9 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.measure.axiom import UnmeasurableInType
-from faithcheck.axioms.measure.evidence import Compared
-from faithcheck.axioms.measure.measured_once import once
-from faithcheck.axioms.measure.roundoff import additions
+from faithcheck.axioms.measure.measurement import Measurement, relative_gap
+from faithcheck.axioms.measure.roundoff import additions, tolerance_is
+from faithcheck.axioms.measure.settling import settle
 from faithcheck.axioms.measure.simulated_roundoff import (
     SimulatedRoundoff,
     draws_of,
@@ -35,10 +41,7 @@ from faithcheck.axioms.measure.simulated_roundoff import (
     rounded_model,
 )
 from faithcheck.axioms.measure.statuses import Status
-from faithcheck.axioms.measure.verdicts import Measurement, relative_gap, settle, tolerance_is
-from faithcheck.explainers.gradients import GradientTimesInput
-from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
+from faithcheck.explainers.protocol import InvalidAttribution, Unsupported
 from faithcheck.explainers.refused_modules import offloaded, refuse_modules
 from faithcheck.models.case import Case
 from faithcheck.models.eight_bit_weights import linear_maps, quantised
@@ -48,18 +51,14 @@ Measure = Callable[[Sequence[nn.Module], Case], Measurement]
 """Measures an axiom on models and a case of one type."""
 
 DEVIATIONS = {torch.float32: 8, torch.bfloat16: 4, torch.float16: 4, torch.int8: 4}
-"""How many times the largest simulated round-off is round-off still, by type."""
+"""The largest gap that is still round-off, in multiples of the largest simulated round-off, by type."""
 DRAWS, NUMBERS = 3, 24
-"""The least draws, and the least numbers that they give in all: of a single number, many draws are needed."""
-
-REFERENCES: dict[torch.dtype, tuple[Explainer, ...]] = {
-    dtype: (LeaveOneOut(), GradientTimesInput()) for dtype in DEVIATIONS
-}
-"""Of a model's function alone: its values and its derivative. Each type has its own, which ask once, see `once`."""
+"""The least number of draws, and of numbers in all draws: a measurement of one number needs many draws."""
 
 NO_KERNEL = "not implemented for|not supported for|unsupported dtype|unsupported scalar type|expected scalar type"
-"""Torch's error messages where a kernel is missing in a type, or gets operands of several types."""
+"""Torch's error messages where it has no kernel of a type."""
 MIXED_TYPES = "must have the same dtype|should be the same|expected .* to have (the )?same dtype|Expected both dtypes"
+"""Torch's error messages where a kernel gets operands of several types."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +141,10 @@ def simulated(
 
 
 def least_roundoff(dtype: torch.dtype, models: Sequence[nn.Module], case: Case) -> float:
-    """The round-off that a map has in a type, relative, also where the draws cannot see it.
+    """The least relative round-off of a map in a type, which the draws may miss.
 
-    It is rounded to the type once, as the axiom computes in float64. A kernel adds in float32: where that is the type
-    of the numbers, n `additions` with random signs lose √n as much, `DEVIATIONS` of float32 times.
+    A map is rounded to the type at least once. Kernels add in float32: where that is the type of the numbers, n
+    `additions` with random signs lose √n times as much, of which `DEVIATIONS` of float32 allows a multiple.
     """
     numbers = numbers_of(dtype)
     rounding = torch.finfo(numbers).eps / 2
@@ -220,40 +219,3 @@ def settle_in(
 def digits(roundoff: float) -> float | None:
     """How many decimal digits survive round-off of this relative size; None where it moves nothing."""
     return max(0.0, -math.log10(roundoff)) if roundoff > 0 else None
-
-
-def map_in(dtype: torch.dtype, explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
-    """How far an explainer's map in a coarse type is from its map in float64; the measuring function of an axiom.
-
-    The tolerance is `DEVIATIONS` times what simulated round-off does to the maps of `REFERENCES` on the same model and
-    case: the function's values and its derivative lose as much themselves. Simulated round-off of the explainer would
-    forgive whatever it loses.
-
-    Returns:
-        ``values`` is the difference of the maps, ``(batch, features)``; ``gap`` is its largest entry relative to the
-        example's largest attribution, in [0, 2]. ``detail`` has the digits of the map that round-off leaves.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
-        UnmeasurableInType: see `measured_in`; no digit of the references survives.
-    """
-    numbers = numbers_of(dtype)
-
-    def tolerance_by(reference: Explainer) -> float:
-        def measure(models: Sequence[nn.Module], of: Case) -> Measurement:
-            return Measurement(0.0, 0.0, attribution_of(reference, models[0], of).double())
-
-        def derive() -> float:
-            return DEVIATIONS[dtype] * simulated(dtype, measure, [model], case, measure([model], case))
-
-        return once(reference, model, case, derive)
-
-    refuse_weights(dtype, [model])
-    tol = max(map(tolerance_by, REFERENCES[dtype]))
-    exact = attribution_of(explainer, model, case).double()
-    with refusing_kernels(type_name(dtype)):
-        coarse = attribution_of(explainer, copy_in(dtype, model), case.to(numbers)).double()
-    values, scale = coarse - exact, torch.cat([coarse, exact], 1)
-    gap = relative_gap(values, scale)
-    compared = Compared(coarse, exact, (f"the map in {type_name(dtype)}", "the map in float64"))
-    return Measurement(gap, tol, values, scale, {"digits": digits(gap)}, compared=compared)

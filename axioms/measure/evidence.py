@@ -1,25 +1,23 @@
 """The evidence of a red record: what the axiom compared, and in which simple way the two differ.
 
-An axiom hands over what it compared, on the whole batch. A red record keeps the example that differs most, in plain
+An axiom hands over what it compared on the whole batch. A red record keeps the example that differs most, in plain
 values of bounded size; a green one keeps nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from faithcheck.axioms.measure.error_text import safe_text
+from faithcheck.axioms.measure.measurement import Compared
 from faithcheck.axioms.measure.record import AttributionMap, Evidence, Relation
 from faithcheck.models.case import Case
-from faithcheck.models.networks.expressions import Expression, to_json
-from faithcheck.models.networks.scalar_product import Leaf, ScalarProduct, Tree
 
 FEATURES = 784
 """The most numbers of a map that a record keeps: those of an image of 28 × 28 pixels."""
@@ -29,29 +27,13 @@ CLOSE = 1e-6
 """How close two maps are that count as the same, relative to the largest number."""
 
 
-@dataclass(frozen=True)
-class Compared:
-    """What an axiom compared.
+@runtime_checkable
+class HasTerm(Protocol):
+    """A model that computes one expression and can say which."""
 
-    Attributes:
-        first: the attributions, ``(batch, features)``, or their sums, ``(batch,)``.
-        second: what they should equal, of the same shape.
-        names: what the two are, as in "the map of f" and "the map of g".
-        map: the attributions, ``(batch, features)``, where sums were compared; None: what was compared are maps.
-        mistakes: what the first equals after a known mistake, by a name for it, of the same shape.
-        places: positions that a known mistake changes, such as padding: masks ``(batch, features)``, by their name.
-        figures: further numbers of each example, ``(batch,)``, by name.
-        terms: the two expressions that were explained, as JSON; none if they are no expressions.
-    """
-
-    first: Tensor
-    second: Tensor
-    names: tuple[str, str]
-    map: Tensor | None = None
-    mistakes: Mapping[str, Tensor] = field(default_factory=dict)
-    places: Mapping[str, Tensor] = field(default_factory=dict)
-    figures: Mapping[str, Tensor] = field(default_factory=dict)
-    terms: Sequence[Any] = ()
+    def term_as_json(self) -> Any:
+        """The expression: ``"x1"``, a number, or ``[operation, operand, …]``."""
+        ...
 
 
 def evidence_of(
@@ -183,15 +165,7 @@ def _rounded(value: float) -> float:
 
 
 def _terms(models: Sequence[nn.Module]) -> list[Any]:
-    """The expressions of two models as JSON; none if one of them is no expression."""
-    if len(models) != 2:
+    """The expressions that two models compute, as JSON; empty if one of them is no expression."""
+    if len(models) != 2 or not all(isinstance(model, HasTerm) for model in models):
         return []
-    terms = [to_json(m.term) if isinstance(m, Expression) else _term_of_product(m) for m in models]
-    return [] if None in terms else terms
-
-
-def _term_of_product(model: nn.Module) -> Any:
-    def term(tree: Tree) -> Any:
-        return f"x{tree.index + 1}" if isinstance(tree, Leaf) else ["*", term(tree.left), term(tree.right)]
-
-    return term(model.tree) if isinstance(model, ScalarProduct) else None
+    return [model.term_as_json() for model in models if isinstance(model, HasTerm)]

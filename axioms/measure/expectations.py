@@ -36,7 +36,7 @@ class SuppliedExpectation:
         axiom: its name.
         explainer: its name, or a glob.
         subject: a pair or, with ``.f`` or ``.g``, one of its models, or a glob.
-        expectation: what is expected there. It takes precedence over those of the pair, the explainer and the axiom.
+        expectation: what is expected there. It takes precedence over those of the pair and of the explainer.
     """
 
     axiom: str
@@ -74,7 +74,7 @@ def claims_of(explainer: Explainer) -> frozenset[str]:
 def explicit_expectation(
     axiom: Axiom, explainer: Explainer | None, pair: Pair, subject: str, supplied: Sequence[SuppliedExpectation] = ()
 ) -> Expectation | None:
-    """The user's expectation, else that of the pair, the explainer or the axiom; None if none of them has one.
+    """The user's expectation, else that of the pair or of the explainer; None if neither has one.
 
     Without an explainer the pair itself is measured, and must hold.
     """
@@ -83,8 +83,7 @@ def explicit_expectation(
     for expectation in supplied:
         if expectation.matches(axiom.name, explainer.name, subject):
             return expectation.expectation
-    names = dict.fromkeys((explainer.name, expected_like(explainer)))
-    for name in names:
+    for name in dict.fromkeys((explainer.name, expected_like(explainer))):
         if by_pair := pair.expected.get((axiom.name, name)):
             return by_pair
     candidates = [
@@ -93,7 +92,6 @@ def explicit_expectation(
         for (of, glob), expectation in getattr(source, "expected", {}).items()
         if of == axiom.name
     ]
-    candidates += [(glob, expectation) for (of, glob), expectation in axiom.expected.items() if of in names]
     return next((expectation for glob, expectation in candidates if fnmatch.fnmatchcase(subject, glob)), None)
 
 
@@ -167,7 +165,7 @@ def refuse_stale_expectations(
     for pair in pairs:
         _refuse_stale_in_pair(pair, known)
     for axiom in AXIOMS.values():
-        _refuse_stale_in_axiom(axiom, known, [pair.name for pair in all_pairs], subjects)
+        _refuse_stale_in_axiom(axiom, [pair.name for pair in all_pairs])
     for explainer in explainers:
         for name, glob in getattr(explainer, "expected", {}):
             _refuse_unmatched(explainer.name, name, [explainer], glob, subjects)
@@ -189,15 +187,10 @@ def _refuse_stale_in_pair(pair: Pair, known: Mapping[str, Explainer]) -> None:
         _refuse_not_applicable(pair.name, AXIOMS[name], [known[explainer]])
 
 
-def _refuse_stale_in_axiom(
-    axiom: Axiom, known: Mapping[str, Explainer], pairs: Sequence[str], subjects: SubjectsByAxiom
-) -> None:
+def _refuse_stale_in_axiom(axiom: Axiom, pairs: Sequence[str]) -> None:
     for glob in axiom.subjects:
         if not fnmatch.filter(pairs, glob):
             raise ValueError(f"the axiom {axiom.name} is measured on an {unknown_name('pair', glob, pairs)}")
-    for explainer, glob in axiom.expected:
-        _refuse_unknown_explainer(f"the axiom {axiom.name}", explainer, known)
-        _refuse_unmatched(f"the axiom {axiom.name}", axiom.name, [known[explainer]], glob, subjects)
 
 
 def _refuse_unknown_explainer(stated_by: str, name: str, known: Mapping[str, Explainer]) -> None:

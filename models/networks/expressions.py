@@ -196,6 +196,10 @@ class Expression(nn.Module):
         """Compute the term, one torch operation for each operation of the term."""
         return intermediates(self.term, inputs)[self.term].expand(len(inputs)).unsqueeze(1)
 
+    def term_as_json(self) -> Any:
+        """The term, see `to_json`."""
+        return to_json(self.term)
+
 
 @dataclass(frozen=True)
 class Identity:

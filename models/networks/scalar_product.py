@@ -90,6 +90,11 @@ class ScalarProduct(nn.Module):
         product: Tensor = evaluate(self.tree, inputs.unbind(1))
         return product.unsqueeze(1)
 
+    def term_as_json(self) -> Any:
+        """The product as a term, see `faithcheck.models.networks.expressions.to_json`: ``["*", "x1", "x2"]``."""
+        names = [f"x{feature + 1}" for feature in range(len(depths(self.tree)))]
+        return evaluate(self.tree, names, lambda left, right: ["*", left, right])
+
 
 def halved_by_depth(model: ScalarProduct, case: Case) -> Tensor:
     """AttnLRP's map y·2^−d, ``(batch, n)``."""

@@ -34,6 +34,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from faithcheck.models.architectures.embedding_model import EmbeddingModel
 from faithcheck.models.cases import WIDTH, factors, points, sentences
 from faithcheck.models.closed_forms import (
+    chord_minus_tangent,
     completeness_error,
     gradient_times_input,
     gradient_under_shift,
@@ -70,6 +71,9 @@ BACH = "Bach et al. 2015, doi 10.1371/journal.pone.0130140"
 SUNDARARAJAN = "Sundararajan et al. 2017, arXiv 1703.01365"
 
 COPIES: Expectations = {**INVARIANT_BY_DEFINITION, **expect_lrp("the same model twice")}
+CHORD_NOT_TANGENT: Expectations = expect(
+    "local_limit", "loo", "the chord to the baseline, not the tangent", predict=chord_minus_tangent
+)
 NOTHING_FROM_PADDING: Expectations = expect(
     "batching",
     f"{OF_EVERY_FUNCTION} {ROLLOUT}",
@@ -98,6 +102,7 @@ def expect_of_any_model(values: str, gradients: str) -> Expectations:
 
 ON_THE_PERCEPTRON: Expectations = {
     **COPIES,
+    **CHORD_NOT_TANGENT,
     **expect_of_any_model(f"{FROM_BASELINE} deeplift_rescale", f"{GRADIENT} {ALL_LRP}"),
     **expect("sensitivity", "loo", "it is the change of the output"),
     **expect(
@@ -145,6 +150,7 @@ def perceptron(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.
 
 ON_BERT: Expectations = {
     **COPIES,
+    **CHORD_NOT_TANGENT,
     **expect_of_any_model(FROM_BASELINE, f"{GRADIENT} {LRP_OF_PRODUCTS}"),
     **expect("sensitivity", "loo", "it is the change of the output"),
     **expect(

@@ -37,6 +37,7 @@ from faithcheck.models.networks.probes import (
 )
 from faithcheck.models.pair import WHY, Build, MakeCase, Pair, copies, random_points, register
 from faithcheck.models.pairs.control import (
+    CHORD_NOT_TANGENT,
     COPIES,
     GRADIENT,
     NOTHING_FROM_PADDING,
@@ -172,6 +173,7 @@ probe(
     points(4, 3),
     "symmetry",
     {
+        **CHORD_NOT_TANGENT,
         **expect("symmetry", OF_EVERY_FUNCTION, "swapping two tokens swaps everything computed from them"),
         **expect(
             "symmetry",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from faithcheck.axioms.batching import batching, outputs_of, without_padding
-from faithcheck.axioms.measure.verdicts import Measurement, relative_gap
+from faithcheck.axioms.measure.measurement import Measurement, relative_gap
 from faithcheck.explainers import CPLRP, AttentionRollout, AttnLRP, GradientTimesInput, LeaveOneOut, Unsupported
 from faithcheck.explainers.gates.gated_mask import mask_derivatives
 from faithcheck.explainers.gates.mask_gate import MaskGate

@@ -34,7 +34,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithcheck.axioms.measure.verdicts import relative_gap
+from faithcheck.axioms.measure.measurement import relative_gap
 from faithcheck.explainers.lrp.attnlrp import AttnLRP
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule
 from faithcheck.explainers.protocol import attribution_of

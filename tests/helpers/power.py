@@ -27,10 +27,11 @@ import torch
 import faithcheck.tests.helpers.faults
 from faithcheck import built_pairs
 from faithcheck.axioms.measure.expectations import claims_of
+from faithcheck.axioms.measure.measurement import Measurement
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.registry import AXIOMS
+from faithcheck.axioms.measure.settling import settle
 from faithcheck.axioms.measure.statuses import BY_LABEL, RED, Status
-from faithcheck.axioms.measure.verdicts import Measurement, settle
 from faithcheck.check import Check
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.plan import default_axioms, plan

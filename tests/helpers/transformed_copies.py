@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from faithcheck.axioms.measure.verdicts import tolerance
+from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.explainers import Unsupported
 from faithcheck.explainers.lrp.operations import operation_name
 from faithcheck.models.case import Case, input_gradient

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from faithcheck.axioms.completeness import completeness
 from faithcheck.axioms.invariance import invariance
-from faithcheck.axioms.measure.verdicts import relative_gap
+from faithcheck.axioms.measure.measurement import relative_gap
 from faithcheck.axioms.trace import trace
 from faithcheck.explainers import CPLRP, AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.peers import own_environment

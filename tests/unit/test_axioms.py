@@ -13,7 +13,7 @@ from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.batching import batching
 from faithcheck.axioms.dummy import depends
 from faithcheck.axioms.linearity import linearity
-from faithcheck.axioms.measure.verdicts import tolerance_is
+from faithcheck.axioms.measure.roundoff import tolerance_is
 from faithcheck.axioms.precision import UNIT_ROUNDOFF, additions, precision
 from faithcheck.axioms.randomisation import randomised, rank_correlation, surviving
 from faithcheck.axioms.sensitivity import sensitivity

@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 from faithcheck import check_explainer
-from faithcheck.axioms.measure.evidence import FEATURES, Compared, evidence_of, relation
+from faithcheck.axioms.measure.evidence import FEATURES, evidence_of, relation
+from faithcheck.axioms.measure.measurement import Compared
 from faithcheck.axioms.measure.record import Evidence, Relation
 from faithcheck.explainers import AttnLRP
 from faithcheck.models import Case

@@ -28,7 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from faithcheck.axioms.dummy import dummy
 from faithcheck.axioms.invariance import invariance
-from faithcheck.axioms.measure.verdicts import relative_gap
+from faithcheck.axioms.measure.measurement import relative_gap
 from faithcheck.axioms.symmetry import symmetry
 from faithcheck.explainers.gates import gate, gate_effects, readout_copies
 from faithcheck.explainers.gates.attention_gates import output_without

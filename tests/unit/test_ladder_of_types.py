@@ -10,9 +10,8 @@ from faithcheck import Check, Settings
 from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.measure import coarse_types
 from faithcheck.axioms.measure.coarse_types import DEVIATIONS, measured_in
-from faithcheck.axioms.measure.roundoff import additions
+from faithcheck.axioms.measure.roundoff import additions, tolerance
 from faithcheck.axioms.measure.simulated_roundoff import numbers_of
-from faithcheck.axioms.measure.verdicts import tolerance
 from faithcheck.explainers import AttnLRP, builtin_explainers
 from faithcheck.explainers.stored_maps import StoredMaps
 from faithcheck.models import Pair, eight_bit_weights, registered_pairs

@@ -11,8 +11,8 @@ from faithcheck import Check, Settings
 from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.full_removal import full_removal
 from faithcheck.axioms.local_limit import AMPLIFICATION, PARTS, change_per_part, local_limit
+from faithcheck.axioms.measure.settling import settle
 from faithcheck.axioms.measure.statuses import RED, Status
-from faithcheck.axioms.measure.verdicts import settle
 from faithcheck.explainers import LeaveOneOut, builtin_explainers
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.loo.removal import AttentionMask, Replacement

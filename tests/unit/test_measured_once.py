@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from faithcheck import Settings
-from faithcheck.axioms.measure import measured_once
+from faithcheck.axioms.fast import measured_once
 from faithcheck.axioms.measure.record import Record
 from faithcheck.explainers import GradientTimesInput, Unsupported, builtin_explainers
 from faithcheck.explainers.gradients import CompletenessWarning
@@ -162,13 +162,14 @@ def asked_twice(measure, between=lambda: None):
     pair = PAIRS[0]
     model, case = pair.build(0, torch.float64, torch.device("cpu"))[0], pair.case(0, torch.float64, torch.device("cpu"))
     measured_once.share(model)
+    once = measured_once.measured_once(lambda model, case: measure())
     with measured_once.reusing():
         torch.manual_seed(0)
-        first = measured_once.once("somebody", model, case, measure)
+        first = once(model, case)
         torch.manual_seed(0)
         between()
         with recording_rules() as rules:
-            return first, measured_once.once("somebody", model, case, measure), rules
+            return first, once(model, case), rules
 
 
 def test_other_random_states_are_measured():
@@ -186,3 +187,33 @@ def test_the_rules_that_a_measurement_met_count_again():
         return next(answers)
 
     assert asked_twice(measure) == (1, 1, {"softmax"})
+
+
+def test_the_plain_switch_measures_anew(monkeypatch):
+    answers = iter([1, 2])
+    monkeypatch.setenv("FAITHCHECK_PLAIN", "1")
+    assert asked_twice(lambda: next(answers))[:2] == (1, 2)
+
+
+def test_other_arguments_are_measured():
+    pair, measured = PAIRS[0], []
+    model, case = pair.build(0, torch.float64, torch.device("cpu"))[0], pair.case(0, torch.float64, torch.device("cpu"))
+    measured_once.share(model)
+    once = measured_once.measured_once(lambda model, case, argument: measured.append(argument))
+    with measured_once.reusing():
+        for argument in ("a", "b", "a"):
+            once(model, case, argument)
+    assert measured == ["a", "b"]
+
+
+def test_what_an_explainer_writes_to_its_map_later_is_not_used():
+    class Rewrites(GradientTimesInput):
+        def attribute(self, model, case):
+            held.append(super().attribute(model, case))
+            for earlier in held[:-1]:
+                earlier.zero_()
+            return held[-1]
+
+    held = []
+    anew = records(GradientTimesInput(), Settings())
+    assert [record.gap for record in records(Rewrites(name="rewrites"), AGAIN)] == [record.gap for record in anew]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms.measure.verdicts import tolerance
+from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.axioms.trace import trace
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers import peers as adapters

@@ -15,7 +15,7 @@ from faithcheck.axioms.equivalence_tests.circumstances import Consistency, from_
 from faithcheck.axioms.equivalence_tests.forward_and_gradient import NotAPair, forward_and_gradient
 from faithcheck.axioms.equivalence_tests.input_scale import Scale
 from faithcheck.axioms.equivalence_tests.large_batch import large_batch
-from faithcheck.axioms.measure.verdicts import tolerance
+from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp

@@ -5,8 +5,8 @@ import torch
 
 from faithcheck import Settings
 from faithcheck.axioms.invariance import invariance
-from faithcheck.axioms.measure.roundoff import gap_beyond_roundoff, roundoff_of_sums
-from faithcheck.axioms.measure.verdicts import relative_gap
+from faithcheck.axioms.measure.measurement import gap_beyond_roundoff, relative_gap
+from faithcheck.axioms.measure.roundoff import roundoff_of_sums
 from faithcheck.explainers import AttnLRP, from_function
 from faithcheck.explainers.protocol import input_gradient, per_feature
 from faithcheck.models import Case, registered_pairs

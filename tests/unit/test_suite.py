@@ -22,8 +22,9 @@ from faithcheck.axioms.equivalence import equivalence
 from faithcheck.axioms.loo_correlation import agreement, correlations
 from faithcheck.axioms.measure.axiom import axiom, registered
 from faithcheck.axioms.measure.expectations import SuppliedExpectation
+from faithcheck.axioms.measure.measurement import relative_gap
+from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.axioms.measure.statuses import Status
-from faithcheck.axioms.measure.verdicts import relative_gap, tolerance
 from faithcheck.axioms.symbolic import DERIVATIONS
 from faithcheck.explainers import LRP, LeaveOneOut, builtin_explainers
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
@@ -680,27 +681,17 @@ def test_the_explainers_are_listed_without_sklearn_and_transformers():
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"
 
 
-def test_an_axiom_names_its_subjects_and_expectations_in_its_own_file(ones_axiom):
-    holds = Expectation("HOLDS", "it returns ones")
-    ones_axiom(subjects=("product.x1x2x3",), expected={("ones_explainer", "product.*.f"): holds})
-    checks = plan("ones", [Ones()], registered_pairs().values())
+def test_an_axiom_names_its_subjects_in_its_own_file_and_an_explainer_its_expectations(ones_axiom):
+    ones_axiom(subjects=("product.x1x2x3",))
+    holds = Ones(expected={("ones", "product.*.f"): Expectation("HOLDS", "it returns ones")})
+    checks = plan("ones", [holds], registered_pairs().values())
     assert [check.id for check in checks] == ["ones_explainer-product.x1x2x3.f", "ones_explainer-product.x1x2x3.g"]
     assert [check.run(Settings()).status for check in checks] == ["holds", "recorded"]
-    violated = Ones(expected={("ones", "product.*"): Expectation("VIOLATES", "its own", floor=0.1)})
-    assert plan("ones", [violated], [X1X2X3])[0].run(Settings()).status == "violation vanished", "its own is first"
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"subjects": ("prodct.*",)}, r"the axiom ones is measured on an unknown pair 'prodct\.\*'"),
-        ({"expected": {("atnlrp", "*"): Expectation("HOLDS", "x")}}, "the axiom ones expects .* did you mean attnlrp"),
-        ({"expected": {("loo", "control.mlp"): Expectation("HOLDS", "x")}}, "the axiom ones .* unknown subject"),
-    ],
-)
-def test_a_stale_subject_or_expectation_of_an_axiom_is_refused(ones_axiom, fields, message):
-    ones_axiom(**{"subjects": ("product.x1x2x3",), **fields})
-    with pytest.raises(ValueError, match=message):
+def test_a_stale_subject_of_an_axiom_is_refused(ones_axiom):
+    ones_axiom(subjects=("prodct.*",))
+    with pytest.raises(ValueError, match=r"the axiom ones is measured on an unknown pair 'prodct\.\*'"):
         plan("invariance", [], [X1X2X3])
 
 

@@ -27,7 +27,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 from transformers.models.bert import modeling_bert
 
 from faithcheck import Settings, check_explainer
-from faithcheck.axioms.measure import verdicts
+from faithcheck.axioms.measure import measurement
 from faithcheck.axioms.trace import trace
 from faithcheck.axioms.traces.left_behind import restored
 from faithcheck.explainers import GradientTimesInput
@@ -101,8 +101,8 @@ MORE_TRACES = {
     "patched functions (faithcheck.models.case.input_gradient)": lambda model: setattr(
         case_module, "input_gradient", 0
     ),
-    "patched functions (faithcheck.axioms.measure.verdicts.relative_gap)": lambda model: setattr(
-        verdicts, "relative_gap", lambda *_: 0.0
+    "patched functions (faithcheck.axioms.measure.measurement.relative_gap)": lambda model: setattr(
+        measurement, "relative_gap", lambda *_: 0.0
     ),
     "patched functions (copy.deepcopy)": lambda model: setattr(copy, "deepcopy", lambda x: x),
     "patched functions (math.isfinite)": lambda model: setattr(math, "isfinite", lambda x: True),

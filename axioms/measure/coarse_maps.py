@@ -1,0 +1,75 @@
+"""How far an explainer's map in a coarse type is from its map in float64: what the axioms of precision measure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from faithcheck.axioms.fast.measured_once import measured_once
+from faithcheck.axioms.measure.axiom import axiom
+from faithcheck.axioms.measure.coarse_types import (
+    DEVIATIONS,
+    copy_in,
+    digits,
+    refuse_weights,
+    refusing_kernels,
+    simulated,
+    type_name,
+)
+from faithcheck.axioms.measure.measurement import Compared, Measurement, measured_difference
+from faithcheck.axioms.measure.simulated_roundoff import numbers_of
+from faithcheck.explainers.gradients import GradientTimesInput
+from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.protocol import Explainer, attribution_of
+from faithcheck.models.case import Case
+
+REFERENCES = LeaveOneOut(), GradientTimesInput()
+"""Explainers that follow from the model's function alone: from its values, and from its derivative."""
+
+axiom_of_coarse_type = partial(
+    axiom,
+    part_of="precision",
+    subjects=("control.*",),
+    tolerance="four times what simulated round-off moves Leave-One-Out and gradient × input by",
+)
+"""Register an axiom of a coarse type, see `axiom`."""
+
+
+def map_in(dtype: torch.dtype, explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """Measure how far an explainer's map in a coarse type is from its map in float64.
+
+    No one bound holds for all models. The tolerance is `DEVIATIONS` times what simulated round-off does to the maps of
+    `REFERENCES` on the same model and case: the values of the function and its derivative lose as much themselves. If
+    the round-off of the explainer itself were simulated, the tolerance would forgive whatever the explainer loses.
+
+    Returns:
+        ``values`` is the map in the type minus that in float64, ``(batch, features)``, see `measured_difference`;
+        ``detail`` has the number of decimal digits that are the same.
+
+    Raises:
+        Unsupported, InvalidAttribution: from the explainer.
+        UnmeasurableInType: torch has no kernel of the type for an operation of the model, the model has no linear map
+            to quantise (int8), accelerate offloads weights, or no digit of the references survives.
+    """
+    refuse_weights(dtype, [model])
+    tol = max(tolerance_by(model, case, dtype, reference) for reference in REFERENCES)
+    exact = attribution_of(explainer, model, case)
+    with refusing_kernels(type_name(dtype)):
+        coarse = attribution_of(explainer, copy_in(dtype, model), case.to(numbers_of(dtype)))
+    compared = Compared(coarse, exact, (f"the map in {type_name(dtype)}", "the map in float64"))
+    measured = measured_difference(compared, case, tol=tol)
+    return replace(measured, detail={"digits": digits(measured.gap or 0.0)})
+
+
+@measured_once
+def tolerance_by(model: nn.Module, case: Case, dtype: torch.dtype, reference: Explainer) -> float:
+    """The largest gap of the reference's map in a type that round-off explains."""
+
+    def measure(models: Sequence[nn.Module], of: Case) -> Measurement:
+        return Measurement(0.0, 0.0, attribution_of(reference, models[0], of).double())
+
+    return DEVIATIONS[dtype] * simulated(dtype, measure, [model], case, measure([model], case))
