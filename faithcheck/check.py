@@ -16,6 +16,7 @@ from msgspec import structs
 from torch import Tensor, nn
 
 from faithcheck.axioms.equivalence_tests.forward_and_gradient import NotAPair
+from faithcheck.axioms.fast.measured_once import reusing, with_known_maps
 from faithcheck.axioms.measure.axiom import Axiom, UnmeasurableInType
 from faithcheck.axioms.measure.error_text import difference_text, error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.measure.evidence import evidence_of
@@ -210,7 +211,10 @@ class Check:
         explainers = () if self.explainer is None else (self._explainer_of(models, sides or self.side or "fg"),)
         timeout = settings.timeout if explainers else None
         with sandbox(*models, seed=settings.seed, timeout=timeout, always=CompletenessWarning) as traces:
-            measurement = self._axiom.measure(*explainers, *(snapshot.model for snapshot in models), case)
+            measured = [snapshot.model for snapshot in models]
+            if self._axiom.of_given_maps:
+                explainers = tuple(with_known_maps(explainer, measured, case) for explainer in explainers)
+            measurement = self._axiom.measure(*explainers, *measured, case)
         # A coarse quadrature misses completeness on both models alike: the record mentions it, it is no error.
         messages = []
         for warning in traces.warnings:
@@ -222,7 +226,7 @@ class Check:
         return replace(measurement, detail={**{key: note for key, note in notes.items() if note}, **measurement.detail})
 
     def _explainer_of(self, models: Sequence[ModelSnapshot], sides: str) -> Explainer:
-        """The explainer; for stored maps, those of these models, each ``f``, ``g`` or a copy of one of them."""
+        """The explainer; stored maps are told the names of the models, by which they are looked up."""
         assert self.explainer is not None
         if not isinstance(self.explainer, StoredMaps):
             return self.explainer
