@@ -21,7 +21,6 @@ from faithcheck.axioms.measure.axiom import Axiom, UnmeasurableInType
 from faithcheck.axioms.measure.error_text import difference_text, error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.measure.evidence import evidence_of
 from faithcheck.axioms.measure.expectations import SuppliedExpectation, expectation_of, explicit_expectation
-from faithcheck.axioms.fast.measured_once import reusing
 from faithcheck.axioms.measure.measurement import Compared, Measurement, relative_gap
 from faithcheck.axioms.measure.record import Evidence, Record
 from faithcheck.axioms.measure.registry import AXIOMS
