@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import asdict
 
 from faithcheck import catalogue, check_explainer, outcomes
-from faithcheck.axioms.measure import verdicts
+from faithcheck.axioms.measure import measurement, roundoff
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.cli.main import main
 from faithcheck.explainers.gradients import GradientTimesInput
@@ -74,7 +74,7 @@ def test_the_hash_changes_with_what_verdicts_follow_from(registry, change, line)
 
 
 def test_the_tolerances_count(monkeypatch):
-    monkeypatch.setitem(verdicts.TOLERANCES, torch.float64, 1e-8)
+    monkeypatch.setitem(roundoff.TOLERANCES, torch.float64, 1e-8)
     assert catalogue.changes(catalogue.summary(catalogue.saved()), catalogue.of_run()) == [
         "tolerances changed: float64"
     ]
@@ -88,8 +88,8 @@ def test_the_tolerances_count(monkeypatch):
         (Expectation("HOLDS", "w", ceiling=1e-3), "HOLDS gap ≤ 0.001"),
         (Expectation("VIOLATES", "w", floor=0.25, ceiling=0.5), "VIOLATES gap ≥ 0.25, gap ≤ 0.5"),
         (Expectation("ERROR", "w", error="no rule"), "ERROR with 'no rule'"),
-        (Expectation("VIOLATES", "w", verdicts.tolerance), "VIOLATES by tolerance"),
-        (Expectation("VIOLATES", "w", partial(verdicts.relative_gap, 0.5)), "VIOLATES by relative_gap(0.5)"),
+        (Expectation("VIOLATES", "w", roundoff.tolerance), "VIOLATES by tolerance"),
+        (Expectation("VIOLATES", "w", partial(measurement.relative_gap, 0.5)), "VIOLATES by relative_gap(0.5)"),
     ],
 )
 def test_an_expectation_in_words(expectation, words):
@@ -107,7 +107,7 @@ def test_pairs_of_the_user_are_not_part_of_it(registry):
 def test_declared_tolerances_are_those_of_the_records():
     axioms = ["determinism", "randomisation", "symbolic", "trace", "invariance"]
     records = check_explainer(GradientTimesInput(), axioms, ["product.x1x2x3", "control.mlp"])
-    of_dtype = verdicts.TOLERANCES[torch.float64]
+    of_dtype = roundoff.TOLERANCES[torch.float64]
     tolerances = {r.axiom: r.tol for r in records if r.explainer}
     assert tolerances.keys() == {*axioms}
     for axiom, tolerance in tolerances.items():

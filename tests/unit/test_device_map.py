@@ -13,7 +13,7 @@ from faithcheck import Settings
 from faithcheck.axioms.equivalence import equivalence
 from faithcheck.axioms.equivalence_tests.forward_and_gradient import NotAPair
 from faithcheck.axioms.measure.axiom import UnmeasurableInType
-from faithcheck.axioms.measure.coarse_types import map_in
+from faithcheck.axioms.measure.coarse_maps import map_in
 from faithcheck.axioms.precision import precision
 from faithcheck.axioms.randomisation import randomised
 from faithcheck.axioms.trace import trace
