@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeVar
 
-from faithcheck.explainers.names import PEERS
 from faithcheck.explainers.protocol import Explainer
 
 Make = TypeVar("Make", bound=Callable[[], Explainer])
@@ -67,6 +66,8 @@ def _made() -> list[tuple[str, Explainer]]:
 @cache
 def _import_every_module() -> None:
     """Import the modules below `faithcheck.explainers`, whose decorators register the explainers, but not the peers."""
+    from faithcheck.explainers.names import PEERS
+
     package = importlib.import_module("faithcheck.explainers")
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not f"{module.name}.".startswith(f"{PEERS}."):

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from faithcheck.models.offloaded_weights import offload_again
 
+NO_ANSWER = -1
+"""What the forward argument ``answer`` has at a token of the prompt and at padding, see `faithcheck.models.targets`."""
+
 
 @dataclass(frozen=True)
 class Case:

@@ -13,10 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from faithcheck.models.case import NO_ANSWER as NO_ANSWER
 from faithcheck.models.networks.derived import Derived
-
-NO_ANSWER = -1
-"""What ``answer`` has at a token of the prompt and at padding."""
 
 
 class LogProbabilities(Derived):

@@ -13,7 +13,8 @@ from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.gates.attention_gates import attention_gate_effects, output_without
 from faithcheck.explainers.gates.expectations import GROUPED, GROUPED_ON_MASKED_MODELS, GROUPS
 from faithcheck.explainers.gates.gate import GATE_CLAIMS, GateRemoval, gates_attention, input_gate_effects, is_long_text
-from faithcheck.explainers.loo.removal import Replacement, outputs_without
+from faithcheck.explainers.loo.outputs import outputs_without
+from faithcheck.explainers.loo.removal import Replacement
 from faithcheck.explainers.protocol import per_feature
 from faithcheck.explainers.refused_modules import flex_attention, quantised_weights, refuse_modules
 from faithcheck.models.case import Case

@@ -33,14 +33,8 @@ from faithcheck.explainers.gates.gate_effects import clear_own_rows
 from faithcheck.explainers.gates.grouped_mask_gate import assign_groups, combine_own_and_others, own_and_other_groups
 from faithcheck.explainers.loo.budget_expectations import TWO_FIFTHS
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.loo.removal import (
-    AttentionMask,
-    Deletion,
-    Removal,
-    Replacement,
-    default_removal,
-    outputs_without,
-)
+from faithcheck.explainers.loo.outputs import outputs_without
+from faithcheck.explainers.loo.removal import Removal, Replacement, default_removal
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.explainers.refused_modules import flex_attention, quantised_weights, refuse_modules
 from faithcheck.models.case import Case, select_target
@@ -352,10 +346,8 @@ def is_gated_in_attention(removal: Removal) -> bool:
     Raises:
         Unsupported: no gate estimates it.
     """
-    if isinstance(removal, AttentionMask | Deletion):
-        return True
-    if isinstance(removal, Replacement):
-        return False
+    if removal.gate is not None:
+        return removal.gate == "attention"
     raise Unsupported(
         f"removal by {removal.name} has no gate to estimate it by: remove by attention mask, by deletion or by a "
         "replacement, or take LeaveOneOut"

@@ -32,7 +32,8 @@ from torch.nn.functional import one_hot, pad
 
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.leave_one_out import effects_of_parts, parts_of, shared_among_features
-from faithcheck.explainers.loo.removal import Removal, default_removal, outputs_without
+from faithcheck.explainers.loo.outputs import outputs_without
+from faithcheck.explainers.loo.removal import Removal, default_removal
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 

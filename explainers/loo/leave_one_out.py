@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.builtin import builtin
-from faithcheck.explainers.loo.removal import Removal, default_removal, outputs_without
+from faithcheck.explainers.loo.outputs import outputs_without
+from faithcheck.explainers.loo.removal import Removal, default_removal
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case
 

@@ -1,31 +1,47 @@
-"""The ways to remove features from an example, and the model's outputs without them."""
+"""The ways to remove features from an example. Each is a class that describes itself.
+
+What belongs here: what happens to a case whose features are removed. Not here: running a model on the result
+(`faithcheck.explainers.loo.outputs`).
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from math import prod
-from typing import Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from faithcheck.explainers.loo.deferred import RowRunner
-from faithcheck.explainers.loo.removal_names import REPLACEMENTS
 from faithcheck.explainers.protocol import Unsupported, replacement_value
-from faithcheck.models.case import Case, select_target
-from faithcheck.models.targets import NO_ANSWER
+from faithcheck.models.case import NO_ANSWER, Case
+
+Gate = Literal["attention", "inputs"]
+"""What a gate scales to estimate the effect of a removal: attention to a feature, or the feature."""
 
 
 class Removal(Protocol):
-    """A way to remove features from a case."""
+    """A way to remove features from a case.
+
+    Attributes:
+        names: the names that removals of this class have in tables and on the command line.
+        needs: what a case must have, in words.
+        is_random: whether it takes ``draws`` and a ``seed``.
+        draws_from_pool: whether it takes a ``pool`` of features and their ``owners``.
+        gate: the gate that estimates its effect; None if there is none.
+    """
+
+    names: ClassVar[tuple[str, ...]]
+    needs: ClassVar[str]
+    is_random: ClassVar[bool]
+    draws_from_pool: ClassVar[bool] = False
+    gate: ClassVar[Gate | None]
 
     @property
     def name(self) -> str:
-        """The name in tables and on the command line."""
+        """One of ``names``."""
         ...
 
     @property
@@ -50,12 +66,40 @@ class Removal(Protocol):
         ...
 
 
+Kind = TypeVar("Kind", bound=type[Removal])
+
+REMOVALS: dict[str, type[Removal]] = {}
+"""The class of the removal with each name."""
+
+
+def registered(kind: Kind) -> Kind:
+    """Register a class of removals under its names: a decorator."""
+    REMOVALS.update(dict.fromkeys(kind.names, kind))
+    return kind
+
+
+def make_removal(name: str, **options: Any) -> Removal:
+    """The removal with this name.
+
+    Args:
+        name: one of `REMOVALS`.
+        options: ``draws`` and ``seed`` if it is random, ``pool`` and ``owners`` if it draws from a pool.
+    """
+    return REMOVALS[name](name=name, **options)
+
+
+@registered
 @dataclass(frozen=True)
-class AttentionMask:
+class AttentionMask(Removal):
     """No token attends to a removed token: its attention_mask is 0; arXiv 2510.18810, §4.1.
 
     The removed token's position stays, and so does its own row of attention.
     """
+
+    names = ("attention_mask",)
+    needs = "forward_arguments['attention_mask']"
+    is_random = False
+    gate = "attention"
 
     name: str = "attention_mask"
     draws: int = 1
@@ -69,7 +113,7 @@ class AttentionMask:
         """See `Removal`; refuses a case without an attention_mask, and removing all features of a row."""
         if "attention_mask" not in case.forward_arguments:
             raise Unsupported(
-                "removal by attention_mask: the case has no forward_arguments['attention_mask']; "
+                f"removal by {self.name}: the case has no {self.needs}; "
                 "give it one, or remove by a replacement such as 'zero'"
             )
         require_some_left(self.name, case.unpadded & ~removed)
@@ -77,22 +121,23 @@ class AttentionMask:
         return replace(case, forward_arguments={**case.forward_arguments, "attention_mask": mask})
 
 
+@registered
 @dataclass(frozen=True)
-class Replacement:
+class Replacement(Removal):
     """A removed feature takes a fixed value.
 
     Attributes:
-        reference: the value: "baseline" for ``case.baseline``, "zero", or a name in ``case.replacements``, such as
-            "mean", "mask" or "pad".
+        name: the value: "baseline" for ``case.baseline``, "zero", or a name in ``case.replacements``, such as "mean",
+            "mask" or "pad". A case may have others than those of ``names``.
     """
 
-    reference: str = "baseline"
-    draws: int = 1
+    names = ("baseline", "black", "mask", "mean", "pad", "zero")
+    needs = "a replacement of this name, unless it is the baseline or zero"
+    is_random = False
+    gate = "inputs"
 
-    @property
-    def name(self) -> str:
-        """The name of the value."""
-        return self.reference
+    name: str = "baseline"
+    draws: int = 1
 
     @property
     def description(self) -> str:
@@ -105,21 +150,27 @@ class Replacement:
 
     def value(self, case: Case) -> Tensor:
         """The value that a removed feature takes; broadcasts against ``case.inputs``."""
-        if self.reference == "baseline":
+        if self.name == "baseline":
             return case.baseline
-        if self.reference == "zero":
+        if self.name == "zero":
             return torch.zeros_like(case.inputs[0, 0])
-        return replacement_value(case, self.reference)
+        return replacement_value(case, self.name)
 
 
+@registered
 @dataclass(frozen=True)
-class Deletion:
+class Deletion(Removal):
     """The other features close up, as if the removed features had never been in the text.
 
     Positions are counted again, padding is on the right, and each forward argument with a column per feature, such as
     token types, loses the same columns. ``forward_arguments["last"]``, the index of the token that a decoder is read
     at, becomes the index of the last remaining token. A deleted token is no token of an ``answer`` any more.
     """
+
+    names = ("delete",)
+    needs = "an attention mask, if its rows keep different numbers of features"
+    is_random = False
+    gate = "attention"
 
     name: str = "delete"
     draws: int = 1
@@ -154,8 +205,9 @@ class Deletion:
         return replace(remaining, forward_arguments=arguments)
 
 
+@registered
 @dataclass(frozen=True, eq=False)
-class Resampling:
+class Resampling(Removal):
     """A removed feature takes the value of a feature drawn from other examples.
 
     Attributes:
@@ -168,6 +220,12 @@ class Resampling:
     Raises:
         ValueError: an empty pool, not one owner per feature, or no draws.
     """
+
+    names = ("resample",)
+    needs = "features shaped like those of the pool"
+    is_random = True
+    draws_from_pool = True
+    gate = None
 
     pool: Tensor
     draws: int = 8
@@ -214,8 +272,9 @@ class Resampling:
         return candidates
 
 
+@registered
 @dataclass(frozen=True)
-class GaussianNoise:
+class GaussianNoise(Removal):
     """A removed feature x_i becomes x_i + N(0, σ²), σ = scale × the root mean square of x_i; a feature of zeros stays.
 
     Attributes:
@@ -226,6 +285,11 @@ class GaussianNoise:
     Raises:
         ValueError: no draws.
     """
+
+    names = ("noise",)
+    needs = "nothing"
+    is_random = True
+    gate = None
 
     scale: float = 1.0
     draws: int = 8
@@ -253,119 +317,6 @@ class GaussianNoise:
         inputs = case.inputs.clone()
         inputs[removed] = features + at_features(self.scale * size, features) * normal.to(inputs)[removed]
         return replace(case, inputs=inputs)
-
-
-REMOVALS: dict[str, Callable[..., Removal]] = {
-    "attention_mask": AttentionMask,
-    "delete": Deletion,
-    **{name: partial(Replacement, name) for name in REPLACEMENTS},
-    "resample": Resampling,
-    "noise": GaussianNoise,
-}
-"""Removals by name, all of `removal_names.NAMES`. Resampling needs a pool; it and noise take draws and a seed."""
-
-
-MOST_PADDING = 2**16
-"""The most numbers of padding in the inputs of a pass over texts of several lengths: for more, a further pass takes
-less. Measured on two cores, see docs/results/cost.md."""
-
-
-@torch.no_grad()
-def outputs_without(
-    model: nn.Module, case: Case, example: Tensor, removed: Tensor, removal: Removal, max_tokens: int
-) -> Tensor:
-    """The explained output of examples without some of their features, ``(rows,)``, the mean over the removal's draws.
-
-    Padding at the end of an example is left out as far as the other examples of its pass allow: an output should not
-    depend on it. Of a model whose output does, the outputs here are those without the padding that is left out.
-
-    Args:
-        model: maps a case to ``(batch, outputs)``.
-        case: the examples.
-        example: ``(rows,)`` int64, the example of each row.
-        removed: ``(rows, features)`` bool, the features removed from each row.
-        removal: how they are removed.
-        max_tokens: the most features in one forward pass, padding included, but at least one row; bounds memory.
-
-    Raises:
-        Unsupported: from the removal.
-        ValueError: ``max_tokens`` below 1.
-    """
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-    runner, lengths = RowRunner(model), features_before_padding(case)
-    # A GPU takes about as long for a small pass as for a large one.
-    most_padding = MOST_PADDING // prod(case.inputs.shape[2:]) if case.inputs.device.type == "cpu" else max_tokens
-    outputs, order = [], []
-    for rows, in_common in passes_over(lengths, example, removed, max_tokens, most_padding):
-        length = int(lengths[example[rows]].max())
-        part = case.select(example[rows]) if len(case.inputs) > 1 else case.repeat(len(rows))
-        part, without = part.first_features(length), removed[rows, :length]
-        draws = [runner.outputs(removal.remove(part, without, draw), in_common) for draw in range(removal.draws)]
-        outputs.append(torch.stack([select_target(output, part.target) for output in draws]).mean(0))
-        order.append(rows)
-    return torch.cat(outputs)[torch.cat(order).argsort()]
-
-
-def features_before_padding(case: Case) -> Tensor:
-    """How many features each example has before the padding at its end, ``(batch,)`` int64, at least 1.
-
-    All of them if a forward argument has neither one number per example nor a column per feature, such as a mask
-    ``(batch, 1, features, features)``: how to cut it is not known.
-    """
-    batch, features = case.shape
-    everything = torch.full((batch,), features, device=case.inputs.device)
-    for value in case.forward_arguments.values():
-        if value.dim() > 1 and (value.shape[:2] != case.shape or features in value.shape[2:]):
-            return everything
-    return everything - case.unpadded.flip(1).byte().argmax(1)  # 0 if all is padding
-
-
-def passes_over(
-    lengths: Tensor, example: Tensor, removed: Tensor, max_tokens: int, most_padding: int
-) -> Iterator[tuple[Tensor, int | None]]:
-    """The rows of each forward pass, of which all rows are a permutation.
-
-    An example of more rows than fit in a pass has passes of its own. Those rows whose first removed feature comes last
-    make the first one: on a causal model, the last of them begins as all others do, see
-    `faithcheck.explainers.loo.passes`. Then comes the pass that computes most, so that later ones find the memory that
-    it freed. Then examples of similar length share passes, the longest first.
-
-    Args:
-        lengths: ``(batch,)`` int64, the features of each example before its padding.
-        example: ``(rows,)`` int64, the example of each row.
-        removed: ``(rows, features)`` bool, the features removed from each row.
-        max_tokens: the most features in a pass, padding included, but at least one row.
-        most_padding: how many of them may be padding.
-
-    Yields:
-        The rows, and their example if it has passes of its own.
-    """
-    features = removed.shape[1]
-    first_removed = torch.where(removed.any(1), removed.byte().argmax(1), features)
-    by_length = lengths[example] * len(lengths) + example
-    order = (by_length * (features + 1) + first_removed).argsort(descending=True, stable=True)
-    is_too_large = example.bincount(minlength=len(lengths)) * lengths > max_tokens
-    has_own_passes = is_too_large[example[order]]
-    for number in is_too_large.nonzero().flatten().tolist():
-        first, *others = torch.split(order[example[order] == number], max(1, max_tokens // int(lengths[number])))
-        for rows in (first, *reversed(others)):
-            yield rows.flip(0), number
-    rest = order[~has_own_passes]
-    yield from ((rows.flip(0), None) for rows in split_rows(rest, lengths[example[rest]], max_tokens, most_padding))
-
-
-def split_rows(rows: Tensor, lengths: Tensor, max_tokens: int, most_padding: int) -> Iterator[Tensor]:
-    """Rows whose lengths descend, in parts of at most so many features and so much padding; see `passes_over`."""
-    start = padding = 0
-    known = lengths.tolist()
-    for stop, length in enumerate(known):
-        padding += known[start] - length
-        if stop > start and ((stop + 1 - start) * known[start] > max_tokens or padding > most_padding):
-            yield rows[start:stop]
-            start, padding = stop, 0
-    if known:
-        yield rows[start:]
 
 
 def generators(case: Case, seed: int, draw: int) -> Iterator[tuple[int, Tensor, np.random.Generator]]:

@@ -1,8 +1,18 @@
-"""The names of the removals. Nothing here imports torch: the command line lists them."""
+"""The names of the removals, for the command line: nothing here imports torch, which takes seconds."""
 
-REPLACEMENTS = ("baseline", "black", "mask", "mean", "pad", "zero")
-"""Removals by a fixed value: "baseline" for ``case.baseline``, "zero", or a name in ``case.replacements``."""
-RANDOM = ("resample", "noise")
-"""Removals by random values, which take draws and a seed."""
-NAMES = tuple(sorted(("attention_mask", "delete", *REPLACEMENTS, *RANDOM)))
-"""All removals; `faithcheck.explainers.loo.removal.REMOVALS` makes each."""
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def removal_names() -> tuple[str, ...]:
+    """The names of all removals, in alphabetical order: the ``names`` that the classes of ``removal.py`` state."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(Path(__file__).with_name("removal.py").read_text(encoding="utf-8"))):
+        match node:
+            case ast.Assign(targets=[ast.Name(id="names")], value=value):
+                found += ast.literal_eval(value)
+    return tuple(sorted(found))

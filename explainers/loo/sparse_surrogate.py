@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.loo.leave_one_out import parts_of, shared_among_features
-from faithcheck.explainers.loo.removal import Removal, default_removal, generators, outputs_without, require_draws
+from faithcheck.explainers.loo.outputs import outputs_without
+from faithcheck.explainers.loo.removal import Removal, default_removal, generators, require_draws
 from faithcheck.models.case import Case
 
 

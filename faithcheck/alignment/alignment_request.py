@@ -24,8 +24,7 @@ from faithcheck.alignment.document import document_of
 from faithcheck.alignment.run_key import StoreError
 from faithcheck.executors.ray.cluster import Workers, with_threads, workers_of
 from faithcheck.executors.ray.dispatch import Advance, Watch
-from faithcheck.explainers.loo.removal import REMOVALS, Removal, content
-from faithcheck.explainers.loo.removal_names import RANDOM
+from faithcheck.explainers.loo.removal import REMOVALS, Removal, content, make_removal
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.json_object import Json
 from faithcheck.models.data import DataError
@@ -187,13 +186,15 @@ def choose_removal(request: AlignRequest, model: TextModel | ImageClassifier, ex
         OptionError: --draws with a removal that is not random.
     """
     name = request.removal or ("zero" if isinstance(model, ImageClassifier) else "attention_mask")
-    if name not in RANDOM:
+    kind = REMOVALS[name]
+    if not kind.is_random:
         if request.draws is not None:
-            raise OptionError(f"--draws: removal by {name} is not random; {' and '.join(RANDOM)} are")
-        return REMOVALS[name]()
-    random: dict[str, Any] = {"seed": request.seed, **({"draws": request.draws} if request.draws else {})}
-    pool = pool_of(model, examples, request.seed) if name == "resample" else {}
-    return REMOVALS[name](**pool, **random)
+            random = " and ".join(name for name, kind in REMOVALS.items() if kind.is_random)
+            raise OptionError(f"--draws: removal by {name} is not random; {random} are")
+        return make_removal(name)
+    options: dict[str, Any] = {"seed": request.seed, **({"draws": request.draws} if request.draws else {})}
+    pool = pool_of(model, examples, request.seed) if kind.draws_from_pool else {}
+    return make_removal(name, **pool, **options)
 
 
 def pool_of(model: TextModel | ImageClassifier, examples: Examples, seed: int) -> Json:

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.loo.removal import Removal, outputs_without
+from faithcheck.explainers.loo.outputs import outputs_without
+from faithcheck.explainers.loo.removal import Removal
 from faithcheck.models.case import Case
 
 

@@ -24,7 +24,7 @@ from faithcheck.cli.arguments import (
     positive_integer,
     refuse_wrong_cluster,
 )
-from faithcheck.explainers.loo import removal_names
+from faithcheck.explainers.loo.removal_names import removal_names
 from faithcheck.options import OptionError, names
 from faithcheck.options.computing import FLOATING, choose_device, refuse_unknown_device
 from faithcheck.options.output_path import check_folder
@@ -100,7 +100,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_examples(parser: argparse.ArgumentParser) -> None:
     """Add the options of how examples are read and features removed."""
-    removals = [name for name in removal_names.NAMES if name != "baseline"]
+    removals = [name for name in removal_names() if name != "baseline"]
     meaning = "how LOO and the curves remove a feature (default: attention_mask, as in the paper; zero for images)"
     parser.add_argument("--removal", choices=removals, help=meaning)
     for flag, metavar, default, meaning in (

@@ -17,9 +17,10 @@ from faithcheck.alignment.defaults import MAX_TOKENS
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
-from faithcheck.explainers.loo import removal as removals
+from faithcheck.explainers.loo import outputs as passes
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.loo.removal import AttentionMask, Replacement, outputs_without
+from faithcheck.explainers.loo.outputs import outputs_without
+from faithcheck.explainers.loo.removal import AttentionMask, Replacement
 from faithcheck.explainers.lrp.softmax_bypass import (
     attnlrp_with_bypassed_softmax,
     attributions_with_bypassed_softmax,
@@ -213,12 +214,12 @@ def test_loo_of_texts_of_several_lengths(minilm, settings, table, monkeypatch):
 
     def padded():
         with monkeypatch.context() as patch:
-            patch.setattr(removals, "features_before_padding", lambda case: torch.full_like(case.target, max(lengths)))
+            patch.setattr(passes, "features_before_padding", lambda case: torch.full_like(case.target, max(lengths)))
             return loo.attribute(model, case)
 
     def without_padding():
         with monkeypatch.context() as patch:
-            patch.setattr(removals, "MOST_PADDING", 0)
+            patch.setattr(passes, "MOST_PADDING", 0)
             return loo.attribute(model, case)
 
     def one_by_one():

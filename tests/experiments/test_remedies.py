@@ -25,7 +25,7 @@ from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.budget import GATE_ROWS, BudgetedLeaveOneOut
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.loo.removal import REMOVALS
+from faithcheck.explainers.loo.removal import make_removal
 from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
 from faithcheck.explainers.protocol import attribution_of, input_gradient
 from faithcheck.models.case import select_target
@@ -167,7 +167,7 @@ def test_agreement_with_loo_and_cost(prepared, settings, table, pytestconfig):
 def test_other_removals(prepared, settings, table):
     """The same maps against LOO by other removals; without error, a gate would be LOO by attention mask."""
     part = replace(prepared, examples=prepared.examples[:OTHER])
-    by = {name: maps(part, LeaveOneOut(REMOVALS[name]())) for name in ("attention_mask", "mask", "pad", "delete")}
+    by = {name: maps(part, LeaveOneOut(make_removal(name))) for name in ("attention_mask", "mask", "pad", "delete")}
     mask = by["attention_mask"]
     known = {"loo by attention_mask": mask, **{explainer.name: maps(part, explainer) for explainer in PASSES}}
     rows = []

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from faithcheck.explainers.loo import deferred, deferred_attention
+from faithcheck.explainers.fast import removal_rows
 
 
 @pytest.fixture(autouse=True)
@@ -17,10 +17,6 @@ def double():
 
 
 @pytest.fixture(autouse=True)
-def small_models_are_recorded(monkeypatch):
-    """Leave-One-Out records models of any size: those of the tests are smaller than those for which it pays.
-
-    Likewise its blocks of queries, of which one would hold all tokens of a small model.
-    """
-    monkeypatch.setattr(deferred, "WORTHWHILE", 0)
-    monkeypatch.setattr(deferred_attention, "BLOCK", 2)
+def small_models_are_fast(monkeypatch):
+    """Leave-One-Out takes its fast parts for models of any size: those of the tests are smaller than it pays for."""
+    monkeypatch.setattr(removal_rows, "LEAST_NUMBERS", 0)

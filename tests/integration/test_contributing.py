@@ -32,6 +32,7 @@ FILES_TOUCHED = {
     "Add a pair": 1,
     "Add a transform": 1,
     "Add an explainer": 1,
+    "Add a removal": 1,
     "Add an axiom": 1,
     "Add an LRP rule for a new operation": 2,
     "Add an architecture": 1,
@@ -95,6 +96,9 @@ def test_the_extensions_are_listed_measured_and_shown(copy):
     explainers = ["loo", "attnlrp", explainer]
     files = ["tests/test_axioms.py", *added_tests()]
     options = [*(f"--pairs={name}" for name in pairs), *(f"--explainer={name}" for name in explainers)]
+    assert name_in("Add a removal", r'^\+    name: str = "(\w+)"') in copy.run(
+        "-c", "from faithcheck.explainers.loo.removal_names import removal_names; print(removal_names())"
+    )
     selection = f"equivalence or invariance or {axiom} or unit"
     copy.run("-c", RUN_AND_LIST, "-q", "-m", selection, *files, *options, "--axioms-json=new.json")
 

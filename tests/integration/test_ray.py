@@ -16,14 +16,14 @@ from faithcheck.executors.ray import cluster, dispatch
 from faithcheck.executors.ray.alignment import AlignmentWorker
 from faithcheck.executors.ray.cluster import Workers
 from faithcheck.executors.ray.worker import versions
-from faithcheck.explainers.loo.removal import REMOVALS
+from faithcheck.explainers.loo.removal import make_removal
 from faithcheck.models.pretrained.loading import load
 from faithcheck.options import OptionError
 from faithcheck.tests.helpers.cluster_in_process import logging_restored
 from faithcheck.tests.helpers.documents import without_run
 from faithcheck.tests.helpers.killed_runs import Runs
 
-SETUP = AlignmentSettings(REMOVALS["attention_mask"]())
+SETUP = AlignmentSettings(make_removal("attention_mask"))
 ONCE = """
 import os
 from pathlib import Path

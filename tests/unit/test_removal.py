@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
-from faithcheck.explainers.loo import removal as removal_module
-from faithcheck.explainers.loo import removal_names
+from faithcheck.explainers.loo import outputs as outputs_module
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.explainers.loo.outputs import features_before_padding, outputs_without
 from faithcheck.explainers.loo.removal import (
     REMOVALS,
     AttentionMask,
@@ -19,9 +19,9 @@ from faithcheck.explainers.loo.removal import (
     Replacement,
     Resampling,
     content,
-    features_before_padding,
-    outputs_without,
+    make_removal,
 )
+from faithcheck.explainers.loo.removal_names import removal_names
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models import Case, select_target
 
@@ -89,15 +89,20 @@ def sentences(lengths=LENGTHS, padded=None, decoder=False):
 def removal_of(name):
     if name == "resample":
         return Resampling(random_embeddings(20, WIDTH), draws=3, seed=SEED)
-    return GaussianNoise(draws=3, seed=SEED) if name == "noise" else REMOVALS[name]()
+    return GaussianNoise(draws=3, seed=SEED) if name == "noise" else make_removal(name)
 
 
-def test_every_name_is_that_of_a_removal():
-    assert set(REMOVALS) == set(removal_names.NAMES)
-    assert len(REMOVALS) == len(removal_names.NAMES)
-    made = {name: REMOVALS[name](**({"pool": torch.ones(1)} if name == "resample" else {})) for name in REMOVALS}
-    assert {name: removal.name for name, removal in made.items()} == {name: name for name in REMOVALS}
-    assert {name for name, removal in made.items() if removal.draws > 1} == set(removal_names.RANDOM)
+def test_every_removal_describes_itself():
+    assert set(REMOVALS) == set(removal_names())
+    for name, kind in REMOVALS.items():
+        options = {"pool": torch.ones(1)} if kind.draws_from_pool else {}
+        removal = make_removal(name, **options)
+        assert removal.name == name
+        assert removal.description
+        assert kind.needs
+        assert (removal.draws > 1) == kind.is_random
+    gates = {name: kind.gate for name, kind in REMOVALS.items() if kind.gate != "inputs"}
+    assert gates == {"attention_mask": "attention", "delete": "attention", "resample": None, "noise": None}
 
 
 def at(case, places):
@@ -176,7 +181,7 @@ def test_a_removed_feature_takes_the_named_value():
     case = sentences()
     removed = at(case, [2, 1, 3])
     for name, value in {**case.replacements, "baseline": torch.full((WIDTH,), 0.25, dtype=torch.float64)}.items():
-        left = REMOVALS[name]().remove(case, removed).inputs
+        left = make_removal(name).remove(case, removed).inputs
         assert torch.equal(left[removed], value.expand(3, WIDTH)), name
     pool = removal_of("resample").pool
     drawn = removal_of("resample").remove(case, removed).inputs[removed]
@@ -256,7 +261,7 @@ def test_deletion_without_a_mask_needs_equal_lengths():
 def test_removing_all_features_is_refused(name):
     case = sentences((3, 1))
     with pytest.raises(Unsupported, match="1 of 2 rows would have no feature left"):
-        REMOVALS[name]().remove(case, at(case, [1, 0]))
+        make_removal(name).remove(case, at(case, [1, 0]))
 
 
 def test_removals_that_a_case_does_not_support_are_refused():
@@ -349,7 +354,7 @@ class OneDraw:
 @pytest.mark.parametrize(
     ("max_tokens", "most_padding", "expected"),
     [
-        (20, 100, [14] * 4 + [18, 18, 6] + [20]),  # rows of 7, 6 and 4 features, of 8, 7 and 5 rows
+        (20, 100, [14] * 4 + [18] * 3 + [12]),  # 8 rows of 7 features, 7 of 6 and 5 of 4: 7 · 2, 6 · 3, 4 · 3
         (1, 100, [7] * 8 + [6] * 7 + [4] * 5),
         (100, 100, [14 * 7, 6 * 6]),  # 20 rows of 7 features would be 140
         (10_000, 100, [20 * 7]),
@@ -359,7 +364,7 @@ class OneDraw:
 )
 def test_passes_are_bounded_in_features_and_in_padding(bert, max_tokens, most_padding, expected, monkeypatch):
     """A pass has at most max_tokens features, unless it has a single row, and at most so many of padding."""
-    monkeypatch.setattr(removal_module, "MOST_PADDING", most_padding * WIDTH)
+    monkeypatch.setattr(outputs_module, "MOST_PADDING", most_padding * WIDTH)
     seen = []
 
     class Recorded(nn.Module):

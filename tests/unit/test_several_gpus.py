@@ -7,14 +7,14 @@ from transformers import AutoModelForSequenceClassification
 
 from faithcheck.alignment import evaluate
 from faithcheck.alignment.run_key import fingerprint
-from faithcheck.explainers.loo.removal import REMOVALS
+from faithcheck.explainers.loo.removal import make_removal
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import ALL_GPUS, _refuse_offloaded, load
 from faithcheck.options import OptionError
 from faithcheck.options.computing import refuse_wrong_cluster
 from faithcheck.tests.helpers import small_models
 
-SETTINGS = evaluate.AlignmentSettings(REMOVALS["attention_mask"]())
+SETTINGS = evaluate.AlignmentSettings(make_removal("attention_mask"))
 
 
 @pytest.fixture(scope="module")

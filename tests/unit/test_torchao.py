@@ -8,8 +8,8 @@ from torch import nn
 
 from faithcheck import Check, Settings
 from faithcheck.explainers.builtin import builtin_explainers
+from faithcheck.explainers.fast import removal_rows
 from faithcheck.explainers.fast.linear_map import MANY_ROWS, constant_linear
-from faithcheck.explainers.loo import deferred
 from faithcheck.explainers.protocol import Unsupported, attribution_of
 from faithcheck.models import Pair, registered_pairs
 from faithcheck.models.architectures.base_models import BASE_MODELS
@@ -45,11 +45,11 @@ def test_the_grid_is_that_of_torchao():
 
 
 @pytest.mark.filterwarnings("ignore::faithcheck.explainers.gradients.CompletenessWarning")
-@pytest.mark.parametrize("deferring", [False, True])
+@pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("subject", list(BASE_MODELS))
-def test_each_explainer_gives_the_map_of_the_numbers_that_the_weights_stand_for(subject, deferring, monkeypatch):
-    if deferring:
-        monkeypatch.setattr(deferred, "WORTHWHILE", 0)
+def test_each_explainer_gives_the_map_of_the_numbers_that_the_weights_stand_for(subject, fast, monkeypatch):
+    if fast:
+        monkeypatch.setattr(removal_rows, "LEAST_NUMBERS", 0)
     base = BASE_MODELS[subject]
     model, case = base.model(0, torch.float32, CPU), base.case(0, torch.float32, CPU)
     exact, model = quantised(model).double(), by_torchao(model)

@@ -8,7 +8,7 @@ from faithcheck.tests.helpers.faults.fault import Fault, Line, Settings
 LOO = "loo.leave_one_out:effects_of_parts"
 IS_REMOVED, NEXT = "part[example] == removed.unsqueeze(1)", "(removed.unsqueeze(1) + 1) % len(number)"
 REMOVAL = "loo.removal:Replacement.remove"
-OUTPUTS = "loo.removal:outputs_without"
+OUTPUTS = "loo.outputs:outputs_without"
 PROGRESS = "loo.budget:RemovalProgress"
 
 

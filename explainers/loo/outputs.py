@@ -1,0 +1,118 @@
+"""A model's outputs without some features: the passes, and the plain way to run them.
+
+What belongs here: how rows are distributed over passes. Not here: what is removed
+(`faithcheck.explainers.loo.removal`), and what makes passes faster (`faithcheck.explainers.fast`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.explainers.fast.switch import is_fast
+from faithcheck.explainers.loo.removal import Removal
+from faithcheck.models.case import Case, select_target
+
+MOST_PADDING = 2**16
+"""The most numbers of padding in the inputs of a pass over texts of several lengths: for more, a further pass takes
+less. Measured on two cores, see docs/results/cost.md."""
+
+
+@torch.no_grad()
+def outputs_without(
+    model: nn.Module, case: Case, example: Tensor, removed: Tensor, removal: Removal, max_tokens: int
+) -> Tensor:
+    """The explained output of examples without some of their features, ``(rows,)``, the mean over the removal's draws.
+
+    Padding at the end of an example is left out as far as the other examples of its pass allow: an output should not
+    depend on it. Of a model whose output does, the outputs here are those without the padding that is left out.
+
+    Args:
+        model: maps a case to ``(batch, outputs)``.
+        case: the examples.
+        example: ``(rows,)`` int64, the example of each row.
+        removed: ``(rows, features)`` bool, the features removed from each row.
+        removal: how they are removed.
+        max_tokens: the most features in one forward pass, padding included, but at least one row; bounds memory.
+
+    Raises:
+        Unsupported: from the removal.
+        ValueError: ``max_tokens`` below 1.
+    """
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
+    run, lengths = way_to_run(model), features_before_padding(case)
+    # A GPU takes about as long for a small pass as for a large one.
+    most_padding = MOST_PADDING // prod(case.inputs.shape[2:]) if case.inputs.device.type == "cpu" else max_tokens
+    outputs, order = [], []
+    for rows in passes_over(lengths, example, removed, max_tokens, most_padding):
+        length = int(lengths[example[rows]].max())
+        part = case.select(example[rows]) if len(case.inputs) > 1 else case.repeat(len(rows))
+        part, without = part.first_features(length), removed[rows, :length]
+        draws = [run(removal.remove(part, without, draw)) for draw in range(removal.draws)]
+        outputs.append(torch.stack([select_target(output, part.target) for output in draws]).mean(0))
+        order.append(rows)
+    return torch.cat(outputs)[torch.cat(order).argsort()]
+
+
+def way_to_run(model: nn.Module) -> Callable[[Case], Tensor]:
+    """A function from rows to the outputs of the model on them, ``(rows, outputs)``."""
+    if not is_fast():
+        return lambda case: case.run(model)
+    from faithcheck.explainers.fast.removal_rows import runner  # the plain way does not need what is behind the wall
+
+    return runner(model)
+
+
+def features_before_padding(case: Case) -> Tensor:
+    """How many features each example has before the padding at its end, ``(batch,)`` int64, at least 1.
+
+    All of them if a forward argument has neither one number per example nor a column per feature, such as a mask
+    ``(batch, 1, features, features)``: how to cut it is not known.
+    """
+    batch, features = case.shape
+    everything = torch.full((batch,), features, device=case.inputs.device)
+    for value in case.forward_arguments.values():
+        if value.dim() > 1 and (value.shape[:2] != case.shape or features in value.shape[2:]):
+            return everything
+    return everything - case.unpadded.flip(1).byte().argmax(1)  # 0 if all is padding
+
+
+def passes_over(
+    lengths: Tensor, example: Tensor, removed: Tensor, max_tokens: int, most_padding: int
+) -> Iterator[Tensor]:
+    """The rows of each forward pass, of which all rows are a permutation.
+
+    Examples of similar length share passes, the longest first, so that later passes find the memory that the largest
+    one freed. The rows of an example come in the order of their first removed feature, so that neighbours begin alike
+    (`faithcheck.explainers.fast.shared_prefix`).
+
+    Args:
+        lengths: ``(batch,)`` int64, the features of each example before its padding.
+        example: ``(rows,)`` int64, the example of each row.
+        removed: ``(rows, features)`` bool, the features removed from each row.
+        max_tokens: the most features in a pass, padding included, but at least one row.
+        most_padding: how many of them may be padding.
+    """
+    features = removed.shape[1]
+    first_removed = torch.where(removed.any(1), removed.byte().argmax(1), features)
+    by_length = lengths[example] * len(lengths) + example
+    order = (by_length * (features + 1) + first_removed).argsort(descending=True, stable=True)
+    for rows in split_rows(order, lengths[example[order]], max_tokens, most_padding):
+        yield rows.flip(0)
+
+
+def split_rows(rows: Tensor, lengths: Tensor, max_tokens: int, most_padding: int) -> Iterator[Tensor]:
+    """Rows whose lengths descend, in parts of at most so many features and so much padding; see `passes_over`."""
+    start = padding = 0
+    known = lengths.tolist()
+    for stop, length in enumerate(known):
+        padding += known[start] - length
+        if stop > start and ((stop + 1 - start) * known[start] > max_tokens or padding > most_padding):
+            yield rows[start:stop]
+            start, padding = stop, 0
+    if known:
+        yield rows[start:]
