@@ -7,7 +7,7 @@ What belongs here: what happens to a case whose features are removed. Not here: 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -85,7 +85,8 @@ def make_removal(name: str, **options: Any) -> Removal:
         name: one of `REMOVALS`.
         options: ``draws`` and ``seed`` if it is random, ``pool`` and ``owners`` if it draws from a pool.
     """
-    return REMOVALS[name](name=name, **options)
+    kind: Callable[..., Removal] = REMOVALS[name]
+    return kind(name=name, **options)
 
 
 @registered
