@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from faithcheck.cli.arguments import (
     refuse_wrong_cluster,
 )
 from faithcheck.options import OptionError, names
-from faithcheck.options.computing import DTYPES, MEANING, choose_device, choose_timeout, refuse_unknown_device
+from faithcheck.options.computing import DTYPES, MEANING, choose_device, refuse_unknown_device
 from faithcheck.options.expectations import choose_expectations
 from faithcheck.options.user_modules import import_from_current_folder
 
@@ -89,7 +90,12 @@ def main(arguments: argparse.Namespace) -> int:
     wanted = workers_of(arguments)
     expectations = choose_expectations(arguments.expectations)
     with output.doing("importing torch and transformers"):
-        settings = _settings(arguments, specs)
+        import torch
+
+        from faithcheck.options.request import choose_settings
+
+        device = torch.device("cuda") if arguments.gpus_per_worker else choose_device(arguments.device)
+        settings = choose_settings(arguments, specs, device)
     with with_threads(wanted):
         with output.doing("planning the checks"):
             request, checks = _planned(arguments, specs, settings, expectations)
@@ -133,32 +139,8 @@ def _refuse_wrong_names(arguments: argparse.Namespace) -> list[str]:
     return specs
 
 
-def _settings(arguments: argparse.Namespace, specs: Sequence[str]) -> Settings:
-    """The settings of the checks.
-
-    Raises:
-        OptionError: an explainer, a device or a time limit cannot be used.
-    """
-    import torch
-
-    from faithcheck.options.explainers import choose_isolation
-    from faithcheck.request import Settings
-
-    return Settings(
-        seed=arguments.seed,
-        dtype=getattr(torch, arguments.dtype),
-        device=torch.device("cuda") if arguments.gpus_per_worker else choose_device(arguments.device),
-        timeout=choose_timeout(arguments.explainer_timeout),
-        reuse=True,
-        isolation=choose_isolation(arguments.isolate, specs),
-    )
-
-
 def _planned(
-    arguments: argparse.Namespace,
-    specs: Sequence[str],
-    settings: Settings,
-    expectations: Sequence[SuppliedExpectation],
+    arguments: argparse.Namespace, specs: Sequence[str], settings: Settings, expectations: Sequence[SuppliedExpectation]
 ) -> tuple[Request, list[Check]]:
     """The request, and its checks.
 
@@ -168,18 +150,15 @@ def _planned(
     """
     from transformers.utils import logging as hugging_face
 
-    from faithcheck.options.explainers import choose_claims, choose_explainers, hold_like
-    from faithcheck.options.pairs import choose_pairs
+    from faithcheck.options.request import choose_request
     from faithcheck.plan import axioms_of, checks_of_request, pairs_with_maps
-    from faithcheck.request import Request
 
     hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
-    explainers = choose_claims(arguments.claim, hold_like(arguments.like, specs, choose_explainers(specs)))
-    pairs = choose_pairs(arguments.pairs) if arguments.pairs else pairs_with_maps(explainers, choose_pairs([]))
-    by_name = {explainer.name: spec for spec, explainer in zip(specs, explainers, strict=True)}
+    request = choose_request(arguments, specs, (), expectations, settings)
+    pairs = request.pairs if arguments.pairs else pairs_with_maps(request.explainers, request.pairs)
     try:
-        axioms = axioms_of(arguments.axiom, explainers, pairs)
-        request = Request(explainers, axioms, pairs, by_name, expectations, settings)
+        axioms = axioms_of(arguments.axiom, request.explainers, pairs)
+        request = replace(request, axioms=axioms, pairs=pairs)
         return request, checks_of_request(request)
     except ValueError as error:
         raise OptionError(str(error)) from error

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.data import handwritten_digits
 from faithcheck.options import OptionError, names
-from faithcheck.options.computing import DTYPES, MEANING, choose_device, choose_timeout, refuse_unknown_device
+from faithcheck.options.computing import DTYPES, MEANING, choose_device, refuse_unknown_device
 from faithcheck.options.expectations import choose_expectations, refuse_stale
-from faithcheck.options.explainers import choose_claims, choose_explainers, choose_isolation, hold_like
 from faithcheck.options.output_path import check_writable
-from faithcheck.options.pairs import choose_checkpoint, choose_pairs
+from faithcheck.options.pairs import choose_checkpoint
+from faithcheck.options.request import choose_request, choose_settings
 from faithcheck.options.user_modules import import_from_current_folder
 from faithcheck.reports.documents.results import RunSettings
-from faithcheck.request import Request, Settings
+from faithcheck.request import Request
 from faithcheck.run_settings import run_settings
 
 REPEATABLE = {
@@ -81,7 +81,7 @@ class Run:
     """
 
     request: Request
-    named: list[Explainer]
+    named: Sequence[Explainer]
     checkpoint: list[str]
     path: Path | None
     about: RunSettings
@@ -111,30 +111,13 @@ def chosen_run(config: pytest.Config) -> Run:
     names.refuse_unknown_explainers(option.explainer)
     names.refuse_unknown_likes(option.like)
     refuse_unknown_device(option.device)
-    settings = Settings(
-        seed=option.seed,
-        dtype=getattr(torch, option.dtype),
-        device=choose_device(option.device),
-        timeout=choose_timeout(option.explainer_timeout),
-        reuse=True,
-        isolation=choose_isolation(option.isolate, option.explainer, option.checkpoint),
-    )
+    settings = choose_settings(option, option.explainer, choose_device(option.device), option.checkpoint)
     checkpoint = choose_checkpoint(option.checkpoint)
-    explainers = hold_like(option.like, option.explainer, choose_explainers(option.explainer))
-    named = choose_claims(option.claim, explainers if option.explainer else [])
-    pairs = choose_pairs(option.pairs)
-    if checkpoint and not any(pair.name in checkpoint for pair in pairs):
+    request = choose_request(option, option.explainer, tuple(AXIOMS), expectations, settings, option.checkpoint)
+    if checkpoint and not any(pair.name in checkpoint for pair in request.pairs):
         raise OptionError("--pairs leaves out all pairs of the checkpoint: add --pairs='*_checkpoint'")
-    request = Request(
-        explainers=named or explainers,
-        axioms=tuple(AXIOMS),
-        pairs=pairs,
-        specs={one.name: spec for spec, one in zip(option.explainer, explainers, strict=False)},
-        expectations=expectations,
-        settings=settings,
-        checkpoint=option.checkpoint,
-    )
-    refuse_stale(request.explainers, pairs, expectations)
+    refuse_stale(request.explainers, request.pairs, expectations)
+    named = request.explainers if option.explainer else []
     about = run_settings(request, config.invocation_params.args, max_skips=option.max_skips)
     return Run(request, named, checkpoint, path, about)
 
