@@ -5,7 +5,8 @@ import torch
 
 from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP
 from faithcheck.explainers.lrp.ledger import conservation_ledger
-from faithcheck.models.pairs import cases, control
+from faithcheck.models import cases
+from faithcheck.models.pairs import control
 from faithcheck.models.pairs.product import FACTORS, ScalarProduct, parenthesisations
 from faithcheck.models.pretrained.loading import load
 
