@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from msgspec import structs
 
-from faithcheck.alignment.evaluate import AlignmentSettings, table_2
 from faithcheck.alignment.figures import ROUND_OFF
+from faithcheck.alignment.settings import AlignmentSettings, table_2
 from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.axioms.measure.error_text import message_text, safe_text, traceback_text
 from faithcheck.explainers.loo.removal import AttentionMask

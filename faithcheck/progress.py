@@ -24,12 +24,11 @@ from faithcheck.axioms.measure.statuses import Group
 from faithcheck.check import Check
 from faithcheck.reports.memory_units import in_words
 from faithcheck.reports.pages import wording
-from faithcheck.reports.pages.alignment import in_time
 from faithcheck.reports.pages.visible import visible
 from faithcheck.request import Settings
 
 if TYPE_CHECKING:
-    from faithcheck.executors.ray.dispatch import State
+    from faithcheck.executors.ray.on_ray import State
 
 LINES_EVERY = 30.0
 """The seconds between two lines of `measured`."""
@@ -161,9 +160,7 @@ class ProgressByExplainer:
 def in_one_line(state: State) -> str:
     """The state of a run on a cluster."""
     parts = [f"{state.workers} worker{'s' * (state.workers != 1)}"]
-    if state.seconds_left is not None:
-        parts.append(f"about {in_time(state.seconds_left)} left")
-    counts = ((state.retried, "retried"), (state.run_twice, "run twice"), (state.left_out, "left out"))
+    counts = ((state.retried, "retried"), (state.left_out, "left out"))
     parts += [f"{number} task{'s' * (number != 1)} {what}" for number, what in counts if number]
     if state.gpu_memory is not None:
         used, total = state.gpu_memory

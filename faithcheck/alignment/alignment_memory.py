@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from faithcheck.alignment.settings import AlignmentSettings
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Explainer
@@ -14,9 +14,6 @@ from faithcheck.memory.predicted_memory import PeakPredictor, with_max_tokens
 from faithcheck.models.case import Case
 from faithcheck.reports.memory_units import in_words
 from faithcheck.sandbox import interruptible, time_limit
-
-if TYPE_CHECKING:
-    from faithcheck.alignment.evaluate import AlignmentSettings
 
 WAYS_OUT = "cut the texts with --max-length, take a smaller --dtype, or raise --max-memory if there is more"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -15,9 +16,10 @@ from faithcheck.alignment.alignment_request import (
     choose_explainers,
     prepare,
 )
+from faithcheck.alignment.batch import BatchJob, LoadedModel
 from faithcheck.alignment.batches import longest
 from faithcheck.alignment.document import heading, plan_file
-from faithcheck.alignment.work import Work, work_of
+from faithcheck.alignment.explainer_pass import ExplainerPass
 from faithcheck.executors.ray.cluster import connected, with_threads, workers_of
 from faithcheck.models.files import write_atomically
 from faithcheck.reports.documents.alignment import Plan, PlannedExplainer
@@ -26,6 +28,40 @@ PROBE = 60.0
 """The seconds in which batches of all explainers are measured. What is measured is stored, and not lost."""
 LEAST = 3
 """The fewest batches of each explainer that are measured, if there are as many."""
+
+PASSES = 20
+"""Rows of each example that an explainer other than LOO is taken to need: the steps of IG, which needs most."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Work that is to be done.
+
+    Attributes:
+        examples: how many.
+        rows: of forward passes.
+        tokens: of these rows.
+    """
+
+    examples: int = 0
+    rows: int = 0
+    tokens: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.examples + other.examples, self.rows + other.rows, self.tokens + other.tokens)
+
+
+def work_of(lengths: Iterable[int], explainer: str, chunk: int) -> Work:
+    """The work of an explainer on examples of these numbers of features: its map, and both perturbation curves.
+
+    Special tokens count as if they were removed, too. Of an explainer other than LOO, the rows are taken to be `PASSES`
+    for a map: how long its passes take, with the gradients, is measured.
+    """
+    total = Work()
+    for n in lengths:
+        rows = 2 * -(-n // chunk) + (n + 1 if explainer == "loo" else PASSES)
+        total += Work(1, rows, rows * n)
+    return total
 
 
 def plan(request: AlignRequest) -> Plan:
@@ -40,7 +76,7 @@ def plan(request: AlignRequest) -> Plan:
         prepared = prepare(request)
         chosen = choose_explainers(request.explainer, prepared.setup)
         passes = evaluate.passes_of(prepared.model, prepared.examples, chosen, prepared.setup, prepared.folder)
-        loaded = evaluate.LoadedModel(prepared.model, longest(prepared.examples))
+        loaded = LoadedModel(prepared.model, longest(prepared.examples))
         rows = [_estimate(one, prepared, loaded, PROBE / len(passes)) for one in passes]
     workers = 1
     if wanted is not None:
@@ -58,9 +94,7 @@ def plan(request: AlignRequest) -> Plan:
     return estimates
 
 
-def _estimate(
-    one: evaluate.ExplainerPass, prepared: Prepared, loaded: evaluate.LoadedModel, seconds: float
-) -> PlannedExplainer:
+def _estimate(one: ExplainerPass, prepared: Prepared, loaded: LoadedModel, seconds: float) -> PlannedExplainer:
     """Measure batches of all lengths in turn, until the time is over, and estimate the others from their tokens."""
     examples, setup = prepared.examples, prepared.setup
     name = one.explainer.name
@@ -79,11 +113,9 @@ def _estimate(
             if not one.is_missing(number):  # the explainer was refused
                 break
             before = time.monotonic()
-            content = evaluate.measure(loaded, [examples[i] for i in one.plan[number]], one.explainer, setup, number)
+            job = BatchJob(one.explainer, number, [examples[i] for i in one.plan[number]], setup, lambda: loaded)
+            one.keep(number, job.run())
             measured.append((work(number).tokens, time.monotonic() - before))
-            if not loaded.unchanged():
-                content |= {"refused": evaluate.CHANGED, "failed": True}
-            one.keep(number, content)
         missing = [*one.missing()]
     rate = _rate(measured)
     total = sum((work(number) for number in missing), Work())
@@ -118,7 +150,7 @@ def _spread(numbers: Sequence[int]) -> Iterator[int]:
             yield numbers[place]
 
 
-def _peak(one: evaluate.ExplainerPass, prepared: Prepared, loaded: evaluate.LoadedModel) -> int | None:
+def _peak(one: ExplainerPass, prepared: Prepared, loaded: LoadedModel) -> int | None:
     """The bytes, over the model, of the batch of the longest examples, as predicted."""
     examples, setup = prepared.examples, prepared.setup
     batch = max(one.plan, key=lambda batch: len(batch) * examples.features[batch[-1]])

@@ -5,27 +5,30 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from faithcheck.alignment import evaluate
 from faithcheck.alignment.answers import with_answers
-from faithcheck.alignment.batches import AlignmentError, measurable
+from faithcheck.alignment.batch import BatchJob
+from faithcheck.alignment.batches import AlignmentError, longest, measurable
 from faithcheck.alignment.defaults import CHUNK, LONG, MAX_TOKENS, TABLE_2
 from faithcheck.alignment.document import document_of
 from faithcheck.alignment.run_key import StoreError
+from faithcheck.alignment.settings import AlignmentSettings, table_2
+from faithcheck.executors.executor import Executor, InThisProcess
+from faithcheck.executors.own_processes import OwnProcesses
 from faithcheck.executors.ray.cluster import Workers, with_threads, workers_of
-from faithcheck.executors.ray.dispatch import Advance, Watch
+from faithcheck.executors.ray.on_ray import Watch
+from faithcheck.executors.supervisor import Limits
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content, make_removal
 from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.job import Remote
 from faithcheck.json_object import Json
 from faithcheck.models.data import DataError
 from faithcheck.models.data.images import Images, load_images
@@ -45,11 +48,10 @@ from faithcheck.options.explainers import refuse_what_ends_a_process
 from faithcheck.reports.documents.alignment import Alignment
 from faithcheck.reports.documents.document import Run, from_json
 
-if TYPE_CHECKING:
-    from faithcheck.executors.ray.alignment import RayEngine
-
 EXPECTED = (ModelError, DataError, OptionError, AlignmentError, StoreError, Unsupported, OSError)
 """The errors of `prepare` and `measure` whose message is all that the user needs."""
+Advance = Callable[[str, int, int], None]
+"""Called with an explainer's name, what is done of it since the last call, and the number of all."""
 POOL = 4096  # features that resampling draws from, at most
 
 
@@ -101,7 +103,7 @@ class Prepared:
     model: TextModel | ImageClassifier
     data: Texts | Images
     examples: Examples
-    setup: evaluate.AlignmentSettings
+    setup: AlignmentSettings
     chunk_reason: str
     folder: Path
 
@@ -137,7 +139,7 @@ def prepare(request: AlignRequest, advance: Advance = lambda name, done, of: Non
             model, examples, request.max_tokens, folder, lambda name, done: advance(name, done, total)
         )
     chunk, reason = choose_chunk(request, examples)
-    setup = evaluate.AlignmentSettings(
+    setup = AlignmentSettings(
         choose_removal(request, model, examples),
         chunk,
         request.max_tokens,
@@ -220,13 +222,13 @@ def pool_of(model: TextModel | ImageClassifier, examples: Examples, seed: int) -
     return {"pool": torch.cat(pool), "owners": tuple(contents)}
 
 
-def choose_explainers(names: Sequence[str], setup: evaluate.AlignmentSettings) -> list[Explainer]:
+def choose_explainers(names: Sequence[str], setup: AlignmentSettings) -> list[Explainer]:
     """LOO and the explainers of these names; without names the explainers of Table 2.
 
     Raises:
         OptionError: an unknown name, or two explainers of one name.
     """
-    known = {explainer.name: explainer for explainer in evaluate.table_2(setup)}
+    known = {explainer.name: explainer for explainer in table_2(setup)}
     if not names:
         return list(known.values())
     further = [name for name in dict.fromkeys(names) if name not in known]
@@ -255,7 +257,7 @@ def measure(
         request: the options.
         advance: called with an explainer's name, the examples done since the last call, and the number of all examples
             of one explainer.
-        watch: with a cluster, see `faithcheck.executors.ray.dispatch.distribute`.
+        watch: with a cluster, see `faithcheck.executors.ray.on_ray.OnRay`.
 
     Raises:
         ModelError, DataError, OptionError, AlignmentError, StoreError: a file or a name is missing, an option does not
@@ -273,16 +275,9 @@ def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, wa
     refuse_what_ends_a_process(request.isolate, [name for name in request.explainer if name not in TABLE_2])
     chosen = choose_explainers(request.explainer, setup)
     total = len(measurable(examples))
-    engine = _engine(request, wanted, prepared, chosen, watch)
-    tasks, begun = count(), time.monotonic()
-    with _passes(request, chosen) as measure_batch:
-
-        def counted(*batch: Any) -> Json:
-            content = measure_batch(*batch)
-            if "refused" not in content:  # a plan does not count them either
-                next(tasks)
-            return content
-
+    executor, elsewhere = _executor(request, wanted, prepared, chosen, watch)
+    device = None if wanted is None else "cuda" if wanted.gpus else torch.device(request.device).type
+    with executor:
         outcomes = evaluate.align(
             prepared.model,
             examples,
@@ -290,36 +285,31 @@ def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, wa
             setup,
             prepared.folder,
             lambda name, done: advance(name, done, total),
-            counted,
-            engine,
+            executor,
+            elsewhere,
+            device,
         )
-    alone = {"engine": "one process", "workers": 1, "tasks": next(tasks), "retried": 0, "run_twice": 0, "left_out": 0}
-    run = engine.record if engine else {**alone, "seconds": time.monotonic() - begun, "started": 0.0}
-    return document_of(request, prepared, outcomes, from_json(run, Run), shared=engine is not None)
+    return document_of(request, prepared, outcomes, from_json(executor.record, Run), shared=wanted is not None)
 
 
-def _engine(
+def _executor(
     request: AlignRequest, wanted: Workers | None, prepared: Prepared, chosen: Sequence[Explainer], watch: Watch
-) -> RayEngine | None:
-    """The cluster of --ray."""
-    if wanted is None:
-        return None
-    from faithcheck.executors.ray.alignment import RayEngine  # not at the top: it loads requests itself
+) -> tuple[Executor, Callable[[BatchJob], Remote] | None]:
+    """What runs the batches, and what makes the job for another process of each."""
+    from faithcheck.alignment.remote_batch import RemoteBatch, RemoteModel  # not at the top: it loads requests itself
 
-    specs = specs_of(request.explainer, chosen)
-    return RayEngine(request, specs, prepared.model, prepared.examples, prepared.setup, wanted, watch)
+    specs, setup, last = specs_of(request.explainer, chosen), prepared.setup, longest(prepared.examples)
+    if wanted is not None:
+        from faithcheck.executors.ray.alignment import alignment_on_ray  # the same
 
-
-@contextmanager
-def _passes(request: AlignRequest, chosen: Sequence[Explainer]) -> Iterator[evaluate.MeasureBatch]:
-    """What measures a batch: this process, or with --isolate a process of its own for each explainer."""
-    if not request.isolate:
-        yield evaluate.measure
-        return
-    from faithcheck.executors.isolated_alignment import IsolatedPasses  # not at the top: it loads requests itself
-
-    passes = IsolatedPasses(request, specs_of(request.explainer, chosen))
-    try:
-        yield passes.measure
-    finally:
-        passes.close()
+        gpus = request.gpus_per_worker
+        device = ALL_GPUS if gpus > 1 else "cuda" if gpus else request.device
+        model = RemoteModel(replace(request, device=device), setup, last)
+        executor: Executor = alignment_on_ray(model, prepared.model, chosen, specs, str(request.ray), wanted, watch)
+    elif request.isolate:
+        limits = Limits()
+        model = RemoteModel(request, setup, last, limits.memory)
+        executor = OwnProcesses(limits, most=1)
+    else:
+        return InThisProcess(), None
+    return executor, lambda job: RemoteBatch(model, specs[job.explainer], job.number, job.examples)

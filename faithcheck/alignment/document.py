@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from faithcheck import catalogue
 from faithcheck.alignment import run_key
 from faithcheck.alignment.batches import AlignmentError
-from faithcheck.alignment.evaluate import ExplainerResult
+from faithcheck.alignment.explainer_pass import ExplainerResult
 from faithcheck.alignment.figures import Figures, figures_of
 from faithcheck.alignment.parquet import write_parquet
 from faithcheck.alignment.shown_examples import shown_examples

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from faithcheck.alignment.batches import measurable
-from faithcheck.alignment.evaluate import ExplainerResult
+from faithcheck.alignment.explainer_pass import ExplainerResult
 from faithcheck.alignment.perturbation_curves import aopc, delta, mean_output
 from faithcheck.axioms.loo_correlation import STATISTICS, correlations
 from faithcheck.axioms.measure import statistics

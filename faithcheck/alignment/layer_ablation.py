@@ -9,8 +9,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from faithcheck.alignment.batch import records_of
 from faithcheck.alignment.batches import batches
-from faithcheck.alignment.evaluate import AlignmentSettings, ExplainerResult, common_key, records_of
+from faithcheck.alignment.evaluate import common_key
+from faithcheck.alignment.explainer_pass import ExplainerResult
+from faithcheck.alignment.settings import AlignmentSettings
 from faithcheck.alignment.store import Store
 from faithcheck.explainers.lrp.softmax_bypass import attributions_with_bypassed_softmax
 from faithcheck.models.case import Case

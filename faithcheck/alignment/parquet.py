@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from faithcheck.alignment.evaluate import ExplainerResult
+from faithcheck.alignment.explainer_pass import ExplainerResult
 from faithcheck.alignment.figures import FIGURES, REASONS, SCOPES, Figures
 from faithcheck.json_object import Json
 

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from faithcheck.alignment.batches import measurable
-from faithcheck.alignment.evaluate import ExplainerResult
+from faithcheck.alignment.explainer_pass import ExplainerResult
 from faithcheck.alignment.figures import FIGURES, Figures
 from faithcheck.axioms.measure import statistics
 from faithcheck.models.pretrained import example

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -179,10 +180,21 @@ def _shared(
     request: Request, checks: Sequence[Check], address: str, wanted: Workers
 ) -> tuple[list[Record], Run | None]:
     """Measure the checks on a cluster. Returns also how the work was shared, if the run came to its end."""
-    from faithcheck.executors.ray.checks import RayChecks  # not at the top: it imports torch
+    from faithcheck.check_job import CheckJob  # not at the top: it imports torch
+    from faithcheck.executors.ray.checks import ChecksOnRay
     from faithcheck.progress import ProgressByExplainer
+    from faithcheck.reports.documents.document import Run, from_json
 
-    shared = RayChecks(checks, request.settings, request.specs, address, wanted)
-    with suppress(KeyboardInterrupt), ProgressByExplainer("checks") as progress:
-        shared.measure(progress.advance, progress.watch)
-    return shared.records, shared.run
+    jobs = [CheckJob.of(check, request) for check in checks]
+    totals = Counter(job.explainer for job in jobs)
+    records: dict[str, Record] = {}
+    with (
+        suppress(KeyboardInterrupt),
+        ProgressByExplainer("checks") as progress,
+        ChecksOnRay(address, wanted, request.specs, progress.watch) as executor,
+    ):
+        for job, record in executor.run(jobs):
+            records[record.id] = record
+            progress.advance(job.explainer, 1, totals[job.explainer])
+    ordered = [records[check.record_id] for check in checks if check.record_id in records]
+    return ordered, from_json(executor.record, Run) if executor.record else None

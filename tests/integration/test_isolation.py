@@ -14,9 +14,10 @@ from faithcheck.alignment.alignment_request import AlignRequest, measure
 from faithcheck.axioms.measure.error_text import LIMIT
 from faithcheck.check import Check
 from faithcheck.cli.main import main
-from faithcheck.executors.isolation import isolated_checks
+from faithcheck.executors import own_processes
 from faithcheck.executors.isolation.isolated_checks import Isolation
-from faithcheck.executors.isolation.worker import Limits, TaskFailed
+from faithcheck.executors.process import JobFailed
+from faithcheck.executors.supervisor import Limits
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.options import OptionError
@@ -37,7 +38,7 @@ ENDED = {
     "kills_its_parent": "its process ended, nothing says why",
     "leaves_an_orphan": "it ended its process with exit code 3",
     "hangs_in_c": "still running after 0.5 s: its process was killed",
-    "writes_to_every_file": "it sent a message of 18,446,744,073,709,551,615 bytes, above the limit",
+    "writes_to_every_file": "it sent a message that is no JSON, or above the limit of 67,108,864 bytes",
 }
 
 
@@ -74,7 +75,7 @@ def test_what_ends_a_process_is_one_red_record_that_says_how(isolated, monkeypat
     timeout = None
     if name == "hangs_in_c":
         timeout = 0.2
-        monkeypatch.setattr(isolated_checks, "BEYOND_LIMIT", 0.1)
+        monkeypatch.setattr(own_processes, "BEYOND_LIMIT", 0.1)
     record = run(isolated(spec(name)), name, timeout=timeout)
     assert record.status == "error"
     assert ENDED[name] in record.detail["error"]
@@ -143,7 +144,7 @@ def test_a_pair_that_no_import_registers_is_refused_by_name(isolated):
     unknown = Pair("nowhere.registered", known.build, known.case, "for the test")
     record = Check("invariance", builtin_explainers()["loo"], unknown).run(Settings(isolation=isolated("loo")))
     assert record.status == "error"
-    assert "nowhere.registered is not registered by importing faithcheck.models.pairs" in record.detail["error"]
+    assert "nowhere.registered is not registered by importing faithcheck.models." in record.detail["error"]
 
 
 def test_check_explainer_isolates_what_another_process_can_load():
@@ -191,7 +192,7 @@ def test_a_module_that_ends_the_process_that_loads_it_is_refused(tmp_path, monke
 
 def test_an_explainer_that_its_process_cannot_load_does_not_run_in_this_one(monkeypatch):
     def add(self, spec):
-        raise TaskFailed("ImportError: not here", "")
+        raise JobFailed("ImportError: not here", "")
 
     monkeypatch.setattr(Isolation, "add", add)
     with pytest.raises(OptionError, match="loo can be loaded here, and not in a process of its own: ImportError"):

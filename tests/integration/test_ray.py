@@ -9,19 +9,20 @@ import pytest
 import torch
 
 from faithcheck.alignment.alignment_request import AlignRequest, measure
-from faithcheck.alignment.evaluate import AlignmentSettings
+from faithcheck.alignment.remote_batch import RemoteModel
 from faithcheck.alignment.run_key import fingerprint
+from faithcheck.alignment.settings import AlignmentSettings
 from faithcheck.cli.main import main
-from faithcheck.executors.ray import cluster, dispatch
-from faithcheck.executors.ray.alignment import AlignmentWorker
+from faithcheck.executors.ray import cluster, on_ray
+from faithcheck.executors.ray.alignment import AlignmentReadiness
 from faithcheck.executors.ray.cluster import Workers
-from faithcheck.executors.ray.worker import versions
+from faithcheck.executors.ray.worker import Worker, versions
 from faithcheck.explainers.loo.removal import make_removal
 from faithcheck.models.pretrained.loading import load
 from faithcheck.options import OptionError
-from faithcheck.tests.helpers.cluster_in_process import logging_restored
 from faithcheck.tests.helpers.documents import without_run
 from faithcheck.tests.helpers.killed_runs import Runs
+from faithcheck.tests.helpers.ray_in_process import logging_restored
 
 SETUP = AlignmentSettings(make_removal("attention_mask"))
 ONCE = """
@@ -74,7 +75,7 @@ def of_two(started, monkeypatch):
     def there(address, wanted):
         return nullcontext(cluster.Cluster(wanted.number, started.dashboard))
 
-    monkeypatch.setattr(dispatch, "connected", there)
+    monkeypatch.setattr(on_ray, "connected", there)
 
 
 @pytest.mark.slow
@@ -113,7 +114,7 @@ def test_a_worker_gives_the_records_of_one_process(one_thread, of_two, tmp_path,
         assert main([*check, *cluster_options, "--json", str(tmp_path / f"{name}.json")]) == 0
     alone, shared = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("alone", "shared"))
     assert without_run(shared) == without_run(alone)
-    assert (shared["run"]["workers"], shared["run"]["tasks"]) == (1, 2)
+    assert (shared["run"]["workers"], shared["run"]["tasks"]) == (1, len(alone["records"]))
 
 
 COMMANDS = (["align", "--limit", "1"], ["check", "loo", "--pairs", "product.*"])
@@ -147,7 +148,7 @@ def test_an_option_of_workers_needs_a_cluster(command, capsys):
 def test_a_bad_row_of_the_data_is_one_line_before_a_cluster_starts(monkeypatch, capsys, tmp_path):
     pytest.importorskip("ray")
     (tmp_path / "texts.jsonl").write_text('{"text": "good"}\n{"label": 1}\n')
-    monkeypatch.setattr(dispatch, "connected", None)
+    monkeypatch.setattr(on_ray, "connected", None)
     assert main(["align", "--ray", "--data", str(tmp_path / "texts.jsonl")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "texts.jsonl, line 2: expected" in line
@@ -165,12 +166,12 @@ def test_a_cluster_without_room_is_refused():
 def worker(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path.parent)
     runs, threads = Runs(tmp_path), torch.get_num_threads()
-    options = vars(AlignRequest(model=str(runs.model)))
 
-    def ready(expected, **changed):
+    def ready(here=None, fingerprint="", states=None, model=runs.model):
+        remote = RemoteModel(AlignRequest(model=str(model)), SETUP, (0, 1))
         with logging_restored():
-            made = AlignmentWorker({**options, **changed}, {"loo": "loo"}, SETUP, (0, 1), str(tmp_path), threads)
-            return made.ready({"versions": {}, "model": "", "explainers": {}, **expected})
+            readiness = AlignmentReadiness(remote, {"loo": "loo"}, fingerprint, states or {})
+            return Worker(str(tmp_path), threads).ready(here or {}, readiness)
 
     return ready
 
@@ -178,17 +179,16 @@ def worker(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("name", "other"), [("torch", "1.0"), ("python", "3.8.1"), ("faithcheck", "0.1.0 (code 0)")])
 def test_a_worker_of_another_version_says_so_in_one_line(worker, name, other):
     here, node = versions(), os.uname().nodename
-    said = worker({"versions": {**here, name: other}})
+    said = worker({**here, name: other})
     assert said == f"--ray: the worker on {node} has {name} {here[name]} in place of {other}: install the same there"
 
 
 def test_a_worker_without_the_files_of_the_model_or_with_others_says_so_in_one_line(worker, tmp_path):
     node = os.uname().nodename
-    missing = worker({}, model=str(tmp_path / "nowhere"))
+    missing = worker(model=tmp_path / "nowhere")
     assert missing.startswith(f"--ray: the worker on {node}: {tmp_path / 'nowhere'}")
     assert "\n" not in missing
-    other = worker({"model": "of other weights"}, model="bert")
+    other = worker(fingerprint="of other weights", model="bert")
     assert other == f"--ray: the worker on {node}: it has another model at bert: give it the same files"
-    model = fingerprint(load(tmp_path / "bert"))
-    code = worker({"model": model, "explainers": {"loo": "of other code"}})
+    code = worker(fingerprint=fingerprint(load(tmp_path / "bert")), states={"loo": "of other code"})
     assert code == f"--ray: the worker on {node}: it has other code or settings of loo: install the same there"

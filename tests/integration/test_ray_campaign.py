@@ -18,7 +18,7 @@ import torch
 from faithcheck.alignment import alignment_plan
 from faithcheck.alignment.alignment_request import AlignRequest, measure
 from faithcheck.alignment.run_key import plain_json
-from faithcheck.alignment.schedule import MOST_ENDED
+from faithcheck.executors.ray.on_ray import MOST_ENDED
 from faithcheck.models.data.texts import OWN
 from faithcheck.tests.helpers import documents, small_models
 from faithcheck.tests.helpers.killed_runs import Runs, run

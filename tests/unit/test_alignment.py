@@ -15,11 +15,15 @@ import pytest
 import torch
 
 from faithcheck.alignment import evaluate
+from faithcheck.alignment import settings as alignment_settings
 from faithcheck.alignment.alignment_request import AlignRequest, measure
+from faithcheck.alignment.batch import LoadedModel, measure_batch
 from faithcheck.alignment.batches import AlignmentError, batches
 from faithcheck.alignment.defaults import TABLE_2
+from faithcheck.alignment.explainer_pass import ExplainerResult
 from faithcheck.alignment.figures import figures_of
 from faithcheck.alignment.run_key import StoreError, state_of
+from faithcheck.alignment.settings import AlignmentSettings, table_2
 from faithcheck.alignment.shown_examples import SHORTEST
 from faithcheck.alignment.store import Store
 from faithcheck.alignment.summary import summary
@@ -87,7 +91,7 @@ def numbers(value):
 @pytest.fixture(scope="module")
 def document(small, texts, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate, "IG_STEPS", 3)  # three times sixty passes would take half of this file's time
+        patch.setattr(alignment_settings, "IG_STEPS", 3)  # three times sixty passes would take half of this file's time
         return measure(request(small, texts, tmp_path_factory.mktemp("run")))
 
 
@@ -189,13 +193,13 @@ def test_texts_get_the_same_figures_in_a_batch_as_alone(small, texts, tmp_path):
 
 
 def test_texts_get_the_same_maps_in_a_batch_as_alone_in_float32(small):
-    embedding_model, settings = load(small), evaluate.AlignmentSettings(AttentionMask())
-    loaded = evaluate.LoadedModel(embedding_model)
+    embedding_model, settings = load(small), AlignmentSettings(AttentionMask())
+    loaded = LoadedModel(embedding_model)
     examples = embedding_model.encode(["the lazy dog", "a quick brown fox jumps over the dog", "dog and fox"])
-    for explainer in evaluate.table_2(settings):
-        together = evaluate.measure(loaded, examples, explainer, settings, 0)["records"]
+    for explainer in table_2(settings):
+        together = measure_batch(loaded, examples, explainer, settings, 0)["records"]
         for i, example in enumerate(examples):
-            (alone,) = evaluate.measure(loaded, [example], explainer, settings, 0)["records"]
+            (alone,) = measure_batch(loaded, [example], explainer, settings, 0)["records"]
             for key in ("map", "morf", "lerf"):
                 bound = 1e-5 * max(map(abs, alone[key]))
                 assert together[i][key] == pytest.approx(alone[key], abs=bound), (explainer.name, key)
@@ -279,9 +283,9 @@ class NotANumber:
 
 
 def aligned(small, texts, tmp_path, explainers):
-    embedding_model, settings = load(small), evaluate.AlignmentSettings(AttentionMask())
+    embedding_model, settings = load(small), AlignmentSettings(AttentionMask())
     examples = embedding_model.encode([line.split("\t")[0] for line in texts.read_text().splitlines()])
-    explainers = [evaluate.table_2(settings)[0], *explainers, AttnLRP()]
+    explainers = [table_2(settings)[0], *explainers, AttnLRP()]
     outcomes = evaluate.align(embedding_model, examples, explainers, settings, tmp_path)
     return summary(examples, outcomes, figures_of(examples, outcomes, torch.float32), 0)
 
@@ -315,8 +319,8 @@ def test_a_loo_map_of_round_off_is_constant():
     words = Examples(["a b c"], lambda text: Example(torch.arange(3), torch.zeros(3, dtype=torch.bool), text.split()))
     for dtype, reasons in ((torch.float32, {"no_special": "constant LOO", "all": "constant LOO"}), (torch.float64, {})):
         outcomes = [
-            evaluate.ExplainerResult("loo", records={0: {**record, **loo}}),
-            evaluate.ExplainerResult("other", records={0: record}),
+            ExplainerResult("loo", records={0: {**record, **loo}}),
+            ExplainerResult("other", records={0: record}),
         ]
         other = summary(words, outcomes, figures_of(words, outcomes, dtype), 0)["explainers"][1]
         assert {scope: reason for scope, counts in other["undefined"].items() for reason in counts} == reasons
@@ -327,7 +331,7 @@ def test_an_example_whose_batch_was_left_out_has_no_figure_and_the_others_have_t
     words = Examples(
         ["a b c"] * 3, lambda text: Example(torch.arange(3), torch.zeros(3, dtype=torch.bool), text.split())
     )
-    found = figures_of(words, [evaluate.ExplainerResult("loo", records={2: record, 0: record})], torch.float64)["loo"]
+    found = figures_of(words, [ExplainerResult("loo", records={2: record, 0: record})], torch.float64)["loo"]
     assert found.columns["pearson_all"].tolist() == pytest.approx([1.0, None, 1.0])
     assert found.columns["delta"].tolist() == [-0.5, None, -0.5]
     assert list(found.why_undefined("all")) == ["its batch was left out"]
@@ -347,7 +351,7 @@ def test_an_explainer_that_raises_is_reported_and_the_others_run(small, texts, t
             raise RuntimeError("boom")
 
     embedding_model = load(small)
-    settings = evaluate.AlignmentSettings(AttentionMask())
+    settings = AlignmentSettings(AttentionMask())
     outcomes = evaluate.align(
         embedding_model, embedding_model.encode(["a good film"]), [Raises(), AttnLRP()], settings, tmp_path / "cache"
     )

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.alignment import evaluate
+from faithcheck.alignment import batch, evaluate
+from faithcheck.alignment.batch import LoadedModel
+from faithcheck.alignment.settings import AlignmentSettings, table_2
 from faithcheck.axioms.traces.left_behind import restored
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot, same_values
 from faithcheck.explainers import GradientTimesInput
@@ -15,7 +17,7 @@ from faithcheck.models.pretrained.loading import load
 from faithcheck.tests.helpers import small_models
 
 TEXTS = ["a quick brown fox", "the dog runs", "the lazy dog jumps over a quick fox and runs", "the lazy fox"]
-SETTINGS = evaluate.AlignmentSettings(AttentionMask(), max_tokens=40)  # several batches
+SETTINGS = AlignmentSettings(AttentionMask(), max_tokens=40)  # several batches
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +115,7 @@ def named(name):
 def aligned(folder, cache, explainers):
     """The results by name, of Leave-One-Out and these explainers, on a model that is loaded anew."""
     model = load(folder, dtype=torch.float64)
-    chosen = [evaluate.table_2(SETTINGS)[0], *explainers]
+    chosen = [table_2(SETTINGS)[0], *explainers]
     return {result.name: result for result in evaluate.align(model, model.encode(TEXTS), chosen, SETTINGS, cache)}
 
 
@@ -201,8 +203,8 @@ def test_a_snapshot_serves_many_blocks():
 
 @pytest.mark.parametrize("structure", ["a", "c"])
 def test_a_model_of_another_structure_has_changed(structure, monkeypatch):
-    monkeypatch.setattr(evaluate, "structure", lambda _: "b")
-    loaded = evaluate.LoadedModel(nn.Linear(2, 1))
+    monkeypatch.setattr(batch, "structure", lambda _: "b")
+    loaded = LoadedModel(nn.Linear(2, 1))
     assert loaded.unchanged()
-    monkeypatch.setattr(evaluate, "structure", lambda _: structure)
+    monkeypatch.setattr(batch, "structure", lambda _: structure)
     assert not loaded.unchanged()

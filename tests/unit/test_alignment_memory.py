@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from faithcheck.alignment import evaluate
+from faithcheck.alignment.settings import AlignmentSettings, table_2
 from faithcheck.cli.main import main
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
@@ -17,7 +18,7 @@ from faithcheck.reports.memory_units import in_bytes, in_words
 from faithcheck.tests.helpers import small_models
 
 TEXTS = [*small_models.TEXTS, "a fox", "the lazy fox", "a dog runs"]
-SETTINGS = evaluate.AlignmentSettings(AttentionMask(), max_tokens=256)
+SETTINGS = AlignmentSettings(AttentionMask(), max_tokens=256)
 ROUND_OFF = 1e-12
 """Other batches add up in another order."""
 
@@ -40,7 +41,7 @@ def align(model, folder, explainers, settings=SETTINGS):
 @pytest.fixture(scope="module")
 def whole(model, tmp_path_factory):
     """The results without a limit."""
-    return align(model, tmp_path_factory.mktemp("whole"), [evaluate.table_2(SETTINGS)[0], GradientTimesInput()])
+    return align(model, tmp_path_factory.mktemp("whole"), [table_2(SETTINGS)[0], GradientTimesInput()])
 
 
 def assert_same(result, expected):
@@ -103,7 +104,7 @@ def test_a_batch_that_is_predicted_not_to_fit_is_never_run(model, tmp_path, whol
             seen.append(case.shape)
             return super().attribute(model, case)
 
-    settings = evaluate.AlignmentSettings(AttentionMask(), max_tokens=256, max_memory=peak - 1)
+    settings = AlignmentSettings(AttentionMask(), max_tokens=256, max_memory=peak - 1)
     result = align(model, tmp_path, [Observed(name="observed")], settings)["observed"]
     assert_same(result, whole["gradient_x_input"])
     assert "predicted" in result.smaller
@@ -113,7 +114,7 @@ def test_a_batch_that_is_predicted_not_to_fit_is_never_run(model, tmp_path, whol
 def test_leave_one_out_takes_fewer_rows_in_a_pass_where_one_example_does_not_fit(model, tmp_path, whole):
     loo = LeaveOneOut(AttentionMask(), max_tokens=256)
     quarter = whole["loo"].memory["predicted"] // 4
-    settings = evaluate.AlignmentSettings(AttentionMask(), max_tokens=256, max_memory=quarter)
+    settings = AlignmentSettings(AttentionMask(), max_tokens=256, max_memory=quarter)
     result = align(model, tmp_path, [loo], settings)["loo"]
     assert result.smaller
     assert_same(result, whole["loo"])
@@ -130,7 +131,7 @@ def test_an_example_that_cannot_fit_is_refused_before_anything_is_run(model, tmp
             calls.append(case.shape)
             return super().attribute(model, case)
 
-    settings = evaluate.AlignmentSettings(AttentionMask(), max_tokens=256, max_memory=1000)
+    settings = AlignmentSettings(AttentionMask(), max_tokens=256, max_memory=1000)
     result = align(model, tmp_path, [Observed(name="observed")], settings)["observed"]
     assert not result.failed
     assert result.refused.startswith("example 2 has 12 features, and observed would take ")

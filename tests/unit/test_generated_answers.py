@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from faithcheck.alignment import evaluate
 from faithcheck.alignment.alignment_request import AlignRequest, choose_explainers, measure, prepare
+from faithcheck.alignment.batch import LoadedModel, measure_batch
 from faithcheck.alignment.batches import AlignmentError, batches, longest
 from faithcheck.alignment.run_key import fingerprint
 from faithcheck.cli.main import main
@@ -178,14 +178,14 @@ def test_a_worker_that_generates_nothing_itself_gives_the_same_records(folder, t
     prepared = prepare(request)
     explainers = {one.name: one for one in choose_explainers(request.explainer, prepared.setup)}
     batch = [prepared.examples[i] for i in batches(prepared.examples, request.max_tokens)[0]]
-    here = evaluate.LoadedModel(prepared.model, longest(prepared.examples))
+    here = LoadedModel(prepared.model, longest(prepared.examples))
     monkeypatch.setattr(AnswerModel, "answers", None)
     options = {**asdict(request), "cache": None}
     specs = {name: name for name in explainers}
     worker = AlignmentWorker(options, specs, prepared.setup, longest(prepared.examples), str(Path.cwd()), 1)
     worker.load({"model": fingerprint(prepared.model), "explainers": states_of(explainers)})
     for name, explainer in explainers.items():
-        alone = evaluate.measure(here, batch, explainer, prepared.setup, 0)
+        alone = measure_batch(here, batch, explainer, prepared.setup, 0)
         assert worker.measure(name, 0, batch) == alone
         assert "records" in alone
 

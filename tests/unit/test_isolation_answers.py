@@ -6,8 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from faithcheck.check import Check
-from faithcheck.executors.isolation import isolated_checks, worker
-from faithcheck.executors.isolation.isolated_checks import Isolation, killed_after
+from faithcheck.check_job import CheckJob
+from faithcheck.executors import own_processes
+from faithcheck.executors.own_processes import OwnProcesses, killed_after
+from faithcheck.executors.process import in_words
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.models.pair import registered_pairs
 from faithcheck.reports.documents.document import to_json
@@ -21,19 +23,18 @@ CHECK = Check("scale", GradientTimesInput(), registered_pairs()["control.mlp"], 
 def test_the_record_of_another_check_is_refused(monkeypatch, other):
     record = CHECK.run(Settings())
     answers = [to_json(replace(record, id=other)), to_json(record)]
-    process = SimpleNamespace(closed=False, call=lambda *_: answers.pop(0))
-    monkeypatch.setattr(isolated_checks, "Worker", lambda limits: process)
-    isolation = Isolation()
-    isolation._specs["gradient_x_input"] = "gradient_x_input"
-    refused, taken = (isolation.run(CHECK, Settings()) for _ in range(2))
+    process = SimpleNamespace(closed=False, run=lambda *_: answers.pop(0), close=lambda: None)
+    monkeypatch.setattr(own_processes, "Process", lambda limits: process)
+    executor = OwnProcesses()
+    (_, refused), (_, taken) = executor.run([CheckJob(CHECK, Settings(), "gradient_x_input")] * 2)
     assert refused.status == "error"
     assert f"its process measured {other} in place of this check" in str(refused.detail)
     assert taken == record
 
 
 def test_a_process_has_twice_the_users_limit_and_some_seconds():
-    assert killed_after(None) == isolated_checks.WITHOUT_LIMIT
-    assert killed_after(3) == 6 + isolated_checks.BEYOND_LIMIT
+    assert killed_after(None) == own_processes.WITHOUT_LIMIT
+    assert killed_after(3) == 6 + own_processes.BEYOND_LIMIT
 
 
 def test_the_end_of_a_process_is_put_in_words():
@@ -44,4 +45,4 @@ def test_the_end_of_a_process_is_put_in_words():
         ({"status": 3}, "exit code 3"),
         ({}, "nothing says why"),
     ):
-        assert words in worker._reason(report)
+        assert words in in_words(report)

@@ -7,17 +7,16 @@ import pytest
 from rich.console import Console
 
 from faithcheck import progress as module
-from faithcheck.executors.ray.dispatch import State
+from faithcheck.executors.ray.on_ray import State
 from faithcheck.progress import MINUTE, ProgressByExplainer, in_one_line
 
-BUSY = State(2, 3, 1, 1, 90.0, (3 * 2**30, 80 * 2**30), "127.0.0.1:8265")
+BUSY = State(2, 3, 1, (3 * 2**30, 80 * 2**30), "127.0.0.1:8265")
 
 
 def test_one_line_says_how_the_cluster_is_getting_on():
     assert in_one_line(State(1)) == "1 worker"
     assert in_one_line(BUSY) == (
-        "2 workers, about 1.5 min left, 3 tasks retried, 1 task run twice, 1 task left out, "
-        "GPU memory 3 GiB of 80 GiB, dashboard http://127.0.0.1:8265"
+        "2 workers, 3 tasks retried, 1 task left out, GPU memory 3 GiB of 80 GiB, dashboard http://127.0.0.1:8265"
     )
 
 

@@ -5,8 +5,9 @@ import importlib.util
 import pytest
 from transformers import AutoModelForSequenceClassification
 
-from faithcheck.alignment import evaluate
+from faithcheck.alignment.batch import LoadedModel, measure_batch
 from faithcheck.alignment.run_key import fingerprint
+from faithcheck.alignment.settings import AlignmentSettings, table_2
 from faithcheck.explainers.loo.removal import make_removal
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import ALL_GPUS, _refuse_offloaded, load
@@ -14,7 +15,7 @@ from faithcheck.options import OptionError
 from faithcheck.options.computing import refuse_wrong_cluster
 from faithcheck.tests.helpers import small_models
 
-SETTINGS = evaluate.AlignmentSettings(make_removal("attention_mask"))
+SETTINGS = AlignmentSettings(make_removal("attention_mask"))
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +48,9 @@ def test_explainers_see_through_the_hooks_of_accelerate(name, tmp_path):
     assert sum(hasattr(module, "_hf_hook") for module in hooked.modules()) > 20
     assert fingerprint(hooked) == fingerprint(alone)
     examples = alone.encode(["one two three four", "two three"])
-    both = [evaluate.LoadedModel(model) for model in (alone, hooked)]
-    for explainer in evaluate.table_2(SETTINGS):
-        one, other = (evaluate.measure(model, examples, explainer, SETTINGS, 0) for model in both)
+    both = [LoadedModel(model) for model in (alone, hooked)]
+    for explainer in table_2(SETTINGS):
+        one, other = (measure_batch(model, examples, explainer, SETTINGS, 0) for model in both)
         assert one == other, explainer.name
         assert both[1].unchanged()
 

@@ -1,19 +1,23 @@
 """``faithcheck check --ray`` without a cluster: its tasks, its store, and what becomes of a check that ends workers."""
 
 import json
-from functools import partial
+from dataclasses import replace
+from fnmatch import fnmatch
 
 import pytest
 import torch
 
+from faithcheck.check_job import CheckJob
 from faithcheck.cli.main import main
-from faithcheck.executors.ray import checks
+from faithcheck.models.pair import registered_pairs
 from faithcheck.reports.documents import results
 from faithcheck.reports.pages import report
-from faithcheck.tests.helpers import cluster_in_process
 from faithcheck.tests.helpers.documents import without_run
+from faithcheck.tests.helpers.ray_in_process import RayInProcess, logging_restored
 
-CHECK = ["check", "gradient_x_input", "attention_rollout", "--pairs", "attention.*_bert", "--axiom", "invariance"]
+FIRST = "gradient_x_input"
+PAIRS = [name for name in registered_pairs() if fnmatch(name, "attention.*_bert")]
+CHECK = ["check", FIRST, "attention_rollout", "--pairs", "attention.*_bert", "--axiom", "invariance"]
 
 
 def content(path):
@@ -22,15 +26,16 @@ def content(path):
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    """Runs the checks, in this process or on a cluster; ``ends`` says which numbers of checks end their worker."""
+    """Runs the checks, in this process or on a cluster; ``ends`` says which check ends its worker."""
     pytest.importorskip("ray")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def run(*options, ends=lambda numbers: False, name="shared.json"):
-        monkeypatch.setattr(checks, "distribute", partial(cluster_in_process.distribute, ends=ends))
+    def run(*options, ends=lambda check: False, name="shared.json"):
+        RayInProcess(ends).use(monkeypatch)
         threads = str(torch.get_num_threads())
         cluster = ["--ray", "--cpus-per-worker", threads] if "--ray" in options else []
-        code = main([*CHECK, *cluster, "--json", str(tmp_path / name)])
+        with logging_restored():
+            code = main([*CHECK, *cluster, "--json", str(tmp_path / name)])
         return code, tmp_path / name
 
     return run
@@ -46,32 +51,32 @@ def test_shared_checks_give_the_document_of_one_process(run, tmp_path):
     code, shared = run("--ray")
     assert code == 0
     assert content(shared) == content(alone)
-    assert json.loads(shared.read_text())["run"]["tasks"] == 2, "an explainer's pairs of one f are one task"
+    assert json.loads(shared.read_text())["run"]["tasks"] == len(content(alone)["records"])
     assert not stored(tmp_path)
 
 
 def test_a_check_that_ends_three_workers_is_red_and_its_neighbours_are_measured(run, capsys):
     _, alone = run(name="alone.json")
-    code, shared = run("--ray", ends=lambda numbers: 2 in numbers)
+    code, shared = run("--ray", ends=lambda check: (check.spec, check.pair) == (FIRST, PAIRS[1]))
     assert code == 1
-    line = "2 tasks on 1 workers in 0.0 s; 3 started again as their worker ended, 0 run twice, 1 left out"
+    line = "2 started again as their worker ended"
     assert line in " ".join(capsys.readouterr().out.split())
     assert line in report.to_html(results.load(shared))
     expected = {record["id"]: record for record in content(alone)["records"]}
     others = [record for record in content(shared)["records"] if record == expected[record["id"]]]
     (red,) = (record for record in content(shared)["records"] if record not in others)
     assert len(others) == len(expected) - 1
-    assert (red["status"], red["detail"]["error"]) == ("error", "it ended 3 workers: here")
+    assert (red["status"], red["detail"]["error"]) == ("error", "it ended 3 workers: The actor died.")
 
 
 def test_a_driver_that_is_killed_continues_from_what_is_stored(run, tmp_path):
-    def killed(numbers):
-        if 0 not in numbers:
+    def killed(check):
+        if check.pair != PAIRS[0]:
             raise SystemExit("killed")
         return False
 
-    def measured_before(numbers):
-        assert 0 not in numbers
+    def measured_before(check):
+        assert check.pair != PAIRS[0]
         return False
 
     _, alone = run(name="alone.json")
@@ -80,13 +85,13 @@ def test_a_driver_that_is_killed_continues_from_what_is_stored(run, tmp_path):
     code, shared = run("--ray", ends=measured_before)
     assert code == 0
     assert content(shared) == content(alone)
-    assert json.loads(shared.read_text())["run"]["tasks"] == 1
+    assert json.loads(shared.read_text())["run"]["tasks"] == 2 * len(PAIRS[1:])
     assert not stored(tmp_path)
 
 
 def test_ctrl_c_keeps_the_records_that_are_there(run, tmp_path, capsys):
-    def pressed(numbers):
-        if 0 not in numbers:
+    def pressed(check):
+        if check.pair != PAIRS[0]:
             raise KeyboardInterrupt
         return False
 
@@ -98,8 +103,8 @@ def test_ctrl_c_keeps_the_records_that_are_there(run, tmp_path, capsys):
 
 
 def test_a_worker_without_the_module_of_a_pair_says_so_in_one_line(monkeypatch, run, capsys):
-    request_of = checks.request_of
-    monkeypatch.setattr(checks, "request_of", lambda *of: {**request_of(*of), "pair_modules": ["not_there"]})
+    remote = CheckJob.remote
+    monkeypatch.setattr(CheckJob, "remote", lambda job: replace(remote(job), modules=("not_there",)))
     code, _ = run("--ray")
     assert code == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from faithcheck.alignment.evaluate import ExplainerResult, positions_of
+from faithcheck.alignment.batch import positions_of
+from faithcheck.alignment.explainer_pass import ExplainerResult
 from faithcheck.alignment.figures import figures_of
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut

@@ -1,9 +1,10 @@
-"""What every worker of a cluster does: see that it is like the driver, load, and answer tasks one by one."""
+"""A worker of a Ray cluster: it confirms that it is like the driver, and runs jobs one by one."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import json
 import logging
 import os
 import platform
@@ -11,18 +12,20 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import torch
 
 from faithcheck.alignment.run_key import StoreError, digest_of, sources, state_of
+from faithcheck.axioms.measure.error_text import error_text, traceback_text
 from faithcheck.explainers.protocol import Explainer
+from faithcheck.job import Remote
 from faithcheck.json_object import Json
 from faithcheck.options import OptionError
 
 SAME = ("torch", "transformers", "ray")
 """Packages that must have one version on all machines of a cluster, besides faithcheck, whose code must be the same."""
-FOLDERS = ("axioms", "explainers", "models", "reports")
+PACKAGES = ("faithcheck", *(f"faithcheck.{folder}" for folder in ("axioms", "explainers", "models", "reports")))
 
 
 def versions() -> dict[str, str]:
@@ -30,7 +33,7 @@ def versions() -> dict[str, str]:
 
     A clone has one version for many commits, so that a digest of the code stands beside it.
     """
-    code = sources(*(importlib.import_module(f"faithcheck.{folder}") for folder in FOLDERS))
+    code = sources(*(importlib.import_module(name) for name in PACKAGES))
     own = f"{importlib.metadata.version('faithcheck')} (code {code[:8]})"
     return {"python": platform.python_version(), "faithcheck": own, **{n: importlib.metadata.version(n) for n in SAME}}
 
@@ -54,18 +57,25 @@ def states_of(explainers: Mapping[str, Explainer]) -> dict[str, str | None]:
     return states
 
 
-class Worker:
-    """Answers tasks; `load` and `measure` say how.
+class Readiness(Protocol):
+    """What a worker confirms before its first job."""
 
-    Attributes:
-        REFUSALS: the errors of `load` whose message is all that the user needs.
+    def confirm(self) -> None:
+        """Load all that the jobs need, and compare it with what the driver has.
+
+        Raises:
+            Exception: this worker cannot be used; the message says why.
+        """
+        ...
+
+
+class Worker:
+    """Runs jobs, in a process of the cluster.
 
     Args:
         folder: in which the command was run: paths start there, and explainers of the user may be there.
         threads: that torch uses.
     """
-
-    REFUSALS: tuple[type[Exception], ...] = (OptionError, ValueError, OSError)
 
     def __init__(self, folder: str, threads: int) -> None:
         self._folder, self._threads = folder, threads
@@ -73,25 +83,18 @@ class Worker:
         logging.getLogger("faithcheck").addHandler(_Kept(self._messages))
         logging.getLogger("faithcheck").propagate = False
 
-    def load(self, expected: Json) -> None:
-        """Load all that tasks need.
+    def ready(self, expected: Mapping[str, str], readiness: Readiness) -> str:
+        """Load everything.
 
         Args:
-            expected: what the driver has; see `distribute`.
+            expected: `versions` of the driver.
+            readiness: what else must be as it is there.
 
-        Raises:
-            Exception: one of `REFUSALS`: this worker cannot be used; the message says why.
+        Returns:
+            Why this worker cannot be used, in one line; empty if it can.
         """
-        raise NotImplementedError
-
-    def measure(self, *task: Any) -> Any:
-        """What the driver wants to know of a task."""
-        raise NotImplementedError
-
-    def ready(self, expected: Json) -> str:
-        """Load everything. Returns why this worker cannot be used, in one line; empty if it can."""
         node = os.uname().nodename
-        if other := difference(expected["versions"], versions(), node):
+        if other := difference(expected, versions(), node):
             return other
         torch.set_num_threads(self._threads)
         if Path(self._folder).is_dir():
@@ -99,23 +102,28 @@ class Worker:
             sys.path.insert(0, self._folder)
         importlib.import_module("transformers").utils.logging.disable_progress_bar()
         try:
-            self.load(expected)
-        except self.REFUSALS as error:
+            readiness.confirm()
+        except Exception as error:
             return f"--ray: the worker on {node}: {' '.join(str(error).split()) or type(error).__name__}"
         return ""
 
-    def answer(self, *task: Any) -> Json:
-        """What `measure` returns as ``content``, with what the driver shows of this worker.
+    def run(self, remote: Remote) -> Json:
+        """Run a job.
 
         Returns:
-            Also ``messages``, what was logged; ``seconds``; and ``gpu_memory``, of each GPU of this worker, by its
-            name, the bytes in use and all bytes.
+            ``content``, its result as JSON, or ``error`` and ``traceback``; ``messages``, what was logged; ``seconds``;
+            and ``gpu_memory``, of each GPU of this worker, by its name, the bytes in use and all bytes.
         """
         self._messages.clear()
         begun = time.monotonic()
-        content = self.measure(*task)
+        answer: Json = {}
+        try:
+            remote.prepare()
+            answer["content"] = json.dumps(remote.run())
+        except Exception as error:
+            answer |= {"error": error_text(error), "traceback": traceback_text(error)}
         seconds = time.monotonic() - begun
-        return {"content": content, "messages": [*self._messages], "seconds": seconds, "gpu_memory": _gpu_memory()}
+        return {**answer, "messages": [*self._messages], "seconds": seconds, "gpu_memory": _gpu_memory()}
 
 
 def _gpu_memory() -> dict[str, tuple[int, int]]:

@@ -1,0 +1,335 @@
+"""A batch of an alignment: how it is measured in the sandbox, and the job that every executor runs."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from faithcheck.alignment.alignment_memory import WAYS_OUT, AlignmentMemory, Prediction
+from faithcheck.alignment.matrix_products import MatrixProducts
+from faithcheck.alignment.perturbation_curves import curves
+from faithcheck.alignment.run_key import StoreError, structure
+from faithcheck.alignment.settings import AlignmentSettings
+from faithcheck.axioms.measure.error_text import error_text, message_text, safe_text, traceback_text
+from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
+from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
+from faithcheck.job import Remote
+from faithcheck.json_object import Json
+from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
+from faithcheck.memory.peak_memory import peak_memory
+from faithcheck.models.case import Case
+from faithcheck.models.pretrained.example import Example
+from faithcheck.reports.memory_units import in_words
+from faithcheck.sandbox import Raised, Traces, attempt, sandbox
+
+COUNTED = 16
+"""The arithmetic of one batch in 16 is counted: counting takes as long as the attribution of short examples."""
+SEED = 0x5EED_FA17  # of the first batch: not one that an explainer would seed with
+CHANGED = (
+    "the model is no longer the one that was loaded: this explainer, or one before it, changed what cannot be put "
+    "back. Measure it in a run of its own"
+)
+
+log = logging.getLogger(__name__)
+
+
+class LoadedModel:
+    """The model of an alignment as it was loaded, to find and to undo what an explainer changes on it.
+
+    Attributes:
+        model: the model.
+        snapshot: its state, with a copy of its weights.
+        memory: the memory that explainers take on it.
+    """
+
+    def __init__(self, model: Any, longest: tuple[int, int] = (0, 0)) -> None:
+        self.model = model
+        self.snapshot = ModelSnapshot(model)
+        self.memory = AlignmentMemory(self.snapshot, *longest)
+        self._structure = structure(model)
+
+    def unchanged(self) -> bool:
+        """Whether the model has the fingerprint that it had: comparing weights costs less than hashing them again."""
+        return structure(self.model) == self._structure and self.snapshot.has_same_weights()
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """One explainer on one batch; its result is what is stored of the batch, see `measure_batch`.
+
+    Attributes:
+        of: the explainer.
+        number: of the batch.
+        examples: of the batch.
+        settings: how it is measured.
+        model: loads the model in this process, once.
+        elsewhere: the job for another process; None where there is none.
+    """
+
+    of: Explainer
+    number: int
+    examples: Sequence[Example]
+    settings: AlignmentSettings
+    model: Callable[[], LoadedModel]
+    elsewhere: Callable[[BatchJob], Remote] | None = None
+
+    @property
+    def explainer(self) -> str:
+        """The name of the explainer."""
+        return self.of.name
+
+    @property
+    def timeout(self) -> float | None:
+        """The time limit of a batch."""
+        return self.settings.timeout
+
+    def run(self) -> Json:
+        """See `measure_batch`. Nothing counts that was measured on a model that the explainer changed for good."""
+        loaded = self.model()
+        content = measure_batch(loaded, self.examples, self.of, self.settings, self.number)
+        return content if loaded.unchanged() else {**content, "refused": CHANGED, "failed": True}
+
+    def remote(self) -> Remote:
+        """The job for another process."""
+        assert self.elsewhere is not None
+        return self.elsewhere(self)
+
+    def result(self, content: Json) -> Json:
+        """The content, as it is.
+
+        Raises:
+            ValueError: it is that of no batch.
+        """
+        if "refused" not in content and len(content.get("records", ())) != len(self.examples):
+            raise ValueError(f"its process sent no records of the {len(self.examples)} examples of batch {self.number}")
+        return content
+
+    def failed(self, why: str, printed: str | None = None) -> Json:
+        """The explainer could not be measured."""
+        return refused(why, failed=True)
+
+    def not_run(self, why: str) -> Json:
+        """As `failed`: an explainer has all batches or none."""
+        return refused(why, failed=True)
+
+    def left_out(self, why: str) -> Json:
+        """The examples of this batch have no figures of this explainer."""
+        return {"left_out": f"batch {self.number}: {why}"}
+
+
+def refused(why: str, failed: bool) -> Json:
+    """The content of a batch in which an explainer could not be measured.
+
+    Args:
+        why: the reason, in words.
+        failed: whether that is an error of the explainer, and not its refusal of this model.
+    """
+    return {"refused": why, "failed": failed, "warnings": [], "left_behind": []}
+
+
+def measure_batch(
+    loaded: LoadedModel, examples: Sequence[Example], explainer: Explainer, settings: AlignmentSettings, number: int
+) -> Json:
+    """One batch, whatever the explainer does: it may raise anything, and what it leaves behind is undone.
+
+    A batch that is predicted not to fit the memory, or for which memory runs out, is measured in halves, and a single
+    example with half as many rows in a forward pass.
+
+    Args:
+        loaded: the model.
+        examples: of the batch.
+        explainer: the explainer.
+        settings: removal, chunk, memory, time limit.
+        number: of the batch; random numbers follow from it, so that a resumed run draws the same.
+
+    Returns:
+        Plain values: ``warnings`` and ``left_behind``, lists of lines; ``records``, what `records_of` returns, and of
+        each example its ``positions``, what position embeddings keep, or None;
+        ``cost``, the operations of the matrix products of the ``attribution`` and of one ``forward`` pass, 0 in a batch
+        where they are not counted; ``no_positions``, and perhaps ``memory`` and ``smaller``, see `ExplainerResult`. In
+        place of ``records``, ``cost`` and ``no_positions``, if the explainer could not be measured, ``refused``, the
+        reason, and whether it ``failed``.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
+    features = max(len(example.special_tokens_mask) for example in examples)
+    device = next((weight.device for weight in loaded.snapshot.model.parameters()), torch.device("cpu"))
+    limit = memory_limit(device, settings.max_memory)
+
+    def short_case() -> Case:
+        shortest = min(examples, key=lambda example: len(example.special_tokens_mask))
+        case: Case = loaded.model.case([shortest])
+        return case
+
+    def in_halves(why: str, failed: bool) -> Json:
+        parts = halves(examples, explainer, settings)
+        if not parts:
+            reason = f"an example of {features} features does not fit the memory, one row in a forward pass: {why}"
+            return refused(f"{reason}; {WAYS_OUT}", failed)
+        loaded.memory.say_once(explainer.name, why)
+        return joined([measure_batch(loaded, *part, number) for part in parts], why)
+
+    if refusal := loaded.memory.refusal(explainer, settings, limit, short_case):
+        return refused(refusal, failed=False)
+    prediction = loaded.memory.predict(explainer, settings, len(examples), features, short_case)
+    if prediction is not None and prediction.peak > limit:
+        return in_halves(f"{in_words(prediction.peak)} predicted, the limit is {in_words(limit)}", failed=False)
+    content = _measured(loaded, examples, explainer, settings, number, prediction)
+    if content.pop("out_of_memory", False):
+        gc.collect()
+        return in_halves("memory ran out", failed=True)
+    return content
+
+
+def _measured(
+    loaded: LoadedModel,
+    examples: Sequence[Example],
+    explainer: Explainer,
+    settings: AlignmentSettings,
+    number: int,
+    prediction: Prediction | None,
+) -> Json:
+    """One batch in one part; ``out_of_memory`` is true if memory ran out."""
+    case: Case = loaded.model.case(examples)
+    traces = Traces()
+    memory: Json = {}
+
+    def attribution() -> Tensor:
+        if prediction is None:
+            return attribution_of(explainer, loaded.model, case)
+        result: list[Tensor] = []
+        measured = peak_memory(
+            lambda: result.append(attribution_of(explainer, loaded.model, case)), case.inputs.device, loaded.model
+        )
+        memory["memory"] = {"predicted": prediction.attribution, "measured": measured}
+        return result[0]
+
+    def records() -> Json:
+        nonlocal traces
+        # The seed follows from the batch, so that a resumed run draws the same.
+        with sandbox(loaded.snapshot, seed=SEED + number, timeout=settings.timeout) as traces:
+            with MatrixProducts() if number % COUNTED == 0 else nullcontext() as products:
+                explained = attribution()
+            positions, no_positions = positions_of(explainer, loaded.model, case)
+        cost = {"attribution": 0, "forward": 0}
+        if products is not None:
+            cost = {"attribution": products.operations, "forward": forward_operations(loaded.model, case)}
+        of_examples = zip(records_of(loaded.model, case, explained, settings), positions, strict=True)
+        return {
+            "records": [{**record, "positions": kept} for record, kept in of_examples],
+            "no_positions": no_positions,
+            "cost": cost,
+        }
+
+    content = attempted(explainer.name, records)
+    texts = [error_text(cast(Warning, one.message)) for one in traces.warnings]
+    return {**content, **memory, "warnings": texts, "left_behind": [safe_text(line) for line in traces.left_behind]}
+
+
+def forward_operations(model: nn.Module, case: Case) -> int:
+    """The operations of the matrix products of a plain forward pass."""
+    products = MatrixProducts()
+    with products, torch.no_grad():
+        case.run(model)
+    return products.operations
+
+
+def halves(
+    examples: Sequence[Example], explainer: Explainer, settings: AlignmentSettings
+) -> list[tuple[Sequence[Example], Explainer, AlignmentSettings]]:
+    """The halves of a batch; of one example, the same with half as many rows in a forward pass; or nothing."""
+    if len(examples) > 1:
+        middle = len(examples) // 2
+        return [(part, explainer, settings) for part in (examples[:middle], examples[middle:])]
+    features = len(examples[0].special_tokens_mask)
+    fewer, rows = with_half_the_rows(explainer, features), settings.max_tokens // features
+    if fewer is None and rows < 2:
+        return []
+    halved = replace(settings, max_tokens=max(1, rows // 2) * features)
+    return [(examples, fewer or explainer, halved)]
+
+
+def joined(contents: Sequence[Json], why: str) -> Json:
+    """What was measured in parts as one batch; if a part was refused, that part's refusal."""
+    for content in contents:
+        if "refused" in content:
+            return content
+    measured = [content["memory"] for content in contents if content.get("memory")]
+    return {
+        "records": [record for content in contents for record in content["records"]],
+        "warnings": [warning for content in contents for warning in content["warnings"]],
+        "left_behind": left_behind(contents),
+        "cost": {key: sum(content["cost"][key] for content in contents) for key in ("attribution", "forward")},
+        "no_positions": next((content["no_positions"] for content in contents if content["no_positions"]), ""),
+        "smaller": why,
+        **({"memory": max(measured, key=lambda memory: memory["predicted"])} if measured else {}),
+    }
+
+
+def attempted(name: str, work: Callable[[], Json]) -> Json:
+    """What ``work`` returns; or, if code of the explainer with this name raised, ``refused`` and ``failed``.
+
+    ``out_of_memory`` is true if that is because memory ran out.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
+    found = attempt(work)
+    if not isinstance(found, Raised):
+        return found
+    error = found.error
+    if isinstance(error, Unsupported | InvalidAttribution | StoreError):
+        return {"refused": message_text(error), "failed": not isinstance(error, Unsupported)}
+    if is_out_of_memory(error):
+        return {"refused": "memory ran out", "failed": True, "out_of_memory": True}
+    log.error("%s raised:\n%s", name, traceback_text(error))
+    return {"refused": f"it raised {error_text(error)}", "failed": True}
+
+
+def left_behind(contents: Iterable[Json]) -> list[str]:
+    """What was left behind in any of these batches, each line once."""
+    return list(dict.fromkeys(line for content in contents for line in content["left_behind"]))
+
+
+def positions_of(explainer: Explainer, model: nn.Module, case: Case) -> tuple[list[float | None], str]:
+    """What position embeddings keep of the relevance of each example; or None of each, and the reason.
+
+    An explainer that knows has a method ``position_relevance(model, case)``, as `faithcheck.explainers.lrp.engine.LRP`
+    has.
+
+    Raises:
+        InvalidAttribution: a value is not finite.
+    """
+    unknown: list[float | None] = [None] * len(case.inputs)
+    known: Callable[[nn.Module, Case], Tensor] | None = getattr(explainer, "position_relevance", None)
+    if known is None:
+        return unknown, "it gives relevance to features alone"
+    try:
+        kept = known(model, case)
+    except Unsupported as error:
+        return unknown, message_text(error)
+    if not kept.isfinite().all():
+        raise InvalidAttribution("the relevance of position embeddings is not finite")
+    return kept.tolist(), ""
+
+
+def records_of(model: Any, case: Case, attribution: Tensor, settings: AlignmentSettings) -> list[Json]:
+    """What is stored of each example: its target, its map ``(features,)``, and the outputs along MoRF and LeRF."""
+    outputs = curves(model, case, attribution, settings.removal, settings.chunk, settings.max_tokens)
+    return [
+        {
+            "target": int(case.target[i]),
+            "map": attribution[i, case.unpadded[i]].tolist(),
+            "morf": outputs.morf[i].tolist(),
+            "lerf": outputs.lerf[i].tolist(),
+        }
+        for i in range(len(attribution))
+    ]

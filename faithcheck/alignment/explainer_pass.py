@@ -1,0 +1,228 @@
+"""What one explainer measures in an alignment: the batches that are stored and missing, and what they say together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from faithcheck.alignment.batch import attempted, left_behind
+from faithcheck.alignment.batches import Batches
+from faithcheck.alignment.run_key import state_of
+from faithcheck.alignment.store import Store, StoredRecords
+from faithcheck.axioms.measure.error_text import safe_text
+from faithcheck.explainers.protocol import Explainer, describe_settings, display_label
+from faithcheck.json_object import Json
+from faithcheck.models.data.stored import stored_array
+
+
+@dataclass(frozen=True)
+class ExplainerResult:
+    """The maps and perturbation curves of one explainer, or the reason why it could not be measured.
+
+    Attributes:
+        name: the name of the explainer.
+        label: its name in tables and figures.
+        how: its settings, in words.
+        records: {example: {"target", "map", "morf", "lerf", "positions"}}, empty if the explainer could not be
+            measured; those of a store are read when they are asked for.
+        store: that has the records; None without one.
+        refused: why the explainer could not be measured; else empty.
+        failed: whether that is an error of the explainer, and not its refusal of this model.
+        warned: how many warnings it gave, and the first of them, in words; else empty.
+        left_behind: what it left behind on the model or in the process, which was undone, a line for each kind.
+        batches: the number of batches.
+        smaller: which batches were measured in smaller parts, and why, in words; else empty.
+        left_out: which batches were not measured, because they ended several workers, in words; else empty.
+        memory: ``predicted`` and ``measured``, the peak memory of the attribution that was predicted to take most, in
+            bytes over what was in use before; None if it cannot be predicted.
+        cost: the arithmetic of an attribution, in plain forward passes of the same examples, over one batch in
+            `COUNTED`; None without any.
+        no_positions: why no relevance of position embeddings is known; else empty.
+    """
+
+    name: str
+    label: str = ""
+    how: str = ""
+    records: Mapping[int, Json] = field(default_factory=dict)
+    store: Store | None = None
+    refused: str = ""
+    failed: bool = False
+    warned: str = ""
+    left_behind: Sequence[str] = ()
+    batches: int = 0
+    smaller: str = ""
+    left_out: str = ""
+    memory: Mapping[str, int] | None = None
+    cost: float | None = None
+    no_positions: str = ""
+
+
+class ExplainerPass:
+    """What one explainer is to measure: all batches; what is stored of them, and what is missing.
+
+    Use it as a context manager: inside, its store is open.
+
+    Attributes:
+        explainer: the explainer.
+        state: its state, see `state_of`; None if it cannot be written down.
+        plan: the examples of each batch.
+
+    Args:
+        explainer: the explainer.
+        plan: the batches.
+        key: from `common_key`.
+        folder: of the store.
+        advance: called with the explainer's name and the number of examples done since the last call.
+    """
+
+    def __init__(
+        self,
+        explainer: Explainer,
+        plan: Batches,
+        key: Json,
+        folder: Path,
+        advance: Callable[[str, int], None] = lambda explainer, done: None,
+    ) -> None:
+        self.explainer, self.plan, self._advance = explainer, plan, advance
+        described = attempted(explainer.name, lambda: _described(explainer))
+        self.state = described.get("state")
+        label, how = described.get("label", explainer.name), described.get("how", "")
+        self._result = ExplainerResult(explainer.name, label, how, batches=len(plan))
+        self._store = None if self.state is None else Store(folder, explainer.name, {**key, "explainer": self.state})
+        self._refused: dict[int, Json] = {0: {"left_behind": [], **described}} if self._store is None else {}
+        self._left_out: dict[int, str] = {}
+        self._missing = stored_array(len(plan), np.bool_)
+        self._missing[:] = True
+
+    def __enter__(self) -> Self:
+        if self._store is not None:
+            self._store.__enter__()
+        self._done(range(len(self.plan)) if self._refused or self._store is None else self._store)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._store is not None:
+            self._store.__exit__(*error)
+
+    def missing(self) -> Iterator[int]:
+        """The batches that are still to be measured; none after one in which the explainer could not be measured.
+
+        Whether a batch is missing is looked up when its turn comes.
+        """
+        return filter(self.is_missing, range(len(self.plan)))
+
+    def is_missing(self, number: int) -> bool:
+        """Whether this batch is still to be measured."""
+        return bool(self._missing[number])
+
+    def keep(self, number: int, content: Json) -> bool:
+        """Store what was measured of a batch; or keep in mind that the explainer, or this batch, was not measured.
+
+        Returns:
+            Whether the batch was measured.
+        """
+        if "left_out" in content:
+            self._left_out[number] = content["left_out"]
+        elif "refused" in content:
+            self._refused[number] = content
+            self._done(range(number, len(self.plan)))
+            return False
+        else:
+            assert self._store is not None
+            self._store.append(number, content)
+        self._done([number])
+        return "left_out" not in content
+
+    def _done(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if self._missing[number]:
+                self._missing[number] = False
+                self._advance(self.explainer.name, len(self.plan[number]))
+
+    def result(self) -> ExplainerResult:
+        """What was measured; no batch is missing."""
+        if self._refused:
+            first = min(self._refused)
+            refused = self._refused[first]
+            return replace(
+                self._result,
+                refused=refused["refused"],
+                failed=refused["failed"],
+                left_behind=left_behind(chain(self._contents(range(first)), [refused])),
+                batches=0,
+            )
+        assert self._store is not None
+        total = _Total()
+        for content in self._contents(range(len(self.plan))):
+            total.add(content)
+        return replace(
+            self._result,
+            records=StoredRecords(self._store, self.plan, self._left_out.keys()),
+            store=self._store,
+            warned=total.warned(len(self.plan)),
+            left_behind=[*total.left_behind],
+            smaller=_of_batches(total.smaller, total.first_smaller, total.batches),
+            memory=total.memory,
+            cost=total.attribution / total.forward if total.forward else None,
+            left_out=_of_batches(len(self._left_out), next(iter(self._left_out.values()), ""), len(self.plan)),
+            no_positions=total.no_positions,
+        )
+
+    def _contents(self, numbers: Iterable[int]) -> Iterator[Json]:
+        """What was measured of these batches, one after the other; nothing of those that were left out."""
+        if self._store is not None:
+            yield from (self._store[number] for number in numbers if number not in self._left_out)
+
+
+@dataclass
+class _Total:
+    """What the batches of an explainer say together, one after the other."""
+
+    batches: int = 0
+    warnings: int = 0
+    first_warning: str = ""
+    left_behind: dict[str, None] = field(default_factory=dict)
+    smaller: int = 0
+    first_smaller: str = ""
+    memory: Mapping[str, int] | None = None
+    attribution: int = 0
+    forward: int = 0
+    no_positions: str = ""
+
+    def add(self, content: Json) -> None:
+        """One batch, as `measure` returned it."""
+        self.batches += 1
+        self.first_warning = self.first_warning or next(iter(content["warnings"]), "")
+        self.warnings += len(content["warnings"])
+        self.left_behind |= dict.fromkeys(content["left_behind"])
+        self.first_smaller = self.first_smaller or content.get("smaller", "")
+        self.smaller += bool(content.get("smaller"))
+        self.no_positions = self.no_positions or content["no_positions"]
+        memory = content.get("memory")
+        if memory and (self.memory is None or memory["predicted"] > self.memory["predicted"]):
+            self.memory = memory
+        self.attribution += content["cost"]["attribution"]
+        self.forward += content["cost"]["forward"]
+
+    def warned(self, batches: int) -> str:
+        """Of an explainer with so many batches."""
+        first = f"the first: {self.first_warning}"
+        return f"warnings: {self.warnings}, batches: {batches}; {first}" if self.warnings else ""
+
+
+def _of_batches(number: int, first: str, batches: int) -> str:
+    return f"{number} of {batches} batches; the first: {first}" if number else ""
+
+
+def _described(explainer: Explainer) -> Json:
+    """What an explainer says of itself, and its state for the key of its store."""
+    return {
+        "label": safe_text(display_label(explainer)),
+        "how": safe_text(describe_settings(explainer)),
+        "state": state_of(explainer),
+    }

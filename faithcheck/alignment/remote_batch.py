@@ -1,0 +1,93 @@
+"""A batch of an alignment for another process, which loads the model and the explainer itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from uuid import uuid4
+
+from faithcheck.alignment.alignment_request import AlignRequest, choose_explainers, load_model
+from faithcheck.alignment.batch import CHANGED, LoadedModel, measure_batch
+from faithcheck.alignment.settings import AlignmentSettings
+from faithcheck.explainers.protocol import Explainer
+from faithcheck.json_object import Json
+from faithcheck.memory.memory_limit import SHARE, resident_memory
+from faithcheck.models.pretrained.example import Example
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteModel:
+    """The model of an alignment for another process, which loads it once for all batches.
+
+    Attributes:
+        request: from which the model is loaded.
+        settings: how it is measured.
+        longest: of the data, see `faithcheck.alignment.batches.longest`.
+        memory: the bytes above which the process is killed; None: it is not.
+        key: by which a process knows what it has loaded.
+    """
+
+    request: AlignRequest
+    settings: AlignmentSettings
+    longest: tuple[int, int]
+    memory: int | None = None
+    key: str = field(default_factory=lambda: uuid4().hex)
+
+    def load(self) -> LoadedModel:
+        """The model, loaded once."""
+        if self.key not in _models:
+            _models[self.key] = LoadedModel(load_model(self.request), self.longest)
+        return _models[self.key]
+
+    def load_again(self) -> None:
+        """At the next batch: an explainer has changed it."""
+        del _models[self.key]
+
+    def explainer(self, spec: str) -> Explainer:
+        """The explainer of this name of ``--explainer``, loaded once."""
+        if (self.key, spec) not in _explainers:
+            # Leave-One-Out is always the first that is chosen.
+            _explainers[self.key, spec] = choose_explainers([spec], self.settings)[-1]
+        return _explainers[self.key, spec]
+
+    def within_memory(self) -> AlignmentSettings:
+        """The settings with a limit of memory at which the process is not killed."""
+        if self.memory is None:
+            return self.settings
+        left = max(1, int(SHARE * (self.memory - resident_memory())))
+        return replace(self.settings, max_memory=min(left, self.settings.max_memory or left))
+
+
+_models: dict[str, LoadedModel] = {}
+_explainers: dict[tuple[str, str], Explainer] = {}
+
+
+@dataclass(frozen=True)
+class RemoteBatch:
+    """One explainer on one batch.
+
+    Attributes:
+        model: the model.
+        spec: the text by which the explainer is chosen.
+        number: of the batch.
+        examples: of the batch.
+    """
+
+    model: RemoteModel
+    spec: str
+    number: int
+    examples: Sequence[Example]
+
+    def prepare(self) -> None:
+        """Load the model and the explainer."""
+        self.model.load()
+        self.model.explainer(self.spec)
+
+    def run(self) -> Json:
+        """What is stored of the batch, see `faithcheck.alignment.batch.measure_batch`."""
+        loaded, explainer = self.model.load(), self.model.explainer(self.spec)
+        content = measure_batch(loaded, self.examples, explainer, self.model.within_memory(), self.number)
+        if loaded.unchanged():
+            return content
+        self.model.load_again()
+        return {**content, "refused": CHANGED, "failed": True}

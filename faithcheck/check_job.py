@@ -1,0 +1,227 @@
+"""A check as a job, and the description by which another process makes the same check."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+
+from faithcheck.axioms.measure.expectations import SuppliedExpectation, held_like
+from faithcheck.axioms.measure.record import Record
+from faithcheck.built_pairs import built
+from faithcheck.check import Check
+from faithcheck.claims import claiming
+from faithcheck.explainers.protocol import Explainer
+from faithcheck.explainers.registry import load_explainer
+from faithcheck.json_object import Json
+from faithcheck.models.data import handwritten_digits
+from faithcheck.models.pair import Pair, registered_pairs
+from faithcheck.models.random_numbers import seed_torch
+from faithcheck.reports.documents.document import from_json, to_json
+from faithcheck.request import Request, Settings
+
+
+@dataclass(frozen=True)
+class CheckJob:
+    """A check and how it is measured; its result is a `Record`.
+
+    Attributes:
+        check: the check.
+        settings: how it is measured.
+        spec: the text by which another process loads the explainer: a built-in name, an entry point or
+            ``module:Object``; empty without an explainer.
+        checkpoint: the user's own model, whose pairs another process must register.
+    """
+
+    check: Check
+    settings: Settings
+    spec: str = ""
+    checkpoint: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, check: Check, request: Request) -> CheckJob:
+        """The job of a check of a request."""
+        name = check.explainer.name if check.explainer else ""
+        return cls(check, request.settings, request.specs.get(name, name), request.checkpoint)
+
+    @property
+    def explainer(self) -> str:
+        """The name of the explainer; empty where the pair itself is measured."""
+        return self.check.explainer.name if self.check.explainer else ""
+
+    @property
+    def timeout(self) -> float | None:
+        """The time limit of a check of an explainer."""
+        return self.settings.timeout
+
+    def run(self) -> Record:
+        """See `Check.run`."""
+        return self.check.run(self.settings)
+
+    def remote(self) -> RemoteCheck:
+        """The check by the names of its pair and explainer."""
+        check, explainer = self.check, self.check.explainer
+        matching = [one for one in check.supplied if one.matches(check.axiom, self.explainer, check.subject)]
+        return RemoteCheck(
+            check.axiom,
+            self.spec,
+            getattr(explainer, "like", ""),
+            tuple(sorted(getattr(explainer, "claims", ()))),
+            check.pair.name,
+            _modules(check.pair),
+            check.side,
+            tuple(matching) if explainer else (),
+            self.settings,
+            tuple(self.checkpoint),
+            None if (folder := handwritten_digits.folder()) is None else str(folder),
+        )
+
+    def result(self, content: Json) -> Record:
+        """The record that came back as JSON.
+
+        Raises:
+            ValueError: it is that of another check, or no record.
+        """
+        record = from_json(content, Record)
+        if record.id != self.check.record_id:
+            raise ValueError(f"its process measured {record.id} in place of this check")
+        return record
+
+    def failed(self, why: str, printed: str | None = None) -> Record:
+        """A record that is an error."""
+        return self.check.failed(self.settings, why, printed)
+
+    def not_run(self, why: str) -> Record:
+        """A record of status ``not run``."""
+        return self.check.not_run(self.settings, why)
+
+    def left_out(self, why: str) -> Record:
+        """A record that is an error: the check is red."""
+        return self.failed(why)
+
+
+def _modules(pair: Pair) -> tuple[str, ...]:
+    """The modules whose import registers the pair."""
+    functions = (getattr(make, "func", make) for make in (pair.build, pair.case))
+    return tuple(sorted({function.__module__ for function in functions}))
+
+
+@dataclass(frozen=True)
+class RemoteCheck:
+    """A check for another process, which looks pair and explainer up by their names.
+
+    Attributes:
+        axiom: its name.
+        spec: see `CheckJob`.
+        like: the built-in explainer to which the explainer is held; empty: none.
+        claims: the axioms that the explainer claims.
+        pair: the name of the pair.
+        modules: those whose import registers the pair.
+        side: see `Check`.
+        supplied: the user's expectations that are about this check.
+        settings: how it is measured.
+        checkpoint: see `CheckJob`.
+        data: the folder that the handwritten digits come from; None for the bundled ones.
+    """
+
+    axiom: str
+    spec: str
+    like: str
+    claims: tuple[str, ...]
+    pair: str
+    modules: tuple[str, ...]
+    side: str
+    supplied: tuple[SuppliedExpectation, ...]
+    settings: Settings
+    checkpoint: tuple[str, ...]
+    data: str | None
+
+    def prepare(self) -> None:
+        """Load the explainer and build the models of the pair.
+
+        Raises:
+            ValueError: see `check`.
+        """
+        check, settings = self.check(), self.settings
+        with suppress(Exception), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            seed_torch(settings.seed)  # as in `Check.run`, which reports an error of the pair
+            built(check.pair, settings.seed, check.type_of_models(settings), settings.device)
+
+    def run(self) -> Json:
+        """The record in plain values."""
+        content: Json = to_json(self.check().run(self.settings))
+        return content
+
+    def check(self) -> Check:
+        """The check.
+
+        Raises:
+            ValueError: the pair is not registered by its module, or the explainer cannot be loaded.
+        """
+        explainer = _held(self.spec, self.like, self.claims) if self.spec else None
+        return Check(self.axiom, explainer, self._pair(), self.side, self.supplied)
+
+    def _pair(self) -> Pair:
+        _use_data(self.data)
+        for module in self.modules:
+            importlib.import_module(module)
+        pairs = registered_pairs()
+        if self.pair not in pairs and self.checkpoint:
+            from faithcheck.models.transform import register_checkpoint  # not at the top: few runs have a checkpoint
+
+            register_checkpoint(*self.checkpoint)
+            pairs = registered_pairs()
+        if self.pair not in pairs:
+            raise ValueError(
+                f"the pair {self.pair} is not registered by importing {', '.join(self.modules)}, which a process of "
+                "its own needs: register it there, or leave out --isolate or --ray"
+            )
+        return pairs[self.pair]
+
+
+@dataclass(frozen=True)
+class RemoteExplainer:
+    """Loads an explainer in another process, to see whether that ends the process.
+
+    Attributes:
+        spec: see `CheckJob`.
+    """
+
+    spec: str
+
+    def prepare(self) -> None:
+        """Nothing: loading the explainer is the job."""
+
+    def run(self) -> Json:
+        """The name of the explainer.
+
+        Raises:
+            ValueError: it cannot be loaded.
+        """
+        return {"name": loaded_explainer(self.spec).name}
+
+
+@functools.cache
+def _held(spec: str, like: str, claims: tuple[str, ...]) -> Explainer:
+    """One object for all checks, so that what was measured of it once is used again."""
+    explainer = loaded_explainer(spec)
+    return claiming(held_like(explainer, like) if like else explainer, claims)
+
+
+@functools.cache
+def loaded_explainer(spec: str) -> Explainer:
+    """The explainer that the spec names, loaded once in a process.
+
+    Raises:
+        ValueError: it cannot be loaded.
+    """
+    return load_explainer(spec)
+
+
+@functools.cache
+def _use_data(folder: str | None) -> None:
+    handwritten_digits.use_folder(folder)

@@ -1,0 +1,94 @@
+"""Each explainer in a process of its own: what ends that process costs the explainer one job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from faithcheck.check_job import RemoteExplainer
+from faithcheck.executors.executor import InThisProcess
+from faithcheck.executors.process import JobFailed, Process, ProcessEnded
+from faithcheck.executors.supervisor import Limits
+from faithcheck.job import Job
+
+MOST_ENDED = 3
+"""The remaining jobs of an explainer that has ended this many processes are not run."""
+WITHOUT_LIMIT = 3600.0
+"""The seconds after which a process is killed where the user sets no time limit."""
+BEYOND_LIMIT = 5.0
+"""The seconds that a process has beyond twice the user's limit, at which the job stops itself, with a traceback."""
+
+
+class OwnProcesses(InThisProcess):
+    """Runs one job after the other, those of each explainer in a process of its own, and all others in this process.
+
+    If a process ends, its job has failed, and the next job of the explainer starts another process.
+
+    Args:
+        limits: what a process may take; by default half of the machine's memory.
+        most: the most processes at a time; None: one for each explainer.
+    """
+
+    def __init__(self, limits: Limits | None = None, most: int | None = None) -> None:
+        super().__init__()
+        self._limits, self._most = limits or Limits(), most
+        self._processes: dict[str, Process] = {}
+        self._ended: Counter[str] = Counter()
+
+    def load(self, spec: str) -> str:
+        """Load an explainer in its process, before this one does, to see whether that ends the process.
+
+        Returns:
+            The name of the explainer.
+
+        Raises:
+            ProcessEnded: it does.
+            JobFailed: the explainer cannot be loaded.
+            OSError: no process can be started here.
+        """
+        process = Process(self._limits)
+        name = str(process.run(RemoteExplainer(spec), WITHOUT_LIMIT)["name"])
+        self._processes[name] = process
+        return name
+
+    def close(self) -> None:
+        """End all processes."""
+        while self._processes:
+            self._processes.popitem()[1].close()
+
+    def _result(self, job: Job[Any]) -> Any:
+        name = job.explainer
+        if not name:
+            return job.run()
+        if self._ended[name] >= MOST_ENDED:
+            return job.not_run(f"{name} has ended {MOST_ENDED} processes before this check")
+        try:
+            return job.result(self._process_of(name).run(job.remote(), killed_after(job.timeout)))
+        except ProcessEnded as end:
+            self._ended[name] += 1
+            return job.failed(f"{name}: {end}", _without_libraries(end.printed) or None)
+        except JobFailed as error:
+            return job.failed(str(error), error.traceback)
+        except ValueError as error:
+            return job.failed(str(error))
+
+    def _process_of(self, name: str) -> Process:
+        if name not in self._processes or self._processes[name].closed:
+            while self._most is not None and len(self._processes) >= self._most:
+                self._processes.popitem()[1].close()
+            self._processes[name] = Process(self._limits)
+        return self._processes[name]
+
+
+def killed_after(timeout: float | None) -> float:
+    """The seconds after which a process that does not answer is killed.
+
+    Args:
+        timeout: the user's limit, if any.
+    """
+    return WITHOUT_LIMIT if timeout is None else 2 * timeout + BEYOND_LIMIT
+
+
+def _without_libraries(printed: str) -> str:
+    """The end of what a process printed, without Python's list of the C libraries that were loaded in a crash."""
+    return "\n".join(line for line in printed.splitlines() if not line.startswith("Extension modules:")).strip()

@@ -1,0 +1,232 @@
+"""The executor that shares jobs between the workers of a Ray cluster.
+
+Ray's own `ActorPool` does not say which job has ended a worker, and its `max_task_retries` does not say how often a job
+was started again, which the report shows. So this executor asks Ray itself for what is there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from faithcheck.executors.executor import AnyJob, Executor
+from faithcheck.executors.ray.cluster import Workers, connected
+from faithcheck.executors.ray.worker import Readiness, Worker, difference, versions
+from faithcheck.job import Job
+from faithcheck.options import OptionError
+
+MOST_ENDED = 3
+"""A job that has ended this many workers is left out."""
+LOOK = 1.0
+"""The seconds after which `Watch` is called again, if nothing happens."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class State:
+    """How a run on a cluster is getting on.
+
+    Attributes:
+        workers: how many have loaded everything.
+        retried: how often a job was started again because its worker ended.
+        left_out: how many jobs ended several workers, and are not measured.
+        gpu_memory: the bytes in use and all bytes, of all GPUs of the workers; None without GPUs.
+        dashboard: the address of Ray's dashboard; empty without one.
+    """
+
+    workers: int
+    retried: int = 0
+    left_out: int = 0
+    gpu_memory: tuple[int, int] | None = None
+    dashboard: str = ""
+
+
+Watch = Callable[[State], None]
+"""Called whenever something happened."""
+
+
+class OnRay(Executor):
+    """Runs jobs on a Ray cluster. Each worker runs one at a time.
+
+    No job is lost and none counts twice: a job whose worker ends is the next one that another worker gets, and after
+    `MOST_ENDED` such ends it is left out.
+
+    Args:
+        address: of the cluster, see `connected`.
+        wanted: the workers.
+        readiness: what a worker confirms before its first job.
+        watch: called whenever something happened, and once in `LOOK` seconds.
+    """
+
+    def __init__(self, address: str, wanted: Workers, readiness: Readiness, watch: Watch = lambda state: None) -> None:
+        super().__init__()
+        self._address, self._wanted, self._readiness, self._watch = address, wanted, readiness, watch
+        self._started = self._ended = 0.0
+
+    def close(self) -> None:
+        """The cluster was left, or ended, at the end of `run`."""
+
+    def run(self, jobs: Iterable[AnyJob]) -> Iterator[tuple[AnyJob, Any]]:
+        """See `Executor.run`. Without a job, no cluster is started.
+
+        Raises:
+            OptionError: the cluster cannot be reached, or a worker has other versions, other code or no files.
+        """
+        begun = time.monotonic()
+        jobs = iter(jobs)
+        crew = _Crew(self._wanted, self._readiness)
+        first = next(jobs, None)
+        if first is not None:
+            with connected(self._address, self._wanted) as cluster:
+                for job, result in crew.run(chain([first], jobs), cluster.workers):
+                    self._watch(crew.state(cluster.dashboard))
+                    if job is not None:
+                        yield job, result
+                ended = time.monotonic()
+        self.record = {
+            "engine": f"Ray {versions()['ray']}",
+            "workers": crew.most,
+            "tasks": crew.answered,
+            "retried": crew.retried,
+            "run_twice": 0,
+            "left_out": crew.left_out,
+            "seconds": time.monotonic() - begun,
+            "started": crew.started - begun if crew.answered else 0.0,
+            "ended": ended - begun if first is not None else 0.0,
+            "busy": crew.busy,
+        }
+
+
+class _Crew:
+    """The workers of one run, and the jobs that they have.
+
+    Attributes:
+        most: the most workers that there were.
+        answered: how many jobs have a result from a worker.
+        retried, left_out: see `State`.
+        started: the moment at which the first worker had loaded everything.
+        busy: the seconds that workers took for their results.
+    """
+
+    def __init__(self, wanted: Workers, readiness: Readiness) -> None:
+        import ray
+
+        self._ray: Any = ray
+        self._wanted, self._readiness = wanted, readiness
+        self._class = self._ray.remote(Worker).options(num_cpus=wanted.cpus, num_gpus=wanted.gpus)
+        self._starting: dict[Any, Any] = {}  # the worker, by the reference to what it answers
+        self._free: list[Any] = []
+        self._running: dict[Any, tuple[Any, Job[Any]]] = {}
+        self._again: list[Job[Any]] = []
+        self._ends: Counter[int] = Counter()  # of workers, by the id of the job, which is held
+        self._ended_at_start = 0
+        self._gpu_memory: dict[str, tuple[int, int]] = {}
+        self.most = self.answered = self.retried = self.left_out = 0
+        self.started = self.busy = 0.0
+
+    def run(self, jobs: Iterator[Job[Any]], workers: int) -> Iterator[tuple[Any, Any]]:
+        """Each job with its result; (None, None) whenever something else happened."""
+        exhausted = False
+        while not exhausted or self._running or self._again:
+            while self._free and not (exhausted and not self._again):
+                job = self._again.pop() if self._again else next(jobs, None)
+                if job is None:
+                    exhausted = True
+                else:
+                    actor = self._free.pop()
+                    self._running[actor.run.remote(job.remote())] = actor, job
+            # No more workers are started than there are jobs for them, as far as that is known.
+            while len(self._starting) + len(self._free) + len(self._running) < workers:
+                if exhausted and len(self._again) <= len(self._starting) + len(self._free):
+                    break
+                self._start()
+            if self._running or (self._starting and (self._again or not exhausted)):
+                yield self._next() or (None, None)
+
+    def state(self, dashboard: str) -> State:
+        """How it is getting on."""
+        gpus = self._gpu_memory.values()
+        memory = (sum(used for used, _ in gpus), sum(total for _, total in gpus)) if gpus else None
+        return State(len(self._free) + len(self._running), self.retried, self.left_out, memory, dashboard)
+
+    def _start(self) -> None:
+        actor = self._class.remote(os.getcwd(), self._wanted.cpus)
+        self._starting[actor.ready.remote(versions(), self._readiness)] = actor
+
+    def _next(self) -> tuple[Job[Any], Any] | None:
+        """Wait for the next result or the next end of a worker, at most `LOOK` seconds.
+
+        Raises:
+            OptionError: a worker cannot be used, or workers end while they start.
+        """
+        there, _ = self._ray.wait([*self._starting, *self._running], num_returns=1, timeout=LOOK)
+        for reference in there:
+            try:
+                answer = self._ray.get(reference)
+            except self._ray.exceptions.RayActorError as error:
+                return self._worker_ended(reference, _reason(error))
+            if reference in self._starting:
+                if answer:
+                    raise OptionError(answer)
+                self._free.append(self._starting.pop(reference))
+                self._ended_at_start = 0
+                self.started = self.started or time.monotonic()
+                self.most = max(self.most, len(self._free) + len(self._running))
+                return None
+            actor, job = self._running.pop(reference)
+            self._free.append(actor)
+            return job, self._result(job, answer)
+        return None
+
+    def _result(self, job: Job[Any], answer: Any) -> Any:
+        for level, message in answer["messages"]:
+            log.log(level, "%s", message)
+        self._gpu_memory |= answer["gpu_memory"]
+        self._ends.pop(id(job), None)
+        self.answered += 1
+        self.busy += answer["seconds"]
+        if "error" in answer:
+            return job.failed(answer["error"], answer["traceback"])
+        try:
+            return job.result(json.loads(answer["content"]))
+        except ValueError as error:
+            return job.failed(str(error))
+
+    def _worker_ended(self, reference: Any, why: str) -> tuple[Job[Any], Any] | None:
+        if self._starting.pop(reference, None) is not None:
+            self._ended_at_start += 1
+            if self._ended_at_start == 1 and (other := self._other_versions()):
+                raise OptionError(other)
+            if self._ended_at_start >= MOST_ENDED:
+                raise OptionError(f"--ray: {MOST_ENDED} workers in turn ended while they started: {why}")
+            return None
+        _, job = self._running.pop(reference)
+        self._ends[id(job)] += 1
+        if self._ends[id(job)] < MOST_ENDED:
+            self.retried += 1
+            self._again.append(job)
+            return None
+        self.left_out += 1
+        return job, job.left_out(f"it ended {MOST_ENDED} workers: {why}")
+
+    def _other_versions(self) -> str:
+        """What the cluster has otherwise than this process: a worker of other code may end before it can say so."""
+        with suppress(self._ray.exceptions.RayError):
+            there: dict[str, str] = self._ray.get(self._ray.remote(versions).remote())
+            return difference(versions(), there, "the cluster")
+        return ""
+
+
+def _reason(error: BaseException) -> str:
+    """The first sentence of Ray's account of how a worker ended."""
+    text = " ".join(str(error).split())
+    return text.partition(" The ")[0][:200] or type(error).__name__
