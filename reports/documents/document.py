@@ -121,7 +121,7 @@ def load(path: Path, *kinds: type[Kind]) -> Kind:
     content = _read(path)
     kind = next((one for one in kinds if one.__struct_config__.tag == content.get("kind")), None)
     if kind is None:
-        of = f"of kind {content['kind']!r}" if content.get("kind") else "of the suite"
+        of = f"of kind {content['kind']!r}" if content.get("kind") is not None else "of the suite"
         readable = ", ".join(one.WRITER for one in kinds)
         raise DocumentError(f"{path}: a document {of}: only those of {readable} can be read here")
     if content["schema_version"] != kind.VERSION:
@@ -146,9 +146,9 @@ def save(document: Document, path: Path) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(
-            path.read_text(encoding="utf-8"), parse_constant=_finite, parse_float=_finite, parse_int=_whole
-        )
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+        document = to_json(document) if "\\ud" in text.lower() else document  # msgspec refuses lone surrogates
     except OSError as error:
         raise DocumentError(f"{path}: cannot be read: {error.strerror}") from error
     except RecursionError as error:

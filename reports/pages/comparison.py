@@ -185,7 +185,7 @@ def _paired(comparison: Comparison) -> Table | None:
             alignment_wording.FIGURES[row.figure],
             row.n,
             alignment_wording.number(row.difference),
-            alignment_wording.interval(row),
+            alignment_wording.interval(row.low, row.high),
             wording.number(row.p),
         ]
         for row in comparison.paired.differences

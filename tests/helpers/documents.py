@@ -37,7 +37,8 @@ def record(status: str, **changed: object) -> Record:
         **changed,
     }
     # Names keep characters that JSON cannot hold, as those of an explainer do.
-    return replace(from_json(to_json(content), Record), **{k: v for k, v in content.items() if isinstance(v, str)})
+    made = from_json(to_json(content), Record)
+    return replace(made, **{name: text for name, text in content.items() if isinstance(getattr(made, name), str)})
 
 
 _MAPS = {

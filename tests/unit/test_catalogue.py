@@ -38,7 +38,7 @@ def test_the_file_is_what_the_registries_have():
     changed += catalogue.changed_names(catalogue.saved()["explainers"], catalogue.explainers())
     assert not changed, f"{'; '.join(changed)}: run make catalogue, and commit faithcheck/catalogue.json"
     assert catalogue.saved()["hash"] == catalogue.digest(catalogue.summary(catalogue.registered()), 64)
-    assert named(catalogue.of_run()) == named(catalogue.saved())
+    assert named(asdict(catalogue.of_run())) == named(catalogue.saved())
 
 
 def test_its_content_is_the_same_in_every_process():
@@ -49,7 +49,7 @@ def test_its_content_is_the_same_in_every_process():
 
 def test_a_digest_stands_for_its_content():
     """A document holds the hash and what it is the hash of."""
-    run = catalogue.of_run()
+    run = asdict(catalogue.of_run())
     assert catalogue.digest({part: run[part] for part in catalogue.PARTS}, 64) == run["hash"]
     assert len(json.dumps(run)) < 16_000
 
@@ -67,7 +67,7 @@ def test_a_digest_stands_for_its_content():
 def test_the_hash_changes_with_what_verdicts_follow_from(registry, change, line):
     pair = dataclasses.replace(registry["product.x1x2x3"], **change)
     registry[pair.name] = pair
-    before, now = catalogue.saved(), catalogue.of_run()
+    before, now = catalogue.saved(), asdict(catalogue.of_run())
     assert catalogue.changes(catalogue.summary(before), now) == ([line] if line else [])
     assert (now["hash"] != before["hash"]) == (line is not None)
     assert now["version"] == before["version"] + ("+changed" if line else "")
@@ -75,10 +75,10 @@ def test_the_hash_changes_with_what_verdicts_follow_from(registry, change, line)
 
 def test_the_tolerances_count(monkeypatch):
     monkeypatch.setitem(roundoff.TOLERANCES, torch.float64, 1e-8)
-    assert catalogue.changes(catalogue.summary(catalogue.saved()), catalogue.of_run()) == [
+    assert catalogue.changes(catalogue.summary(catalogue.saved()), asdict(catalogue.of_run())) == [
         "tolerances changed: float64"
     ]
-    assert catalogue.of_run()["version"].endswith("+changed")
+    assert catalogue.of_run().version.endswith("+changed")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_pairs_of_the_user_are_not_part_of_it(registry):
     registry["their.pair"] = Pair("their.pair", lambda *_: None, None, "why")
     registry["basis.x_checkpoint"] = dataclasses.replace(registry["basis.query_key_bert"], name="basis.x_checkpoint")
     registry["their.pair"].build.__module__ = "their_pairs"
-    assert named(catalogue.of_run()) == named(catalogue.saved())
+    assert named(asdict(catalogue.of_run())) == named(catalogue.saved())
     assert pair_origins(registry.values()) == {"their.pair": "their_pairs"}, "the built-in pairs have no origin"
 
 

@@ -149,7 +149,7 @@ def test_the_command_reads_a_folder_and_leaves_out_what_it_cannot_read(tmp_path,
     assert "1 alignment; 6 files left out" in printed
     page = (tmp_path / "trend.md").read_text()
     for name, reason in {
-        "bench.json": "a document of make bench: a trend shows runs of the suite and alignments",
+        "bench.json": "a document of make bench",
         "map.json": "a document of faithcheck explain",
         "old.json": "schema version 1",
         "undated.json": "its date 'yesterday' cannot be read",

@@ -6,9 +6,9 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
-from faithcheck.cli import output
 from faithcheck.cli.main import main
 from faithcheck.explainers import Unsupported
+from faithcheck.progress import progress_bar
 from faithcheck.reports.documents.document import to_json
 from faithcheck.reports.pages import rendering, report, terminal, wording
 from faithcheck.reports.pages.visible import visible
@@ -127,7 +127,7 @@ def test_markup_in_a_name_is_text_on_a_terminal():
 
 
 def test_markup_in_a_name_is_text_in_the_progress_bar():
-    with output.progress_bar() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("lrp[/eps]\x1b[2J", total=1)
         assert str(progress.columns[0].render(progress.tasks[task])).strip() == r"lrp[/eps]\x1b[2J"
 
