@@ -258,7 +258,7 @@ def _mismatch(value: object, kind: Any, place: str) -> str | None:
             return found
     where = place or "the document"
     if any(isinstance(value, dict | list) for _ in _containers(value, kind)):
-        return f"{where}: {reason}"
+        return f"{place}: {reason}" if place else reason
     got = repr(value) if isinstance(value, str) and len(value) < 40 else _NAMES[type(value)]
     return f"{where} is {got}, not {_described(kind)}"
 

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from rich.console import Console
 
 from faithcheck import explanation
@@ -21,8 +22,10 @@ from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.text_model import NextTokenModel
-from faithcheck.reports.documents.document import save
-from faithcheck.reports.documents.words import words
+from faithcheck.reports.documents.document import load as load_document
+from faithcheck.reports.documents.document import save, to_json
+from faithcheck.reports.documents.explanation import Explanation
+from faithcheck.reports.documents.words import Feature, words
 from faithcheck.reports.pages import colours, relevance
 from faithcheck.reports.pages import explanation as pages
 from faithcheck.tests.helpers import documents, small_models
@@ -53,7 +56,7 @@ class FixedMap:
 
 
 def viewed(model, *explainers, text=TEXT, target=None, contrast=None):
-    return {**explanation.explain(model, text, explainers, target, contrast), "model": "small"}
+    return explanation.explain(model, text, explainers, target, contrast, name="small")
 
 
 def plain(document, width=100):
@@ -63,12 +66,12 @@ def plain(document, width=100):
 def coloured(document):
     console = Console(file=io.StringIO(), width=200, force_terminal=True, color_system="truecolor", highlight=False)
     for row in pages.rows(document):
-        console.print(pages.coloured(row["words"], row["signed"]))
+        console.print(pages.coloured(row.words, row.signed))
     return console.file.getvalue()
 
 
 def words_of(document, row=0):
-    return pages.rows(document)[row]["words"]
+    return pages.rows(document)[row].words
 
 
 def test_the_document_holds_the_map_its_sum_and_the_change_of_the_output(model):
@@ -76,31 +79,31 @@ def test_the_document_holds_the_map_its_sum_and_the_change_of_the_output(model):
     case = model.case(model.encode([TEXT]))
     document = viewed(model, explainer, target=str(int(case.target)))
     expected = attribution_of(explainer, model, case)[0]
-    (loo,) = document["maps"]
-    assert loo["values"] == expected.tolist()
-    assert loo["sum"] == pytest.approx(float(expected.sum()), abs=1e-6)
-    assert loo["r"] == pytest.approx(1)
-    assert document["change"] == pytest.approx(float(output_difference(model, case)))
-    assert [feature["special"] for feature in document["features"]] == case.special_tokens_mask[0].tolist()
-    (explained,) = (one for one in document["classes"] if one["explained"])
+    (loo,) = document.maps
+    assert loo.values == expected.tolist()
+    assert loo.sum == pytest.approx(float(expected.sum()), abs=1e-6)
+    assert loo.r == pytest.approx(1)
+    assert document.change == pytest.approx(float(output_difference(model, case)))
+    assert [feature.special for feature in document.features] == case.special_tokens_mask[0].tolist()
+    (explained,) = (one for one in document.classes if one.explained)
     logits = case.run(model)[0].detach()
-    assert explained["logit"] == pytest.approx(float(logits.max()))
-    assert explained["probability"] == pytest.approx(float(logits.softmax(0).max()))
-    assert document["decoder"] == isinstance(model, NextTokenModel)
-    json.dumps(document, allow_nan=False)
+    assert explained.logit == pytest.approx(float(logits.max()))
+    assert explained.probability == pytest.approx(float(logits.softmax(0).max()))
+    assert document.decoder == isinstance(model, NextTokenModel)
+    json.dumps(to_json(document), allow_nan=False)
 
 
 def test_several_explainers_stand_beside_loo_with_their_correlation(bert):
     model, loo = load(bert), LeaveOneOut(AttentionMask())
     other = FixedMap(0, 3, 1, -2, 0.5, 1, 0)
     document = viewed(model, loo, AttnLRP(), other, FixedMap(0, 1, 1, 1, 1, 1, 0))
-    values = document["maps"][0]["values"]
-    assert [row["explainer"] for row in document["maps"]] == ["loo", "attnlrp", "fixed", "fixed"]
-    assert document["maps"][2]["r"] == pytest.approx(np.corrcoef(values[1:-1], other.values[1:-1])[0, 1])
-    assert document["maps"][3]["r"] is None, "a constant map has no correlation"
-    assert viewed(model, other)["maps"][0]["r"] is None, "without LOO there is none"
+    values = document.maps[0].values
+    assert [row.explainer for row in document.maps] == ["loo", "attnlrp", "fixed", "fixed"]
+    assert document.maps[2].r == pytest.approx(np.corrcoef(values[1:-1], other.values[1:-1])[0, 1])
+    assert document.maps[3].r is None, "a constant map has no correlation"
+    assert viewed(model, other).maps[0].r is None, "without LOO there is none"
     page, printed = pages.to_html(document), plain(document)
-    r = f"{document['maps'][1]['r']:.3f}".replace("-", "−")
+    r = f"{document.maps[1].r:.3f}".replace("-", "−")
     assert f'<th scope="row">attnlrp</th><td>{r}</td>' in page
     assert f"attnlrp  r {r}" in printed
     assert page.count('<span class="map">') == 4
@@ -118,11 +121,11 @@ def test_target_chooses_the_explained_output_by_number_or_name(bert):
     logits = model.case(model.encode([TEXT])).run(model)[0].tolist()
     for target, number in {"0": 0, "1": 1, "bad": 0, "GOOD": 1}.items():
         view = viewed(model, LeaveOneOut(AttentionMask()), target=target)
-        (one,) = (one for one in view["classes"] if one["explained"])
-        assert (one["number"], one["logit"]) == (number, pytest.approx(logits[number]))
-        assert view["explained"] == ("bad", "good")[number]
+        (one,) = (one for one in view.classes if one.explained)
+        assert (one.number, one.logit) == (number, pytest.approx(logits[number]))
+        assert view.explained == ("bad", "good")[number]
     zero, one = (viewed(model, LeaveOneOut(AttentionMask()), target=target) for target in "01")
-    assert zero["maps"] != one["maps"]
+    assert zero.maps != one.maps
     for target, message in {
         str(len(logits)): f"0 to {len(logits) - 1}",
         "goood": "did you mean good",
@@ -138,18 +141,18 @@ def test_a_decoder_lists_the_most_likely_tokens_and_the_explained_one(tmp_path):
     least = int(logits.argmin())
     word = small_models.WORDS[least]
     view = viewed(model, LeaveOneOut(AttentionMask()), target=word)
-    assert view["explained"] == repr(word)
-    assert [one["number"] for one in view["classes"]] == [*logits.topk(5).indices.tolist(), least]
+    assert view.explained == repr(word)
+    assert [one.number for one in view.classes] == [*logits.topk(5).indices.tolist(), least]
     with pytest.raises(ModelError, match="unknown token; or give its number"):
         viewed(model, FixedMap(), target="zzzzzz")
 
 
 def test_strengths_are_shares_of_the_largest_word_that_is_not_special(bert):
     document = viewed(load(bert), FixedMap(9, 1, -2, 0, 0.5, 0.25, -9))
-    assert [word["strength"] for word in words_of(document)] == [1.0, 0.5, -1.0, 0.0, 0.25, 0.125, -1.0]
+    assert [word.strength for word in words_of(document)] == [1.0, 0.5, -1.0, 0.0, 0.25, 0.125, -1.0]
     assert "its own largest value that is not special" in " ".join(plain(document).split())
     nothing = viewed(load(bert), FixedMap(5, 0, 0, 0, 0, 0, 5))
-    assert [word["strength"] for word in words_of(nothing)] == [0.0] * 7
+    assert [word.strength for word in words_of(nothing)] == [0.0] * 7
 
 
 def test_positive_relevance_is_red_negative_is_blue_and_the_strongest_are_bold(bert):
@@ -196,11 +199,13 @@ def test_special_tokens_are_marked_and_every_number_is_shown(bert):
 
 def test_pieces_of_a_word_are_one_word_and_the_tokens_stay_available(bert):
     document = viewed(load(bert), FixedMap(0, 1, -2, 0, 0.5, 0.25, 0))
-    assert [table["columns"][1] for table in pages.tables(document)[1:]] == ["word"]
-    document["features"][2] |= {"text": "ly", "glued": True}
+    assert [table.titles[1] for table in pages.tables(document)[1:]] == ["word"]
+    features = [*document.features]
+    features[2] = Feature(text="ly", glued=True, special=False)
+    document = structs.replace(document, features=features)
     by_word, by_token = pages.tables(document)[1:]
-    assert by_word["rows"][1] == ["1", "thely", "-1", ""]
-    assert [row[1] for row in by_token["rows"]] == ["[CLS]", "the", "ly", "brown", "fox", "jumps", "[SEP]"]
+    assert by_word.rows[1] == ("1", "thely", "-1", "")
+    assert [row[1] for row in by_token.rows] == ["[CLS]", "the", "ly", "brown", "fox", "jumps", "[SEP]"]
     assert "the sum of the relevance of their tokens" in plain(document)
     assert "The relevance of each token" in pages.to_html(document)
 
@@ -208,21 +213,24 @@ def test_pieces_of_a_word_are_one_word_and_the_tokens_stay_available(bert):
 def test_many_outputs_are_counted_and_probabilities_depend_on_the_kind_of_model(bert):
     model = load(bert)
     document = viewed(model, FixedMap(*range(7)))
-    assert sum(row["probability"] for row in document["classes"]) == pytest.approx(1)
+    assert sum(row.probability for row in document.classes) == pytest.approx(1)
     assert "%" in plain(document)
     logits = torch.tensor([1.0, -1.0])
     model.model.config.problem_type = "multi_label_classification"
     assert explanation._probabilities(model, logits).tolist() == pytest.approx(logits.double().sigmoid().tolist())
     model.model.config.problem_type = "regression"
     assert explanation._probabilities(model, logits[:1]) is None
-    document["classes"][0]["probability"], document["outputs"] = None, 50000
+    first, *others = document.classes
+    document = structs.replace(document, classes=[structs.replace(first, probability=None), *others], outputs=50000)
     assert "–" in plain(document)
     assert "most likely of 50000 outputs" in pages.to_html(document)
 
 
 def test_the_page_loads_nothing_and_escapes_text(bert):
     view = viewed(load(bert), FixedMap(0, 1, -1, 0, 0.5, -0.5, 0))
-    view["features"][1]["text"], view["notes"] = "<script>", ["a < b"]
+    features = [*view.features]
+    features[1] = structs.replace(features[1], text="<script>")
+    view = structs.replace(view, features=features, notes=["a < b"])
     page = pages.to_html(view)
     assert page.startswith("<!doctype html>")
     assert page.count("<script") == 1, "the page's own"
@@ -234,31 +242,32 @@ def test_the_page_loads_nothing_and_escapes_text(bert):
 def test_notes_say_that_a_text_was_cut_or_has_unknown_tokens(bert):
     model = load(bert, max_length=6)
     view = viewed(model, LeaveOneOut(AttentionMask()), text="a quick brown fox jumps over the dog")
-    assert [feature["text"] for feature in view["features"]] == ["[CLS]", "a", "quick", "brown", "fox", "[SEP]"]
-    (note,) = view["notes"]
+    assert [feature.text for feature in view.features] == ["[CLS]", "a", "quick", "brown", "fox", "[SEP]"]
+    (note,) = view.notes
     assert "cut to 6 tokens" in note
     assert note in " ".join(plain(view).split())
     assert note in pages.to_html(view)
-    assert viewed(model, LeaveOneOut(AttentionMask()), text="a quick fox")["notes"] == []
-    (note,) = viewed(model, LeaveOneOut(AttentionMask()), text="a zebra fox")["notes"]
+    assert viewed(model, LeaveOneOut(AttentionMask()), text="a quick fox").notes == []
+    (note,) = viewed(model, LeaveOneOut(AttentionMask()), text="a zebra fox").notes
     assert note == "1 of 5 tokens are unknown to the tokenizer."
 
 
 def test_a_tokenizer_without_an_unknown_token_knows_every_token(tmp_path):
     model = load(small_models.save("gpt2", tmp_path))
     model.tokenizer.unk_token = None
-    assert not any("unknown" in note for note in viewed(model, LeaveOneOut(AttentionMask()))["notes"])
+    assert not any("unknown" in note for note in viewed(model, LeaveOneOut(AttentionMask())).notes)
 
 
 def test_notes_repeat_the_warnings_of_the_explainer(bert):
-    (note,) = viewed(load(bert), IntegratedGradients(1))["maps"][0]["notes"]
+    (note,) = viewed(load(bert), IntegratedGradients(1)).maps[0].notes
     assert note.startswith("integrated_gradients warned: Integrated Gradients with 1 steps misses completeness")
 
 
 def test_a_long_table_shows_the_largest_tokens_and_counts_them(bert):
     view = viewed(load(bert), FixedMap(0, 1, -1, 0, 0.5, -0.5, 0))
-    view["features"] = [{**view["features"][1], "text": f"t{i}"} for i in range(90)]
-    view["maps"][0]["values"] = [float(i) for i in range(90)]
+    features = [structs.replace(view.features[1], text=f"t{i}") for i in range(90)]
+    maps = [structs.replace(view.maps[0], values=[float(i) for i in range(90)])]
+    view = structs.replace(view, features=features, maps=maps)
     printed = plain(view)
     rows = [int(number) for number in re.findall(r"^ *(\d+) +t\d+ ", printed, re.MULTILINE)]
     assert rows == list(range(50, 90))
@@ -279,7 +288,7 @@ def test_tokens_are_joined_to_words(bert, names, read):
     model.tokenizer = type("Tokenizer", (), {"all_special_tokens": ["[CLS]", "[SEP]"]})()
     model.tokenizer.convert_tokens_to_string = lambda tokens: tokens[0].replace("Ġ", " ").replace("▁", " ")
     example = Example(torch.arange(len(names)), torch.zeros(len(names), dtype=torch.bool), tuple(names))
-    found = words([{**piece, "special": False} for piece in model.pieces(example)])
+    found = words([Feature(**piece, special=False) for piece in model.pieces(example)])
     assert pages.coloured(relevance.coloured(found, [0.0] * len(found)), True).plain == read
 
 
@@ -296,29 +305,29 @@ def test_a_contrast_is_the_difference_of_two_outputs_and_its_maps(bert):
     model = load(bert)
     asked = (("0", None), ("1", None), ("0", "1"))
     zero, one, contrast = (viewed(model, loo, target=target, contrast=against) for target, against in asked)
-    values = [np.array(document["maps"][0]["values"]) for document in (zero, one, contrast)]
+    values = [np.array(document.maps[0].values) for document in (zero, one, contrast)]
     np.testing.assert_allclose(values[2], values[0] - values[1], rtol=1e-4, atol=1e-5)
-    assert contrast["change"] == pytest.approx(zero["change"] - one["change"], abs=1e-5)
-    assert [row["logit"] for row in contrast["classes"]] == [row["logit"] for row in zero["classes"]]
-    assert contrast["what"] == "the logit of the class LABEL_0 minus that of LABEL_1"
-    assert (contrast["target"], contrast["contrast"]) == ("0", "1")
-    assert contrast["what"] in pages.to_html(contrast)
+    assert contrast.change == pytest.approx(zero.change - one.change, abs=1e-5)
+    assert [row.logit for row in contrast.classes] == [row.logit for row in zero.classes]
+    assert contrast.what == "the logit of the class LABEL_0 minus that of LABEL_1"
+    assert (contrast.target, contrast.contrast) == ("0", "1")
+    assert contrast.what in pages.to_html(contrast)
     assert (model.target, model.against) == (None, None), "the user's model stays as it is"
 
 
 def test_a_decoder_without_a_target_explains_the_answer_that_it_generates(gpt2):
     document = viewed(gpt2, LeaveOneOut(AttentionMask()))
-    words = [word.strip("'") for word in document["answer"]]
+    words = [word.strip("'") for word in document.answer]
     assert 1 <= len(words) <= LONGEST_ANSWER
     for count in range(min(3, len(words))):
         said = gpt2.case(gpt2.encode([" ".join([TEXT, *words[:count]])])).target
         assert small_models.WORDS[int(said)] == words[count], "the most likely token each time"
-    assert any("generated" in note for note in document["notes"])
-    features = document["features"]
-    assert [feature["text"] for feature in features] == [*TEXT.split(), *words]
-    assert [feature["special"] for feature in features] == [False] * 4 + [True] * (1 + len(words))
-    (row,) = document["classes"]
-    assert row["probability"] == pytest.approx(np.exp(row["logit"]))
+    assert any("generated" in note for note in document.notes)
+    features = document.features
+    assert [feature.text for feature in features] == [*TEXT.split(), *words]
+    assert [feature.special for feature in features] == [False] * 4 + [True] * (1 + len(words))
+    (row,) = document.classes
+    assert row.probability == pytest.approx(np.exp(row.logit))
     assert "log-likelihood of the answer" in plain(document)
 
 
@@ -445,13 +454,13 @@ def test_the_command_prints_the_maps_and_writes_both_files(bert, tmp_path, capsy
     for label in ("sum of loo", "f(x) − f(baseline)", "less the change", "colours", "explained", "model", "words"):
         assert label in printed
         assert label in page.read_text(encoding="utf-8")
-    document = json.loads(file.read_text(encoding="utf-8"))
-    assert [row["explainer"] for row in document["maps"]] == ["loo", "gradient_x_input"]
+    document = load_document(file, Explanation)
+    assert [row.explainer for row in document.maps] == ["loo", "gradient_x_input"]
     assert pages.to_html(document) == page.read_text(encoding="utf-8"), "the page is made from the document alone"
 
 
 def test_the_document_makes_its_pages_again(tmp_path, capsys):
-    document = documents.explanation()
+    document = documents.typed(documents.explanation())
     save(document, tmp_path / "map.json")
     assert main(["report", str(tmp_path / "map.json"), "--html", "--md"]) == 0
     assert (tmp_path / "map.html").read_text(encoding="utf-8") == pages.to_html(document)
@@ -459,8 +468,8 @@ def test_the_document_makes_its_pages_again(tmp_path, capsys):
     capsys.readouterr()
     assert main(["report", str(tmp_path / "map.json"), "--exit-code"]) == 0
     assert "attnlrp  r 0.500\n[CLS] grinning films [SEP]" in capsys.readouterr().out
-    document["maps"][0]["left_behind"] = "hooks"
-    save(document, tmp_path / "map.json")
+    maps = [structs.replace(document.maps[0], left_behind="hooks"), *document.maps[1:]]
+    save(structs.replace(document, maps=maps), tmp_path / "map.json")
     assert main(["report", str(tmp_path / "map.json"), "--exit-code"]) == 1
 
 
@@ -474,7 +483,7 @@ def test_the_document_makes_its_pages_again(tmp_path, capsys):
     ],
 )
 def test_a_damaged_document_is_refused_in_a_line(damage, message, tmp_path, capsys):
-    save({**documents.explanation(), **damage}, tmp_path / "map.json")
+    (tmp_path / "map.json").write_text(json.dumps({**documents.explanation(), **damage}))
     assert main(["report", str(tmp_path / "map.json")]) == 2
     assert capsys.readouterr().err == f"faithcheck: {tmp_path / 'map.json'}: {message}\n"
 

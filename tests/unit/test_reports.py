@@ -451,7 +451,7 @@ def bad(panel=None, **line):
     ("malformed", "message"),
     [
         ({"title": "T"}, "note is missing"),
-        (figure_content(extra=1), "the document: Object contains unknown field `extra`"),
+        (figure_content(extra=1), "Object contains unknown field `extra`"),
         (figure_content(panels=[]), "figure 'Figure 2' has no panel"),
         (bad({"lines": []}), "panel 'p' has no line"),
         (bad({"log": "z"}), "panels[0].log is 'z', not '' or 'x' or 'y' or 'xy'"),
