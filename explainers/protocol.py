@@ -137,7 +137,13 @@ def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor
         InvalidAttribution: see `checked_attribution`; or the explainer changed the case in place.
         ForwardPassesFailed: the explainer ran the model, and no forward pass succeeded.
         Unsupported: from the explainer.
+        ValueError: an example is padding alone.
     """
+    if not bool(case.unpadded.any(1).all()):
+        raise ValueError(
+            "attention_mask has a row of zeros: it is 1 at features and 0 at padding, the opposite of torch's masks, "
+            "and an example has at least one feature"
+        )
     copied = case.copy()
     passes = Counter[str]()
     with observed_forward_passes(model, lambda: passes.update(["begun"]), lambda: passes.update(["succeeded"])):

@@ -28,7 +28,7 @@ class Case:
         baseline: shaped like ``inputs``: the value that a removed feature takes.
         special_tokens_mask: optional ``(batch, features)`` bool, true at special tokens such as [CLS] and [SEP].
         forward_arguments: further keyword arguments of the model, tensors with a row per example. If they include an
-            ``attention_mask`` ``(batch, features)``, features with a 0 in it are padding.
+            ``attention_mask`` ``(batch, features)``, it is 1 at features and 0 at padding.
         replacements: baselines of one feature by name ("zero", "mask", …), each shaped like one feature.
         feature_names: the names of each example's features in a report, such as the tokens of a text; a case of other
             examples, see `select`, has none.
@@ -64,10 +64,14 @@ class Case:
                 f"special_tokens_mask must be bool (batch, features), got {describe_tensor(self.special_tokens_mask)}"
             )
         for name, value in self.forward_arguments.items():
-            if len(value) != len(self.inputs):
+            if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != len(self.inputs):
+                got = describe_tensor(value) if isinstance(value, Tensor) else repr(value)
                 raise ValueError(
-                    f"forward_arguments[{name!r}] must have a row per example, got {describe_tensor(value)}"
+                    f"forward_arguments[{name!r}] must be a tensor with a row per example, got {got}: wrap the model "
+                    "in a module that passes on what is the same for all examples"
                 )
+        if (mask := self.forward_arguments.get("attention_mask")) is not None:
+            self._require_mask(mask)
         for name, value in self.replacements.items():
             if value.shape != self.inputs.shape[2:]:
                 raise ValueError(
@@ -81,6 +85,22 @@ class Case:
         tensors += [] if self.special_tokens_mask is None else [self.special_tokens_mask]
         if any(t.device != self.inputs.device for t in tensors):
             raise ValueError(f"all tensors of a case must lie on one device, inputs are on {self.inputs.device}")
+
+    def _require_mask(self, mask: Tensor) -> None:
+        """Refuse what transformers and torch also call an attention mask, and what means something else.
+
+        Raises:
+            ValueError: says what a mask is here.
+        """
+        meaning = "attention_mask is (batch, features), 1 at features and 0 at padding"
+        if mask.shape != self.shape:
+            raise ValueError(f"{meaning}, got {describe_tensor(mask)}: let the model make larger masks of it")
+        outside = (mask < 0) | (mask > 1)  # between 0 and 1 a feature is removed in part, as the axioms do
+        if bool(outside.any()):
+            raise ValueError(
+                f"{meaning}, got {float(mask[outside][0]):g}: an additive mask is 0 at features and very low at "
+                "padding; give (mask == 0), and let the model make the additive one"
+            )
 
     @property
     def shape(self) -> torch.Size:
