@@ -144,7 +144,7 @@ def test_a_model_whose_mask_is_no_gate_has_no_limit():
 @pytest.mark.parametrize("axiom", ["full_removal", "local_limit"])
 def test_a_removal_of_ones_own_choice_is_not_judged(axiom):
     own = [LeaveOneOut(AttentionMask(), name="own"), MaskGate("attention_mask", name="other")]
-    assert [cell["explainer"] for cell in not_applicable([axiom], [*own, LeaveOneOut()])] == ["own", "other"]
+    assert [cell.explainer for cell in not_applicable([axiom], [*own, LeaveOneOut()])] == ["own", "other"]
     assert plan(axiom, own, PAIRS.values()) == []
 
 
