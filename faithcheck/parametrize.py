@@ -121,5 +121,5 @@ def _claims(request: Request, tests: Sequence[AxiomCheck]) -> Iterator[ClaimChec
     for axiom in sorted(claims_of(explainer) & {*request.axioms}):
         own = [test for test in tests if test.check.axiom == axiom]
         missing = not_applicable([axiom], [explainer])
-        reason = missing[0]["reason"] if missing else "it has no check on these pairs; give it others by pairs="
+        reason = missing[0].reason if missing else "it has no check on these pairs; give it others by pairs="
         yield ClaimCheck(axiom, explainer.name, own, reason)
