@@ -37,6 +37,7 @@ FILES_TOUCHED = {
     "Add an LRP rule for a new operation": 2,
     "Add an architecture": 1,
     "Add a column to the report": 1,
+    "Add a column to the alignment page": 1,
 }
 
 pytestmark = pytest.mark.skipif(
