@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from faithcheck import Check, check_explainer
+from faithcheck import Check, Settings, check_explainer
 from faithcheck.axioms import AXIOMS
 from faithcheck.cli import listing
 from faithcheck.cli.main import SHELLS, main, parser
@@ -224,7 +224,7 @@ def test_check_has_the_records_of_check_explainer_and_prints_the_report(theirs, 
     document = results.load(theirs / "a.json")
     from their_cli_module import Mine
 
-    expected = check_explainer(Mine(), pairs=SUBJECTS[1::2])
+    expected = check_explainer(Mine(), pairs=SUBJECTS[1::2], settings=Settings())
     assert all(one.rules == () and one.seconds > 0 and not one.reused for one in expected)
     of_document = [to_json(one.as_measured()) for one in sorted(expected, key=lambda one: one.id)]
     assert to_json(document.records) == of_document, "the document has rules and times once for all records"

@@ -1,7 +1,6 @@
 """`from faithcheck import check_explainer`: a list of records, and the report that is made of them."""
 
 import io
-import json
 import pickle
 import re
 import sys
@@ -69,7 +68,8 @@ class Claims(Mine):
 
 def test_one_string_is_one_name():
     by_string = check_explainer(Mine(), "invariance", "product.*", progress=False)
-    assert list(by_string) == list(check_explainer(Mine(), ["invariance"], ["product.*"], progress=False))
+    by_lists = check_explainer(Mine(), ["invariance"], ["product.*"], progress=False)
+    assert [(one.id, one.gap) for one in by_string] == [(one.id, one.gap) for one in by_lists]
     assert len(by_string) > 2
 
 
@@ -191,7 +191,7 @@ def bar_on(monkeypatch, **options):
 
 def checks(count):
     """Stand-ins of checks: the bar reads nothing but these names and the status."""
-    run = staticmethod(lambda settings: SimpleNamespace(status="holds"))
+    run = staticmethod(lambda settings: SimpleNamespace(status="holds", group=None))
     return [type("Check", (), {"axiom": "invariance", "subject": f"pair.{i}", "run": run}) for i in range(count)]
 
 
@@ -220,7 +220,3 @@ def test_the_public_names_are_listed_and_found():
     assert faithcheck.CheckReport is CheckReport
     with pytest.raises(AttributeError, match="No faithcheck attribute nope"):
         _ = faithcheck.nope
-
-
-def test_the_document_is_json(mine):
-    assert json.loads(json.dumps(mine.document)) == mine.document
