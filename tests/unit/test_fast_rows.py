@@ -56,7 +56,9 @@ CAUSAL = {
     "bloom": {"n_layer": 2, "n_head": 4},
     "phi": {},
 }
-EAGER_ALONE = {"deberta-v2", "bloom"}
+EAGER_ALONE = {"deberta-v2", "bloom", "gemma2"}
+DEPENDS_ON_PADDING = {"deberta-v2"}
+"""A token that is hidden attends to padding as well, and the outputs are those without padding that can be left out."""
 PLAIN = {"albert", "deberta-v2", "gemma2", "modernbert"}
 """One layer that runs several times; attention that caps its logits; a mean of all tokens, and so on."""
 assert {*ARCHITECTURES} - {"vit"} <= {*TEXT, *CAUSAL}, "every architecture of texts is compared here"
@@ -123,6 +125,8 @@ REMOVALS = [AttentionMask(), Replacement(), Deletion(), Resampling(POOL, draws=2
 def test_leave_one_out_is_that_of_plain_passes(name, implementation, padding, monkeypatch):
     if name in EAGER_ALONE and implementation == "sdpa":
         pytest.skip("this model has no SDPA attention")
+    if name in DEPENDS_ON_PADDING and padding == "right":
+        pytest.skip("plain passes of this model depend on the padding of their batch")
     model, case, is_right = model_of(name, implementation), batch(name, padding), []
     agrees = FastRows.agrees
     monkeypatch.setattr(FastRows, "agrees", lambda self, rows: is_right.append(agrees(self, rows)) or is_right[-1])
