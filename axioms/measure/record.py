@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from faithcheck.axioms.measure.statuses import PASSING, Group, group_of
 
@@ -18,6 +18,10 @@ else:
     from numbers import Real as Number  # msgspec hands values of a type that it does not know to a function
 """A figure, which may be NaN or infinite. JSON has no such numbers: a document says ``"nan"``, ``"inf"``, ``"-inf"``.
 One that may be undefined is ``Number | None``."""
+
+
+NOT_COMPARED = {"reused": False, "seconds": None}
+"""What two records of one measurement may differ in."""
 
 
 class AttributionMap(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -82,8 +86,8 @@ class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True):
     relation: Relation | None = None
 
 
-class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One measurement, settled.
+class Record(Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
+    """One measurement, settled. Two records are equal if they differ in nothing but ``reused`` and ``seconds``.
 
     Attributes:
         id: ``axiom/explainer-subject``.
@@ -130,6 +134,14 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reused: bool = False
     seconds: float | None = None
     evidence: Evidence | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record):
+            return NotImplemented
+        return asdict(self) | NOT_COMPARED == asdict(other) | NOT_COMPARED
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     @property
     def group(self) -> Group:
