@@ -207,7 +207,9 @@ class Check:
 
     def _measure(self, models: Sequence[ModelSnapshot], case: Case, settings: Settings, sides: str = "") -> Measurement:
         """Measure the axiom in the sandbox; what the explainer left behind and its own warnings join the details."""
-        explainers = () if self.explainer is None else (self._explainer_of(models, sides or self.side or "fg"),)
+        explainers: tuple[Explainer, ...] = ()
+        if self.explainer is not None:
+            explainers = (self._explainer_of(models, sides or self.side or "fg"),)
         timeout = settings.timeout if explainers else None
         with sandbox(*models, seed=settings.seed, timeout=timeout, always=CompletenessWarning) as traces:
             measured = [snapshot.model for snapshot in models]

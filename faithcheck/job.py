@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 from faithcheck.json_object import Json
 
-Result = TypeVar("Result")
+Result = TypeVar("Result", covariant=True)
 
 
 class Remote(Protocol):

@@ -45,7 +45,7 @@ def fused_attention(attended: Callable[[], None]) -> Iterator[None]:
     finally:
         for name, function in own.items():
             if function is None:
-                del functions[name]
+                del functions[name]  # type: ignore[no-untyped-call]
             else:
                 functions[name] = function
 

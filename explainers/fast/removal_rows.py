@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +75,7 @@ class FastRows:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        transformer = transformer_in(model)
+        transformer: Any = transformer_in(model)
         is_decoder = transformer is not None and transformer.can_generate()
         self.prefixes = SharedPrefixes(model, transformer) if is_decoder else None
         self.is_right: bool | None = None

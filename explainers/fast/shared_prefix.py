@@ -76,7 +76,7 @@ class SharedPrefixes:
     def groups(self, case: Case) -> list[tuple[Tensor, int]]:
         """The rows of each group, and how many of their first tokens they have in common, the last group first."""
         found = []
-        for rows in reversed(torch.arange(len(case.inputs)).split(GROUP)):
+        for rows in reversed(torch.split(torch.arange(len(case.inputs)), GROUP)):
             part = case.select(rows)
             found.append((rows, min(int(equal_tokens(part, -1).min()), first_read(part))))
         return found

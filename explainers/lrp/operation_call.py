@@ -134,7 +134,7 @@ class RuleTrait(Enum):
     ATTENTION = "computes scaled dot-product attention by its steps"
 
 
-SomeRule = TypeVar("SomeRule", bound=Rule)
+SomeRule = TypeVar("SomeRule", bound=Callable[..., Any])
 
 
 def has(*traits: RuleTrait) -> Callable[[SomeRule], SomeRule]:

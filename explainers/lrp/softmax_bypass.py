@@ -139,7 +139,8 @@ class BypassByRow:
         Raises:
             Unsupported: the first axis does not count the examples, so that the copies of an example differ.
         """
-        parts = value.detach().unflatten(0, (len(self.sets), -1)) if len(value) % len(self.sets) == 0 else None
+        is_stacked = len(value) % len(self.sets) == 0
+        parts = torch.unflatten(value.detach(), 0, (len(self.sets), -1)) if is_stacked else None
         # Copies differ by round-off at most; rows of another axis differ in their first digits.
         if parts is None or not torch.allclose(parts[0], parts[-1], rtol=1e-2, atol=1e-5, equal_nan=True):
             raise call.unsupported("its first axis does not count the examples")

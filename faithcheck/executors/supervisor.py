@@ -222,7 +222,7 @@ def _leave_server(jobs: Connection[Any, Any]) -> None:
         if int(name) > 2 and int(name) != jobs.fileno():
             with suppress(OSError):  # the one through which the folder was read
                 os.close(int(name))
-    forkserver._forkserver.__init__()  # type: ignore[attr-defined]
+    forkserver._forkserver.__init__()  # type: ignore[misc]
     resource_tracker._resource_tracker.__init__()  # type: ignore[misc]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -152,7 +152,11 @@ def known_explainers() -> set[str]:
     return {*builtin_explainers(), *installed(GROUP)}
 
 
-KNOWN = {"pairs": known_pairs, "explainers": known_explainers, "axioms": lambda: {*catalogue.saved()["axioms"]}}
+KNOWN: dict[str, Callable[[], Collection[str]]] = {
+    "pairs": known_pairs,
+    "explainers": known_explainers,
+    "axioms": lambda: {*catalogue.saved()["axioms"]},
+}
 """The names that can be listed without importing torch, by the command that lists them."""
 
 

@@ -200,11 +200,13 @@ def _shares(document: Alignment) -> Iterator[Table]:
         mean, between = _both(_of(share), SHARES[share])
         if share != "share_positions":
             return mean, between
-        why = Column(mean.title, lambda one: mean.text(one) if _of(share)(one.figures).n else one.no_positions or "–")
+        why: Column[Explainer] = Column(
+            mean.title, lambda one: mean.text(one) if _of(share)(one.figures).n else one.no_positions or "–"
+        )
         return why, between
 
     if measured and shown:
-        n = Column("n", lambda one: str(max(_of(share)(one.figures).n for share in shown)))
+        n: Column[Explainer] = Column("n", lambda one: str(max(_of(share)(one.figures).n for share in shown)))
         parts = [column for share in shown for column in of_share(share)]
         yield table("Where relevance sinks", SINKS, [EXPLAINER, *parts, n], measured)
 

@@ -32,6 +32,7 @@ class Isolation:
         assert check.explainer is not None
         spec = self._specs[check.explainer.name]
         job = CheckJob(check, replace(settings, isolation=None), spec, self.checkpoint)
+        record: Record
         ((_, record),) = self._executor.run([job])
         return record
 
