@@ -43,15 +43,15 @@ def first_read(case: Case) -> int:
 
 
 def without_first(case: Case, count: int) -> Case:
-    """The case without its first tokens, but with the attention mask of all, as a pass after a prefix takes it.
+    """The case without its first tokens.
 
     Raises:
         KeyError: it has an argument of which is not known how it refers to the tokens.
     """
     arguments = {}
     for name, value in case.forward_arguments.items():
-        of = {"attention_mask": value, "last": value - count, "answer": value[..., count:]}
-        arguments[name] = of[name]
+        rest = value[..., count:]
+        arguments[name] = {"attention_mask": rest, "last": value - count, "answer": rest}[name]
     shortened = replace(case, forward_arguments={}).with_features(lambda values: values[:, count:])
     return replace(shortened, forward_arguments=arguments)
 
@@ -116,7 +116,9 @@ class SharedPrefixes:
     @contextmanager
     def after_prefix(self, prefix: int, rows: int) -> Iterator[None]:
         """Within the block, the decoder runs after the first tokens of the reference row, in each row the same."""
-        with past(self.decoder) as cache:
+        assert self.reference is not None
+        mask = self.reference.forward_arguments.get("attention_mask")
+        with past(self.decoder, None if mask is None else mask[:, :prefix].expand(rows, -1)) as cache:
             for number, layer in enumerate(self.cache.layers):
                 keys, values = (kept[:, :, :prefix].expand(rows, -1, -1, -1) for kept in (layer.keys, layer.values))
                 cache.update(keys, values, number)
@@ -124,13 +126,20 @@ class SharedPrefixes:
 
 
 @contextmanager
-def past(decoder: nn.Module) -> Iterator[Any]:
-    """Within the block, the decoder reads and extends this cache, whatever its caller says."""
+def past(decoder: nn.Module, mask: Tensor | None = None) -> Iterator[Any]:
+    """Within the block, the decoder reads and extends this cache, whatever its caller says.
+
+    Args:
+        decoder: called by keyword, with the attention mask of the tokens after the cached ones.
+        mask: the attention mask of the cached tokens, ``(rows, tokens)``, which is put before it.
+    """
     from transformers import DynamicCache  # transformers takes seconds: this runs where a model has loaded it
 
     cache = DynamicCache()  # without a configuration: a layer with a sliding window keeps all tokens, too
 
     def use(module: nn.Module, arguments: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if mask is not None and (rest := named.get("attention_mask")) is not None:
+            named = {**named, "attention_mask": torch.cat([mask.to(rest.dtype), rest], 1)}
         return arguments, {**named, "past_key_values": cache, "use_cache": True}
 
     handle = decoder.register_forward_pre_hook(use, with_kwargs=True)
