@@ -87,9 +87,12 @@ def load(
     text_model = kind(model, preparation, max_length).eval()
     try:
         _check_text_model(text_model, source)
-    except ModelError:
+    except ModelError as refusal:
         text_model = kind(model, preparation, max_length, by_ids=True).eval()
-        _check_text_model(text_model, source)
+        try:
+            _check_text_model(text_model, source)
+        except ModelError:
+            raise refusal from None
     return text_model
 
 

@@ -222,10 +222,14 @@ def test_quantised_weights_are_refused(folder, settings, method):
     refusal(folder, "its weights are quantised", method, "give the model that it was made from")
 
 
-def test_a_model_whose_output_depends_on_padding_is_refused(tmp_path):
-    transformers.GPT2ForSequenceClassification(ARCHITECTURES["gpt2"]().config).save_pretrained(tmp_path)
-    tokenizer(special=False).save_pretrained(tmp_path)
-    refusal(tmp_path, "padding changes its output by", "its maps depend on the batch")
+def test_a_model_whose_output_depends_on_padding_is_refused(folder, monkeypatch):
+    forward = transformers.BertForSequenceClassification.forward
+
+    def without_mask(self, *args, attention_mask=None, **kwargs):
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(transformers.BertForSequenceClassification, "forward", without_mask)
+    refusal(folder, "padding changes its output by", "its maps depend on the batch")
 
 
 def test_a_model_without_inputs_embeds_is_refused(tmp_path):
