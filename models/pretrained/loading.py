@@ -297,12 +297,20 @@ def _from_ids(text_model: TextModel, text: Example) -> Tensor:
 
 
 def _texts_of_every_special_token(text_model: TextModel) -> list[Example]:
-    """A text of ordinary tokens, and one in which every special token stands as well."""
+    """A text of ordinary tokens, and one in which every special token stands as well.
+
+    Both end in the tokens that the tokenizer adds to a text: some models look for one of them.
+    """
     known = vocabulary_size(text_model.model)
     special = torch.tensor(sorted(i for i in text_model.special_ids if i < known), dtype=torch.int64)
-    plain = _ids(text_model, 4)
-    mixed = torch.cat([plain[:2], special, plain[2:]])[: text_model.max_length]
-    return [Example(ids, torch.zeros(len(ids), dtype=torch.bool), ()) for ids in (plain, mixed)]
+    added = torch.tensor([i for i in text_model.tokenizer("")["input_ids"] if i < known], dtype=torch.int64)
+    plain = torch.cat([_ids(text_model, 4), added])
+    mixed = torch.cat([plain[:2], special, plain[2:]])
+    return [
+        Example(ids, torch.zeros(len(ids), dtype=torch.bool), ())
+        for ids in (plain, mixed)
+        if len(ids) <= text_model.max_length
+    ]
 
 
 @torch.no_grad()
