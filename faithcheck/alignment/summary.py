@@ -94,7 +94,7 @@ def _explainer(result: ExplainerResult, label: str, figures: Figures | None, see
         smaller=result.smaller,
         left_out=result.left_out,
         no_positions=result.no_positions,
-        memory=from_json(result.memory, Peaks | None),
+        memory=None if result.memory is None else from_json(result.memory, Peaks),
         cost=result.cost,
         mean_curves=figures.mean_curves if figures else None,
         figures=Means(**means),

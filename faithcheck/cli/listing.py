@@ -16,6 +16,7 @@ from faithcheck import catalogue as content
 from faithcheck.cli import output
 from faithcheck.explainers.names import GROUP, installed, provider
 from faithcheck.options import OptionError, names
+from faithcheck.reports.documents.results import DIGITS
 from faithcheck.reports.pages.visible import visible
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def catalogue() -> list[Row]:
     digests = content.summary(saved)
     size = f"{len(saved['axioms'])} axioms, {len(saved['pairs'])} pairs"
     return [
-        (f"faithcheck {saved['version']}", "catalogue", saved["hash"][: content.DIGITS], size),
+        (f"faithcheck {saved['version']}", "catalogue", saved["hash"][:DIGITS], size),
         *((dtype, "tolerance", "", f"{tolerance:g}") for dtype, tolerance in saved["tolerances"].items()),
         *(
             (name, part.removesuffix("s"), digests[part][name], content.in_words(entry))

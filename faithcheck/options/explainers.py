@@ -154,6 +154,6 @@ def _refusing(spec: str) -> Iterator[None]:
             f"--isolate: --explainer={spec} can be loaded here, and not in a process of its own: {failure}"
         ) from failure
     except WorkerEnded as end:
-        raise OptionError(f"--explainer={spec}: while it was loaded, {end}\n{end.log}".rstrip()) from end
+        raise OptionError(f"--explainer={spec}: while it was loaded, {end}\n{end.printed}".rstrip()) from end
     except OSError as error:
         raise OptionError(f"--isolate: {error}") from error

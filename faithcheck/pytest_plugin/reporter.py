@@ -113,8 +113,7 @@ class Reporter:
         settings = self.run.request.settings
         for node, failure in self.outcomes.without_record().items():
             if check := planned.get(node):
-                not_measured = failure is None
-                record = check.not_run(settings, CUT_SHORT) if not_measured else check.failed(settings, failure)
+                record = check.not_run(settings, CUT_SHORT) if failure is None else check.failed(settings, failure)
                 self.outcomes.records[node] = [record]
 
     def _settings(self) -> RunSettings:
