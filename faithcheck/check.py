@@ -107,10 +107,7 @@ class Check:
             KeyboardInterrupt: the user stopped the run, whatever the explainer made of it.
         """
         started = time.perf_counter()
-        if settings.isolation is not None and settings.isolation.covers(self):
-            found: Record | Raised = settings.isolation.run(self, settings)
-        else:
-            found = attempt(lambda: self._run(settings))
+        found: Record | Raised = attempt(lambda: self._run(settings))
         if isinstance(found, Raised):
             if not isinstance(found.error, Unsupported):
                 discard()

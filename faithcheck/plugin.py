@@ -46,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
             run = config.stash[RUN] = chosen_run(config)
     except (OptionError, DataError) as error:
         raise pytest.UsageError(str(error)) from error
+    config.add_cleanup(run.executor.close)
     config.pluginmanager.register(Reporter(config, run), "faithcheck-reporter")
 
 

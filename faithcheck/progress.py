@@ -19,15 +19,15 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TaskID, TimeRemainingColumn
 from rich.text import Text
 
-from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group
-from faithcheck.check import Check
 from faithcheck.reports.memory_units import in_words
 from faithcheck.reports.pages import wording
 from faithcheck.reports.pages.visible import visible
-from faithcheck.request import Settings
 
 if TYPE_CHECKING:
+    from faithcheck.axioms.measure.record import Record
+    from faithcheck.check_job import CheckJob
+    from faithcheck.executors.executor import Executor
     from faithcheck.executors.ray.on_ray import State
 
 LINES_EVERY = 30.0
@@ -37,8 +37,8 @@ MINUTE = 60.0
 
 
 def measured(
-    checks: Sequence[Check],
-    settings: Settings,
+    jobs: Sequence[CheckJob],
+    executor: Executor,
     *,
     bar: bool = True,
     lines: bool = False,
@@ -47,20 +47,25 @@ def measured(
     """The records of the checks, one by one.
 
     Args:
-        checks: the checks, in the order in which they run.
-        settings: how they are measured.
+        jobs: the checks, in the order in which they run.
+        executor: runs them one after the other.
         bar: in a terminal or a notebook, show a bar: which check runs, how many have run, how many are red.
         lines: print on stderr the first red check at once; where it is no terminal, also the counts, now and then.
         clock: the seconds that have passed.
     """
     with progress_bar(shown=bar) as drawn:
-        task = drawn.add_task("", total=len(checks))
+        task = drawn.add_task("", total=len(jobs))
         draw = _in_notebook(drawn) if bar and drawn.console.is_jupyter else lambda: None
         red, said = 0, clock()
-        for done, check in enumerate(checks, 1):
-            drawn.update(task, description=f"{check.axiom} {check.subject}" + (f", {red} red" if red else ""))
-            draw()
-            record = check.run(settings)
+
+        def starting() -> Iterator[CheckJob]:
+            for job in jobs:
+                check = job.check
+                drawn.update(task, description=f"{check.axiom} {check.subject}" + (f", {red} red" if red else ""))
+                draw()
+                yield job
+
+        for done, (_, record) in enumerate(executor.run(starting()), 1):
             drawn.advance(task)
             if record.group is Group.RED:
                 red += 1
@@ -68,7 +73,7 @@ def measured(
                     _say(drawn, f"the first red check: {wording.sentence(record)}")
             if lines and drawn.disable and clock() - said >= LINES_EVERY:
                 said = clock()
-                _say(drawn, f"{done} of {len(checks)} checks, {red} red")
+                _say(drawn, f"{done} of {len(jobs)} checks, {red} red")
             yield record
         draw()
 

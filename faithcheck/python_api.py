@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Iterable
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
 from faithcheck.axioms.measure.expectations import held_like, refuse_malformed
+from faithcheck.check_job import CheckJob
 from faithcheck.check_report import CheckReport, document_of
 from faithcheck.claims import claiming, unmeasured_claims
-from faithcheck.executors.isolation.isolated_checks import Isolation
+from faithcheck.executors.local_checks import LocalChecks
 from faithcheck.explainers.adapters import as_explainer
 from faithcheck.explainers.registry import load_explainer
 from faithcheck.models.pair import Pair, registered_pairs
@@ -61,13 +61,17 @@ def check_explainer(
         ValueError: no explainer, or one that is named like a built-in one; no built-in explainer of the name ``like``;
             an unknown axiom, claim or pair; an expectation that matches no check; an explainer that a process of its
             own cannot load by a name; or nothing to check.
-        WorkerEnded: loading the explainer in a process of its own ended that process.
-        TaskFailed: it cannot be loaded there.
+        ProcessEnded: loading the explainer in a process of its own ended that process.
+        JobFailed: it cannot be loaded there.
     """
-    with isolated(explainer, settings or Settings(reuse=True), isolate) as (loadable, settings):
-        request = request_for(loadable, axioms, pairs, settings, like, claims)
+    with LocalChecks() as executor:
+        if isolate:
+            explainer = explainer if isinstance(explainer, str) else name_in_module(explainer)
+            executor.isolate(explainer)
+        request = request_for(explainer, axioms, pairs, settings or Settings(reuse=True), like, claims)
         checks = checks_of_request(request)
-        records = list(measured(checks, settings, bar=progress))
+        jobs = [CheckJob.of(check, request) for check in checks]
+        records = list(measured(jobs, executor, bar=progress))
     records += unmeasured_claims(request, checks, records)
     return CheckReport(records, document_of(request, checks, records, ["check_explainer"]))
 
@@ -116,26 +120,6 @@ def _spec(explainer: Any) -> str:
         return explainer
     named = explainer if hasattr(explainer, "__qualname__") else type(explainer)
     return f"{named.__module__}:{named.__qualname__}"
-
-
-@contextmanager
-def isolated(explainer: Any, settings: Settings, isolate: bool = True) -> Iterator[tuple[Any, Settings]]:
-    """The name of the explainer and the settings with which its checks run in a process of their own, until the end.
-
-    Without ``isolate`` both are returned as they are.
-
-    Raises:
-        ValueError, WorkerEnded, TaskFailed: see `check_explainer`.
-    """
-    if not isolate:
-        yield explainer, settings
-        return
-    isolation, name = Isolation(), explainer if isinstance(explainer, str) else name_in_module(explainer)
-    try:
-        isolation.add(name)
-        yield name, replace(settings, isolation=isolation)
-    finally:
-        isolation.close()
 
 
 def name_in_module(explainer: object) -> str:

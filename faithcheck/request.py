@@ -13,7 +13,6 @@ import torch
 
 if TYPE_CHECKING:
     from faithcheck.axioms.measure.expectations import SuppliedExpectation
-    from faithcheck.executors.isolation.isolated_checks import Isolation
     from faithcheck.explainers.protocol import Explainer
     from faithcheck.models.pair import Pair
 
@@ -29,7 +28,6 @@ class Settings:
         timeout: the seconds after which a check of an explainer is stopped; None: never.
         reuse: whether what was measured on a model that several pairs share is used again, see `measured_once`; right
             where nothing but checks runs between two checks.
-        isolation: runs the checks of the explainers that it covers in processes of their own; None: none.
     """
 
     seed: int = 0
@@ -37,7 +35,6 @@ class Settings:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     timeout: float | None = None
     reuse: bool = False
-    isolation: Isolation | None = None
 
 
 @dataclass(frozen=True)

@@ -272,7 +272,8 @@ def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, wa
     # Where the workers have GPUs, this process may have none.
     prepared = prepare(replace(request, device="cpu") if request.gpus_per_worker else request, advance)
     examples, setup = prepared.examples, prepared.setup
-    refuse_what_ends_a_process(request.isolate, [name for name in request.explainer if name not in TABLE_2])
+    if request.isolate:
+        refuse_what_ends_a_process([name for name in request.explainer if name not in TABLE_2])
     chosen = choose_explainers(request.explainer, setup)
     total = len(measurable(examples))
     executor, elsewhere = _executor(request, wanted, prepared, chosen, watch)

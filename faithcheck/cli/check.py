@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from faithcheck.axioms.measure.expectations import SuppliedExpectation
     from faithcheck.axioms.measure.record import Record
     from faithcheck.check import Check
+    from faithcheck.executors.local_checks import LocalChecks
     from faithcheck.executors.ray.cluster import Workers
     from faithcheck.reports.documents.document import Run
     from faithcheck.request import Request, Settings
@@ -93,14 +94,18 @@ def main(arguments: argparse.Namespace) -> int:
     with output.doing("importing torch and transformers"):
         import torch
 
+        from faithcheck.executors.local_checks import LocalChecks
+        from faithcheck.options.explainers import isolate
         from faithcheck.options.request import choose_settings
 
         device = torch.device("cuda") if arguments.gpus_per_worker else choose_device(arguments.device)
-        settings = choose_settings(arguments, specs, device)
-    with with_threads(wanted):
+        settings = choose_settings(arguments, device)
+    with with_threads(wanted), LocalChecks() as executor:
         with output.doing("planning the checks"):
+            if arguments.isolate:
+                isolate(executor, specs)
             request, checks = _planned(arguments, specs, settings, expectations)
-        records, run = _shared(request, checks, arguments.ray, wanted) if wanted else _here(request, checks)
+        records, run = _shared(request, checks, arguments.ray, wanted) if wanted else _here(request, checks, executor)
     ran = {record.id for record in records}
     stopped = [check for check in checks if check.record_id not in ran]
     records += [check.not_run(settings, "the user stopped the run before it") for check in stopped]
@@ -165,13 +170,15 @@ def _planned(
         raise OptionError(str(error)) from error
 
 
-def _here(request: Request, checks: Sequence[Check]) -> tuple[list[Record], None]:
+def _here(request: Request, checks: Sequence[Check], executor: LocalChecks) -> tuple[list[Record], None]:
     """Measure the checks one after the other. Returns the records of those that ran; the work was not shared."""
-    from faithcheck.progress import measured  # not at the top: it imports torch
+    from faithcheck.check_job import CheckJob  # not at the top: it imports torch
+    from faithcheck.progress import measured  # the same
 
+    jobs = [CheckJob.of(check, request) for check in checks]
     records: list[Record] = []
     with suppress(KeyboardInterrupt):
-        for record in measured(checks, request.settings, lines=True):
+        for record in measured(jobs, executor, lines=True):
             records.append(record)
     return records, None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from faithcheck.check_job import RemoteExplainer
 from faithcheck.executors.executor import InThisProcess
 from faithcheck.executors.process import JobFailed, Process, ProcessEnded
 from faithcheck.executors.supervisor import Limits
@@ -34,22 +33,6 @@ class OwnProcesses(InThisProcess):
         self._limits, self._most = limits or Limits(), most
         self._processes: dict[str, Process] = {}
         self._ended: Counter[str] = Counter()
-
-    def load(self, spec: str) -> str:
-        """Load an explainer in its process, before this one does, to see whether that ends the process.
-
-        Returns:
-            The name of the explainer.
-
-        Raises:
-            ProcessEnded: it does.
-            JobFailed: the explainer cannot be loaded.
-            OSError: no process can be started here.
-        """
-        process = Process(self._limits)
-        name = str(process.run(RemoteExplainer(spec), WITHOUT_LIMIT)["name"])
-        self._processes[name] = process
-        return name
 
     def close(self) -> None:
         """End all processes."""

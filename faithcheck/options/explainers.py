@@ -6,14 +6,13 @@ that ``--explainer=SPEC`` names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from faithcheck.axioms.measure.expectations import held_like
 from faithcheck.axioms.traces.process_snapshot import current_namespaces
 from faithcheck.claims import claiming
-from faithcheck.executors.isolation.isolated_checks import Isolation
-from faithcheck.executors.isolation.worker import TaskFailed, WorkerEnded
+from faithcheck.executors.local_checks import LocalChecks
+from faithcheck.executors.process import JobFailed, ProcessEnded
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.registry import builtin_explainers, load_explainer
 from faithcheck.models.pair import registered_pairs
@@ -108,52 +107,39 @@ def choose_claims(names: Sequence[str], explainers: Sequence[Explainer]) -> list
         raise OptionError(f"--claim={' --claim='.join(names)}: {error}") from error
 
 
-def choose_isolation(isolate: bool, specs: Sequence[str], checkpoint: Sequence[str] = ()) -> Isolation | None:
-    """The processes of the explainers, each of which has loaded its explainer; None without the option.
+def isolate(executor: LocalChecks, specs: Sequence[str]) -> None:
+    """Load each explainer in a process of its own, in which the executor runs its checks.
 
     Call it before an explainer is loaded in this process, which loading could end.
 
     Args:
-        isolate: the option.
+        executor: of the checks.
         specs: those of ``--explainer``; without any, all built-in explainers.
-        checkpoint: the paths of ``--checkpoint``.
 
     Raises:
         OptionError: an explainer cannot be loaded, or loading it ends its process; or this system has no such
             processes.
     """
-    if not isolate:
-        return None
-    isolation = Isolation(list(checkpoint))
     for spec in specs or builtin_explainers():
-        with _refusing(spec):
-            isolation.add(spec)
-    return isolation
+        try:
+            executor.isolate(spec)
+        except JobFailed as failure:
+            choose_explainers([spec])  # says why it cannot be loaded, as without the option
+            raise OptionError(
+                f"--isolate: --explainer={spec} can be loaded here, and not in a process of its own: {failure}"
+            ) from failure
+        except ProcessEnded as end:
+            raise OptionError(f"--explainer={spec}: while it was loaded, {end}\n{end.printed}".rstrip()) from end
+        except OSError as error:
+            raise OptionError(f"--isolate: {error}") from error
 
 
-def refuse_what_ends_a_process(isolate: bool, specs: Sequence[str]) -> None:
-    """With the option, load each explainer in a process of its own first, to see whether that ends the process.
+def refuse_what_ends_a_process(specs: Sequence[str]) -> None:
+    """Load each explainer in a process of its own, to see whether that ends the process.
 
     Raises:
-        OptionError: see `choose_isolation`.
+        OptionError: see `isolate`.
     """
-    isolation = Isolation()
-    for spec in specs if isolate else ():
-        with _refusing(spec):
-            isolation.add(spec)
-    isolation.close()
-
-
-@contextmanager
-def _refusing(spec: str) -> Iterator[None]:
-    try:
-        yield
-    except TaskFailed as failure:
-        choose_explainers([spec])  # says why it cannot be loaded, as without the option
-        raise OptionError(
-            f"--isolate: --explainer={spec} can be loaded here, and not in a process of its own: {failure}"
-        ) from failure
-    except WorkerEnded as end:
-        raise OptionError(f"--explainer={spec}: while it was loaded, {end}\n{end.printed}".rstrip()) from end
-    except OSError as error:
-        raise OptionError(f"--isolate: {error}") from error
+    if specs:
+        with LocalChecks() as executor:
+            isolate(executor, specs)

@@ -9,24 +9,20 @@ import torch
 
 from faithcheck.axioms.measure.expectations import SuppliedExpectation
 from faithcheck.options.computing import choose_timeout
-from faithcheck.options.explainers import choose_claims, choose_explainers, choose_isolation, hold_like
+from faithcheck.options.explainers import choose_claims, choose_explainers, hold_like
 from faithcheck.options.pairs import choose_pairs
 from faithcheck.request import Request, Settings
 
 
-def choose_settings(
-    options: Any, specs: Sequence[str], device: torch.device, checkpoint: Sequence[str] = ()
-) -> Settings:
-    """The settings of the checks. With ``--isolate``, each explainer is loaded in its own process.
+def choose_settings(options: Any, device: torch.device) -> Settings:
+    """The settings of the checks.
 
     Args:
-        options: with ``seed``, ``dtype``, ``explainer_timeout`` and ``isolate``.
-        specs: the explainers that the user names.
+        options: with ``seed``, ``dtype`` and ``explainer_timeout``.
         device: the device that computes.
-        checkpoint: the user's own model.
 
     Raises:
-        OptionError: an explainer or the time limit cannot be used.
+        OptionError: the time limit cannot be used.
     """
     return Settings(
         seed=options.seed,
@@ -34,7 +30,6 @@ def choose_settings(
         device=device,
         timeout=choose_timeout(options.explainer_timeout),
         reuse=True,
-        isolation=choose_isolation(options.isolate, specs, checkpoint),
     )
 
 

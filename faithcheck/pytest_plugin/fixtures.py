@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from faithcheck.axioms.measure.error_text import encodable
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group
 from faithcheck.check import Check
+from faithcheck.check_job import CheckJob
 from faithcheck.outcomes import FIGURE, RECORD, TABLE
 from faithcheck.pytest_plugin.options import RUN
 from faithcheck.reports.documents.document import from_json, to_json
@@ -68,9 +70,18 @@ def report(request: pytest.FixtureRequest) -> Callable[[Record], None]:
 
 
 @pytest.fixture
-def report_check(report: Callable[[Record], None], settings: Settings) -> Callable[[Check], None]:
-    """``report_check(check)``: run the check and `report` its record."""
-    return lambda check: report(check.run(settings))
+def report_check(
+    report: Callable[[Record], None], settings: Settings, pytestconfig: pytest.Config
+) -> Callable[[Check], None]:
+    """``report_check(check)``: run the check where the run asks for it, and `report` its record."""
+    run = pytestconfig.stash[RUN]
+    request = replace(run.request, settings=settings)
+
+    def check_and_report(check: Check) -> None:
+        ((_, record),) = run.executor.run([CheckJob.of(check, request)])
+        report(record)
+
+    return check_and_report
 
 
 @pytest.fixture

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from faithcheck.axioms.measure.registry import AXIOMS
+from faithcheck.executors.local_checks import LocalChecks
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.data import handwritten_digits
 from faithcheck.options import OptionError, names
 from faithcheck.options.computing import DTYPES, MEANING, choose_device, refuse_unknown_device
 from faithcheck.options.expectations import choose_expectations, refuse_stale
+from faithcheck.options.explainers import isolate
 from faithcheck.options.output_path import check_writable
 from faithcheck.options.pairs import choose_checkpoint
 from faithcheck.options.request import choose_request, choose_settings
@@ -78,6 +80,7 @@ class Run:
         checkpoint: the names of the pairs of ``--checkpoint``.
         path: the file of the results document; None if none is written.
         about: the settings of the run, for the results document.
+        executor: runs the checks.
     """
 
     request: Request
@@ -85,6 +88,7 @@ class Run:
     checkpoint: list[str]
     path: Path | None
     about: RunSettings
+    executor: LocalChecks
 
 
 RUN = pytest.StashKey[Run]()
@@ -111,7 +115,10 @@ def chosen_run(config: pytest.Config) -> Run:
     names.refuse_unknown_explainers(option.explainer)
     names.refuse_unknown_likes(option.like)
     refuse_unknown_device(option.device)
-    settings = choose_settings(option, option.explainer, choose_device(option.device), option.checkpoint)
+    settings = choose_settings(option, choose_device(option.device))
+    executor = LocalChecks()
+    if option.isolate:
+        isolate(executor, option.explainer)
     checkpoint = choose_checkpoint(option.checkpoint)
     request = choose_request(option, option.explainer, tuple(AXIOMS), expectations, settings, option.checkpoint)
     if checkpoint and not any(pair.name in checkpoint for pair in request.pairs):
@@ -119,7 +126,7 @@ def chosen_run(config: pytest.Config) -> Run:
     refuse_stale(request.explainers, request.pairs, expectations)
     named = request.explainers if option.explainer else []
     about = run_settings(request, config.invocation_params.args, max_skips=option.max_skips)
-    return Run(request, named, checkpoint, path, about)
+    return Run(request, named, checkpoint, path, about, executor)
 
 
 def _path(text: str | None) -> Path | None:

@@ -70,8 +70,6 @@ class Reporter:
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["faithcheck_deselected"] = self.outcomes.deselected
             return
-        if self.run.request.settings.isolation:
-            self.run.request.settings.isolation.close()
         planned = self._planned()
         self._add_missing_records(planned)
         claimed = self._claims(planned)

@@ -5,6 +5,7 @@ All tests share one server, which takes as long to start as faithcheck takes to 
 
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,16 @@ from faithcheck import check_explainer
 from faithcheck.alignment.alignment_request import AlignRequest, measure
 from faithcheck.axioms.measure.error_text import LIMIT
 from faithcheck.check import Check
+from faithcheck.check_job import CheckJob
 from faithcheck.cli.main import main
 from faithcheck.executors import own_processes
-from faithcheck.executors.isolation.isolated_checks import Isolation
+from faithcheck.executors.local_checks import LocalChecks
 from faithcheck.executors.process import JobFailed
 from faithcheck.executors.supervisor import Limits
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.options import OptionError
-from faithcheck.options.explainers import choose_isolation
+from faithcheck.options.explainers import isolate
 from faithcheck.reports.documents import results
 from faithcheck.request import Settings
 from faithcheck.tests.helpers import processes, small_models
@@ -48,26 +50,24 @@ def spec(name):
 
 @pytest.fixture
 def isolated(tmp_path, monkeypatch):
-    """An isolation of the named explainers, with files in a temporary folder; their processes end with the test."""
+    """Isolates the named explainers, with files in a temporary folder; their processes end with the test."""
     monkeypatch.setenv("SABOTEUR_FOLDER", str(tmp_path))
     monkeypatch.setenv("SABOTEUR_PARENT", str(os.getpid()))
-    opened = []
+    with ExitStack() as opened:
 
-    def isolate(*specs, **limits):
-        isolation = Isolation(limits=Limits(**limits))
-        opened.append(isolation)
-        for one in specs:
-            isolation.add(one)
-        return isolation
+        def executor_of(*specs, **limits):
+            executor = opened.enter_context(LocalChecks(Limits(**limits)))
+            for one in specs:
+                executor.isolate(one)
+            return executor
 
-    yield isolate
-    for isolation in opened:
-        isolation.close()
+        yield executor_of
 
 
-def run(isolation, name, pair=PAIR, timeout=None):
+def run(executor, name, pair=PAIR, timeout=None):
     check = Check("invariance", getattr(ENDING, name), registered_pairs()[pair])
-    return check.run(Settings(timeout=timeout, isolation=isolation))
+    ((_, record),) = executor.run([CheckJob(check, Settings(timeout=timeout), spec(name))])
+    return record
 
 
 @pytest.mark.parametrize("name", ENDED)
@@ -91,9 +91,9 @@ def test_the_processes_that_an_explainer_has_started_end_with_its_own(isolated, 
 
 
 def test_an_end_costs_one_check_and_no_other_explainer_notices(isolated):
-    isolation = isolated(spec("exits_on_three_features"), spec("prints_much"))
+    executor = isolated(spec("exits_on_three_features"), spec("prints_much"))
     statuses = [
-        run(isolation, name, pair).status
+        run(executor, name, pair).status
         for pair in ("product.x1x2x3", "product.n4_depths_2222", "product.n4_depths_2222")
         for name in ("exits_on_three_features", "prints_much")
     ]
@@ -101,18 +101,17 @@ def test_an_end_costs_one_check_and_no_other_explainer_notices(isolated):
 
 
 def test_after_three_ends_the_other_checks_are_not_run_and_red(isolated):
-    isolation = isolated(spec("exits_with_0"))
-    records = [run(isolation, "exits_with_0") for _ in range(5)]
+    executor = isolated(spec("exits_with_0"))
+    records = [run(executor, "exits_with_0") for _ in range(5)]
     assert [record.status for record in records] == ["error"] * 3 + ["not run"] * 2
     assert records[-1].detail["reason"] == "exits_with_0 has ended 3 processes before this check"
     assert not any(record.passed for record in records)
 
 
 @pytest.mark.parametrize("name", ["attnlrp", "loo"])
-def test_the_records_are_those_of_a_plain_run(isolated, name):
-    settings = Settings(seed=3, isolation=isolated(name))
-    arguments = builtin_explainers()[name], ["invariance", "trace"], [PAIR, "linear_attention.assoc"]
-    assert check_explainer(*arguments, settings) == check_explainer(*arguments, Settings(seed=3))
+def test_the_records_are_those_of_a_plain_run(name):
+    arguments = name, ["invariance", "trace"], [PAIR, "linear_attention.assoc"], Settings(seed=3)
+    assert check_explainer(*arguments, isolate=True) == check_explainer(*arguments)
 
 
 def test_an_explainer_that_is_held_to_a_built_in_one_is_so_in_its_process():
@@ -132,17 +131,18 @@ def ctrl_c():
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_process_and_the_next_check_starts_another(isolated):
-    isolation = isolated(spec("interrupts_the_parent"))
+    executor = isolated(spec("interrupts_the_parent"))
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            run(isolation, "interrupts_the_parent")
+            run(executor, "interrupts_the_parent")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_pair_that_no_import_registers_is_refused_by_name(isolated):
     known = registered_pairs()[PAIR]
     unknown = Pair("nowhere.registered", known.build, known.case, "for the test")
-    record = Check("invariance", builtin_explainers()["loo"], unknown).run(Settings(isolation=isolated("loo")))
+    check = Check("invariance", builtin_explainers()["loo"], unknown)
+    ((_, record),) = isolated("loo").run([CheckJob(check, Settings(), "loo")])
     assert record.status == "error"
     assert "nowhere.registered is not registered by importing faithcheck.models." in record.detail["error"]
 
@@ -153,6 +153,12 @@ def test_check_explainer_isolates_what_another_process_can_load():
     for nameless in (ENDING.aborts, lambda model, inputs, target: inputs):
         with pytest.raises(ValueError, match="loads the explainer by its name"):
             check_explainer(nameless, isolate=True)
+
+
+def test_an_explainer_that_is_not_isolated_runs_in_this_process(isolated):
+    check = Check("invariance", builtin_explainers()["loo"], registered_pairs()[PAIR])
+    ((_, found),) = isolated("attnlrp").run([CheckJob(check, Settings(), "no spec that a process could load")])
+    assert found == check.run(Settings())
 
 
 MODULE = """
@@ -187,18 +193,18 @@ def test_a_module_that_ends_the_process_that_loads_it_is_refused(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(OptionError, match="while it was loaded, it ended its process with exit code 0"):
-        choose_isolation(True, ["their_ending_module:dies"])
+        isolate(LocalChecks(), ["their_ending_module:dies"])
 
 
 def test_an_explainer_that_its_process_cannot_load_does_not_run_in_this_one(monkeypatch):
-    def add(self, spec):
+    def fails(self, spec):
         raise JobFailed("ImportError: not here", "")
 
-    monkeypatch.setattr(Isolation, "add", add)
+    monkeypatch.setattr(LocalChecks, "isolate", fails)
     with pytest.raises(OptionError, match="loo can be loaded here, and not in a process of its own: ImportError"):
-        choose_isolation(True, ["loo"])
+        isolate(LocalChecks(), ["loo"])
     with pytest.raises(OptionError, match="no_such_module"):
-        choose_isolation(True, ["no_such_module:Mine"])
+        isolate(LocalChecks(), ["no_such_module:Mine"])
 
 
 def test_align_loses_the_explainer_that_ends_its_process_and_no_other(tmp_path):
@@ -208,10 +214,9 @@ def test_align_loses_the_explainer_that_ends_its_process_and_no_other(tmp_path):
     plain = measure(AlignRequest(**asked, cache=tmp_path / "plain"))
     ending = {**asked, "explainer": ["gradient_x_input", spec("aborts")], "isolate": True}
     document = measure(AlignRequest(**ending, cache=tmp_path / "isolated"))
-    rows = {row["name"]: row for row in document["explainers"]}
-    assert "ended by the signal SIGABRT" in rows.pop("aborts")["refused"]
-    assert rows.keys() == {row["name"] for row in plain["explainers"]}
-    assert all(rows[row["name"]] == row for row in plain["explainers"]), "the same figures"
+    rows = {row.name: row for row in document.explainers}
+    assert "ended by the signal SIGABRT" in rows.pop("aborts").refused
+    assert rows == {row.name: row for row in plain.explainers}, "the same figures"
 
 
 @pytest.mark.power

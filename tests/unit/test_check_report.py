@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 import faithcheck
-from faithcheck import CheckReport, Settings, check_explainer, progress
+from faithcheck import CheckReport, check_explainer, progress
 from faithcheck.axioms import Record
+from faithcheck.executors.executor import InThisProcess
 from faithcheck.reports.documents import results
 from faithcheck.reports.documents.document import to_json
 from faithcheck.reports.documents.results import Counts
@@ -189,16 +190,15 @@ def bar_on(monkeypatch, **options):
     return cell
 
 
-def checks(count):
-    """Stand-ins of checks: the bar reads nothing but these names and the status."""
-    run = staticmethod(lambda settings: SimpleNamespace(status="holds", group=None))
-    return [type("Check", (), {"axiom": "invariance", "subject": f"pair.{i}", "run": run}) for i in range(count)]
+def jobs(count):
+    """Stand-ins for checks: the bar reads nothing but these names and the status."""
+    checks = [SimpleNamespace(axiom="invariance", subject=f"pair.{i}") for i in range(count)]
+    return [SimpleNamespace(check=one, run=lambda: SimpleNamespace(status="holds", group=None)) for one in checks]
 
 
 def test_a_notebook_shows_a_bar_that_counts_the_checks(monkeypatch):
     cell = bar_on(monkeypatch, force_jupyter=True)
-    planned = checks(3)
-    assert len(list(progress.measured(planned, Settings()))) == 3
+    assert len(list(progress.measured(jobs(3), InThisProcess()))) == 3
     assert [re.search(r"\d/\d", text)[0] for text in cell.drawn] == [f"{done}/3" for done in (0, 0, 1, 2, 3)]
     assert "invariance pair.1" in cell.drawn[2]
 
@@ -206,7 +206,7 @@ def test_a_notebook_shows_a_bar_that_counts_the_checks(monkeypatch):
 @pytest.mark.parametrize("options", [{"force_jupyter": True}, {}])
 def test_without_progress_and_without_a_terminal_nothing_is_drawn(monkeypatch, options, capsys):
     cell = bar_on(monkeypatch, **options)
-    assert len(list(progress.measured(checks(3), Settings(), bar=not options))) == 3
+    assert len(list(progress.measured(jobs(3), InThisProcess(), bar=not options))) == 3
     assert cell.drawn == []
     assert capsys.readouterr() == ("", "")
 

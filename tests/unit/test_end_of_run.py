@@ -1,10 +1,12 @@
 """The end of a run: what is said while it measures, and a last screen that a person can take in."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
+from faithcheck.executors.executor import InThisProcess
 from faithcheck.progress import LINES_EVERY, measured
 from faithcheck.reports.pages import screen
 from faithcheck.tests.helpers.documents import document, record
@@ -81,26 +83,26 @@ def test_hostile_text_is_shown_and_not_run():
 
 
 class Checked:
-    """A check whose record is already known."""
+    """The job of a check whose record is already known."""
 
-    axiom, subject = "completeness", "family.pair"
+    check = SimpleNamespace(axiom="completeness", subject="family.pair")
 
     def __init__(self, status, number=0):
         self.record = replace(red(number), status=status)
 
-    def run(self, settings):
+    def run(self):
         return self.record
 
 
 def test_the_first_red_check_is_said_at_once_and_the_counts_now_and_then(capsys):
-    checks = [Checked(status, i) for i, status in enumerate(["holds", "broken claim", "broken claim", "holds"])]
+    jobs = [Checked(status, i) for i, status in enumerate(["holds", "broken claim", "broken claim", "holds"])]
     seconds = iter([0.0, 1.0, 2.0, LINES_EVERY, LINES_EVERY, LINES_EVERY + 1])
-    said = [capsys.readouterr().err for _ in measured(checks, None, lines=True, clock=lambda: next(seconds))]
+    said = [capsys.readouterr().err for _ in measured(jobs, InThisProcess(), lines=True, clock=lambda: next(seconds))]
     assert said[0] == said[3] == ""
     assert said[1].startswith("faithcheck: the first red check: completeness: mine on family.pair_1: expected to hold")
     assert said[2] == "faithcheck: 3 of 4 checks, 2 red\n"
 
 
 def test_from_python_no_lines_are_printed(capsys):
-    assert len(list(measured([Checked("broken claim")], None))) == 1
+    assert len(list(measured([Checked("broken claim")], InThisProcess()))) == 1
     assert capsys.readouterr().err == ""

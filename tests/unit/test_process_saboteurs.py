@@ -9,6 +9,7 @@ import pytest
 from faithcheck import Check, Settings, check_explainer, outcomes
 from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.measure.error_text import LIMIT
+from faithcheck.executors.local_checks import LocalChecks
 from faithcheck.explainers import builtin_explainers
 from faithcheck.explainers.adapters import from_function
 from faithcheck.models.pair import registered_pairs
@@ -115,7 +116,7 @@ def test_after_the_crash_of_a_worker_every_planned_check_has_a_record(pytest_cod
     pair, explainer = registered_pairs()[PAIR], builtin_explainers()["loo"]
     checks = plan("invariance", [explainer], [pair]) + plan("trace", [explainer], registered_pairs().values())
     request = Request([explainer], tuple(AXIOMS), list(registered_pairs().values()))
-    run = Run(request, named=[], checkpoint=[], path=tmp_path / "a.json", about=settings())
+    run = Run(request, named=[], checkpoint=[], path=tmp_path / "a.json", about=settings(), executor=LocalChecks())
     plugins = SimpleNamespace(get_plugin=lambda name: None)
     reporter = Reporter(SimpleNamespace(option=SimpleNamespace(collectonly=False), pluginmanager=plugins), run)
     ids = [f"tests/test_axioms.py::test_axiom[{check.axiom}-{check.id}]" for check in checks]
