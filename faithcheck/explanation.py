@@ -205,22 +205,24 @@ def _map(explainer: Explainer, model: TextModel, case: Case, max_memory: int | N
     """
     name, traces = safe_text(explainer.name), Traces()
 
-    def work() -> tuple[list[float], list[str]]:
+    def work() -> tuple[list[float], list[str], str, str]:
         nonlocal traces
         fitting, smaller = _fitting(explainer, model, case, memory_limit(case.inputs.device, max_memory))
         with sandbox(model, seed=0) as traces:
             attribution, ran_out = _attribution(fitting, model, case)
-        return attribution[0].tolist(), [*smaller, *ran_out]
+        how = safe_text(describe_settings(explainer))
+        origin = safe_text(str(getattr(explainer, "origin", "")))
+        return attribution[0].tolist(), [*smaller, *ran_out], how, origin
 
     done = attempt(work)
     if isinstance(done, Raised):
         raise _refusal(name, done.error) from done.error
-    values, smaller = done
+    values, smaller, how, origin = done
     left_behind = "; ".join(traces.left_behind)
     return Map(
         explainer=name,
-        how=safe_text(describe_settings(explainer)),
-        origin=safe_text(str(getattr(explainer, "origin", ""))),
+        how=how,
+        origin=origin,
         values=values,
         sum=math.fsum(values),
         r=None,
