@@ -40,8 +40,8 @@ COLUMNS = ["what", "in units of", "tokens", "median ratio", "its 95 % interval",
 
 def row(what, unit, tokens, times, unit_times):
     ratio, milliseconds = interval(times / unit_times), np.median(unit_times)
-    within = "none of so few" if ratio["low"] is None else f"{ratio['low']:.3f} – {ratio['high']:.3f}"
-    return [what, unit, tokens, f"{ratio['median']:.3f}", within, len(times), f"{milliseconds:.1f}"]
+    within = "none of so few" if ratio.low is None else f"{ratio.low:.3f} – {ratio.high:.3f}"
+    return [what, unit, tokens, f"{ratio.median:.3f}", within, len(times), f"{milliseconds:.1f}"]
 
 
 class Classifier(torch.nn.Module):

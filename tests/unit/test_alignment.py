@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec import structs, to_builtins
 
 from faithcheck.alignment import evaluate
 from faithcheck.alignment import settings as alignment_settings
@@ -35,9 +36,10 @@ from faithcheck.models.data.texts import load_texts
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
-from faithcheck.reports.documents.document import save
+from faithcheck.reports.documents.alignment import Comparison, Counts
+from faithcheck.reports.documents.document import save, to_json
 from faithcheck.reports.pages import alignment as pages
-from faithcheck.reports.pages import alignment_wording
+from faithcheck.reports.pages import alignment_tables, alignment_wording
 from faithcheck.tests.helpers import small_models
 from faithcheck.tests.helpers.small_models import WORDS
 
@@ -77,7 +79,7 @@ def request(small, texts, tmp_path, **changed):
 
 
 def by_name(document):
-    return {explainer["name"]: explainer for explainer in document["explainers"]}
+    return {explainer.name: explainer for explainer in document.explainers}
 
 
 def numbers(value):
@@ -98,47 +100,47 @@ def document(small, texts, tmp_path_factory):
 def test_every_explainer_of_table_2_is_measured_and_nothing_is_nan(document):
     measured = by_name(document)
     assert tuple(measured) == TABLE_2
-    assert not any(explainer["refused"] for explainer in measured.values())
-    assert all(math.isfinite(value) for value in numbers(document))
-    assert "nan" not in json.dumps(document)
+    assert not any(explainer.refused for explainer in measured.values())
+    assert all(math.isfinite(value) for value in numbers(to_builtins(document)))
+    assert "nan" not in json.dumps(to_json(document))
 
 
 def test_the_shown_examples_are_those_of_least_median_and_most_agreement_with_all_maps(document, texts):
-    rs = [explainer["examples"]["pearson_no_special"] for explainer in document["explainers"][1:]]
-    about = document["examples"]
+    rs = [explainer.examples["pearson_no_special"] for explainer in document.explainers[1:]]
+    about = document.examples
     means = {
         index: sum(defined) / len(defined)
-        for index, words, *row in zip(about["index"], about["features"], *rs, strict=True)
+        for index, words, *row in zip(about.index, about.features, *rs, strict=True)
         if words >= SHORTEST and (defined := [r for r in row if r is not None])
     }
     ranked = sorted(means, key=means.__getitem__)
-    shown = document["shown"]
-    assert [one["index"] for one in shown] == [ranked[0], ranked[(len(ranked) - 1) // 2], ranked[-1]]
-    assert [one["agreement"] for one in shown] == ["least", "median", "most"]
+    shown = document.shown
+    assert [one.index for one in shown] == [ranked[0], ranked[(len(ranked) - 1) // 2], ranked[-1]]
+    assert [one.agreement for one in shown] == ["least", "median", "most"]
     lines = [line.split("\t")[0].split() for line in texts.read_text().splitlines()]
     for one in shown:
-        assert one["mean"] == pytest.approx(means[one["index"]])
-        assert [feature["text"] for feature in one["features"] if not feature["special"]] == lines[one["index"]][:30]
-        assert [one_map["explainer"] for one_map in one["maps"]] == list(TABLE_2)
-        for one_map in one["maps"]:
+        assert one.mean == pytest.approx(means[one.index])
+        assert [feature.text for feature in one.features if not feature.special] == lines[one.index][:30]
+        assert [one_map.explainer for one_map in one.maps] == list(TABLE_2)
+        for one_map in one.maps:
             explainer, position = (
-                by_name(document)[one_map["explainer"]],
-                document["examples"]["index"].index(one["index"]),
+                by_name(document)[one_map.explainer],
+                document.examples.index.index(one.index),
             )
-            assert one_map["r"] == explainer["examples"]["pearson_no_special"][position]
-            assert len(one_map["values"]) == len(one["features"])
+            assert one_map.r == explainer.examples["pearson_no_special"][position]
+            assert len(one_map.values) == len(one.features)
 
 
 def test_mean_curves_start_at_the_output_and_end_alike(document):
-    curves = [explainer["mean_curves"] for explainer in document["explainers"]]
+    curves = [explainer.mean_curves for explainer in document.explainers]
     for curve in curves:
-        assert curve["removed"] == pytest.approx([i / 20 for i in range(21)])
-        assert curve["lerf"][0] == curve["morf"][0] == pytest.approx(curves[0]["lerf"][0])
-        assert curve["lerf"][-1] == pytest.approx(curve["morf"][-1])
+        assert curve.removed == pytest.approx([i / 20 for i in range(21)])
+        assert curve.lerf[0] == curve.morf[0] == pytest.approx(curves[0].lerf[0])
+        assert curve.lerf[-1] == pytest.approx(curve.morf[-1])
 
 
 def test_costs_are_in_plain_forward_passes(document):
-    costs = {name: explainer["cost"] for name, explainer in by_name(document).items()}
+    costs = {name: explainer.cost for name, explainer in by_name(document).items()}
     assert 1 <= costs["attention_rollout"] < 1.2
     assert 1.5 < costs["cplrp"] <= costs["attnlrp"] < 3
     assert costs["ig_zero"] > 3 * costs["gradient_x_input"] / 2
@@ -146,20 +148,20 @@ def test_costs_are_in_plain_forward_passes(document):
 
 
 def test_loo_agrees_with_itself(document):
-    loo = by_name(document)["loo"]["figures"]
+    loo = by_name(document)["loo"].figures
     for key in ("pearson", "spearman", "kendall", "pearson_sum_to_one"):
-        assert loo[f"{key}_all"]["mean"] == pytest.approx(1, abs=1e-12)
+        assert getattr(loo, f"{key}_all").mean == pytest.approx(1, abs=1e-12)
 
 
 def test_empty_long_and_one_token_texts_are_counted(document):
-    counts = document["counts"]
-    assert counts == {"examples": 12, "measured": 11, "empty": 1, "truncated": 1, "one_feature": 1, "alone": 0}
+    counts = document.counts
+    assert counts == Counts(examples=12, measured=11, empty=1, truncated=1, one_feature=1, alone=0)
     attnlrp = by_name(document)["attnlrp"]
-    assert attnlrp["undefined"]["no_special"] == {"fewer than two features": 1}
-    assert attnlrp["undefined"]["all"] == {}
-    assert attnlrp["figures"]["pearson_no_special"]["n"] == 10
-    assert attnlrp["figures"]["pearson_all"]["n"] == 11
-    assert attnlrp["figures"]["delta"]["n"] == 11
+    assert attnlrp.undefined.no_special == {"fewer than two features": 1}
+    assert attnlrp.undefined.all == {}
+    assert attnlrp.figures.pearson_no_special.n == 10
+    assert attnlrp.figures.pearson_all.n == 11
+    assert attnlrp.figures.delta.n == 11
     sentences = " ".join(pages.counted(document))
     assert "11 of 12" in sentences
     assert "without any token that is not special: 1;" in sentences
@@ -187,9 +189,9 @@ def test_texts_get_the_same_figures_in_a_batch_as_alone(small, texts, tmp_path):
     batched = request(small, texts, tmp_path, explainer=explainers, dtype="float64", limit=8)
     together, alone = measure(batched), measure(replace(batched, max_tokens=32))  # no two texts fit
     assert len(list((tmp_path / "cache").iterdir())) == 2 * (1 + len(explainers))
-    for in_batch, by_itself in zip(together["explainers"], alone["explainers"], strict=True):
-        for name, values in in_batch["examples"].items():
-            assert values == pytest.approx(by_itself["examples"][name], abs=1e-9), (in_batch["name"], name)
+    for in_batch, by_itself in zip(together.explainers, alone.explainers, strict=True):
+        for name, values in in_batch.examples.items():
+            assert values == pytest.approx(by_itself.examples[name], abs=1e-9), (in_batch.name, name)
 
 
 def test_texts_get_the_same_maps_in_a_batch_as_alone_in_float32(small):
@@ -292,22 +294,22 @@ def aligned(small, texts, tmp_path, explainers):
 
 def test_an_explainer_that_refuses_is_reported_with_its_reason_and_the_others_are_measured(small, texts, tmp_path):
     measured = by_name(aligned(small, texts, tmp_path, [Refuses(), NotANumber()]))
-    assert measured["refuses"]["refused"] == "no rule for this"
-    assert "NaN" in measured["not_a_number"]["refused"]
-    assert measured["attnlrp"]["figures"]["pearson_no_special"]["n"] == 10
+    assert measured["refuses"].refused == "no rule for this"
+    assert "NaN" in measured["not_a_number"].refused
+    assert measured["attnlrp"].figures.pearson_no_special.n == 10
 
 
 def test_a_constant_attribution_is_counted_and_left_out_of_every_mean(small, texts, tmp_path):
     constant = by_name(aligned(small, texts, tmp_path, [Constant()]))["constant"]
-    assert constant["figures"]["pearson_no_special"]["mean"] is None
-    assert constant["undefined"]["all"] == {"constant attribution": 11}
+    assert constant.figures.pearson_no_special.mean is None
+    assert constant.undefined.all == {"constant attribution": 11}
 
 
 def test_a_constant_loo_map_is_counted(texts, tmp_path):
     """The model ignores its input: its head is zero."""
     zero = changed_model(tmp_path / "zero", lambda model: model.classifier.weight.zero_())
     document = measure(request(zero, texts, tmp_path, explainer=["gradient_x_input"]))
-    assert by_name(document)["gradient_x_input"]["undefined"]["all"] == {"constant LOO": 11}
+    assert by_name(document)["gradient_x_input"].undefined.all == {"constant LOO": 11}
     assert pages.to_markdown(document)
 
 
@@ -322,8 +324,10 @@ def test_a_loo_map_of_round_off_is_constant():
             ExplainerResult("loo", records={0: {**record, **loo}}),
             ExplainerResult("other", records={0: record}),
         ]
-        other = summary(words, outcomes, figures_of(words, outcomes, dtype), 0)["explainers"][1]
-        assert {scope: reason for scope, counts in other["undefined"].items() for reason in counts} == reasons
+        other = summary(words, outcomes, figures_of(words, outcomes, dtype), 0).explainers[1]
+        assert {
+            scope: reason for scope, counts in structs.asdict(other.undefined).items() for reason in counts
+        } == reasons
 
 
 def test_an_example_whose_batch_was_left_out_has_no_figure_and_the_others_have_theirs():
@@ -398,8 +402,8 @@ def test_a_model_without_pad_and_mask_tokens_has_no_such_baselines(texts, tmp_pa
     tokenizer.pad_token = tokenizer.mask_token = None
     bare = changed_model(tmp_path / "bare", lambda model: None, tokenizer)
     measured = by_name(measure(request(bare, texts, tmp_path, limit=4)))
-    assert {name for name, explainer in measured.items() if explainer["refused"]} == {"ig_pad", "ig_mask"}
-    assert "mask" in measured["ig_mask"]["refused"]
+    assert {name for name, explainer in measured.items() if explainer.refused} == {"ig_pad", "ig_mask"}
+    assert "mask" in measured["ig_mask"].refused
     assert main(["align", "--model", str(bare), "--data", str(texts), "--cache", str(tmp_path), "--removal=mask"]) == 2
     assert "nothing can be measured: the case has no replacement 'mask'" in capsys.readouterr().err
 
@@ -408,7 +412,7 @@ def test_fp16_weights_are_measured_in_float32(small, texts, tmp_path):
     half = changed_model(tmp_path / "half", lambda model: model.half())
     whole = changed_model(tmp_path / "whole", lambda model: model.half().float())
     requests = [request(folder, texts, tmp_path, explainer=["attnlrp"], limit=4) for folder in (half, whole)]
-    of_half, of_whole = (measure(each)["explainers"] for each in requests)
+    of_half, of_whole = (measure(each).explainers for each in requests)
     assert of_half == of_whole
 
 
@@ -574,9 +578,9 @@ def test_the_figures_on_minilm_and_the_finding_on_the_page(tmp_path):
     explainers = ["attnlrp", "cplrp"]
     of_minilm = AlignRequest(model=str(model), data=str(data / "sst2"), limit=60, explainer=explainers, cache=tmp_path)
     document = measure(of_minilm)
-    figures = {name: explainer["figures"] for name, explainer in by_name(document).items()}
-    assert figures["attnlrp"]["pearson_no_special"]["mean"] == pytest.approx(0.735, abs=0.005)
-    assert figures["cplrp"]["pearson_no_special"]["mean"] == pytest.approx(0.688, abs=0.005)
+    figures = {name: explainer.figures for name, explainer in by_name(document).items()}
+    assert figures["attnlrp"].pearson_no_special.mean == pytest.approx(0.735, abs=0.005)
+    assert figures["cplrp"].pearson_no_special.mean == pytest.approx(0.688, abs=0.005)
     (finding,) = pages.findings(document)
     assert finding.startswith("CP-LRP does not beat AttnLRP on this model: mean r 0.68")
     assert "the paper found the opposite on BERT-base, SST-2 (0.52 against 0.22, maps that sum to one)" in finding
@@ -585,7 +589,7 @@ def test_the_figures_on_minilm_and_the_finding_on_the_page(tmp_path):
 
 def compared(low, high, n=9, p=0.01):
     names = {"explainer": "cplrp", "against": "attnlrp", "figure": "pearson_no_special", "n": n, "p": p}
-    return names | {"difference": 0.1, "mean": 0.5, "mean_against": 0.4, "low": low, "high": high}
+    return Comparison(**names, difference=0.1, mean=0.5, mean_against=0.4, low=low, high=high)
 
 
 @pytest.mark.parametrize(
@@ -607,8 +611,8 @@ def test_the_finding_follows_from_the_interval_and_the_test(document, comparison
 
 @pytest.mark.parametrize(("name", "data"), [("../x/sst2/dev.tsv", "SST-2"), ("imdb", "IMDB"), ("own", None)])
 def test_the_papers_table_stands_beside_its_own_data_only(document, name, data):
-    of_other_data = {**document, "data": {**document["data"], "name": name}}
-    titles = [table["title"] for table in pages.tables(of_other_data)]
+    of_other_data = structs.replace(document, data=structs.replace(document.data, name=name))
+    titles = [table.title for table in alignment_tables.tables(of_other_data)]
     assert [title for title in titles if "paper" in title] == (
         [f"The paper's Table 2: BERT-base, {data}"] if data else []
     )
@@ -625,7 +629,7 @@ def test_pages_are_made_from_the_file_alone(document, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "AttnLRP" in printed
     assert max(map(len, printed.splitlines())) <= 80
-    save({**document, "schema_version": 99}, file)
+    save(structs.replace(document, schema_version=99), file)
     assert main(["report", str(file)]) == 2
     assert "schema version 99" in capsys.readouterr().err
 
@@ -638,22 +642,22 @@ def test_a_target_and_a_contrast_are_recorded_and_have_stores_of_their_own(small
         return measure(request(small, texts, tmp_path, limit=3, explainer=("gradient_x_input",), **asked))
 
     predicted, chosen = measured(), measured(target="1", contrast="LABEL_0")
-    assert chosen["model"]["explained"].startswith("the logit of the class LABEL_1 minus that of LABEL_0;")
-    assert predicted["model"]["explained"].startswith("the logit of the predicted class;")
-    assert (chosen["settings"]["target"], chosen["settings"]["contrast"]) == ("1", "LABEL_0")
-    assert chosen["model"]["fingerprint"] != predicted["model"]["fingerprint"]
+    assert chosen.model.explained.startswith("the logit of the class LABEL_1 minus that of LABEL_0;")
+    assert predicted.model.explained.startswith("the logit of the predicted class;")
+    assert (chosen.settings.target, chosen.settings.contrast) == ("1", "LABEL_0")
+    assert chosen.model.fingerprint != predicted.model.fingerprint
     assert measured() == predicted
     model = load(small)
     logits = [model.case([one]).run(model)[0].detach() for one in model.encode(load_texts(str(texts), 3).texts)]
     mean = float(torch.stack([of[1] - of[0] for of in logits]).mean())
-    assert by_name(chosen)["loo"]["mean_curves"]["lerf"][0] == pytest.approx(mean, rel=1e-4)
+    assert by_name(chosen)["loo"].mean_curves.lerf[0] == pytest.approx(mean, rel=1e-4)
 
 
 def test_the_log_likelihood_of_an_answer_is_aligned_with_loo(tmp_path, texts):
     decoder = small_models.save("gpt2", tmp_path / "gpt2")
     asked = request(decoder, texts, tmp_path, limit=3, explainer=("mask_gate", "attention_rollout"), target="fox runs")
     document = measure(asked)
-    assert document["model"]["explained"].startswith("the log-likelihood of the answer 'fox runs', 2 tokens;")
+    assert document.model.explained.startswith("the log-likelihood of the answer 'fox runs', 2 tokens;")
     measured = by_name(document)
-    assert math.isfinite(measured["mask_gate"]["figures"]["pearson_no_special"]["mean"])
-    assert "each has its own row" in measured["attention_rollout"]["refused"]
+    assert math.isfinite(measured["mask_gate"].figures.pearson_no_special.mean)
+    assert "each has its own row" in measured["attention_rollout"].refused

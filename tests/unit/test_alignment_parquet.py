@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from faithcheck.alignment import parquet, summary
 from faithcheck.alignment.alignment_request import AlignRequest, measure, prepare
@@ -18,7 +19,7 @@ from faithcheck.alignment.run_key import StoreError
 from faithcheck.alignment.store import Store, StoredRecords
 from faithcheck.cli.main import main
 from faithcheck.models.pretrained.example import Example, Examples
-from faithcheck.reports.documents.document import save
+from faithcheck.reports.documents.document import save, to_json
 from faithcheck.reports.pages import alignment as pages
 from faithcheck.tests.helpers import small_models
 
@@ -50,8 +51,8 @@ def written(asked):
         patch.setattr(parquet, "SHARD", 3)
         patch.setattr(parquet, "VALUES", 20)  # a file has several groups of rows
         document = measure(asked)
-    folder = Path(document["parquet"]["folder"])
-    return document, {name: [folder / file for file in of] for name, of in document["parquet"]["files"].items()}
+    folder = Path(document.parquet.folder)
+    return document, {name: [folder / file for file in of] for name, of in document.parquet.files.items()}
 
 
 def read(file):
@@ -61,10 +62,10 @@ def read(file):
 def test_parquet_has_the_figures_of_the_document_and_the_records_of_the_store(asked, written):
     document, files = written
     data = prepare(asked).data
-    for explainer in document["explainers"]:
-        rows = {row["example"]: row for file in files[explainer["name"]] for row in read(file).to_pylist()}
-        assert sorted(rows) == document["examples"]["index"] == MEASURED
-        for name, values in explainer["examples"].items():
+    for explainer in document.explainers:
+        rows = {row["example"]: row for file in files[explainer.name] for row in read(file).to_pylist()}
+        assert sorted(rows) == document.examples.index == MEASURED
+        for name, values in explainer.examples.items():
             assert [rows[i][name] for i in MEASURED] == values
         for i, row in rows.items():
             assert row["digest"] == digest_of(data, i)
@@ -72,8 +73,8 @@ def test_parquet_has_the_figures_of_the_document_and_the_records_of_the_store(as
             assert np.mean(row["lerf_curve"]) - np.mean(row["morf_curve"]) == pytest.approx(row["delta"])
         assert rows[3]["undefined_no_special"] == "fewer than two features"
         assert (rows[3]["pearson_no_special"], rows[3]["undefined_all"]) == (None, None)
-        shown = {one["index"]: one_map for one in document["shown"] for one_map in one["maps"]}
-        assert all(len(rows[i]["map"]) == len(one["values"]) for i, one in shown.items())
+        shown = {one.index: one_map for one in document.shown for one_map in one.maps}
+        assert all(len(rows[i]["map"]) == len(one.values) for i, one in shown.items())
 
 
 def test_a_file_says_what_made_it(written):
@@ -87,9 +88,9 @@ def test_a_file_says_what_made_it(written):
             about = json.loads(read(file).schema.metadata[b"faithcheck"])
             assert about["explainer"] == name
             assert {key: about[key] for key in ("model", "data", "settings")} == {
-                key: document[key] for key in ("model", "data", "settings")
+                key: to_json(getattr(document, key)) for key in ("model", "data", "settings")
             }
-            assert about["key"]["model"] == document["model"]["fingerprint"]
+            assert about["key"]["model"] == document.model.fingerprint
             assert about["key"]["explainer"]
             assert about["catalogue"].keys() == {"version", "hash"}
 
@@ -106,10 +107,10 @@ def test_a_document_of_many_examples_has_their_means_alone_and_says_so(asked, wr
     whole = written[0]
     monkeypatch.setattr(summary, "EACH", len(MEASURED) - 1)
     document = measure(asked)
-    assert "examples" not in document
-    for one, other in zip(document["explainers"], whole["explainers"], strict=True):
-        assert one == {key: value for key, value in other.items() if key != "examples"}
-    assert document["shown"] == whole["shown"]
+    assert document.examples is None
+    for one, other in zip(document.explainers, whole.explainers, strict=True):
+        assert one == structs.replace(other, examples={})
+    assert document.shown == whole.shown
     said = "This document does not hold the figures of each text; faithcheck align --parquet writes them."
     where = f"The map, the curves and the figures of every text are in {asked.parquet}, as Parquet files."
     for page in (pages.to_markdown(document).replace("\\", ""), pages.to_html(document)):

@@ -2,8 +2,7 @@
 
 import importlib
 import json
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,10 +11,8 @@ from transformers import AutoModelForCausalLM
 from faithcheck.alignment.alignment_request import AlignRequest, choose_explainers, measure, prepare
 from faithcheck.alignment.batch import LoadedModel, measure_batch
 from faithcheck.alignment.batches import AlignmentError, batches, longest
-from faithcheck.alignment.run_key import fingerprint
+from faithcheck.alignment.remote_batch import RemoteBatch, RemoteModel
 from faithcheck.cli.main import main
-from faithcheck.executors.ray.alignment import AlignmentWorker
-from faithcheck.executors.ray.worker import states_of
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel
 from faithcheck.models.targets import NO_ANSWER
 from faithcheck.options import OptionError
@@ -86,17 +83,17 @@ def test_each_example_has_its_own_answer_behind_its_text(folder, tmp_path):
 
 def test_they_are_recorded_and_a_text_without_one_is_not_measured(folder, tmp_path):
     document = measure(asked(folder, tmp_path))
-    assert document["examples"]["index"] == MEASURED
-    tokens = [len(answer.split()) for answer in document["examples"]["answers"]]
+    assert document.examples.index == MEASURED
+    tokens = [len(answer.split()) for answer in document.examples.answers]
     assert tokens == [min(LONGEST_ANSWER, 32 - len(TEXTS[i].split())) for i in MEASURED]
-    assert "the answer that the model gives to each text, 20 tokens at most" in document["model"]["explained"]
-    assert "answers" not in measure(asked(folder, tmp_path, target="fox"))["examples"]
+    assert "the answer that the model gives to each text, 20 tokens at most" in document.model.explained
+    assert measure(asked(folder, tmp_path, target="fox")).examples.answers is None
 
 
 def test_the_logit_of_the_next_token_can_be_explained_instead(folder, tmp_path):
     document = measure(asked(folder, tmp_path, next_token=True))
-    assert document["model"]["explained"].startswith("the logit of the most likely next token;")
-    assert "answers" not in document["examples"]
+    assert document.model.explained.startswith("the logit of the most likely next token;")
+    assert document.examples.answers is None
     with pytest.raises(OptionError, match=r"--next-token: .*bert is no decoder: leave it out"):
         measure(asked(small_models.save("bert", tmp_path / "bert"), tmp_path, next_token=True))
 
@@ -104,10 +101,10 @@ def test_the_logit_of_the_next_token_can_be_explained_instead(folder, tmp_path):
 def test_parquet_has_them(folder, tmp_path):
     pytest.importorskip("pyarrow", reason="Parquet needs the optional library pyarrow")
     document = measure(asked(folder, tmp_path, parquet=tmp_path / "rows"))
-    (file,) = document["parquet"]["files"]["loo"]
+    (file,) = document.parquet.files["loo"]
     rows = importlib.import_module("pyarrow.parquet").read_table(tmp_path / "rows" / file).to_pylist()
     found = {row["example"]: row["answer"] for row in rows}
-    assert [found[i] for i in MEASURED] == document["examples"]["answers"]
+    assert [found[i] for i in MEASURED] == document.examples.answers
 
 
 def test_a_run_that_was_stopped_generates_no_answer_twice(folder, tmp_path, monkeypatch):
@@ -135,9 +132,9 @@ def test_an_empty_answer_is_counted_with_the_way_out(folder, tmp_path):
     token = said[MEASURED[-1]]
     empty = [i for i in MEASURED if said[i] == token]
     document = measure(asked(ending_at(tmp_path / "ends", token), tmp_path))
-    assert document["counts"]["unanswered"] == len(empty)
-    assert document["counts"]["empty"] == 2, "the empty text, and that of one token, the last one"
-    assert document["examples"]["index"] == [i for i in MEASURED if i not in empty]
+    assert document.counts.unanswered == len(empty)
+    assert document.counts.empty == 2, "the empty text, and that of one token, the last one"
+    assert document.examples.index == [i for i in MEASURED if i not in empty]
     sentences = " ".join(pages.to_markdown(document).split())
     assert f"Left out because the model's answer is empty: {len(empty)}" in sentences
     assert "--target gives an answer" in sentences
@@ -150,13 +147,13 @@ def test_a_prompt_that_is_too_long_is_left_out_and_counted_unless_the_user_cuts_
     request = asked(folder, tmp_path, next_token=next_token, max_tokens=4000)
     texts.write_text(texts.read_text() + "fox " * 33 + "\t0\n")
     document = measure(request)
-    assert (document["counts"]["too_long"], document["counts"]["truncated"]) == (1, 0)
-    assert document["examples"]["index"] == MEASURED
+    assert (document.counts.too_long, document.counts.truncated) == (1, 0)
+    assert document.examples.index == MEASURED
     sentences = " ".join(pages.to_markdown(document).split())
     assert f"Left out, with more than the {most} tokens that a prompt may have: 1" in sentences
     cut = measure(replace(request, max_length=32))
-    assert ("too_long" in cut["counts"], cut["counts"]["truncated"]) == (False, 1)
-    assert cut["examples"]["index"] == [*MEASURED, len(TEXTS)]
+    assert (cut.counts.too_long, cut.counts.truncated) == (0, 1)
+    assert cut.examples.index == [*MEASURED, len(TEXTS)]
     texts.write_text("fox " * 33 + "\t0\n")
     with pytest.raises(AlignmentError, match=r"1 of them are longer than the model takes: cut them with --max-length"):
         measure(request)
@@ -180,13 +177,12 @@ def test_a_worker_that_generates_nothing_itself_gives_the_same_records(folder, t
     batch = [prepared.examples[i] for i in batches(prepared.examples, request.max_tokens)[0]]
     here = LoadedModel(prepared.model, longest(prepared.examples))
     monkeypatch.setattr(AnswerModel, "answers", None)
-    options = {**asdict(request), "cache": None}
-    specs = {name: name for name in explainers}
-    worker = AlignmentWorker(options, specs, prepared.setup, longest(prepared.examples), str(Path.cwd()), 1)
-    worker.load({"model": fingerprint(prepared.model), "explainers": states_of(explainers)})
+    remote = RemoteModel(replace(request, cache=None), prepared.setup, longest(prepared.examples))
     for name, explainer in explainers.items():
         alone = measure_batch(here, batch, explainer, prepared.setup, 0)
-        assert worker.measure(name, 0, batch) == alone
+        job = RemoteBatch(remote, name, 0, batch)
+        job.prepare()
+        assert job.run() == alone
         assert "records" in alone
 
 

@@ -80,10 +80,11 @@ def summarised(number, folder):
     results = [one.result() for one in passes.values()]
     found = figures.figures_of(examples, results, torch.float64)
     document = summary.summary(examples, results, found, 0)
-    assert document["counts"]["measured"] == number
-    assert "examples" not in document
+    assert document.counts.measured == number
+    assert document.examples is None
     files = [parquet.write_parquet(folder / "rows", one, found[one.name], str, str, {}) for one in results]
-    shown = shown_examples(found, examples, {one.name: one.records for one in results}, lambda one: [{}] * FEATURES)
+    pieces = [{"text": "", "glued": False}] * FEATURES
+    shown = shown_examples(found, examples, {one.name: one.records for one in results}, lambda one: pieces)
     return texts, examples, plan, passes, results, found, document, files, shown
 
 

@@ -15,6 +15,8 @@ from faithcheck.explainers.protocol import InvalidAttribution
 from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.token_places import places
+from faithcheck.reports.documents.alignment import Alignment
+from faithcheck.reports.documents.document import from_json
 from faithcheck.reports.pages.alignment_tables import tables
 from faithcheck.tests.helpers.documents import alignment
 
@@ -59,24 +61,24 @@ def test_the_shares_of_a_map():
 
 
 def sinks(document):
-    return [table for table in tables(document) if table["title"] == "Where relevance sinks"]
+    return [table for table in tables(document) if table.title == "Where relevance sinks"]
 
 
 def test_the_page_has_them_of_tokens_and_the_share_of_positions_of_patches_too():
-    document = alignment(loo=(1.0, 0.5), attnlrp=(0.2, 0.3))
-    assert sinks(document) == [], "a document of an older version"
+    content = alignment(loo=(1.0, 0.5), attnlrp=(0.2, 0.3))
+    assert sinks(from_json(content, Alignment)) == [], "a document of an older version"
     shown = ("0.100", "[0.050, 0.200]")
-    for explainer in document["explainers"]:
+    for explainer in content["explainers"]:
         shares = ("share_first", "share_separators", "share_punctuation", "share_positions")
         explainer["figures"] |= {name: {"mean": 0.1, "low": 0.05, "high": 0.2, "n": 8} for name in shares}
-    loo = document["explainers"][0]
+    loo = content["explainers"][0]
     loo["figures"]["share_positions"] = {"mean": None, "low": None, "high": None, "n": 0}
     loo["no_positions"] = "it gives relevance to features alone"
-    (table,) = sinks(document)
-    assert table["rows"][0] == ["loo", *shown * 3, "it gives relevance to features alone", "–", "8"]
-    document["model"]["features"] = "patches"
-    (table,) = sinks(document)
-    assert table["rows"][1] == ["attnlrp", *shown, "8"]
+    (table,) = sinks(from_json(content, Alignment))
+    assert table.rows[0] == ("loo", *shown * 3, "it gives relevance to features alone", "–", "8")
+    content["model"]["features"] = "patches"
+    (table,) = sinks(from_json(content, Alignment))
+    assert table.rows[1] == ("attnlrp", *shown, "8")
 
 
 @pytest.mark.parametrize(
