@@ -1,6 +1,7 @@
 """Every operation with an LRP rule has a pair; a wrong rule is red; the rules that checks met are counted."""
 
 import pytest
+from msgspec import structs
 
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.check import Check
@@ -14,10 +15,12 @@ from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.networks.operation_by_operation import PAIRS_OF_OPERATIONS
 from faithcheck.models.pair import registered_pairs
 from faithcheck.models.transform import registered_transforms
+from faithcheck.outcomes import rules_met
 from faithcheck.plan import plan
-from faithcheck.reports.pages import rules
-from faithcheck.reports.rules_met import rules_met
+from faithcheck.reports.documents.results import RulesMet
+from faithcheck.reports.pages import columns
 from faithcheck.request import Settings
+from faithcheck.tests.helpers.documents import document, record
 from faithcheck.tests.helpers.rule_faults import FAULTS, red_by_claims, rule_faults
 
 PAIRS = registered_pairs()
@@ -110,21 +113,22 @@ def test_rules_are_recorded_inside_the_block_alone():
 
 def test_unmet_rules_are_counted_and_listed():
     records = [
-        {"explainer": "attnlrp", "rules": ["add", "mul"]},
-        {"explainer": "attnlrp", "rules": ["add"]},
-        {"explainer": "loo", "rules": []},
+        record("holds", explainer="attnlrp", rules=("add", "mul")),
+        record("holds", explainer="attnlrp", rules=("add",)),
+        record("holds", explainer="loo", rules=()),
     ]
     summary = rules_met({"attnlrp": ["add", "mul", "conv3d"], "cplrp": ["add"]}, records)
     assert summary == {
-        "attnlrp": {"met": 2, "of": 3, "unmet": ["conv3d"]},
-        "cplrp": {"met": 0, "of": 1, "unmet": ["add"]},
+        "attnlrp": RulesMet(met=2, of=3, unmet=["conv3d"]),
+        "cplrp": RulesMet(met=0, of=1, unmet=["add"]),
     }
-    (table,) = rules.tables({"rules": summary})
-    assert table["rows"] == [["attnlrp", "2 of 3", "conv3d"], ["cplrp", "0 of 1", "add"]]
-    assert rules.tables({}) == []
+    (table,) = columns.rules(structs.replace(document([]), rules=summary))
+    assert table.rows == [("attnlrp", "2 of 3", "conv3d"), ("cplrp", "0 of 1", "add")]
+    assert columns.rules(document([])) == []
 
 
 def test_many_unmet_rules_are_cut_in_the_page():
     many = [f"operation{i}" for i in range(30)]
-    (table,) = rules.tables({"rules": {"attnlrp": {"met": 0, "of": 30, "unmet": many}}})
-    assert table["rows"][0][2].endswith("operation19, and 10 more in the results document")
+    rules = {"attnlrp": RulesMet(met=0, of=30, unmet=many)}
+    (table,) = columns.rules(structs.replace(document([]), rules=rules))
+    assert table.rows[0][2].endswith("operation19, and 10 more in the results document")

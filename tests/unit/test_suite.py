@@ -33,6 +33,7 @@ from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models import Case, Expectation, Pair, register, registered_pairs
 from faithcheck.models.networks.scalar_product import left_comb
 from faithcheck.plan import not_applicable, plan
+from faithcheck.reports.documents.results import NotApplicable
 
 DERIVED = {name: explainer for name, explainer in builtin_explainers().items() if name in DERIVATIONS}
 PAIRS = list(registered_pairs().values())
@@ -715,7 +716,7 @@ def test_cells_to_which_an_axiom_does_not_apply_are_not_planned(ones_axiom):
     explainers = [Ones(), LeaveOneOut()]
     assert {check.explainer.name for check in plan("ones", explainers, [X1X2X3])} == {"loo"}
     assert not_applicable(["ones", "loo", "equivalence"], explainers) == [
-        {"axiom": "ones", "explainer": "ones_explainer", "reason": "it returns ones anyway"}
+        NotApplicable(axiom="ones", explainer="ones_explainer", reason="it returns ones anyway")
     ]
     with pytest.raises(ValueError, match="nothing to check: ones on the 1 pairs"):
         check_explainer(Ones(), ["ones"], [X1X2X3])
@@ -739,8 +740,8 @@ def test_an_expectation_of_a_cell_to_which_the_axiom_does_not_apply_is_refused(o
 
 def test_only_lrp_has_a_ledger_and_only_derived_explainers_a_derivation():
     cells = not_applicable(AXIOMS, builtin_explainers().values())
-    assert {cell["axiom"] for cell in cells} == {"balance", "conservation", "symbolic"}
-    assert all(cell["reason"] for cell in cells)
+    assert {cell.axiom for cell in cells} == {"balance", "conservation", "symbolic"}
+    assert all(cell.reason for cell in cells)
     with_ledger = {check.explainer.name for check in plan("conservation", builtin_explainers().values(), PAIRS)}
     assert with_ledger == {name for name, explainer in builtin_explainers().items() if isinstance(explainer, LRP)}
     derived = {check.explainer.name for check in plan("symbolic", builtin_explainers().values(), PAIRS)}

@@ -8,7 +8,9 @@ import shlex
 import numpy as np
 import pytest
 
-from faithcheck.cli.parsers import COMMANDS, LISTS
+from faithcheck.cli.listing import LISTS
+from faithcheck.cli.main import COMMANDS
+from faithcheck.reports.documents.document import to_json
 from faithcheck.tests.helpers.documents import alignment, document, record
 from faithcheck.tests.helpers.processes import run
 
@@ -37,7 +39,7 @@ FILES = {
     "some.xlsx": "a\t1\n",
     "folder/train.tsv": "a\t1\n",
     "model/pytorch_model.bin": "",
-    "good.json": json.dumps(document([record("holds")], figures=[])),
+    "good.json": json.dumps(to_json(document([record("holds")], figures=[]))),
     "mine.py": "from faithcheck.models import equivalent_pair\n",
     "damaged.npz": "no maps at all",
     "damaged.safetensors": "no maps at all",
@@ -52,9 +54,9 @@ FILES = {
     "another_kind.json": json.dumps({"schema_version": 1, "kind": "forecast"}),
     "align.json": json.dumps(alignment(loo=(1.0, 0.8))),
     "cut.json": '{"schema_version": 2',
-    "old.json": json.dumps(document([], figures=[]) | {"schema_version": 1}),
+    "old.json": json.dumps(to_json(document([], figures=[])) | {"schema_version": 1}),
     "list.json": "[]",
-    "other.json": json.dumps(document([], figures=[]) | {"kind": "other"}),
+    "other.json": json.dumps(to_json(document([], figures=[])) | {"kind": "other"}),
     "not.toml": "[[expectation",
     "empty.toml": "",
     "unknown.toml": "[[expectation]]\naxoim = 'loo'\n",
