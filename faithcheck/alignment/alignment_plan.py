@@ -10,16 +10,12 @@ from dataclasses import dataclass
 import msgspec
 
 from faithcheck.alignment import evaluate
-from faithcheck.alignment.alignment_request import (
-    AlignRequest,
-    Prepared,
-    choose_explainers,
-    prepare,
-)
 from faithcheck.alignment.batch import BatchJob, LoadedModel
 from faithcheck.alignment.batches import longest
 from faithcheck.alignment.document import heading, plan_file
 from faithcheck.alignment.explainer_pass import ExplainerPass
+from faithcheck.alignment.preparation import Prepared, choose_explainers, prepare
+from faithcheck.alignment.request import AlignRequest
 from faithcheck.executors.ray.cluster import connected, with_threads, workers_of
 from faithcheck.models.files import write_atomically
 from faithcheck.reports.documents.alignment import Plan, PlannedExplainer
@@ -68,7 +64,7 @@ def plan(request: AlignRequest) -> Plan:
     """Measure some batches of each explainer, and estimate the rest.
 
     Raises:
-        ModelError, DataError, OptionError, AlignmentError, StoreError: see `alignment_request.measure`.
+        ModelError, DataError, OptionError, AlignmentError, StoreError: see `faithcheck.alignment.measurement.measure`.
     """
     begun = time.monotonic()
     wanted = workers_of(request)

@@ -30,7 +30,8 @@ from faithcheck.reports.documents.document import Environment, Run, to_json
 from faithcheck.reports.documents.environment import environment, version
 
 if TYPE_CHECKING:
-    from faithcheck.alignment.alignment_request import AlignRequest, Prepared
+    from faithcheck.alignment.preparation import Prepared
+    from faithcheck.alignment.request import AlignRequest
 
 
 class Heading(Struct, frozen=True, kw_only=True):

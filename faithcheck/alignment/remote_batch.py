@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
-from faithcheck.alignment.alignment_request import AlignRequest, choose_explainers, load_model
 from faithcheck.alignment.batch import CHANGED, LoadedModel, measure_batch
+from faithcheck.alignment.preparation import choose_explainers, load_model
+from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.settings import AlignmentSettings
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.json_object import Json

@@ -31,7 +31,7 @@ from faithcheck.options.output_path import check_folder
 from faithcheck.options.user_modules import import_from_current_folder
 
 if TYPE_CHECKING:
-    from faithcheck.alignment.alignment_request import AlignRequest
+    from faithcheck.alignment.request import AlignRequest
 
 HELP = "measure how well explainers agree with Leave-One-Out on a model of text or images"
 DESCRIPTION = """Measure how well explainers agree with Leave-One-Out on a model (Table 2 of arXiv 2510.18810):
@@ -182,7 +182,9 @@ def _run(arguments: argparse.Namespace, files: output.Files) -> int:
     """Measure, write the document and its pages, and print the tables. An expected error is one line on stderr."""
     from transformers.utils import logging as hugging_face  # not at the top: it takes seconds to import
 
-    from faithcheck.alignment.alignment_request import EXPECTED, AlignRequest, measure
+    from faithcheck.alignment.measurement import measure
+    from faithcheck.alignment.preparation import EXPECTED
+    from faithcheck.alignment.request import AlignRequest
     from faithcheck.axioms.measure.error_text import error_text
     from faithcheck.progress import ProgressByExplainer
     from faithcheck.reports.pages import alignment

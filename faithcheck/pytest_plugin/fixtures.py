@@ -22,7 +22,7 @@ from faithcheck.reports.pages import wording
 from faithcheck.request import Settings
 
 if TYPE_CHECKING:
-    from faithcheck.alignment.alignment_request import Prepared
+    from faithcheck.alignment.preparation import Prepared
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +35,8 @@ def settings(pytestconfig: pytest.Config) -> Settings:
 def prepared(pytestconfig: pytest.Config) -> Prepared:
     """The Transformer, the texts and the settings of the paper's tables, from the --paper-… options."""
     # Not at the top: it imports transformers.
-    from faithcheck.alignment.alignment_request import EXPECTED, AlignRequest, prepare
+    from faithcheck.alignment.preparation import EXPECTED, prepare
+    from faithcheck.alignment.request import AlignRequest
 
     option = pytestconfig.option
     try:

@@ -15,8 +15,8 @@ from msgspec import structs
 
 import faithcheck.explainers
 import faithcheck.models
-from faithcheck.alignment import alignment_request
-from faithcheck.alignment.alignment_request import AlignRequest
+from faithcheck.alignment import measurement, preparation
+from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import sources
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models.data.texts import load_texts
@@ -44,7 +44,7 @@ def kept(settings, pytestconfig):
         middle=middle(settings.device),
     )
     about, device = (version(), environment(cost.LIBRARIES)), cost.about_device(settings.device)
-    code = sources(faithcheck.explainers, faithcheck.models, alignment_request, timing, cost)
+    code = sources(faithcheck.explainers, faithcheck.models, measurement, preparation, timing, cost)
     return KeptDocument(pytestconfig.rootpath / "build" / "bench" / "cost.json", *about, how, device, code)
 
 
@@ -83,10 +83,10 @@ def test_cost_and_agreement_with_loo(texts, kept, settings):
         seed=settings.seed,
         cache=kept.path.parent / "alignment",
     )
-    alignment = alignment_request.measure(request)
-    prepared = alignment_request.prepare(request)
+    alignment = measurement.measure(request)
+    prepared = preparation.prepare(request)
     case = prepared.model.case([sorted(prepared.examples, key=len)[count // 2]])
-    measured = {one.name: one for one in alignment_request.choose_explainers(names, prepared.setup)}
+    measured = {one.name: one for one in preparation.choose_explainers(names, prepared.setup)}
     reference = partial(input_gradient, prepared.model, case)
     rows = cost.measured_rows(prepared.model, case, {**chosen, **measured}, reference, LIMITS, settings.seed)
     r = {one.name: one.figures.r for one in alignment.explainers}

@@ -9,10 +9,10 @@ import math
 import pytest
 from msgspec import structs
 
-from faithcheck.alignment.alignment_request import AlignRequest
 from faithcheck.alignment.defaults import TABLE_2
 from faithcheck.alignment.document import document_of
 from faithcheck.alignment.evaluate import align
+from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.settings import table_2
 from faithcheck.reports.documents.document import Run
 from faithcheck.reports.pages import alignment_tables, alignment_wording

@@ -23,7 +23,7 @@ PRELOADED = [
     "transformers.models.bert.modeling_bert",
     "faithcheck.cli.main",
     "faithcheck.cli.align",
-    "faithcheck.alignment.alignment_request",
+    "faithcheck.alignment.measurement",
     "faithcheck.tests.helpers.killed_runs",
 ]
 """What every process would import, were it not in the one from which they fork."""

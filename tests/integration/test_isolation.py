@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from faithcheck import check_explainer
-from faithcheck.alignment.alignment_request import AlignRequest, measure
+from faithcheck.alignment.measurement import measure
+from faithcheck.alignment.request import AlignRequest
 from faithcheck.axioms.measure.error_text import LIMIT
 from faithcheck.check import Check
 from faithcheck.check_job import CheckJob

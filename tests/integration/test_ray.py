@@ -8,8 +8,9 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from faithcheck.alignment.alignment_request import AlignRequest, measure
+from faithcheck.alignment.measurement import measure
 from faithcheck.alignment.remote_batch import RemoteModel
+from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import fingerprint
 from faithcheck.alignment.settings import AlignmentSettings
 from faithcheck.cli.main import main

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from faithcheck.alignment import alignment_plan
-from faithcheck.alignment.alignment_request import AlignRequest, measure
+from faithcheck.alignment.measurement import measure
+from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import plain_json
 from faithcheck.executors.ray.on_ray import MOST_ENDED
 from faithcheck.models.data.texts import OWN

@@ -17,12 +17,13 @@ from msgspec import structs, to_builtins
 
 from faithcheck.alignment import evaluate
 from faithcheck.alignment import settings as alignment_settings
-from faithcheck.alignment.alignment_request import AlignRequest, measure
 from faithcheck.alignment.batch import LoadedModel, measure_batch
 from faithcheck.alignment.batches import AlignmentError, batches
 from faithcheck.alignment.defaults import TABLE_2
 from faithcheck.alignment.explainer_pass import ExplainerResult
 from faithcheck.alignment.figures import figures_of
+from faithcheck.alignment.measurement import measure
+from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import StoreError, state_of
 from faithcheck.alignment.settings import AlignmentSettings, table_2
 from faithcheck.alignment.shown_examples import SHORTEST

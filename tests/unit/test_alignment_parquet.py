@@ -12,9 +12,11 @@ import torch
 from msgspec import structs
 
 from faithcheck.alignment import parquet, summary
-from faithcheck.alignment.alignment_request import AlignRequest, measure, prepare
 from faithcheck.alignment.batches import Batches
 from faithcheck.alignment.document import digest_of
+from faithcheck.alignment.measurement import measure
+from faithcheck.alignment.preparation import prepare
+from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import StoreError
 from faithcheck.alignment.store import Store, StoredRecords
 from faithcheck.cli.main import main

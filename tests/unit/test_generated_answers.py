@@ -8,10 +8,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from faithcheck.alignment.alignment_request import AlignRequest, choose_explainers, measure, prepare
 from faithcheck.alignment.batch import LoadedModel, measure_batch
 from faithcheck.alignment.batches import AlignmentError, batches, longest
+from faithcheck.alignment.measurement import measure
+from faithcheck.alignment.preparation import choose_explainers, prepare
 from faithcheck.alignment.remote_batch import RemoteBatch, RemoteModel
+from faithcheck.alignment.request import AlignRequest
 from faithcheck.cli.main import main
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel
 from faithcheck.models.targets import NO_ANSWER

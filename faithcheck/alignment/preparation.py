@@ -1,34 +1,23 @@
-"""The measurement of ``faithcheck align``: from its options to the alignment document.
-
-`prepare` loads the model and the data; the tests that reproduce the paper's tables start there too.
-"""
+"""Before an alignment is measured: load the model and the data, and choose what the request leaves open."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from faithcheck.alignment import evaluate
 from faithcheck.alignment.answers import with_answers
-from faithcheck.alignment.batch import BatchJob
-from faithcheck.alignment.batches import AlignmentError, longest, measurable
-from faithcheck.alignment.defaults import CHUNK, LONG, MAX_TOKENS, TABLE_2
-from faithcheck.alignment.document import document_of
+from faithcheck.alignment.batches import AlignmentError, measurable
+from faithcheck.alignment.defaults import CHUNK, LONG, TABLE_2
+from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import StoreError
 from faithcheck.alignment.settings import AlignmentSettings, table_2
-from faithcheck.executors.executor import Executor, InThisProcess
-from faithcheck.executors.own_processes import OwnProcesses
-from faithcheck.executors.ray.cluster import Workers, with_threads, workers_of
-from faithcheck.executors.ray.on_ray import Watch
-from faithcheck.executors.supervisor import Limits
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content, make_removal
 from faithcheck.explainers.protocol import Explainer, Unsupported
-from faithcheck.job import Remote
 from faithcheck.json_object import Json
 from faithcheck.models.data import DataError
 from faithcheck.models.data.images import Images, load_images
@@ -44,47 +33,12 @@ from faithcheck.models.pretrained.target_choice import with_chosen_output, with_
 from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
 from faithcheck.options import OptionError, explainers
 from faithcheck.options.computing import choose_device, choose_timeout
-from faithcheck.options.explainers import refuse_what_ends_a_process
-from faithcheck.reports.documents.alignment import Alignment
-from faithcheck.reports.documents.document import Run, from_json
 
 EXPECTED = (ModelError, DataError, OptionError, AlignmentError, StoreError, Unsupported, OSError)
-"""The errors of `prepare` and `measure` whose message is all that the user needs."""
+"""The errors of `prepare` and of the measurement whose message is all that the user needs."""
 Advance = Callable[[str, int, int], None]
 """Called with an explainer's name, what is done of it since the last call, and the number of all."""
 POOL = 4096  # features that resampling draws from, at most
-
-
-@dataclass(frozen=True)
-class AlignRequest:
-    """The options of ``faithcheck align``. The help of the command describes each."""
-
-    model: str | None = None
-    data: str | None = None
-    limit: int | None = None
-    explainer: Sequence[str] = ()
-    removal: str | None = None
-    draws: int | None = None
-    chunk: int | None = None
-    max_length: int | None = None
-    max_tokens: int = MAX_TOKENS
-    max_memory: int | None = None
-    dtype: str = "float32"
-    device: str = "cpu"
-    seed: int = 0
-    cache: Path | None = None
-    parquet: Path | None = None
-    allow_pickle: bool = False
-    allow_code: bool = False
-    target: str | None = None
-    contrast: str | None = None
-    next_token: bool = False
-    isolate: bool = False
-    explainer_timeout: float | None = None
-    ray: str | None = None
-    workers: int | None = None
-    cpus_per_worker: int = 1
-    gpus_per_worker: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -119,7 +73,7 @@ def prepare(request: AlignRequest, advance: Advance = lambda name, done, of: Non
 
     Args:
         request: the options.
-        advance: as of `measure`, for the answers.
+        advance: called with the examples whose answers were generated, see `Advance`.
 
     Raises:
         ModelError, DataError, OptionError: a file or a name is missing, or an option does not fit the model.
@@ -244,73 +198,3 @@ def specs_of(names: Sequence[str], chosen: Sequence[Explainer]) -> dict[str, str
     """The name of ``--explainer`` of each explainer that `choose_explainers` chose for these names."""
     further = iter(dict.fromkeys(name for name in names if name not in TABLE_2))
     return {one.name: one.name if one.name in TABLE_2 else next(further) for one in chosen}
-
-
-def measure(
-    request: AlignRequest,
-    advance: Advance = lambda explainer, done, of: None,
-    watch: Watch = lambda state: None,
-) -> Alignment:
-    """Measure the alignment of the explainers and return the alignment document.
-
-    Args:
-        request: the options.
-        advance: called with an explainer's name, the examples done since the last call, and the number of all examples
-            of one explainer.
-        watch: with a cluster, see `faithcheck.executors.ray.on_ray.OnRay`.
-
-    Raises:
-        ModelError, DataError, OptionError, AlignmentError, StoreError: a file or a name is missing, an option does not
-            fit the model, or nothing can be measured.
-    """
-    wanted = workers_of(request)
-    with with_threads(wanted):
-        return _measure(request, wanted, advance, watch)
-
-
-def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, watch: Watch) -> Alignment:
-    # Where the workers have GPUs, this process may have none.
-    prepared = prepare(replace(request, device="cpu") if request.gpus_per_worker else request, advance)
-    examples, setup = prepared.examples, prepared.setup
-    if request.isolate:
-        refuse_what_ends_a_process([name for name in request.explainer if name not in TABLE_2])
-    chosen = choose_explainers(request.explainer, setup)
-    total = len(measurable(examples))
-    executor, elsewhere = _executor(request, wanted, prepared, chosen, watch)
-    device = None if wanted is None else "cuda" if wanted.gpus else torch.device(request.device).type
-    with executor:
-        outcomes = evaluate.align(
-            prepared.model,
-            examples,
-            chosen,
-            setup,
-            prepared.folder,
-            lambda name, done: advance(name, done, total),
-            executor,
-            elsewhere,
-            device,
-        )
-    return document_of(request, prepared, outcomes, from_json(executor.record, Run), shared=wanted is not None)
-
-
-def _executor(
-    request: AlignRequest, wanted: Workers | None, prepared: Prepared, chosen: Sequence[Explainer], watch: Watch
-) -> tuple[Executor, Callable[[BatchJob], Remote] | None]:
-    """What runs the batches, and what makes the job for another process of each."""
-    from faithcheck.alignment.remote_batch import RemoteBatch, RemoteModel  # not at the top: it loads requests itself
-
-    specs, setup, last = specs_of(request.explainer, chosen), prepared.setup, longest(prepared.examples)
-    if wanted is not None:
-        from faithcheck.executors.ray.alignment import alignment_on_ray  # the same
-
-        gpus = request.gpus_per_worker
-        device = ALL_GPUS if gpus > 1 else "cuda" if gpus else request.device
-        model = RemoteModel(replace(request, device=device), setup, last)
-        executor: Executor = alignment_on_ray(model, prepared.model, chosen, specs, str(request.ray), wanted, watch)
-    elif request.isolate:
-        limits = Limits()
-        model = RemoteModel(request, setup, last, limits.memory)
-        executor = OwnProcesses(limits, most=1)
-    else:
-        return InThisProcess(), None
-    return executor, lambda job: RemoteBatch(model, specs[job.explainer], job.number, job.examples)
