@@ -145,11 +145,11 @@ def test_red_families_are_open_and_green_ones_closed_and_equivalence_is_last(pag
 def test_search_shows_what_it_finds_and_nothing_else(page):
     page.fill("#search", "DUMMY x2 loo")
     assert shown(page) == ["record-dummy/loo-green.x2"]
-    assert page.locator("#found").inner_text() == f"1 of {len(a_run()['records'])} records"
+    assert page.locator("#found").inner_text() == f"1 of {len(a_run().records)} records"
     assert page.locator("#checks th[scope=col]:visible").all_inner_texts() == ["subject", "loo"]
     page.fill("#search", "no such record")
     assert shown(page) == []
-    assert page.locator("#found").inner_text() == f"0 of {len(a_run()['records'])} records"
+    assert page.locator("#found").inner_text() == f"0 of {len(a_run().records)} records"
     page.get_by_role("button", name="Show all").click()
     page.wait_for_function("document.getElementById('found').value === ''")
     page.locator("#checks td[id] >> visible=true").first.wait_for()  # on a busy machine the page is drawn later

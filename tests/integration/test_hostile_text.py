@@ -119,7 +119,8 @@ def test_hostile_documents_are_documents(kind):
     """So that what follows is about files that are read, and not about refused ones."""
     make, *_ = KINDS[kind]
     content = with_text(make(), HOSTILE)
-    assert sum(HOSTILE in text for text in texts(to_json(typed(content)))) > 20
+    read = HOSTILE.replace("\ud800", "\\ud800")  # half a character is read as its escape sequence
+    assert sum(read in text for text in texts(to_json(typed(content)))) > 20
 
 
 @pytest.mark.parametrize("kind", KINDS)
