@@ -121,9 +121,9 @@ def load(path: Path, *kinds: type[Kind]) -> Kind:
     content = _read(path)
     kind = next((one for one in kinds if one.__struct_config__.tag == content.get("kind")), None)
     if kind is None:
-        of = f"of kind {content['kind']!r}" if content.get("kind") is not None else "of the suite"
+        of = f"of kind {content['kind']!r}" if content.get("kind") is not None else "of results"
         readable = ", ".join(one.WRITER for one in kinds)
-        raise DocumentError(f"{path}: a document {of}: only those of {readable} can be read here")
+        raise DocumentError(f"{path}: a document {of}: give one that was written by {readable}")
     if content["schema_version"] != kind.VERSION:
         raise DocumentError(
             f"{path}: {kind.NAME} schema version {content['schema_version']!r}, this faithcheck reads {kind.VERSION}: "

@@ -168,7 +168,7 @@ class Results(Document, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     NAME: ClassVar[str] = "results"
-    WRITER: ClassVar[str] = "the suite"
+    WRITER: ClassVar[str] = "faithcheck check or pytest"
     VERSION: ClassVar[int] = 2
 
     created: str

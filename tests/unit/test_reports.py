@@ -296,7 +296,7 @@ def test_save_and_load(tmp_path, everything):
         ("[1]", "not a document of faithcheck"),
         ('{"records": []}', "not a document of faithcheck"),
         ('{"schema_version": 99}', "schema version 99"),
-        ('{"schema_version": 1}', "schema version 1, this faithcheck reads 2: run the suite again"),
+        ('{"schema_version": 1}', "schema version 1, this faithcheck reads 2: run faithcheck check or pytest again"),
         (f'{{"schema_version": {Results.VERSION}}}', "damaged results document: faithcheck is missing"),
     ],
 )
