@@ -15,7 +15,6 @@ from torch import nn
 from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.axioms.trace import trace
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
-from faithcheck.explainers import peers as adapters
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import Replacement
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
@@ -288,7 +287,7 @@ def test_the_error_of_a_peer_that_is_not_installed_names_the_extra(monkeypatch):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setitem(sys.modules, "captum.attr", None)
-    monkeypatch.setattr(adapters.metadata, "version", missing)
+    monkeypatch.setattr(metadata, "version", missing)
     model, case = model_and_case("control.mlp")
     assert captum.InputXGradient().origin == "captum, not installed"
     with pytest.raises(ImportError, match=r"faithcheck\[peers\]"):
