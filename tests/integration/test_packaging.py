@@ -182,13 +182,11 @@ from their.halves import halves
 import their.pairs
 import models
 
-records = check_explainer(halves, axioms=["invariance", "trace"], pairs=["theirs.*", "product.x1x2x3"])
-print(sorted({(record.subject, record.status) for record in records}))
-assert "faithcheck.reports" not in sys.modules
+report = check_explainer(halves, axioms=["invariance", "trace"], pairs=["theirs.*", "product.x1x2x3"])
+print(sorted({(record.subject, record.status) for record in report}))
+assert "pytest" not in sys.modules
 assert models.MINE == "theirs"
-
-import faithcheck
-report = faithcheck.check_explainer(halves, axioms="invariance", pairs="theirs.*")
+report = check_explainer(halves, axioms="invariance", pairs="theirs.*")
 assert [record.id for record in report] == ["equivalence/theirs.twice", "invariance/halves-theirs.twice"]
 """
 

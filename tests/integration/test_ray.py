@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from msgspec import structs
 
 from faithcheck.alignment.measurement import measure
 from faithcheck.alignment.remote_batch import RemoteModel
@@ -93,15 +94,14 @@ def test_two_workers_one_of_which_dies_give_the_document_of_one_process(one_thre
     states = []
     request = AlignRequest(**options, cache=tmp_path / "shared", ray="local", workers=2)
     shared = measure(request, watch=states.append)
-    run = shared.pop("run")
-    assert shared == alone
-    assert (run["workers"], run["retried"], run["left_out"]) == (2, 1, 0)
+    assert structs.replace(shared, run=None) == alone
+    assert (shared.run.workers, shared.run.retried, shared.run.left_out) == (2, 1, 0)
     assert states[-1].retried == 1
     assert runs.stored("shared") == runs.stored("alone")
     # What is stored needs no worker, and is read by either.
     resumed = measure(AlignRequest(**options, cache=tmp_path / "alone", ray="local"))
-    assert resumed.pop("run")["tasks"] == 0
-    assert resumed == alone
+    assert resumed.run.tasks == 0
+    assert structs.replace(resumed, run=None) == alone
 
 
 @pytest.mark.slow
