@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import faithcheck
-from faithcheck.reports import results
+from faithcheck.reports.documents import environment
 
 project = "faithcheck"
-release = results.version()
+release = environment.version()
 copyright = "the authors of faithcheck, MIT licence"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
