@@ -91,7 +91,7 @@ def test_the_extensions_are_listed_measured_and_shown(copy):
     explainer = name_in("Add an explainer", r'^ +name(?:: str)? = "(\w+)"')
     axiom = name_in("Add an axiom", r'@axiom\(\s*"(\w+)"')
     architecture = name_in("Add an architecture", r'Architecture\(\s*"(\w+)"')
-    column = name_in("Add a column to the report", r'^\+.*Column\(\s*"([^"]+)"')
+    column = name_in("Add a column to the report", r'^\+.*Column\([\s+]*"([^"]+)"')
 
     pairs = [pair, "control.mlp", *(f"{transform}_{name}" for name in ("bert", "gpt2", architecture))]
     explainers = ["loo", "attnlrp", explainer]
