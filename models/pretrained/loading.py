@@ -290,9 +290,8 @@ def _ids(text_model: TextModel, count: int) -> Tensor:
 @torch.no_grad()
 def _from_ids(text_model: TextModel, text: Example) -> Tensor:
     """The logits of the unmodified model on the ids of a text, read where the text model reads them."""
-    arguments = text_model.forward_arguments([text])
-    ids = text.features.unsqueeze(0).to(text_model.embed(text.features).device)
-    logits: Tensor = text_model.model(input_ids=ids, attention_mask=arguments["attention_mask"]).logits
+    mask = text_model.forward_arguments([text])["attention_mask"]
+    logits: Tensor = text_model.model(input_ids=text.features.unsqueeze(0).to(mask.device), attention_mask=mask).logits
     return logits[:, -1] if isinstance(text_model, NextTokenModel) else logits
 
 
@@ -327,7 +326,7 @@ def _check_text_model(text_model: TextModel, source: str) -> None:
         except Exception as error:  # raised by the model's own code: its message is kept
             raise ModelError(f"{source}: cannot be read at its word embeddings: {error}") from error
         difference, largest = (found - right).abs().max(), right.abs().max()
-        if difference > _tolerance(right.dtype) * largest:
+        if right.isfinite().all() and not difference <= _tolerance(right.dtype) * largest:  # NaN is refused too
             raise ModelError(
                 f"{source}: computes something else from the embeddings of a text than from its ids, by "
                 f"{difference / largest:.1%} of its largest output: they are not all that it reads of a token"
