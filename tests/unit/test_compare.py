@@ -432,7 +432,7 @@ def test_documents_that_cannot_be_compared_are_refused(tmp_path, capsys):
     damaged = save(tmp_path / "c.json", {"schema_version": Results.VERSION})
     outdated = save(tmp_path / "d.json", run("holds", schema_version=1))
     for second, message in [
-        (other, "one document is of the suite, the other of faithcheck align"),
+        (other, "one document is of faithcheck check or pytest, the other of faithcheck align"),
         (damaged, "damaged results document"),
         (outdated, "schema version 1"),
         (str(tmp_path / "none.json"), "cannot be read"),
