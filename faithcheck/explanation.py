@@ -22,6 +22,7 @@ from faithcheck.memory.predicted_memory import PeakPredictor
 from faithcheck.models.case import Case, output_difference
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel, generated_or_refused
 from faithcheck.models.pretrained.example import Example
+from faithcheck.models.pretrained.loading import class_in_words
 from faithcheck.models.pretrained.target_choice import explained_in_words, name_of_output, with_chosen_output
 from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
 from faithcheck.options import OptionError
@@ -103,7 +104,7 @@ def explain(
         schema_version=Explanation.VERSION,
         faithcheck=version(),
         model=name,
-        architecture=type(model.model).__name__,
+        architecture=class_in_words(model.model),
         device=str(case.inputs.device),
         text=text,
         explained=_explained_name(model, output),

@@ -24,6 +24,7 @@ from faithcheck.models.data.images import Images
 from faithcheck.models.data.texts import Texts
 from faithcheck.models.pretrained.answer_model import AnswerModel
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
+from faithcheck.models.pretrained.loading import class_in_words
 from faithcheck.models.pretrained.target_choice import explained_in_words
 from faithcheck.reports.documents.alignment import Alignment, Data, Examples, Model, Parquet, Plan, Settings
 from faithcheck.reports.documents.document import Environment, Run, to_json
@@ -58,7 +59,7 @@ def heading(request: AlignRequest, prepared: Prepared) -> Heading:
         environment=environment(),
         model=Model(
             name=request.model or "the project's own",
-            class_=type(model.model).__name__,
+            class_=class_in_words(model.model),
             layers=getattr(model.model.config, "num_hidden_layers", None),
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             fingerprint=run_key.fingerprint(model),

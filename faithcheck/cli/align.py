@@ -50,8 +50,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add = parser.add_argument
     meaning = (
-        "a folder or a hub name of a model saved as …ForSequenceClassification, …ForCausalLM (an answer) or "
-        "…ForImageClassification; default: the project's own 12-layer BERT"
+        "a folder, a .gguf file or a hub name of a model saved as …ForSequenceClassification, …ForCausalLM (an answer) "
+        "or …ForImageClassification; default: the project's own 12-layer BERT"
     )
     add("--model", help=meaning)
     meaning = (

@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "text", metavar="TEXT", type=characters, help="the text to explain; - reads it from standard input"
     )
-    meaning = "a folder or a hub name; default: the project's own 12-layer BERT for sentiment"
+    meaning = "a folder, a .gguf file or a hub name; default: the project's own 12-layer BERT for sentiment"
     add_folder(parser, "--model", metavar="PATH", help=meaning)
     add_repeatable(parser, "--explainer", "SPEC", "beside LOO, as for align (default: attnlrp)")
     meaning = (

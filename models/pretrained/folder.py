@@ -1,7 +1,8 @@
-"""The folder of a model: what can be said of it before transformers is imported, which takes seconds."""
+"""The folder or file of a model: what can be said of it before transformers is imported, which takes seconds."""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 
@@ -11,18 +12,46 @@ class ModelError(ValueError):
 
 HOLDS = "config.json, model.safetensors and tokenizer.json (for images: preprocessor_config.json)"
 """The files of a model, in words for messages."""
+GGUF_SUFFIX, GGUF_MAGIC = ".gguf", b"GGUF"
+"""The ending and the first bytes of a GGUF file, in which llama.cpp keeps a decoder with its tokenizer."""
 
 
 def refuse_wrong_folder(name: str) -> None:
-    """Refuse a path that is no folder of a model. A name such as ``gpt2`` or ``owner/model`` may be the hub's.
+    """Refuse a path that is no folder or GGUF file of a model. A name such as ``owner/model`` may be the hub's.
 
     Raises:
-        ModelError: there is no such folder, or it has no config.json.
+        ModelError: there is no such folder or file, the folder has no config.json, or see `gguf_source`.
     """
     path = Path(name).expanduser()
-    if path.is_file():
-        raise ModelError(f"{name} is a file: give the folder of the model, with {HOLDS}")
-    if path.is_dir() and not (path / "config.json").is_file():
-        raise ModelError(f"{name} has no config.json: give a folder with {HOLDS}")
-    if not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+    if is_gguf(name):
+        gguf_source(name)
+    elif path.is_file():
+        raise ModelError(f"{name} is a file: give the folder of the model, with {HOLDS}, or a file that ends in .gguf")
+    elif path.is_dir() and not (path / "config.json").is_file():
+        inside = sorted(file.name for file in path.glob(f"*{GGUF_SUFFIX}"))
+        or_file = f", or the file: {path / inside[0]}" if inside else ""
+        raise ModelError(f"{name} has no config.json: give a folder with {HOLDS}{or_file}")
+    elif not path.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise ModelError(f"there is no folder {name}: give one with {HOLDS}, or a hub name such as owner/model")
+
+
+def is_gguf(name: str) -> bool:
+    """Whether a path ends in ``.gguf``, in whatever letters."""
+    return Path(name).suffix.lower() == GGUF_SUFFIX
+
+
+def gguf_source(name: str) -> tuple[str, dict[str, str]]:
+    """The folder of a GGUF file, and the options with which transformers reads the file from there.
+
+    Raises:
+        ModelError: there is no such file, it is no GGUF file, or the package gguf is not installed.
+    """
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise ModelError(f"there is no file {name}")
+    with path.open("rb") as file:
+        if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
+            raise ModelError(f"{name} is not a GGUF file: it does not begin with the letters {GGUF_MAGIC.decode()}")
+    if importlib.util.find_spec("gguf") is None:
+        raise ModelError(f"{name}: GGUF files are read by the package gguf: pip install 'faithcheck[gguf]'")
+    return str(path.parent), {"gguf_file": path.name}

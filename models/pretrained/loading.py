@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import (
     AutoConfig,
@@ -25,7 +23,7 @@ from transformers.utils.hub import cached_file
 
 from faithcheck.models.pretrained import SENTIMENT
 from faithcheck.models.pretrained.example import Example
-from faithcheck.models.pretrained.folder import HOLDS, ModelError
+from faithcheck.models.pretrained.folder import HOLDS, ModelError, gguf_source, is_gguf
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.image_preparation import read_preparation
 from faithcheck.models.pretrained.text_model import NextTokenModel, TextClassifier, TextModel, vocabulary_size
@@ -55,6 +53,8 @@ def load(
     allow_code: bool = False,
 ) -> TextModel | ImageClassifier:
     """Load a model by local path or hub name, unmodified, with eager attention, in eval mode.
+
+    A path that ends in ``.gguf`` is a decoder in one file: its quantised weights are restored to ``dtype``.
 
     The architecture in its configuration decides how it is used: ``…ForSequenceClassification`` as a `TextClassifier`,
     ``…ForCausalLM`` or ``…LMHeadModel`` as a `NextTokenModel`, ``…ForImageClassification`` as an `ImageClassifier`.
@@ -96,6 +96,15 @@ def load(
     return text_model
 
 
+def class_in_words(model: PreTrainedModel) -> str:
+    """The class of a model, and for one from a GGUF file the type to which its weights were restored."""
+    name = type(model).__name__
+    settings = getattr(model.config, "quantization_config", None)
+    if getattr(settings, "gguf_file", None) is None:  # other quantised models are refused
+        return name
+    return f"{name}, its weights restored from GGUF as {str(model.dtype).removeprefix('torch.')}"
+
+
 def _read(
     source: str, dtype: torch.dtype, allow_pickle: bool, allow_code: bool, device: torch.device | str
 ) -> tuple[Any, PreTrainedTokenizerBase | Path]:
@@ -105,12 +114,16 @@ def _read(
         ModelError: see `load`.
     """
     options: dict[str, Any] = {"trust_remote_code": allow_code}
+    place = source
+    if is_gguf(source):
+        place, in_file = gguf_source(source)
+        options |= in_file
     shared = device == ALL_GPUS
     if shared and importlib.util.find_spec("accelerate") is None:
         raise ModelError(f"{source}: a model on several GPUs needs accelerate: pip install accelerate")
     preparation: Any
     try:
-        config = AutoConfig.from_pretrained(source, **options)
+        config = AutoConfig.from_pretrained(place, **options)
         _refuse_foreign_attention(source, config)
         _refuse_quantised(source, config)
         auto_class = _auto_class(source, config)
@@ -118,9 +131,9 @@ def _read(
             # `cached_file` returns None only where it is told not to raise.
             preparation = Path(str(cached_file(source, "preprocessor_config.json")))
         else:
-            preparation = _tokenizer(source, **options)
+            preparation = _tokenizer(place, **options)
         model, report = auto_class.from_pretrained(
-            source,
+            place,
             config=config,
             dtype=dtype,
             attn_implementation=ATTENTION,
@@ -133,7 +146,7 @@ def _read(
         )
     except ModelError:
         raise
-    except (OSError, ValueError, ImportError, SafetensorError, UnpicklingError) as error:
+    except Exception as error:  # a damaged file makes transformers raise whatever its code meets there
         raise ModelError(_loading_error(source, error)) from error
     if not allow_code:
         _refuse_foreign_code(source, config, model, preparation)
@@ -250,6 +263,8 @@ def _auto_class(source: str, config: Any) -> Any:
         ("ForImageClassification",): AutoModelForImageClassification,
     }
     architectures = config.architectures or []
+    if is_gguf(source) and type(config) in AutoModelForCausalLM._model_mapping:  # the file names no head
+        return AutoModelForCausalLM
     for endings, auto_class in auto_classes.items():
         if any(name.endswith(endings) for name in architectures):
             return auto_class
@@ -266,6 +281,10 @@ def _image_classifier(model: PreTrainedModel, preparation: Path, max_length: int
 def _loading_error(source: str, error: Exception) -> str:
     """The message: what failed, where, and what to give instead."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    if not isinstance(error, OSError | ValueError | ImportError):  # its words alone say little, as those of KeyError
+        reason = f"{type(error).__name__}: {reason}"
+    if is_gguf(source):
+        return f"{source}: transformers cannot read this GGUF file: {reason}. Give a whole file of a decoder it knows"
     files = (
         f"{HOLDS}. If the weights are stored as pickle, save them again by save_pretrained, or use `faithcheck align "
         "--allow-pickle`"
