@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.explainers.forward_passes import observed_forward_passes
-from faithcheck.models.case import Case, describe_tensor
+from faithcheck.models.case import Case, describe_tensor, refuse_outputs_not_finite
 from faithcheck.models.case import input_gradient as input_gradient  # explainers find it here
 
 
@@ -135,6 +135,7 @@ def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor
 
     Raises:
         InvalidAttribution: see `checked_attribution`; or the explainer changed the case in place.
+        InvalidOutput: the model gives no outputs ``(batch, outputs)``, or the map is wrong where they are not finite.
         ForwardPassesFailed: the explainer ran the model, and no forward pass succeeded.
         Unsupported: from the explainer.
         ValueError: an example is padding alone.
@@ -153,7 +154,11 @@ def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor
             "the explainer returned an attribution although every forward pass of the model failed: it must not catch "
             "the model's errors"
         )
-    attribution = checked_attribution(returned, case)
+    try:
+        attribution = checked_attribution(returned, case)
+    except InvalidAttribution:
+        refuse_outputs_not_finite(model, case)  # then the map is not the explainer's fault
+        raise
     for name in ("inputs", "baseline", "target"):
         if not torch.equal(getattr(copied, name), getattr(case, name)):
             raise InvalidAttribution(f"the explainer, or the model that it ran, changed case.{name} in place")

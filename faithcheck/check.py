@@ -7,8 +7,10 @@ import re
 import time
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +35,7 @@ from faithcheck.built_pairs import built, discard
 from faithcheck.explainers.lrp.rules_met import recording_rules
 from faithcheck.explainers.protocol import CompletenessWarning, Explainer, Unsupported
 from faithcheck.explainers.stored_maps import StoredMaps
-from faithcheck.models.case import Case
+from faithcheck.models.case import Case, InvalidOutput, describe_tensor, refuse_outputs_not_finite
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import MissingLibrary, Pair, is_builtin
 from faithcheck.models.random_numbers import seed_torch
@@ -235,7 +237,7 @@ class Check:
 
     def _settled_error(self, settings: Settings, error: BaseException) -> Record:
         """The record where the explainer or the pair refused or raised an error."""
-        if isinstance(error, NotAPair):  # its message is complete: a traceback would add nothing
+        if isinstance(error, NotAPair | InvalidOutput):  # its message is complete: a traceback would add nothing
             return self.failed(settings, message_text(error))
         message, explicit = error_text(error), self.explicit_expectation
         if self.expectation.verdict == "ERROR" and self.expectation.error in message:
@@ -247,12 +249,27 @@ class Check:
                 return self._record(settings, Status.UNSUPPORTED, detail={"reason": message_text(error)})
             # An explicit expectation must be measured: a rule that went missing is no skip.
             message = f"the explainer refused, although {explicit.verdict} is expected: {message_text(error)}"
+        elif fault := self._fault_of_models(settings):
+            return self.failed(settings, fault)
         if not torch.cuda.is_available() and re.search(NEEDS_CUDA, message):
             message = (
                 f"it needs a GPU and there is none here ({message}): let it work on the device of its inputs, "
                 "or run on a machine that has one, with --device=cuda"
             )
         return self.failed(settings, message, traceback_text(error))
+
+    def _fault_of_models(self, settings: Settings) -> str:
+        """What a model of the check does wrong without an explainer, too; empty if nothing."""
+        with suppress(Exception):  # of building the pair: that is what the check raised
+            models, case = self._models(settings)
+            for one in models:
+                found = attempt(partial(refuse_outputs_not_finite, one.model, case))
+                if isinstance(found, Raised) and isinstance(found.error, InvalidOutput):
+                    return message_text(found.error)
+                if isinstance(found, Raised):
+                    where = f"the model fails on {describe_tensor(case.inputs)} without an explainer, too"
+                    return f"{where}: {error_text(found.error)}"
+        return ""
 
     def _settled(
         self,

@@ -10,6 +10,11 @@ from torch import Tensor, nn
 
 from faithcheck.models.offloaded_weights import offload_again
 
+
+class InvalidOutput(ValueError):
+    """The model returned something else than outputs ``(batch, outputs)``. The message says what, and what to do."""
+
+
 NO_ANSWER = -1
 """What the forward argument ``answer`` has at a token of the prompt and at padding, see `faithcheck.models.targets`."""
 
@@ -119,13 +124,17 @@ class Case:
         return self.unpadded if self.special_tokens_mask is None else self.unpadded & ~self.special_tokens_mask
 
     def run(self, model: nn.Module) -> Tensor:
-        """The model's outputs on the inputs and the forward arguments: ``(batch, outputs)``."""
+        """The model's outputs on the inputs and the forward arguments: ``(batch, outputs)``.
+
+        Raises:
+            InvalidOutput: the model returned something else.
+        """
         try:
-            output: Tensor = model(self.inputs, **self.forward_arguments)
+            returned: object = model(self.inputs, **self.forward_arguments)
         except BaseException:  # an explainer that refuses an operation raises within the pass
             offload_again(model)
             raise
-        return output
+        return _checked_outputs(returned, len(self.inputs))
 
     def copy(self) -> Case:
         """An equal case that shares no memory with this one."""
@@ -194,9 +203,68 @@ class Case:
         )
 
 
+def _checked_outputs(returned: object, rows: int) -> Tensor:
+    """What a model returned for a case of this many examples, if it is ``(batch, outputs)``.
+
+    Raises:
+        InvalidOutput: it is something else.
+    """
+    if isinstance(returned, Tensor) and returned.dim() == 2 and len(returned) == rows and returned.is_floating_point():
+        return returned
+    got, way_out = f"a {type(returned).__name__}", "a tensor"
+    if isinstance(returned, Tensor):
+        got, way_out = describe_tensor(returned), "a row of outputs for each example"
+        if not returned.is_floating_point():
+            way_out = "real numbers that have a gradient, such as the logits"
+        elif returned.shape == (rows,):
+            way_out = ".unsqueeze(1) of it"
+        elif returned.dim() > 2 and len(returned) == rows:
+            way_out = "the outputs at one token, such as [:, 0] of it"
+    elif getattr(returned, "logits", None) is not None:
+        way_out = ".logits of it"
+    elif isinstance(returned, Mapping):
+        got, way_out = f"{got} of {', '.join(map(repr, returned))}", "one entry of it"
+    elif isinstance(returned, tuple | list):
+        kinds = [describe_tensor(one) if isinstance(one, Tensor) else f"a {type(one).__name__}" for one in returned]
+        got, way_out = f"{got} of {', '.join([*kinds[:3], '…'][: len(kinds)])}", "one entry of it, or its tensor"
+    raise InvalidOutput(
+        f"the model returned {got}, and its outputs must be one floating-point tensor ({rows} examples, outputs): give "
+        f"{way_out}, by a module around the model"
+    )
+
+
+@torch.no_grad()
+def refuse_outputs_not_finite(model: nn.Module, case: Case) -> None:
+    """Refuse a model that gives NaN or infinite outputs on a case: no map of it has a meaning.
+
+    Raises:
+        InvalidOutput: says how many, and in which type.
+    """
+    outputs = case.run(model)
+    if count := int((~outputs.isfinite()).sum()):
+        narrow = outputs.dtype in (torch.float16, torch.bfloat16)
+        raise InvalidOutput(
+            f"the model returned {describe_tensor(outputs)}, of which {count} of {outputs.numel()} values are NaN or "
+            f"infinite: {'run it in float32' if narrow else 'mend it, or give it other inputs'}"
+        )
+
+
 def select_target(output: Tensor, target: Tensor) -> Tensor:
-    """The explained entry of each row: ``(batch, outputs)`` and ``(batch,)`` to ``(batch,)``."""
-    return output.gather(1, target.unsqueeze(1)).squeeze(1)
+    """The explained entry of each row: ``(batch, outputs)`` and ``(batch,)`` to ``(batch,)``.
+
+    Raises:
+        InvalidOutput: the model has no output of a target's number.
+    """
+    try:
+        return output.gather(1, target.unsqueeze(1)).squeeze(1)
+    except RuntimeError as error:
+        count = output.shape[1]
+        if bool(((target < 0) | (target >= count)).any()):
+            raise InvalidOutput(
+                f"the model returned {count} outputs, and the case explains the outputs {target.tolist()[:8]}: give "
+                f"targets from 0 to {count - 1}"
+            ) from error
+        raise
 
 
 def input_gradient(model: nn.Module, case: Case) -> Tensor:

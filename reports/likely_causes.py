@@ -48,6 +48,9 @@ _ERRORS: Mapping[str, str] = {
         "The explainer computes in the wrong dtype: in another floating-point type than the inputs. Create its tensors "
         "with dtype=inputs.dtype, or convert with .to(inputs.dtype)."
     ),
+    r"^(the model|[fg]) (returned|fails|gives \w+ \()": (
+        "The model is at fault, and not the explainer: mend the model as the message says."
+    ),
     r"values are NaN or infinite": (
         "The map is NaN or infinite: a division by zero. Look where it is divided by a sum, a norm or an activation "
         "that can be 0."

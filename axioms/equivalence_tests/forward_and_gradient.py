@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.case import Case, describe_tensor, select_target
+from faithcheck.models.case import Case, InvalidOutput, describe_tensor, select_target
 
 
 class NotAPair(ValueError):
@@ -40,6 +40,8 @@ def refused(doing: str) -> Iterator[None]:
         yield
     except NotAPair:
         raise
+    except InvalidOutput as error:
+        raise NotAPair(f"{doing}: {error}") from error
     except Exception as error:  # an error of the model: its message is passed on
         raise NotAPair(f"{doing}: {type(error).__name__}: {error}") from error
 
@@ -53,7 +55,7 @@ def forward_and_gradient(which: str, model: nn.Module, case: Case) -> Computed:
     with refused(f"{which} fails on {describe_tensor(case.inputs)}"), torch.enable_grad():
         point = case.inputs.detach().clone().requires_grad_()
         outputs = replace(case, inputs=point).run(model)
-        if outputs.dim() != 2 or len(outputs) != len(point) or outputs.dtype != point.dtype:
+        if outputs.dtype != point.dtype:
             raise NotAPair(
                 f"{which} gives {describe_tensor(outputs)} for {describe_tensor(point)}: expected (batch, outputs)"
             )
