@@ -23,7 +23,12 @@ from faithcheck.models.case import Case, output_difference
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel, generated_or_refused
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.loading import class_in_words
-from faithcheck.models.pretrained.target_choice import explained_in_words, name_of_output, with_chosen_output
+from faithcheck.models.pretrained.target_choice import (
+    explained_in_words,
+    gives_scores,
+    name_of_output,
+    with_chosen_output,
+)
 from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
 from faithcheck.options import OptionError
 from faithcheck.options.explainers import load_explainers
@@ -114,6 +119,7 @@ def explain(
         answer=[name_of_output(model, token) for token in getattr(model, "answer", ())],
         decoder=isinstance(model, NextTokenModel),
         classes=_outputs(model, logits, output),
+        probability=_kind_of_probability(model),
         outputs=len(logits),
         features=[
             Feature(**piece, special=is_special)
@@ -320,10 +326,19 @@ def _outputs(model: TextModel, logits: torch.Tensor, explained: int) -> list[Out
 
 
 def _probabilities(model: TextModel, logits: torch.Tensor) -> torch.Tensor | None:
-    """The probability of each output; None for a model with one output, which is a score.
+    """The probability of each output by `_kind_of_probability`; None if the outputs are scores."""
+    kind = _kind_of_probability(model)
+    return (logits.double().softmax(0) if kind == "softmax" else logits.double().sigmoid()) if kind else None
 
-    The classes of a multi-label classifier are independent of each other.
+
+def _kind_of_probability(model: TextModel) -> str:
+    """The function of the logits that gives probabilities, as transformers trains the model; empty if none does.
+
+    The classes of a multi-label classifier are independent of each other. An answer has a probability by itself.
     """
-    if getattr(model.model.config, "problem_type", None) == "multi_label_classification":
-        return logits.double().sigmoid()
-    return logits.double().softmax(0) if len(logits) > 1 else None
+    if gives_scores(model) or isinstance(model, AnswerModel):
+        return ""
+    of_labels = (
+        not isinstance(model, NextTokenModel) and model.model.config.problem_type == "multi_label_classification"
+    )
+    return "sigmoid" if of_labels else "softmax"

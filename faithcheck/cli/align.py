@@ -60,11 +60,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "dev, or of Parquet files. Images: digits (default), a file .npz, or a folder"
     )
     add("--data", help=meaning)
-    meaning = (
-        "the output to explain in every example: its number, or its name in the model; of a decoder also a token, or "
-        "an answer of several (default: the most likely output of each, of a decoder the answer that it generates)"
-    )
-    add_target(parser, meaning)
+    add_target(parser, "the largest output of each example; of a decoder, the answer that it generates")
     meaning = "of a decoder: explain the logit of the most likely next token, and no answer that it generates"
     add("--next-token", action="store_true", help=meaning)
     _add_examples(parser)

@@ -134,8 +134,13 @@ def add_timeout(parser: argparse.ArgumentParser, meaning: str) -> None:
     parser.add_argument("--explainer-timeout", type=positive_number, metavar="SECONDS", help=meaning)
 
 
-def add_target(parser: argparse.ArgumentParser, meaning: str) -> None:
+def add_target(parser: argparse.ArgumentParser, default: str) -> None:
     """Add ``--target`` and ``--contrast``."""
+    meaning = (
+        "the output to explain: its number, counted from 0, or its name in the model; of a decoder also a token, or an "
+        "answer of several. What means two outputs, such as 3 where output 2 is called 3, is refused; number=3 and "
+        f"name=3 mean one (default: {default})"
+    )
     parser.add_argument("--target", type=output_name, metavar="NAME", help=meaning)
     meaning = "the output to subtract: why the target, and not this?"
     parser.add_argument("--contrast", type=output_name, metavar="NAME", help=meaning)

@@ -45,11 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     meaning = "a folder, a .gguf file or a hub name; default: the project's own 12-layer BERT for sentiment"
     add_folder(parser, "--model", metavar="PATH", help=meaning)
     add_repeatable(parser, "--explainer", "SPEC", "beside LOO, as for align (default: attnlrp)")
-    meaning = (
-        "the output to explain: its number, or its name in the model; of a decoder also a token, or an answer of "
-        "several (default: the most likely output; of a decoder, the answer that it generates)"
-    )
-    add_target(parser, meaning)
+    add_target(parser, "the largest output; of a decoder, the answer that it generates")
     add_device(parser)
     add_max_memory(parser)
     add_allow_code(parser)

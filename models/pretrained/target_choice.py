@@ -1,7 +1,13 @@
-"""The output that ``--target`` and ``--contrast`` name: a number, the name of a class, a token, or a whole answer."""
+"""The output that ``--target`` and ``--contrast`` name: a number, the name of a class, a token, or a whole answer.
+
+One rule holds for all. What is given is looked up as the number of an output, counted from 0, and as a name: of a class
+in ``id2label`` or ``label2id`` of the configuration, of a decoder as a text. If it means one output, that one is taken;
+if several, it is refused with the choices, ``number=3`` and ``name=3``, which mean one of the two alone.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from copy import copy
 from difflib import get_close_matches
 from typing import Any
@@ -66,11 +72,26 @@ def _answering(model: NextTokenModel, answer: tuple[int, ...] | None) -> AnswerM
 
 
 def name_of_output(model: TextModel | ImageClassifier, output: int) -> str:
-    """The name that the model gives to an output; of a decoder, the text of a token, quoted."""
+    """The name that the model gives to an output; of a decoder, the text of a token, quoted.
+
+    The name is that of ``id2label``, or of ``label2id`` where the former has none. A name that other outputs have, too,
+    is followed by the number.
+    """
     if isinstance(model, NextTokenModel):
         return repr(model.tokenizer.decode([output]))
-    named: Any = model.model.config.id2label or {}
-    return str(named.get(output, output))
+    config: Any = model.model.config
+    given: Any = (config.id2label or {}).get(output)
+    if given in (None, f"LABEL_{output}"):
+        numbered = (name for name, number in (config.label2id or {}).items() if number == output)
+        given = next(numbered, output if given is None else given)
+    name = str(given)
+    return name if _names(model).get(name, {output}) == {output} else f"{name} (output {output})"
+
+
+def gives_scores(model: TextModel | ImageClassifier) -> bool:
+    """Whether the outputs are numbers by themselves, as of a regression, and no logits of classes or tokens."""
+    config: Any = model.model.config
+    return not isinstance(model, NextTokenModel) and (config.problem_type == "regression" or config.num_labels == 1)
 
 
 def explained_in_words(model: TextModel | ImageClassifier, target: int | None = None) -> str:
@@ -88,46 +109,65 @@ def explained_in_words(model: TextModel | ImageClassifier, target: int | None = 
         text, count = model.tokenizer.decode(list(model.answer)), len(model.answer)
         return f"the log-likelihood of the answer {text!r}, {count} token{'s' if count > 1 else ''}"
     decoder, target = isinstance(model, NextTokenModel), model.target if target is None else target
-    kind = "next token" if decoder else "class"
+    less = "" if model.against is None else f" minus that of {name_of_output(model, model.against)}"
+    if gives_scores(model):
+        return f"the {'largest output' if target is None else f'output {name_of_output(model, target)}'}{less}"
     if target is None:
         what = "most likely next token" if decoder else "predicted class"
     else:
-        what = f"{kind} {name_of_output(model, target)}"
-    less = "" if model.against is None else f" minus that of {name_of_output(model, model.against)}"
+        what = f"{'next token' if decoder else 'class'} {name_of_output(model, target)}"
     return f"the logit of the {what}{less}"
 
 
-def _tokens(model: TextModel | ImageClassifier, option: str, name: str) -> tuple[int, ...]:
-    """The output of this number or name; of a decoder, the tokens of a text.
+def _tokens(model: TextModel | ImageClassifier, option: str, given: str) -> tuple[int, ...]:
+    """The output that is given by its number or name; of a decoder, the tokens of a text.
 
     Raises:
-        ModelError: there is none.
+        ModelError: there is none, or there are several.
     """
-    outputs = _outputs(model)
-    if name.isascii() and name.isdigit():
-        if int(name) < outputs:
-            return (int(name),)
-        raise ModelError(f"{option}={name}: the model has {outputs} outputs, 0 to {outputs - 1}")
-    names, decoder = _names(model), isinstance(model, NextTokenModel)
-    index = names.get(name)
-    if index is None and not decoder:  # "ICK" is another text than "ick"
-        index = {known.lower(): number for known, number in names.items()}.get(name.lower())
-    if index is not None and 0 <= index < outputs:
-        return (index,)
-    if isinstance(model, NextTokenModel) and (ids := _ids_of_text(model, name)):
-        return ids
+    outputs, (kind, equals, name) = _outputs(model), given.partition("=")
+    if kind not in ("number", "name") or not equals:
+        kind, name = "", given
+    is_number = kind != "name" and name.isascii() and name.isdigit()
+    meant = {(int(name),)} if is_number and int(name) < outputs else set()
+    names = {} if kind == "number" else _names(model)
+    meant |= {(i,) for i in _named(model, names, name)}
+    if kind != "number" and not names.get(name) and isinstance(model, NextTokenModel):
+        meant |= {ids for ids in [_ids_of_text(model, name)] if ids}
+    if len(meant) == 1:
+        return meant.pop()
+    if meant:
+        choices = [f"number={ids[0]} ({name_of_output(model, ids[0])})" for ids in sorted(meant) if len(ids) == 1]
+        choices += [f"name={name} ({_split(model, ids)})" for ids in meant if len(ids) > 1]
+        raise ModelError(f"{option}={given} has several meanings: give {' or '.join(choices)}")
+    if is_number or kind == "number":
+        raise ModelError(f"{option}={given}: the model has {outputs} outputs, 0 to {outputs - 1}")
     # A whole vocabulary would fill the screen: name only the nearest tokens.
-    near = get_close_matches(name, names, n=3)
+    near, decoder = get_close_matches(name, names, n=3), isinstance(model, NextTokenModel)
     hint = unknown_name("output", name, near if decoder else names) if near or not decoder else "unknown token"
-    raise ModelError(f"{option}={name}: {hint}; or give its number")
+    raise ModelError(f"{option}={given}: {hint}; or give its number")
 
 
-def _names(model: TextModel | ImageClassifier) -> dict[str, int]:
-    """The names of the outputs: of a decoder its vocabulary."""
-    listed: Any = model.model.config.label2id or {}
+def _named(model: TextModel | ImageClassifier, names: dict[str, set[int]], name: str) -> set[int]:
+    """The outputs of this name; of classes in any case if none has this one: "ICK" is another token than "ick"."""
+    found = names.get(name, set())
+    if not found and not isinstance(model, NextTokenModel):
+        found = {i for known, numbers in names.items() if known.lower() == name.lower() for i in numbers}
+    return found
+
+
+def _names(model: TextModel | ImageClassifier) -> dict[str, set[int]]:
+    """The outputs of each name: of a decoder its vocabulary, else of both tables in the configuration."""
+    config: Any = model.model.config
     if isinstance(model, NextTokenModel):
-        listed = model.tokenizer.get_vocab()
-    return {str(name): int(number) for name, number in listed.items()}
+        listed = [*model.tokenizer.get_vocab().items()]
+    else:
+        listed = [(name, i) for i, name in (config.id2label or {}).items()] + [*(config.label2id or {}).items()]
+    names, outputs = defaultdict[str, set[int]](set), _outputs(model)
+    for name, number in listed:
+        if 0 <= int(number) < outputs:
+            names[str(name)].add(int(number))
+    return dict(names)
 
 
 def _ids_of_text(model: NextTokenModel, text: str) -> tuple[int, ...]:

@@ -63,6 +63,7 @@ class Explanation(Document, frozen=True, kw_only=True, omit_defaults=True, tag_f
         answer: the tokens of the explained answer; empty if none is explained.
         decoder: whether the model predicts a next token.
         classes: the most likely outputs and the explained one.
+        probability: the function of the logits that gives the probabilities: softmax, sigmoid, or empty.
         outputs: how many outputs the model has.
         features: the tokens of the text.
         maps: LOO first.
@@ -89,6 +90,7 @@ class Explanation(Document, frozen=True, kw_only=True, omit_defaults=True, tag_f
     answer: list[str] = field(default_factory=list)
     decoder: bool
     classes: list[Output]
+    probability: str = ""
     outputs: int
     features: list[Feature]
     maps: list[Map]

@@ -24,6 +24,12 @@ COLOURS = (
 )
 
 
+_OF_LOGITS = {
+    "softmax": "softmax of all logits: one output is right",
+    "sigmoid": "sigmoid of each logit: several outputs may be right, and their probabilities do not add up to 1",
+}
+
+
 class Row(Struct, frozen=True):
     """A map as it is shown: its explainer, its r in words, whether it has two hues, and its coloured words."""
 
@@ -47,6 +53,7 @@ def facts(document: Explanation) -> list[tuple[str, str]]:
     return [
         ("model", f"{document.model}: {document.architecture}, on {document.device}"),
         *((one.explainer, f"{one.origin}: {one.how}" if one.origin else one.how) for one in document.maps),
+        *([("probability", _OF_LOGITS[document.probability])] if document.probability in _OF_LOGITS else []),
         ("explained", f"{what}; relevance is read at the word embeddings"),
         ("f(x) − f(baseline)", f"{wording.number(document.change, 4)}, the baseline being word embeddings of 0"),
         *((f"sum of {one.explainer}", _sum(one.sum, document.change)) for one in document.maps),
@@ -161,12 +168,15 @@ def _style(word: relevance.ColouredWord, signed: bool) -> Style:
 
 def _outputs(document: Explanation) -> Table:
     listed, of = len(document.classes), document.outputs
-    note = f"The {listed} most likely of {of} outputs, or those and the explained one." if of > listed else ""
-    columns: Sequence[Column[Output]] = (
+    note = f"The {listed} largest of {of} outputs, or those and the explained one." if of > listed else ""
+    scores = all(output.probability is None for output in document.classes)
+    what = "log-likelihood" if document.answer else "output of the model" if scores else "logit"
+    columns: list[Column[Output]] = [
         Column("output", lambda row: f"{row.number} {row.name}{' ← explained' if row.explained else ''}"),
-        Column("log-likelihood" if document.answer else "logit", lambda row: wording.number(row.logit, 4)),
-        Column("probability", lambda row: "–" if row.probability is None else _percent(row.probability)),
-    )
+        Column(what, lambda row: wording.number(row.logit, 4)),
+    ]
+    if not scores:
+        columns.append(Column("probability", lambda row: "–" if row.probability is None else _percent(row.probability)))
     return table("What the model says", note, columns, document.classes)
 
 

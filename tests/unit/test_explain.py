@@ -21,6 +21,7 @@ from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.target_choice import name_of_output, with_chosen_output
 from faithcheck.models.pretrained.text_model import NextTokenModel
 from faithcheck.reports.documents.document import load as load_document
 from faithcheck.reports.documents.document import save, to_json
@@ -215,15 +216,64 @@ def test_many_outputs_are_counted_and_probabilities_depend_on_the_kind_of_model(
     document = viewed(model, FixedMap(*range(7)))
     assert sum(row.probability for row in document.classes) == pytest.approx(1)
     assert "%" in plain(document)
-    logits = torch.tensor([1.0, -1.0])
-    model.model.config.problem_type = "multi_label_classification"
-    assert explanation._probabilities(model, logits).tolist() == pytest.approx(logits.double().sigmoid().tolist())
-    model.model.config.problem_type = "regression"
-    assert explanation._probabilities(model, logits[:1]) is None
     first, *others = document.classes
     document = structs.replace(document, classes=[structs.replace(first, probability=None), *others], outputs=50000)
     assert "–" in plain(document)
-    assert "most likely of 50000 outputs" in pages.to_html(document)
+    assert "largest of 50000 outputs" in pages.to_html(document)
+
+
+def test_probabilities_are_shown_only_where_the_kind_of_model_has_some(bert):
+    model, found = load(bert), {}
+    for kind in ("single_label_classification", "multi_label_classification", "regression"):
+        model.model.config.problem_type = kind
+        found[kind] = viewed(model, FixedMap(*range(7)), target="1")
+    of_labels, of_numbers = found["multi_label_classification"], found["regression"]
+    for row in of_labels.classes:
+        assert row.probability == pytest.approx(1 / (1 + np.exp(-row.logit)))
+    assert "do not add up to 1" in " ".join(plain(of_labels).split())
+    assert sum(row.probability for row in found["single_label_classification"].classes) == pytest.approx(1)
+    assert [row.probability for row in of_numbers.classes] == [None] * len(of_numbers.classes)
+    assert of_numbers.what == "the output LABEL_1"
+    for shown in (pages.to_html(of_numbers), plain(of_numbers)):
+        assert not re.search("probability|%|logit|class LABEL", re.sub("(?s)<(style|script).*?</", "", shown))
+
+
+NAMES = {  # id2label, label2id and, by the name that is given, the output or what the refusal says
+    "id2label alone": (["ok", "bad", "ill"], None, {"bad": 1, "ILL": 2, "2": 2, "number=0": 0, "name=ok": 0}),
+    "label2id alone": (["LABEL_0", "LABEL_1", "LABEL_2"], {"ok": 0, "bad": 1}, {"bad": 1, "LABEL_2": 2}),
+    "in disagreement": (["ok", "bad", "ill"], {"bad": 0, "ok": 1, "ill": 2}, {"bad": "number=0 .*number=1 ", "ill": 2}),
+    "numbers": (["1", "2", "3"], {"1": 0, "2": 1, "3": 2}, {"1": "number=0 .*number=1 ", "3": 2, "0": 0, "name=1": 0}),
+    "two of one name": (["ok", "bad", "ok"], None, {"ok": r"number=0 \(ok \(output 0\)\) or number=2", "bad": 1}),
+    "two in other cases": (["ok", "Bad", "BAD"], None, {"bad": "number=1 .*number=2 ", "Bad": 1, "number=x": "0 to 2"}),
+    "a number in words": (["number=2", "b", "c"], None, {"number=2": 2, "name=number=2": 0, "name=2": "known: "}),
+}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_name_means_one_output_or_is_refused_with_the_choices(bert, kind):
+    model = load(bert)
+    named, numbers, expected = NAMES[kind]
+    model.model.config.id2label, model.model.config.label2id = dict(enumerate(named)), numbers
+    for given, right in expected.items():
+        if isinstance(right, int):
+            assert with_chosen_output(model, given, None).target == right
+        else:
+            with pytest.raises(ModelError, match=f"--target={given}.*{right}"):
+                with_chosen_output(model, given, None)
+    for output in range(3):  # what the page shows can be given
+        shown = name_of_output(model, output)
+        if f"(output {output})" not in shown:
+            assert with_chosen_output(model, f"name={shown}", None).target == output
+
+
+def test_a_decoders_number_that_is_a_token_too_is_refused_with_both(tmp_path):
+    model = load(small_models.save("gpt2", tmp_path))
+    tokens = model.tokenizer.get_vocab()
+    model.tokenizer.get_vocab = lambda: {**tokens, "3": 7}
+    with pytest.raises(ModelError, match=r"--target=3 has several meanings: give number=3 .* or number=7 "):
+        with_chosen_output(model, "3", None)
+    assert with_chosen_output(model, "number=3", None).target == 3
+    assert with_chosen_output(model, "name=3", None).target == 7
 
 
 def test_the_page_loads_nothing_and_escapes_text(bert):
