@@ -124,6 +124,10 @@ def _read(
     preparation: Any
     try:
         config = AutoConfig.from_pretrained(place, **options)
+        given, _ = PreTrainedConfig.get_config_dict(place, **options)
+        if given.get("label2id") and not given.get("id2label"):  # transformers would replace the names
+            config.label2id = given["label2id"]
+            config.id2label = {number: name for name, number in config.label2id.items()}
         _refuse_foreign_attention(source, config)
         _refuse_quantised(source, config)
         auto_class = _auto_class(source, config)
@@ -269,7 +273,10 @@ def _auto_class(source: str, config: Any) -> Any:
         if any(name.endswith(endings) for name in architectures):
             return auto_class
     expected = ", ".join(f"…{ending}" for endings in auto_classes for ending in endings)
-    raise ModelError(f"{source}: expected one of {expected}, got {', '.join(architectures) or 'none named'}")
+    raise ModelError(
+        f"{source}: expected one of {expected}, got {', '.join(architectures) or 'none named'}: what is explained is one "
+        "row of outputs for a text, and no outputs for each token or each answer, as of token classification"
+    )
 
 
 def _image_classifier(model: PreTrainedModel, preparation: Path, max_length: int | None) -> ImageClassifier:

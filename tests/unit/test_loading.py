@@ -7,6 +7,7 @@ from transformers import modeling_utils
 
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
+from faithcheck.models.pretrained.target_choice import name_of_output
 from faithcheck.tests.helpers import small_models
 
 KEYS = ("attn_implementation", "_attn_implementation")
@@ -56,3 +57,22 @@ def test_a_model_that_runs_with_another_attention_than_was_asked_for_is_refused(
     monkeypatch.setattr(model, "_check_and_adjust_attn_implementation", lambda *_, **__: "sdpa")
     with pytest.raises(ModelError, match="its attention is sdpa although eager was asked for"):
         load(bert)
+
+
+def test_names_of_outputs_in_label2id_alone_are_kept(tmp_path):
+    folder = small_models.save("bert", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    del config["id2label"]
+    names = [f"name {i}" for i in range(load(folder).model.config.num_labels)]
+    config["label2id"] = {name: i for i, name in enumerate(names)}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert [name_of_output(load(folder), i) for i in range(len(names))] == names
+
+
+@pytest.mark.parametrize("head", ["BertForTokenClassification", "BertForQuestionAnswering", "BertForMultipleChoice"])
+def test_a_head_with_other_outputs_than_one_row_a_text_is_refused(tmp_path, head):
+    folder = small_models.save("bert", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": [head]}))
+    with pytest.raises(ModelError, match=f"got {head}: what is explained is one row of outputs for a text"):
+        load(folder)
