@@ -274,8 +274,8 @@ def _auto_class(source: str, config: Any) -> Any:
             return auto_class
     expected = ", ".join(f"…{ending}" for endings in auto_classes for ending in endings)
     raise ModelError(
-        f"{source}: expected one of {expected}, got {', '.join(architectures) or 'none named'}: what is explained is one "
-        "row of outputs for a text, and no outputs for each token or each answer, as of token classification"
+        f"{source}: expected one of {expected}, got {', '.join(architectures) or 'none named'}: what is explained is "
+        "one row of outputs for a text, and no outputs for each token or each answer, as of token classification"
     )
 
 
