@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from faithcheck.models.case import Case
-from faithcheck.models.expectation import Expectations
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations
 
 Build: TypeAlias = Callable[[int, torch.dtype, torch.device], tuple[nn.Module, nn.Module]]
 BuildModel: TypeAlias = Callable[[int, torch.dtype, torch.device], nn.Module]
@@ -138,6 +139,18 @@ def equivalent_pair(
     return decorate
 
 
+def invariance_pair(name: str, build: Build, case: MakeCase, *expected: Expectations, why: str, cite: str = "") -> None:
+    """Register a pair on which invariance alone is measured; the arguments are the attributes of `Pair`.
+
+    `copies` makes a ``build`` where f and g differ in an attribute alone. ``expected`` is what is expected besides
+    `INVARIANT_BY_DEFINITION`.
+    """
+    expectations = dict(INVARIANT_BY_DEFINITION)
+    for further in expected:
+        expectations |= further
+    register(Pair(name, build, case, why, cite, expectations, frozenset({"invariance"})))
+
+
 def registered_pairs() -> dict[str, Pair]:
     """All pairs by name; imports every module of `faithcheck.models.pairs` first."""
     package = importlib.import_module(PACKAGE)
@@ -151,12 +164,19 @@ Model = TypeVar("Model", bound=nn.Module)
 WHY = "a deep copy is the same model"
 
 
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Within this block torch draws from the seed; the random numbers outside of it stay as they are."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
 def model_and_copy(
     make: Callable[[], Model], seed: int, dtype: torch.dtype, device: torch.device, **changed: object
 ) -> tuple[Model, Model]:
     """A model with the random weights of this seed, and its deep copy with these attributes changed, in eval mode."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = make().to(device, dtype).eval()
     copy = deepcopy(model)
     for name, value in changed.items():
@@ -164,10 +184,10 @@ def model_and_copy(
     return model, copy
 
 
-def copies(make: Callable[[], nn.Module]) -> Build:
-    """A pair's ``build``: a model and its deep copy."""
+def copies(make: Callable[[], nn.Module], **changed: object) -> Build:
+    """A pair's ``build``: a model, and its deep copy with these attributes changed, see `model_and_copy`."""
 
     def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-        return model_and_copy(make, seed, dtype, device)
+        return model_and_copy(make, seed, dtype, device, **changed)
 
     return build

@@ -20,7 +20,7 @@ from faithcheck.models.architectures.architecture import Architecture, BaseModel
 from faithcheck.models.architectures.base_models import ARCHITECTURES, BASE_MODELS, architecture_of, layers
 from faithcheck.models.architectures.transformer_layer import TransformerLayer
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, expect_lrp
-from faithcheck.models.pair import BuildFromBase, Pair, register, registered_pairs
+from faithcheck.models.pair import BuildFromBase, Pair, register, registered_pairs, seeded
 from faithcheck.models.pretrained.folder import ModelError
 
 Change: TypeAlias = Callable[[Any], nn.Module]
@@ -80,8 +80,7 @@ class Transform:
         """The pair that the transform makes of a base model."""
 
         def rewrite(f: nn.Module, seed: int) -> nn.Module:
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
-                torch.manual_seed(seed)
+            with seeded(seed), torch.no_grad():
                 return self.change(deepcopy(f)).eval()
 
         rewrite.__module__ = self.change.__module__  # the pair is of the module that defines the transform

@@ -18,7 +18,7 @@ from faithcheck.models.architectures.transformer_layer import TransformerLayer
 from faithcheck.models.case import Case
 from faithcheck.models.data.images import load_images
 from faithcheck.models.data.texts import load_texts
-from faithcheck.models.pair import BuildModel, MakeCase
+from faithcheck.models.pair import BuildModel, MakeCase, seeded
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
@@ -100,8 +100,7 @@ def random_weights(make: Callable[[], PreTrainedModel]) -> BuildModel:
     """A base model's ``model``: the result of ``make``, with random weights by seed and eager attention."""
 
     def build(seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             model = make()
             spread(model)
         model.set_attn_implementation("eager")

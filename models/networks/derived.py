@@ -32,7 +32,6 @@ class WeightedOutputs(Derived):
     """αf₀ + βf₁ as the model's only output, by a linear head on its outputs: ``(batch, 1)``."""
 
     def forward(self, inputs: Tensor, **forward_arguments: Tensor) -> Tensor:
-        """The weighted sum of the first two outputs."""
         outputs = self.model(inputs, **forward_arguments)
         weights = torch.zeros(1, outputs.shape[1]).to(outputs)
         weights[0, :2] = torch.tensor(OUTPUT_WEIGHTS)
@@ -43,7 +42,6 @@ class SummedOutputs(Derived):
     """The sum of the model's outputs as its only output: ``(batch, 1)``."""
 
     def forward(self, inputs: Tensor, **forward_arguments: Tensor) -> Tensor:
-        """The sum of the outputs."""
         outputs: Tensor = self.model(inputs, **forward_arguments)
         return outputs.sum(1, keepdim=True)
 
@@ -52,7 +50,6 @@ class Shifted(Derived):
     """f(x − c), c = `SHIFT`."""
 
     def forward(self, inputs: Tensor, **forward_arguments: Tensor) -> Tensor:
-        """Subtract the shift, then run the model."""
         outputs: Tensor = self.model(inputs - SHIFT, **forward_arguments)
         return outputs
 
@@ -61,7 +58,6 @@ class Rescaled(Derived):
     """s·f(x/c), s = `GAIN` and c = `UNIT`."""
 
     def forward(self, inputs: Tensor, **forward_arguments: Tensor) -> Tensor:
-        """Run the model on the inputs divided by c, and multiply its outputs by s."""
         outputs: Tensor = self.model(inputs / UNIT, **forward_arguments) * GAIN
         return outputs
 

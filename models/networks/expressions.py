@@ -193,7 +193,6 @@ class Expression(nn.Module):
         self.term = term
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute the term, one torch operation for each operation of the term."""
         return intermediates(self.term, inputs)[self.term].expand(len(inputs)).unsqueeze(1)
 
     def term_as_json(self) -> Any:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.networks.derived import SHIFT
+from faithcheck.models.pair import seeded
 
 
 class HiddenLayer(nn.Module):
@@ -20,7 +21,6 @@ class HiddenLayer(nn.Module):
         self.hidden, self.middle, self.head = nn.Linear(8, 6), middle, nn.Linear(6, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         outputs: Tensor = self.head(self.middle(self.hidden(inputs)))
         return outputs
 
@@ -30,15 +30,10 @@ class HiddenLayer(nn.Module):
 
 
 def two_hidden_layers(
-    seed: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    f: Callable[[Tensor], Tensor],
-    g: Callable[[Tensor], Tensor],
+    seed: int, dtype: torch.dtype, device: torch.device, f: Callable[[Tensor], Tensor], g: Callable[[Tensor], Tensor]
 ) -> tuple[HiddenLayer, HiddenLayer]:
     """Two networks with the same random weights, with f and with g in the middle, in eval mode."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         first, second = HiddenLayer(f), HiddenLayer(deepcopy(g))
     second.hidden, second.head = deepcopy(first.hidden), deepcopy(first.head)
     return first.to(device, dtype).eval(), second.to(device, dtype).eval()

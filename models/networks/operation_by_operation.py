@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations
-from faithcheck.models.pair import Pair, register
+from faithcheck.models.pair import Pair, register, seeded
 
 FEATURES = 8
 Operation: TypeAlias = Callable[[Tensor], Tensor]
@@ -77,7 +77,6 @@ class OperationByOperation(nn.Module):
         self.readouts = nn.ParameterList(multiples_of_a_64th(1, value.numel()) for value in values)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         u = self.prepare(inputs)
         outputs = [
             functional.linear(function(u).reshape(len(u), -1), readout)
@@ -130,8 +129,7 @@ def both_models(
     written: list[Written], prepare: Operation, seed: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[nn.Module, nn.Module]:
     """The model of the operations and the model of their references, with the same weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         operations: list[Operation] = [deepcopy(row.operation) for row in written]
         references = [AffineMap(row.operation) if row.reference is None else deepcopy(row.reference) for row in written]
         f, g = (OperationByOperation(functions, prepare) for functions in (operations, references))
@@ -141,7 +139,6 @@ def both_models(
 
 def one_example_each(operations: int, seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     """An example of eight features for each output."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         inputs = multiples_of_a_64th(operations, FEATURES).to(device, dtype)
     return Case(inputs, torch.arange(operations, device=device), torch.zeros_like(inputs))

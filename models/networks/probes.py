@@ -93,7 +93,6 @@ class TokenAttention(nn.Module):
         self.head = nn.Linear(3, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The logits."""
         weights = torch.softmax(torch.matmul(self.query(inputs), self.key(inputs).transpose(1, 2)) / 3**0.5, -1)
         logits: Tensor = self.head(torch.matmul(weights, self.value(inputs)).mean(1))
         return logits

@@ -86,7 +86,6 @@ class ScalarProduct(nn.Module):
         self.tree = tree
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Multiply the columns."""
         product: Tensor = evaluate(self.tree, inputs.unbind(1))
         return product.unsqueeze(1)
 

@@ -32,7 +32,6 @@ class Sundararajan(nn.Module):
         self.nested = nested
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The value."""
         first, second = inputs[:, :1] - 1, torch.relu(inputs[:, 1:])
         return torch.relu((torch.relu(first) if self.nested else first) - second)
 

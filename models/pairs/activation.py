@@ -33,7 +33,7 @@ from transformers.activations import NewGELUActivation
 from faithcheck.models.cases import points
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect_lrp
 from faithcheck.models.networks.hidden_layer import missing_slope, two_hidden_layers
-from faithcheck.models.pair import equivalent_pair
+from faithcheck.models.pair import invariance_pair
 
 SLOPE_OF_A_CHAIN = expect_lrp("Δ/Δ of a chain of operations on z alone multiply to Δf/Δz", of="deeplift_rescale")
 CITE = "Achtibat et al. 2024 (arXiv 2402.05602), the identity rule; added constants: Eq. 1 of arXiv 2510.18810"
@@ -57,76 +57,53 @@ def gelu_new(z: Tensor) -> Tensor:
     return 0.5 * z * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (z + 0.044715 * torch.pow(z, 3.0))))
 
 
-@equivalent_pair(
+invariance_pair(
     "activation.gelu_ndtr",
-    case=points,
+    partial(two_hidden_layers, f=functional.gelu, g=lambda z: z * torch.special.ndtr(z)),
+    points,
+    expect_lrp("½Φ + ½z·Φ/z = Φ: the product halves, and both operands are functions of z alone"),
     why="GELU(z) = z·Φ(z)",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("½Φ + ½z·Φ/z = Φ: the product halves, and both operands are functions of z alone"),
-    },
-    axioms=("invariance",),
 )
-def gelu_ndtr(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """GELU against z·Φ(z), Φ in one operation."""
-    return two_hidden_layers(seed, dtype, device, functional.gelu, lambda z: z * torch.special.ndtr(z))
 
 
-@equivalent_pair(
+invariance_pair(
     "activation.gelu_erf",
-    case=points,
+    partial(two_hidden_layers, f=functional.gelu, g=gelu_by_erf),
+    points,
+    expect_lost_quarter("½·½(1 + erf) + ½·½z·erf/z = Φ − ¼: the constant 1 keeps a quarter of the linear network"),
     why="GELU(z) = z·Φ(z), and Φ(z) = ½(1 + erf(z/√2))",
-    expected=expect_lost_quarter(
-        "½·½(1 + erf) + ½·½z·erf/z = Φ − ¼: the constant 1 keeps a quarter of the linear network"
-    ),
-    axioms=("invariance",),
 )
-def gelu_erf(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """GELU against its formula."""
-    return two_hidden_layers(seed, dtype, device, functional.gelu, gelu_by_erf)
 
 
-@equivalent_pair(
+invariance_pair(
     "activation.gelu_tanh",
-    case=points,
+    partial(two_hidden_layers, f=lambda z: functional.gelu(z, approximate="tanh"), g=gelu_new),
+    points,
+    expect_lost_quarter("½·½(1 + tanh) + ½·½z·tanh/z: as with erf, the constant 1 keeps a quarter"),
     why="the tanh form of GELU and its formula",
     cite="Hendrycks & Gimpel 2016, arXiv 1606.08415",
-    expected=expect_lost_quarter("½·½(1 + tanh) + ½·½z·tanh/z: as with erf, the constant 1 keeps a quarter"),
-    axioms=("invariance",),
 )
-def gelu_tanh(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """F.gelu(approximate="tanh") against the formula that GPT-2 uses."""
-    return two_hidden_layers(seed, dtype, device, lambda z: functional.gelu(z, approximate="tanh"), gelu_new)
 
 
-@equivalent_pair(
+invariance_pair(
     "activation.gelu_new_class",
-    case=points,
+    partial(two_hidden_layers, f=lambda z: functional.gelu(z, approximate="tanh"), g=NewGELUActivation()),
+    points,
+    expect_lrp("the class is treated as one operation with the identity rule, like F.gelu", of=ALL_LRP),
+    SLOPE_OF_A_CHAIN,
     why="NewGELUActivation is the formula of the tanh form of GELU",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the class is treated as one operation with the identity rule, like F.gelu", of=ALL_LRP),
-        **SLOPE_OF_A_CHAIN,
-    },
-    axioms=("invariance",),
 )
-def gelu_new_class(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """F.gelu(approximate="tanh") against the class of `transformers` that writes it out."""
-    return two_hidden_layers(seed, dtype, device, lambda z: functional.gelu(z, approximate="tanh"), NewGELUActivation())
 
 
-@equivalent_pair(
+invariance_pair(
     "activation.gelu_new_name",
-    case=points,
-    why="the same code inside NewGELUActivation and outside it",
-    expected=expect_lost_quarter(
+    partial(two_hidden_layers, f=NewGELUActivation(), g=gelu_new),
+    points,
+    expect_lost_quarter(
         "the class is treated as one operation; the same code outside it loses a quarter to the constant 1"
     ),
-    axioms=("invariance",),
+    why="the same code inside NewGELUActivation and outside it",
 )
-def gelu_new_name(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """The class of `transformers` against its own code."""
-    return two_hidden_layers(seed, dtype, device, NewGELUActivation(), gelu_new)
 
 
 def slope_of_the_half(z: Tensor) -> Tensor:
@@ -134,20 +111,14 @@ def slope_of_the_half(z: Tensor) -> Tensor:
     return 0.5 / z
 
 
-@equivalent_pair(
+invariance_pair(
     "activation.sigmoid_tanh",
-    case=points,
+    partial(two_hidden_layers, f=torch.sigmoid, g=lambda z: 0.5 + 0.5 * torch.tanh(z / 2)),
+    points,
+    expect_lrp("the constant ½ keeps ½ of the output", predict=missing_slope(slope_of_the_half), of=ALL_LRP),
+    SLOPE_OF_A_CHAIN,
     why="σ(z) = ½ + ½tanh(z/2)",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the constant ½ keeps ½ of the output", predict=missing_slope(slope_of_the_half), of=ALL_LRP),
-        **SLOPE_OF_A_CHAIN,
-    },
-    axioms=("invariance",),
 )
-def sigmoid_tanh(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """The sigmoid against its form with tanh."""
-    return two_hidden_layers(seed, dtype, device, torch.sigmoid, lambda z: 0.5 + 0.5 * torch.tanh(z / 2))
 
 
 def slope_of_the_one(z: Tensor) -> Tensor:
@@ -155,22 +126,17 @@ def slope_of_the_one(z: Tensor) -> Tensor:
     return functional.softplus(z) * torch.sigmoid(-z) / z
 
 
-@equivalent_pair(
-    "activation.softplus_log_exp",
-    case=points,
-    why="softplus(z) = log(1 + eᶻ)",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(
-            "in 1 + eᶻ the constant 1 keeps its share σ(−z)",
-            predict=missing_slope(slope_of_the_one),
-            of=ALL_LRP,
-        ),
-        **SLOPE_OF_A_CHAIN,
-    },
-    axioms=("invariance",),
-)
 def softplus_log_exp(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Softplus against log(1 + eᶻ)."""
     exact = partial(functional.softplus, threshold=40)  # the default, 20, is off by e⁻²⁰ = 2e-9
     return two_hidden_layers(seed, dtype, device, exact, lambda z: torch.log(1 + torch.exp(z)))
+
+
+invariance_pair(
+    "activation.softplus_log_exp",
+    softplus_log_exp,
+    points,
+    expect_lrp("in 1 + eᶻ the constant 1 keeps its share σ(−z)", predict=missing_slope(slope_of_the_one), of=ALL_LRP),
+    SLOPE_OF_A_CHAIN,
+    why="softplus(z) = log(1 + eᶻ)",
+)

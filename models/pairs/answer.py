@@ -35,7 +35,6 @@ class AllLogits(Derived):
     """A decoder's logits after each token: embeddings ``(batch, tokens, width)`` to ``(batch, tokens, vocabulary)``."""
 
     def forward(self, inputs: Tensor, attention_mask: Tensor) -> Tensor:
-        """The logits."""
         with KeepFloat64():
             logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask).logits
         return logits
@@ -45,7 +44,6 @@ class OneAfterTheOther(AnswerTokens):
     """Each token of the answer by a pass over the tokens before it."""
 
     def forward(self, inputs: Tensor, answer: Tensor, **forward_arguments: Tensor) -> Tensor:
-        """The log-probabilities, ``(batch, tokens)``."""
         mask, columns = forward_arguments["attention_mask"], []
         for position in answer_positions(answer).tolist():
             logits = self.model(inputs[:, :position], attention_mask=mask[:, :position])[:, -1:]

@@ -76,9 +76,7 @@ class WithMask(nn.Module):
 
 
 @function_preserving_transform(
-    "attention.sdpa",
-    why="scaled_dot_product_attention computes what the eager model writes out",
-    lrp=WRITTEN_OUT,
+    "attention.sdpa", why="scaled_dot_product_attention computes what the eager model writes out", lrp=WRITTEN_OUT
 )
 def sdpa(embedding_model: nn.Module) -> nn.Module:
     """Compute attention by torch's one operation."""

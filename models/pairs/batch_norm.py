@@ -19,7 +19,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
-from faithcheck.models.pair import equivalent_pair
+from faithcheck.models.pair import invariance_pair, seeded
 
 SIDE, CLASSES = 6, 3
 EXPECTED: Expectations = {
@@ -56,24 +56,26 @@ def with_statistics(seed: int, *layers: nn.Module) -> nn.Sequential:
     return model.eval()
 
 
-@equivalent_pair("batch_norm.linear", case=points, why=WHY, expected=EXPECTED, axioms=("invariance",))
 def linear(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """A perceptron with ReLU."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         layer, norm, head = nn.Linear(SIDE * SIDE, 12), nn.BatchNorm1d(12, momentum=None), nn.Linear(12, CLASSES)
         f = with_statistics(seed, layer, norm, nn.ReLU(), head)
     g = nn.Sequential(fuse_linear_bn_eval(layer, norm), nn.ReLU(), deepcopy(head))
     return f.to(device, dtype), g.to(device, dtype).eval()
 
 
-@equivalent_pair("batch_norm.conv", case=points, why=WHY, expected=EXPECTED, axioms=("invariance",))
+invariance_pair("batch_norm.linear", linear, points, EXPECTED, why=WHY)
+
+
 def conv(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """A convolution with ReLU and a linear head."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         image, layer, norm = nn.Unflatten(1, (1, SIDE, SIDE)), nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3, momentum=None)
         head = nn.Linear(3 * (SIDE - 2) ** 2, CLASSES)
         f = with_statistics(seed, image, layer, norm, nn.ReLU(), nn.Flatten(), head)
     g = nn.Sequential(image, fuse_conv_bn_eval(layer, norm), nn.ReLU(), nn.Flatten(), deepcopy(head))
     return f.to(device, dtype), g.to(device, dtype).eval()
+
+
+invariance_pair("batch_norm.conv", conv, points, EXPECTED, why=WHY)

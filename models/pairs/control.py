@@ -51,7 +51,7 @@ from faithcheck.models.expectation import (
 )
 from faithcheck.models.networks.hidden_layer import bias_free_perceptron, lrp_under_shift
 from faithcheck.models.networks.scalar_product import ScalarProduct, excess_of_last_factor, left_comb, shift_of_shares
-from faithcheck.models.pair import WHY, Pair, equivalent_pair, model_and_copy, register
+from faithcheck.models.pair import WHY, Pair, equivalent_pair, model_and_copy, register, seeded
 from faithcheck.models.pairs import linear_attention
 from faithcheck.models.pairs.product import BILINEAR_RULE, LRP_OF_PRODUCTS
 
@@ -127,9 +127,7 @@ ON_THE_PERCEPTRON: Expectations = {
     **expect("loo", "loo", "Leave-One-Out correlates with itself"),
     **expect("completeness", "integrated_gradients", "tanh is analytic: quadrature converges"),
     **expect(
-        "completeness",
-        "epsilon_lrp",
-        "without biases every linear map and every activation conserves, and f(0) = 0",
+        "completeness", "epsilon_lrp", "without biases every linear map and every activation conserves, and f(0) = 0"
     ),
     **expect("completeness", LRP_OF_PRODUCTS, "the same rules as ε-LRP where there is no product of data"),
 }
@@ -189,8 +187,7 @@ def bert(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module
         vocab_size=50,
         initializer_range=0.2,  # the default 0.02 leaves an untrained model almost constant
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         classifier = BertForSequenceClassification(config)
     classifier.set_attn_implementation("eager")  # Attention Rollout has to see the softmax
     model = EmbeddingModel(classifier).to(device, dtype).eval()
@@ -213,19 +210,12 @@ ON_A_PRODUCT: Expectations = {
     **COPIES,
     **expect("symmetry", f"loo {GRADIENT}", "every factor gets y", cite=SUNDARARAJAN),
     **expect("symmetry", "integrated_gradients", "every factor gets y/3", cite=SUNDARARAJAN),
-    **expect(
-        "symmetry",
-        LRP_OF_PRODUCTS,
-        "the last factor gets y/2, the others y/4",
-        predict=excess_of_last_factor,
-    ),
+    **expect("symmetry", LRP_OF_PRODUCTS, "the last factor gets y/2, the others y/4", predict=excess_of_last_factor),
     **expect("shift", FROM_BASELINE, "x − x′, and the function between them, stay the same"),
     **expect("shift", GRADIENT, SHIFTED, predict=shift_of_shares([1, 1, 1]), cite=KINDERMANS),
     **expect("shift", LRP_OF_PRODUCTS, SHIFTED, predict=shift_of_shares([1 / 4, 1 / 4, 1 / 2]), cite=KINDERMANS),
     **expect(
-        "scale",
-        OF_EVERY_FUNCTION,
-        "c·x ⊙ gradient/c, and a factor of the output is a factor of values and gradients",
+        "scale", OF_EVERY_FUNCTION, "c·x ⊙ gradient/c, and a factor of the output is a factor of values and gradients"
     ),
     **expect("conservation", LRP_OF_PRODUCTS, "each product passes ½ + ½ of its relevance on", cite=BILINEAR_RULE),
 }

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from faithcheck.models.expectation import LINEAR_WITH_CONSTANT_WEIGHTS
-from faithcheck.models.pair import equivalent_pair, model_and_copy, random_points
+from faithcheck.models.pair import copies, invariance_pair, random_points
 
 STEPS, CHANNELS, KERNEL = 6, 4, 3
 CASE = random_points(6, STEPS, CHANNELS, classes=2)
@@ -51,32 +51,25 @@ class Convolution(nn.Module):
         self.head = nn.Linear(STEPS * CHANNELS, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         outputs: Tensor = self.head(torch.tanh(self.convolve(inputs.transpose(1, 2), self.weight)).flatten(1))
         return outputs
 
 
-@equivalent_pair(
+invariance_pair(
     "convolution.windows",
-    case=CASE,
+    copies(lambda: Convolution(depthwise), convolve=windows),
+    CASE,
+    LINEAR_WITH_CONSTANT_WEIGHTS,
     why="a convolution is the product of each window with the kernel",
     cite=CITE,
-    expected=LINEAR_WITH_CONSTANT_WEIGHTS,
-    axioms=("invariance",),
 )
-def by_windows(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """conv1d by groups against a matrix product with all windows."""
-    return model_and_copy(lambda: Convolution(depthwise), seed, dtype, device, convolve=windows)
 
 
-@equivalent_pair(
+invariance_pair(
     "convolution.full",
-    case=CASE,
+    copies(lambda: Convolution(depthwise), convolve=full),
+    CASE,
+    LINEAR_WITH_CONSTANT_WEIGHTS,
     why="a group of one channel is a full convolution whose weights between different channels are 0",
     cite=CITE,
-    expected=LINEAR_WITH_CONSTANT_WEIGHTS,
-    axioms=("invariance",),
 )
-def by_all_channels(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """conv1d by groups against conv1d of all channels."""
-    return model_and_copy(lambda: Convolution(depthwise), seed, dtype, device, convolve=full)

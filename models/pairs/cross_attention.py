@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from faithcheck.models.architectures.architecture import HEADS, TOKENS, WIDTH, random_features, spread
 from faithcheck.models.architectures.transformer_layer import LinearView, linear_view
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
-from faithcheck.models.pair import Pair, register
+from faithcheck.models.pair import Pair, register, seeded
 from faithcheck.models.pairs.basis_of_queries_keys_values import multiply, well_conditioned
 
 DECODED = 3
@@ -54,7 +54,6 @@ class EncoderDecoder(nn.Module):
         spread(self.model)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The logits."""
         decoded = torch.arange(DECODED, device=inputs.device).expand(len(inputs), -1)
         logits: Tensor = self.model(inputs_embeds=inputs, decoder_input_ids=decoded).logits
         return logits[:, -1]
@@ -78,8 +77,7 @@ def register_change(name: str, change: Callable[[Any], None], why: str, lrp: str
     """Register the pair of a model and its copy, in which every cross-attention is changed."""
 
     def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)
+        with seeded(seed), torch.no_grad():
             f = EncoderDecoder().to(device, dtype).eval()
             g = deepcopy(f)
             for layer in g.model.get_decoder().layers:

@@ -24,11 +24,7 @@ from torch import Tensor, nn
 from faithcheck.models.architectures.architecture import WIDTH, BaseModel
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.architectures.embedding_model import KeepFloat64
-from faithcheck.models.expectation import (
-    INVARIANT_BY_DEFINITION,
-    Expectation,
-    expect_lrp,
-)
+from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectation, expect_lrp
 from faithcheck.models.pair import Pair, register
 from faithcheck.models.transform import Requirement, function_preserving_transform, is_architecture
 

@@ -21,14 +21,8 @@ from torch.fx import symbolic_trace
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedConfig
 
-from faithcheck.models.expectation import (
-    ALL_LRP,
-    INVARIANT_BY_DEFINITION,
-    Expectation,
-    Expectations,
-    expect_lrp,
-)
-from faithcheck.models.pair import equivalent_pair, model_and_copy, random_points
+from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectation, Expectations, expect_lrp
+from faithcheck.models.pair import copies, invariance_pair, model_and_copy, random_points
 
 INVARIANCE = ("invariance",)
 CASE = random_points(4, 5, 6, classes=2)
@@ -47,7 +41,6 @@ class Attention(nn.Module):
         self.query, self.key, self.value = (nn.Linear(6, 6) for _ in range(3))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The attended values."""
         return attend(self.query(tokens), self.key(tokens), self.value(tokens))
 
 
@@ -64,7 +57,6 @@ class Network(nn.Module):
         self.attention, self.head = Attention(), nn.Linear(6, 2)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The outputs."""
         outputs: Tensor = self.head(torch.tanh(self.run(self.attention, tokens)).mean(1))
         return outputs
 
@@ -99,43 +91,35 @@ SEEN = {
 }
 
 
-@equivalent_pair(
+invariance_pair(
     "execution.recomputed",
-    case=CASE,
+    copies(lambda: Network(as_it_is), run=recomputed),
+    CASE,
+    refused("gradient checkpointing", "the layer runs again in the backward pass, where no rule applies"),
     why="a layer gives the same values when it is computed again",
     cite="Chen et al. 2016, arXiv 1604.06174",
-    expected=refused("gradient checkpointing", "the layer runs again in the backward pass, where no rule applies"),
-    axioms=INVARIANCE,
 )
-def build_recomputed(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Activations kept against activations computed again."""
-    return model_and_copy(lambda: Network(as_it_is), seed, dtype, device, run=recomputed)
 
 
-@equivalent_pair(
+invariance_pair(
     "execution.mapped",
-    case=CASE,
+    copies(lambda: Network(as_it_is), run=mapped),
+    CASE,
+    refused("hides its operations", "vmap runs the operations on tensors that no torch function shows"),
     why="no operation of the layer mixes examples",
-    expected=refused("hides its operations", "vmap runs the operations on tensors that no torch function shows"),
-    axioms=INVARIANCE,
 )
-def build_mapped(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A layer called on the batch against `torch.func.vmap` of one example."""
-    return model_and_copy(lambda: Network(as_it_is), seed, dtype, device, run=mapped)
 
 
-@equivalent_pair(
-    "execution.traced",
-    case=CASE,
-    why="the graph has the operations that the forward pass called",
-    expected=SEEN,
-    axioms=INVARIANCE,
-)
 def build_traced(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """A layer against the graph that `torch.fx` makes of it."""
     f, g = model_and_copy(lambda: Network(as_it_is), seed, dtype, device)
     g.attention = symbolic_trace(g.attention).eval()  # type: ignore[assignment]
     return f, g
+
+
+invariance_pair(
+    "execution.traced", build_traced, CASE, SEEN, why="the graph has the operations that the forward pass called"
+)
 
 
 class Offloaded(nn.Module):
@@ -148,24 +132,25 @@ class Offloaded(nn.Module):
         self.empty = [deepcopy(layer).to("meta")]  # in a list: a device_map moves it with no other module
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """What the layer gives."""
         weights = dict(zip(self.names, self.kept, strict=True))
         result: Tensor = torch.func.functional_call(self.empty[0], weights, (tokens,))
         return result
 
 
-@equivalent_pair(
-    "execution.offloaded",
-    case=CASE,
-    why="a layer gives the same values wherever its weights lie between its calls",
-    expected=SEEN,
-    axioms=INVARIANCE,
-)
 def build_offloaded(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """A layer with its weights against one on the device ``meta``, which gets them when it runs."""
     f, g = model_and_copy(lambda: Network(as_it_is), seed, dtype, device)
     g.attention = Offloaded(g.attention).eval()  # type: ignore[assignment]
     return f, g
+
+
+invariance_pair(
+    "execution.offloaded",
+    build_offloaded,
+    CASE,
+    SEEN,
+    why="a layer gives the same values wherever its weights lie between its calls",
+)
 
 
 def every_graph() -> AbstractContextManager[None]:
@@ -203,27 +188,26 @@ class Compiled(nn.Module):
         self.layer = torch.compile(layer, backend="eager", dynamic=True)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """What the layer gives."""
         with every_graph():
             outputs: Tensor = self.layer(inputs)
         return outputs
 
 
-@equivalent_pair(
-    "execution.compiled",
-    case=random_points(4, 5, classes=2),
-    why="the compiled graph has the operations that the forward pass called",
-    expected=refused(
-        "torch.compile", "rules see no operation of a compiled graph", f"{ALL_LRP} blockwise_lrp deeplift_rescale"
-    ),
-    axioms=INVARIANCE,
-)
 def build_compiled(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """A hidden layer against `torch.compile` of it."""
     f, g = model_and_copy(HiddenLayer, seed, dtype, device)
     compiled = Compiled(g).eval()
     compiled(torch.zeros(1, 5).to(device, dtype))  # the first call patches torch.nn.Module: here, and not in a check
     return f, compiled
+
+
+invariance_pair(
+    "execution.compiled",
+    build_compiled,
+    random_points(4, 5, classes=2),
+    refused("torch.compile", "rules see no operation of a compiled graph", f"{ALL_LRP} blockwise_lrp deeplift_rescale"),
+    why="the compiled graph has the operations that the forward pass called",
+)
 
 
 @cache
@@ -268,25 +252,11 @@ class FlexAttention(Attention):
         self.config._attn_implementation = "flex_attention"
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The attended values."""
         operands = (linear(tokens).unsqueeze(1) for linear in (self.query, self.key, self.value))
         attended: Tensor = ForwardByFlex.apply(*operands)  # type: ignore[no-untyped-call]
         return attended.squeeze(1)
 
 
-@equivalent_pair(
-    "execution.flex",
-    case=CASE,
-    why="flex attention without a change of its logits is softmax(QKᵀ·scale) V",
-    cite="Dong et al. 2024, arXiv 2412.05496",
-    expected=refused(
-        "flex attention",
-        "no explainer sees the operations and the attention weights of a compiled graph",
-        "attnlrp cplrp blockwise_lrp attention_rollout mask_gate finite_mask_gate grouped_mask_gate readout_gate "
-        "budgeted_loo",
-    ),
-    axioms=INVARIANCE,
-)
 def build_flex(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Attention written out against torch's flex attention."""
     f, g = model_and_copy(lambda: Network(as_it_is), seed, dtype, device)
@@ -295,3 +265,18 @@ def build_flex(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.
     g.attention = flex
     g(torch.zeros(1, 5, 6).to(device, dtype))  # the first call patches torch.nn.Module: here, and not in a check
     return f, g
+
+
+invariance_pair(
+    "execution.flex",
+    build_flex,
+    CASE,
+    refused(
+        "flex attention",
+        "no explainer sees the operations and the attention weights of a compiled graph",
+        "attnlrp cplrp blockwise_lrp attention_rollout mask_gate finite_mask_gate grouped_mask_gate readout_gate "
+        "budgeted_loo",
+    ),
+    why="flex attention without a change of its logits is softmax(QKᵀ·scale) V",
+    cite="Dong et al. 2024, arXiv 2412.05496",
+)

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from faithcheck.models.case import Case
 from faithcheck.models.cases import points
 from faithcheck.models.closed_forms import gradient_times_input
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Predict, expect_lrp
-from faithcheck.models.pair import equivalent_pair, model_and_copy
+from faithcheck.models.expectation import Predict, expect_lrp
+from faithcheck.models.pair import copies, invariance_pair, model_and_copy
 
 EXPERTS, SELECTED, WIDTH = 4, 2, 5
 THREE = "attnlrp cplrp blockwise_lrp"
@@ -110,22 +110,10 @@ class Mixture(nn.Module):
         return torch.stack([expert(inputs) for expert in self.experts], 1)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         result: Tensor = self.head(self.combine(self.router(inputs), self.outputs(inputs)))
         return result
 
 
-@equivalent_pair(
-    "experts.permuted",
-    case=points,
-    why="a sum over experts has no order, and the router's logits are permuted with the experts",
-    cite=CITE,
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("each expert and its logit keep their relevance; the sum over experts has no order", of=THREE),
-    },
-    axioms=INVARIANCE,
-)
 def permuted(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """The experts in reverse order."""
     f, g = model_and_copy(lambda: Mixture(dense), seed, dtype, device)
@@ -136,62 +124,54 @@ def permuted(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Mo
     return f, g
 
 
+invariance_pair(
+    "experts.permuted",
+    permuted,
+    points,
+    expect_lrp("each expert and its logit keep their relevance; the sum over experts has no order", of=THREE),
+    why="a sum over experts has no order, and the router's logits are permuted with the experts",
+    cite=CITE,
+)
+
+
 def half_of_expert(f: Mixture, g: Mixture, case: Case) -> Tensor:
     """The gap a_f − a_g, ``(batch, 8)``: all of the relevance against half of it."""
     return gradient_times_input(f, case) / 2
 
 
-@equivalent_pair(
+invariance_pair(
     "experts.equal",
-    case=points,
+    copies(lambda: Mixture(first, equal=True), combine=dense),
+    points,
+    expect_lrp(
+        "the weights get half of the relevance, and the softmax passes nothing on, as all experts are equal",
+        predict=half_of_expert,
+        of="attnlrp blockwise_lrp",
+    ),
+    expect_lrp("the softmax is constant, so that the experts get all of the relevance", of="cplrp"),
     why="the weights sum to one: Σ w_e E(x) = E(x)",
     cite=CITE,
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(
-            "the weights get half of the relevance, and the softmax passes nothing on, as all experts are equal",
-            predict=half_of_expert,
-            of="attnlrp blockwise_lrp",
-        ),
-        **expect_lrp("the softmax is constant, so that the experts get all of the relevance", of="cplrp"),
-    },
-    axioms=INVARIANCE,
 )
-def equal(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """One expert against as many equal ones as the router has logits."""
-    return model_and_copy(lambda: Mixture(first, equal=True), seed, dtype, device, combine=dense)
 
 
-@equivalent_pair(
+invariance_pair(
     "experts.top_all",
-    case=points,
+    copies(lambda: Mixture(dense), combine=top_all),
+    points,
+    expect_lrp("a selection of all logits and all experts is a permutation of both", of=THREE),
     why="the k largest of k logits are all of them, and a sum over experts has no order",
     cite=CITE,
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("a selection of all logits and all experts is a permutation of both", of=THREE),
-    },
-    axioms=INVARIANCE,
 )
-def build_top_all(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """The dense mixture against top-k for k = all."""
-    return model_and_copy(lambda: Mixture(dense), seed, dtype, device, combine=top_all)
 
 
-@equivalent_pair(
+invariance_pair(
     "experts.top_masked",
-    case=points,
+    copies(lambda: Mixture(top), combine=top_masked),
+    points,
+    expect_lrp("a weight of 0 gets and passes on nothing; the other weights are equal in both", of=THREE),
     why="exp(−∞) = 0: a masked logit has weight 0, and the others have the weights of their own softmax",
     cite=CITE,
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("a weight of 0 gets and passes on nothing; the other weights are equal in both", of=THREE),
-    },
-    axioms=INVARIANCE,
 )
-def build_top_masked(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Two selected experts against all experts, of which all but these two are masked."""
-    return model_and_copy(lambda: Mixture(top), seed, dtype, device, combine=top_masked)
 
 
 def gap_at_router(half: float, of_own: float, of_total: float) -> Predict:
@@ -217,28 +197,22 @@ def gap_at_router(half: float, of_own: float, of_total: float) -> Predict:
     return predict
 
 
-@equivalent_pair(
+invariance_pair(
     "experts.renormalised",
-    case=points,
+    copies(lambda: Mixture(top), combine=renormalised),
+    points,
+    expect_lrp(
+        "the quotient halves once more, and the softmax over all experts subtracts p_e in place of w_e",
+        predict=gap_at_router(1 / 4, 1 / 4, 1 / 2),
+        cite="Eqs. 3–5",
+        of="attnlrp",
+    ),
+    expect_lrp("both softmaxes are constant, so that the experts get all of the relevance", of="cplrp"),
+    expect_lrp(
+        "a norm with a constant denominator: the softmax over all experts subtracts p_e in place of w_e",
+        predict=gap_at_router(1 / 2, 0, 1 / 2),
+        of="blockwise_lrp",
+    ),
     why="exp(z_e)/Σ exp(z) divided by its sum over the selected experts is exp(z_e) over the selected Σ exp(z)",
     cite=CITE,
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(
-            "the quotient halves once more, and the softmax over all experts subtracts p_e in place of w_e",
-            predict=gap_at_router(1 / 4, 1 / 4, 1 / 2),
-            cite="Eqs. 3–5",
-            of="attnlrp",
-        ),
-        **expect_lrp("both softmaxes are constant, so that the experts get all of the relevance", of="cplrp"),
-        **expect_lrp(
-            "a norm with a constant denominator: the softmax over all experts subtracts p_e in place of w_e",
-            predict=gap_at_router(1 / 2, 0, 1 / 2),
-            of="blockwise_lrp",
-        ),
-    },
-    axioms=INVARIANCE,
 )
-def build_renormalised(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """The softmax of the selected logits against the selected entries of a softmax, over their sum."""
-    return model_and_copy(lambda: Mixture(top), seed, dtype, device, combine=renormalised)

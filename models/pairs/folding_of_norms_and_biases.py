@@ -58,9 +58,7 @@ def norm(embedding_model: nn.Module) -> nn.Module:
 
 
 @function_preserving_transform(
-    "folding.product",
-    why="W = (W A⁻¹) A",
-    lrp="a linear map has the plain gradient, and Aᵀ (W A⁻¹)ᵀ = Wᵀ",
+    "folding.product", why="W = (W A⁻¹) A", lrp="a linear map has the plain gradient, and Aᵀ (W A⁻¹)ᵀ = Wᵀ"
 )
 def product(embedding_model: nn.Module) -> nn.Module:
     """Write a map into the feed-forward neurons (the gate's, if there is a gate) as two maps, A random."""

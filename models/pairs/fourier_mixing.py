@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.expectation import LINEAR_WITH_CONSTANT_WEIGHTS
-from faithcheck.models.pair import equivalent_pair, model_and_copy, random_points
+from faithcheck.models.pair import copies, invariance_pair, random_points
 
 TOKENS, WIDTH = 8, 4
 
@@ -48,19 +48,15 @@ class Mixing(nn.Module):
         self.hidden, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(TOKENS * WIDTH, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         outputs: Tensor = self.head(torch.tanh(self.hidden(self.mix(inputs))).flatten(1))
         return outputs
 
 
-@equivalent_pair(
+invariance_pair(
     "fourier.mixing",
-    case=random_points(5, TOKENS, WIDTH, classes=2),
+    copies(lambda: Mixing(by_matrices), mix=by_fast_transform),
+    random_points(5, TOKENS, WIDTH, classes=2),
+    LINEAR_WITH_CONSTANT_WEIGHTS,
     why="the fast Fourier transform is the product with the matrix of e^{−2πijk/n}",
     cite="Lee-Thorp et al. 2021, arXiv 2105.03824, Eq. 3",
-    expected=LINEAR_WITH_CONSTANT_WEIGHTS,
-    axioms=("invariance",),
 )
-def mixing(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """The product with matrices against the fast transform."""
-    return model_and_copy(lambda: Mixing(by_matrices), seed, dtype, device, mix=by_fast_transform)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,9 +25,9 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 
 from faithcheck.models.case import Case
 from faithcheck.models.cases import points
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
+from faithcheck.models.expectation import expect_lrp
 from faithcheck.models.networks.hidden_layer import two_hidden_layers
-from faithcheck.models.pair import equivalent_pair
+from faithcheck.models.pair import invariance_pair, seeded
 
 CITE = "bilinear and identity rules: arXiv 2510.18810, Eqs. 3–4; Achtibat et al. 2024, arXiv 2402.05602"
 
@@ -49,7 +50,6 @@ class GatedUnit(nn.Module):
         self.unit, self.head = unit, head
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         outputs: Tensor = self.head(self.unit(*inputs.chunk(2, 1)))
         return outputs
 
@@ -61,37 +61,29 @@ def gap_at_gates_and_inputs(f: GatedUnit, g: GatedUnit, case: Case) -> Tensor:
     return torch.cat([quarter, -quarter], 1).detach()
 
 
-@equivalent_pair(
-    "gated.unit",
-    case=points,
-    why="multiplication is associative",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("g gets ¾ in f and ½ in g, u ¼ and ½", predict=gap_at_gates_and_inputs, cite=CITE),
-    },
-    axioms=("invariance",),
-)
 def unit(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """g·(σ(g)·u) against (g·σ(g))·u."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         head = nn.Linear(4, 3).to(device, dtype)
     return GatedUnit(sigmoid_with_input_first, head).eval(), GatedUnit(gate_with_sigmoid_first, deepcopy(head)).eval()
 
 
-@equivalent_pair(
-    "gated.silu",
-    case=points,
-    why="SiLU(z) = z·σ(z)",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("½σ + ½z·σ/z = σ: z·σ(z) propagates as by the identity rule of SiLU", cite=CITE),
-    },
-    axioms=("invariance",),
+invariance_pair(
+    "gated.unit",
+    unit,
+    points,
+    expect_lrp("g gets ¾ in f and ½ in g, u ¼ and ½", predict=gap_at_gates_and_inputs, cite=CITE),
+    why="multiplication is associative",
 )
-def silu(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """SiLU against z·σ(z) after a hidden layer."""
-    return two_hidden_layers(seed, dtype, device, functional.silu, lambda z: z * torch.sigmoid(z))
+
+
+invariance_pair(
+    "gated.silu",
+    partial(two_hidden_layers, f=functional.silu, g=lambda z: z * torch.sigmoid(z)),
+    points,
+    expect_lrp("½σ + ½z·σ/z = σ: z·σ(z) propagates as by the identity rule of SiLU", cite=CITE),
+    why="SiLU(z) = z·σ(z)",
+)
 
 
 class SwiGLU(nn.Module):
@@ -103,34 +95,31 @@ class SwiGLU(nn.Module):
         self.unit = unit
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         outputs: Tensor = self.down_proj(self.unit(self.gate_proj(inputs), self.up_proj(inputs)))
         return outputs
 
 
 def llama(seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:
     """An unmodified `LlamaMLP` of random weights: W_d(SiLU(W_g x) ⊙ W_u x)."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         config = LlamaConfig(hidden_size=8, intermediate_size=12, num_attention_heads=2)
         layer: nn.Module = LlamaMLP(config)  # type: ignore[no-untyped-call]
     return layer.to(device, dtype).eval()
 
 
-@equivalent_pair(
-    "gated.swiglu",
-    case=points,
-    why="SiLU(g) = g·σ(g)",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("g gets ¼ + ¼ from g·σ(g), as much as SiLU's ½; u gets ½ in both", cite=CITE),
-    },
-    axioms=("invariance",),
-)
 def swiglu(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """LlamaMLP against (g·σ(g))·u."""
     layer = llama(seed, dtype, device)
     return layer, SwiGLU(deepcopy(layer), gate_with_sigmoid_first).eval()
+
+
+invariance_pair(
+    "gated.swiglu",
+    swiglu,
+    points,
+    expect_lrp("g gets ¼ + ¼ from g·σ(g), as much as SiLU's ½; u gets ½ in both", cite=CITE),
+    why="SiLU(g) = g·σ(g)",
+)
 
 
 def gap_between_paths(f: Any, g: nn.Module, case: Case) -> Tensor:
@@ -147,17 +136,16 @@ def gap_between_paths(f: Any, g: nn.Module, case: Case) -> Tensor:
     return case.inputs * (through_up - through_gate).detach() / 4
 
 
-@equivalent_pair(
-    "gated.swiglu_reassociated",
-    case=points,
-    why="SiLU(g)·u = g·(σ(g)·u)",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the gate path gets ½ and ¾, the up path ½ and ¼", predict=gap_between_paths, cite=CITE),
-    },
-    axioms=("invariance",),
-)
 def swiglu_reassociated(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """LlamaMLP against g·(σ(g)·u)."""
     layer = llama(seed, dtype, device)
     return layer, SwiGLU(deepcopy(layer), sigmoid_with_input_first).eval()
+
+
+invariance_pair(
+    "gated.swiglu_reassociated",
+    swiglu_reassociated,
+    points,
+    expect_lrp("the gate path gets ½ and ¾, the up path ½ and ¼", predict=gap_between_paths, cite=CITE),
+    why="SiLU(g)·u = g·(σ(g)·u)",
+)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
-from faithcheck.models.pair import equivalent_pair, random_points
+from faithcheck.models.pair import invariance_pair, random_points, seeded
 
 FEATURES, HIDDEN, CLASSES = 6, 10, 3
 EXPECTED: Expectations = {
@@ -63,25 +63,25 @@ class SplitLinear(nn.Module):
         return total
 
 
-@equivalent_pair("halves.residual", case=points, why="x = ½x + ½x, exactly", expected=EXPECTED, axioms=("invariance",))
 def residual(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Two residual blocks with tanh and a linear head."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         f = nn.Sequential(Residual(halves=False), Residual(halves=False), nn.Linear(FEATURES, CLASSES))
     g = nn.Sequential(Residual(halves=True), Residual(halves=True), nn.Linear(FEATURES, CLASSES))
     g.load_state_dict(f.state_dict())
     return f.to(device, dtype).eval(), g.to(device, dtype).eval()
 
 
-@equivalent_pair(
-    "halves.linear", case=points, why="W = W′ + W″ and b = b′ + b″", expected=EXPECTED, axioms=("invariance",)
-)
+invariance_pair("halves.residual", residual, points, EXPECTED, why="x = ½x + ½x, exactly")
+
+
 def linear(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """A perceptron with tanh, its first layer whole or as the sum of two."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         whole, head = nn.Linear(FEATURES, HIDDEN).double(), nn.Linear(HIDDEN, CLASSES).double()
         f = nn.Sequential(whole, nn.Tanh(), head)
         g = nn.Sequential(SplitLinear(whole), nn.Tanh(), deepcopy(head))
     return f.to(device, dtype).eval(), g.to(device, dtype).eval()
+
+
+invariance_pair("halves.linear", linear, points, EXPECTED, why="W = W′ + W″ and b = b′ + b″")

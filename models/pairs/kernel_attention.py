@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.cases import WIDTH, sentences
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Predict, expect_lrp
-from faithcheck.models.pair import equivalent_pair, model_and_copy
+from faithcheck.models.expectation import Predict, expect_lrp
+from faithcheck.models.pair import copies, invariance_pair
 
 
 def sentences_without_zeros(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
@@ -65,7 +65,6 @@ class KernelAttention(nn.Module):
         return self.query(tokens).square(), self.key(tokens).square(), self.value(tokens)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The outputs."""
         outputs: Tensor = self.head(self.attend(*self.features(tokens)).mean(1))
         return outputs
 
@@ -86,31 +85,25 @@ def gap(of_f: Sequence[float], of_g: Sequence[float]) -> Predict:
     return predict
 
 
-@equivalent_pair(
+invariance_pair(
     "kernel_attention.normalised",
-    case=sentences_without_zeros,
+    copies(lambda: KernelAttention(weights_first), attend=keys_and_values_first),
+    sentences_without_zeros,
+    expect_lrp(
+        "v gets ½ if weights come first and ⅛ if keys and values do",
+        predict=gap((1 / 8, 1 / 8, 1 / 2, 1 / 8, 1 / 8), (1 / 4, 1 / 8, 1 / 8, 1 / 4, 1 / 4)),
+        of="attnlrp",
+    ),
+    expect_lrp(
+        "all to values; or half, and half to the keys of the denominator",
+        predict=gap((0, 0, 1, 0, 0), (0, 0, 1 / 2, 0, 1 / 2)),
+        of="cplrp",
+    ),
+    expect_lrp(
+        "a norm with a constant denominator; or a quotient of degrees 5 and 4",
+        predict=gap((1 / 4, 1 / 4, 1 / 2, 0, 0), (2 / 9, 2 / 9, 1 / 9, 2 / 9, 2 / 9)),
+        of="blockwise_lrp",
+    ),
     why="Σ_j (q·k_j) v_j = q·Σ_j k_j v_jᵀ, in the numerator and with 1 for v_j in the denominator",
     cite="Katharopoulos et al. 2020, arXiv 2006.16236",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(
-            "v gets ½ if weights come first and ⅛ if keys and values do",
-            predict=gap((1 / 8, 1 / 8, 1 / 2, 1 / 8, 1 / 8), (1 / 4, 1 / 8, 1 / 8, 1 / 4, 1 / 4)),
-            of="attnlrp",
-        ),
-        **expect_lrp(
-            "all to values; or half, and half to the keys of the denominator",
-            predict=gap((0, 0, 1, 0, 0), (0, 0, 1 / 2, 0, 1 / 2)),
-            of="cplrp",
-        ),
-        **expect_lrp(
-            "a norm with a constant denominator; or a quotient of degrees 5 and 4",
-            predict=gap((1 / 4, 1 / 4, 1 / 2, 0, 0), (2 / 9, 2 / 9, 1 / 9, 2 / 9, 2 / 9)),
-            of="blockwise_lrp",
-        ),
-    },
-    axioms=("invariance",),
 )
-def normalised(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """(w/Σw) V against q(KᵀV)/(q·Σk)."""
-    return model_and_copy(lambda: KernelAttention(weights_first), seed, dtype, device, attend=keys_and_values_first)

@@ -22,14 +22,7 @@ from faithcheck.models.case import Case
 from faithcheck.models.cases import generator
 from faithcheck.models.closed_forms import quadrature
 from faithcheck.models.known_answer import Map, known_answer, right_of, wrong_of
-from faithcheck.models.networks.hand_built_attention import (
-    LARGE,
-    SELF,
-    HandBuilt,
-    Head,
-    to_itself,
-    to_the_previous,
-)
+from faithcheck.models.networks.hand_built_attention import LARGE, SELF, HandBuilt, Head, to_itself, to_the_previous
 from faithcheck.models.pair import MakeCase
 from faithcheck.models.pairs.known_answers import GATES
 
@@ -136,11 +129,7 @@ def half_each(x: Tensor) -> Tensor:
             "query and key grow together: it is found from α² = ¼ on, by a jump that no node sees",
         ),
         **wrong_of("loo", retrieved(1, 1), "without either nothing is found: both get m"),
-        **wrong_of(
-            "attention_rollout",
-            half_each,
-            "the right tokens, and ½ each whatever is found there",
-        ),
+        **wrong_of("attention_rollout", half_each, "the right tokens, and ½ each whatever is found there"),
     },
 )
 def retrieval() -> nn.Module:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.data.handwritten_digits import load_digits
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
+from faithcheck.models.expectation import Expectations, expect, expect_lrp
 from faithcheck.models.networks.linear_attention import LinearAttention, LinearAttentionBlock, Order
 from faithcheck.models.networks.linear_attention_closed_forms import (
     ATTNLRP,
@@ -26,7 +26,7 @@ from faithcheck.models.networks.linear_attention_closed_forms import (
     loo_excess,
     path_completeness_error,
 )
-from faithcheck.models.pair import equivalent_pair, model_and_copy
+from faithcheck.models.pair import copies, equivalent_pair, invariance_pair
 from faithcheck.models.training.digit_classifier import trained
 
 IMAGES = 8
@@ -60,10 +60,7 @@ EXPECTED: Expectations = {
         of="attnlrp",
     ),
     **expect(
-        "completeness",
-        "integrated_gradients",
-        "Gauss–Legendre integrates the quadratic gradient exactly",
-        cite=CITE,
+        "completeness", "integrated_gradients", "Gauss–Legendre integrates the quadratic gradient exactly", cite=CITE
     ),
     **expect(
         "completeness", "loo", "LOO counts a product of pixels once for each of them", predict=loo_excess, cite=CITE
@@ -74,9 +71,7 @@ EXPECTED: Expectations = {
         "a product of three paths counts three times, and the constant position embeddings keep their share",
     ),
     **expect_incomplete(
-        "attnlrp",
-        ATTNLRP,
-        "relevance sums to the output at the tokens; the position embeddings keep their share of it",
+        "attnlrp", ATTNLRP, "relevance sums to the output at the tokens; the position embeddings keep their share of it"
     ),
     **expect_incomplete(
         "cplrp",
@@ -132,20 +127,12 @@ def random_tokens(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     return Case(inputs, torch.tensor([0, 1], device=device), torch.zeros_like(inputs))
 
 
-@equivalent_pair(
+invariance_pair(
     "linear_attention.bert_sized",
-    case=random_tokens,
+    copies(lambda: LinearAttentionBlock("left"), order="right"),
+    random_tokens,
+    expect_lrp("V gets ½ and Q ¼, or Q ½ and V ¼: ¼ x ⊙ (g_v − g_q)", predict=association_gap, cite=CITE, of="attnlrp"),
+    expect_lrp("all relevance of the attention goes through V in either order", cite=CITE, of="cplrp"),
     why="matrix multiplication is associative in each of 12 heads",
     cite=CITE,
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(
-            "V gets ½ and Q ¼, or Q ½ and V ¼: ¼ x ⊙ (g_v − g_q)", predict=association_gap, cite=CITE, of="attnlrp"
-        ),
-        **expect_lrp("all relevance of the attention goes through V in either order", cite=CITE, of="cplrp"),
-    },
-    axioms=("invariance",),
 )
-def build_block(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Multi-head linear attention of BERT-base's width; f associates to the left, g to the right."""
-    return model_and_copy(lambda: LinearAttentionBlock("left"), seed, dtype, device, order="right")

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from faithcheck.models.case import Case, select_target
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, LINEAR_WITH_CONSTANT_WEIGHTS, expect_lrp
-from faithcheck.models.pair import equivalent_pair, model_and_copy, random_points
+from faithcheck.models.expectation import LINEAR_WITH_CONSTANT_WEIGHTS, expect_lrp
+from faithcheck.models.pair import copies, invariance_pair, random_points
 
 STEPS, WIDTH, STATE = 6, 3, 4
 CASE = random_points(6, STEPS, WIDTH, classes=2)
@@ -68,7 +68,6 @@ class StateSpace(nn.Module):
         self.head = nn.Linear(STEPS * WIDTH, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         states = self.scan(self.decay, self.input(inputs))
         outputs: Tensor = self.head(torch.tanh(self.output(states)).flatten(1))
         return outputs
@@ -77,30 +76,24 @@ class StateSpace(nn.Module):
 S4 = "Gu et al. 2022, arXiv 2111.00396, Eqs. 3–5"
 
 
-@equivalent_pair(
+invariance_pair(
     "linear_recurrence.scan",
-    case=CASE,
+    copies(lambda: StateSpace(in_sequence), scan=in_parallel),
+    CASE,
+    LINEAR_WITH_CONSTANT_WEIGHTS,
     why="the composition of the maps h → ah + u is associative",
     cite=S4,
-    expected=LINEAR_WITH_CONSTANT_WEIGHTS,
-    axioms=INVARIANCE,
 )
-def scan(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Step by step against a parallel scan."""
-    return model_and_copy(lambda: StateSpace(in_sequence), seed, dtype, device, scan=in_parallel)
 
 
-@equivalent_pair(
+invariance_pair(
     "linear_recurrence.convolution",
-    case=CASE,
+    copies(lambda: StateSpace(in_sequence), scan=as_convolution),
+    CASE,
+    LINEAR_WITH_CONSTANT_WEIGHTS,
     why="hₜ = Σ_s aᵗ⁻ˢ u_s is a convolution with the powers of a",
     cite=S4,
-    expected=LINEAR_WITH_CONSTANT_WEIGHTS,
-    axioms=INVARIANCE,
 )
-def convolution(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Step by step against a convolution."""
-    return model_and_copy(lambda: StateSpace(in_sequence), seed, dtype, device, scan=as_convolution)
 
 
 DECAY = 0.75
@@ -139,7 +132,6 @@ class Retention(nn.Module):
         return outputs
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         return self.of_paths(inputs, inputs, inputs)
 
 
@@ -151,23 +143,17 @@ def quarter_of_values_and_queries(f: Retention, g: Retention, case: Case) -> Ten
     return (case.inputs * (of_value - of_query)).sum(2) / 4
 
 
-@equivalent_pair(
+invariance_pair(
     "linear_recurrence.retention",
-    case=CASE,
+    copies(lambda: Retention(by_attention), retain=by_state),
+    CASE,
+    expect_lrp(
+        "values get ½ and queries ¼ as attention, queries ½ and values ¼ by the state",
+        predict=quarter_of_values_and_queries,
+        cite="Eqs. 3–4",
+        of="attnlrp",
+    ),
+    expect_lrp("the first factor of each product is constant, so that values get everything", of="cplrp"),
     why="q_t Σ_s λᵗ⁻ˢ k_sᵀ v_s = Σ_s λᵗ⁻ˢ (q_t·k_s) v_s",
     cite="Sun et al. 2023, arXiv 2307.08621, Eqs. 3–6",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(
-            "values get ½ and queries ¼ as attention, queries ½ and values ¼ by the state",
-            predict=quarter_of_values_and_queries,
-            cite="Eqs. 3–4",
-            of="attnlrp",
-        ),
-        **expect_lrp("the first factor of each product is constant, so that values get everything", of="cplrp"),
-    },
-    axioms=INVARIANCE,
 )
-def retention(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """As attention against step by step."""
-    return model_and_copy(lambda: Retention(by_attention), seed, dtype, device, retain=by_state)

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.cases import points
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectation, expect_lrp
+from faithcheck.models.expectation import Expectation, expect_lrp
 from faithcheck.models.networks.derived import Derived
 from faithcheck.models.networks.hidden_layer import bias_free_perceptron
-from faithcheck.models.pair import equivalent_pair, model_and_copy
+from faithcheck.models.pair import invariance_pair, model_and_copy, seeded
 from faithcheck.models.targets import LogProbabilities
 
 
@@ -34,7 +34,6 @@ class CommonTerm(Derived):
         self.common = nn.Linear(8, 1, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         outputs: Tensor = self.model(inputs) + self.common(inputs)
         return outputs
 
@@ -43,7 +42,6 @@ class LogOfSoftmax(Derived):
     """log softmax of the model's outputs, as a logarithm of a softmax."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The log-probability of each output."""
         outputs: Tensor = self.model(inputs).softmax(1).log()
         return outputs
 
@@ -81,44 +79,35 @@ def of_perceptron(
 ) -> tuple[nn.Module, nn.Module]:
     """The log-probabilities of a perceptron, and another form of them."""
     model, copy = model_and_copy(bias_free_perceptron, *how)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(how[0] + 1)
+    with seeded(how[0] + 1):
         return LogProbabilities(model).eval(), other(copy).to(how[2], how[1]).eval()
 
 
-@equivalent_pair(
-    "log_probability.common_term",
-    case=points,
-    why="log softmax(z + c) = log softmax(z) for every c, so for c = w·x",
-    axioms=("invariance",),
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(
-            "the factors δ − p of the logits add up to 0: the common term gets nothing", of="attnlrp blockwise_lrp"
-        ),
-        **expect_lrp(
-            "the normaliser is a constant, and the common term stays", of="cplrp", predict=less_the_common_term
-        ),
-    },
-)
 def common_term(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Log-probabilities, and those of logits with one function added to all of them."""
     return of_perceptron(lambda model: LogProbabilities(CommonTerm(model)), (seed, dtype, device))
 
 
-@equivalent_pair(
-    "log_probability.log_of_softmax",
-    case=points,
-    why="log softmax(z)_t = z_t − log Σ exp(z)",
-    axioms=("invariance",),
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("log's identity rule multiplies by log p", of="attnlrp blockwise_lrp", predict=without_log),
-        ("invariance", "cplrp"): Expectation(
-            "ERROR", "a constant softmax passes nothing on", error="output is constant"
-        ),
-    },
+invariance_pair(
+    "log_probability.common_term",
+    common_term,
+    points,
+    expect_lrp("the factors δ − p of the logits add up to 0: the common term gets nothing", of="attnlrp blockwise_lrp"),
+    expect_lrp("the normaliser is a constant, and the common term stays", of="cplrp", predict=less_the_common_term),
+    why="log softmax(z + c) = log softmax(z) for every c, so for c = w·x",
 )
+
+
 def log_of_softmax(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Log-probabilities from the normaliser, and from a softmax."""
     return of_perceptron(LogOfSoftmax, (seed, dtype, device))
+
+
+invariance_pair(
+    "log_probability.log_of_softmax",
+    log_of_softmax,
+    points,
+    expect_lrp("log's identity rule multiplies by log p", of="attnlrp blockwise_lrp", predict=without_log),
+    {("invariance", "cplrp"): Expectation("ERROR", "a constant softmax passes nothing on", error="output is constant")},
+    why="log softmax(z)_t = z_t − log Σ exp(z)",
+)

@@ -68,7 +68,6 @@ class Energy(nn.Module):
             self.terms.bias.copy_(2 * torch.arange(1.0, TERMS + 1).repeat(OUTPUTS))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         return self.form(self.terms(inputs).view(-1, OUTPUTS, TERMS))
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, expect_lrp
-from faithcheck.models.pair import equivalent_pair, random_points
+from faithcheck.models.expectation import ALL_LRP, expect_lrp
+from faithcheck.models.pair import invariance_pair, random_points, seeded
 
 
 class Maxout(nn.Module):
@@ -27,28 +27,25 @@ class Maxout(nn.Module):
         self.head = nn.Linear(8, 3, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         a, b = self.first(inputs), self.second(inputs)
         larger = (a + b + (a - b).abs()) / 2 if self.written_out else torch.maximum(a, b)
         outputs: Tensor = self.head(larger)
         return outputs
 
 
-@equivalent_pair(
-    "maximum.absolute",
-    case=random_points(6, 5, classes=3),
-    why="|a − b| is the larger minus the smaller, a + b their sum",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("½(1 + sign(a − b)) is 1 for the larger and 0 for the smaller", of=ALL_LRP),
-    },
-    axioms=("invariance",),
-)
 def absolute(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """A maxout network of random weights, its maximum in one operation and written out."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         f = Maxout(written_out=False)
     g = Maxout(written_out=True)
     g.load_state_dict(f.state_dict())
     return f.to(device, dtype).eval(), g.to(device, dtype).eval()
+
+
+invariance_pair(
+    "maximum.absolute",
+    absolute,
+    random_points(6, 5, classes=3),
+    expect_lrp("½(1 + sign(a − b)) is 1 for the larger and 0 for the smaller", of=ALL_LRP),
+    why="|a − b| is the larger minus the smaller, a + b their sum",
+)

@@ -31,7 +31,7 @@ from faithcheck.models.cases import points
 from faithcheck.models.closed_forms import gradient_times_input
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, expect_lrp
 from faithcheck.models.networks.hidden_layer import two_hidden_layers
-from faithcheck.models.pair import equivalent_pair
+from faithcheck.models.pair import invariance_pair
 
 
 def centred_variance(z: Tensor) -> Tensor:
@@ -101,39 +101,36 @@ def randomise_affine(norm: nn.Module, seed: int) -> None:
         nn.init.normal_(parameter, 1, 0.5, generator=torch.Generator().manual_seed(seed))
 
 
-@equivalent_pair(
-    "norm.layer_norm",
-    case=points,
-    why="LayerNorm is (z − mean z)/σ ⊙ γ + β",
-    expected=expect_half_lost("1/σ is constant in F.layer_norm and takes half by hand: the gap is ½ gradient × input"),
-    axioms=("invariance",),
-)
 def layer_norm_by_hand(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """LayerNorm against mean, variance, root and quotient."""
     norm = layer_norm(seed, dtype, device)
     return two_hidden_layers(seed, dtype, device, norm, LayerNormByHand(norm))
 
 
-@equivalent_pair(
-    "norm.two_variances",
-    case=points,
-    why="mean (z − mean z)² = mean z² − (mean z)²",
-    expected={**INVARIANT_BY_DEFINITION, **expect_lrp("both variances have the modified gradient (z − mean z)/n")},
-    axioms=("invariance",),
+invariance_pair(
+    "norm.layer_norm",
+    layer_norm_by_hand,
+    points,
+    expect_half_lost("1/σ is constant in F.layer_norm and takes half by hand: the gap is ½ gradient × input"),
+    why="LayerNorm is (z − mean z)/σ ⊙ γ + β",
 )
+
+
 def two_variances(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """LayerNorm by hand, with one and with another formula of the variance."""
     norm = layer_norm(seed, dtype, device)
     return two_hidden_layers(seed, dtype, device, LayerNormByHand(norm), LayerNormByHand(norm, variance_from_moments))
 
 
-@equivalent_pair(
-    "norm.rms_norm",
-    case=points,
-    why="RMSNorm is z/√(mean z² + eps) ⊙ γ",
-    expected=expect_half_lost("1/rms is constant in F.rms_norm and takes half by hand: the gap is ½ gradient × input"),
-    axioms=("invariance",),
+invariance_pair(
+    "norm.two_variances",
+    two_variances,
+    points,
+    expect_lrp("both variances have the modified gradient (z − mean z)/n"),
+    why="mean (z − mean z)² = mean z² − (mean z)²",
 )
+
+
 def rms_norm_by_hand(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """F.rms_norm against square, mean, root and quotient."""
     weight = layer_norm(seed, dtype, device).weight.detach()
@@ -146,20 +143,31 @@ def rms_norm_by_hand(seed: int, dtype: torch.dtype, device: torch.device) -> tup
     )
 
 
+invariance_pair(
+    "norm.rms_norm",
+    rms_norm_by_hand,
+    points,
+    expect_half_lost("1/rms is constant in F.rms_norm and takes half by hand: the gap is ½ gradient × input"),
+    why="RMSNorm is z/√(mean z² + eps) ⊙ γ",
+)
+
+
 def float32_points(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     """The points in float32 whatever the dtype: `LlamaRMSNorm` computes in float32, so no closed form is closer."""
     return points(seed, torch.float32, device)
 
 
-@equivalent_pair(
-    "norm.llama_rms_norm",
-    case=float32_points,
-    why="the same code in LlamaRMSNorm and in a class of another name",
-    expected=expect_half_lost("the class has a constant 1/rms; the same code elsewhere gives half to 1/rms"),
-    axioms=("invariance",),
-)
 def llama_rms_norm(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """LlamaRMSNorm against its own code, in float32."""
     norm = LlamaRMSNorm(6)
     randomise_affine(norm, seed)
     return two_hidden_layers(seed, torch.float32, device, norm, RMSNormOfAnotherName(norm))
+
+
+invariance_pair(
+    "norm.llama_rms_norm",
+    llama_rms_norm,
+    float32_points,
+    expect_half_lost("the class has a constant 1/rms; the same code elsewhere gives half to 1/rms"),
+    why="the same code in LlamaRMSNorm and in a class of another name",
+)

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.cases import TOKENS, WIDTH, sentences
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Predict, expect_lrp
-from faithcheck.models.pair import equivalent_pair, model_and_copy
+from faithcheck.models.expectation import Predict, expect_lrp
+from faithcheck.models.pair import copies, invariance_pair
 
 Attend: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 CHUNK = 4
@@ -66,7 +66,6 @@ class Pooling(nn.Module):
         self.head = nn.Linear(8, 2)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The outputs."""
         z = self.query(tokens).transpose(1, 2)
         outputs: Tensor = self.head(self.attend(z, self.value(tokens)).squeeze(1))
         return outputs
@@ -106,29 +105,21 @@ def gap(value: float, shares: tuple[float, float, float], bias: float, eq_5: flo
     return predict
 
 
-@equivalent_pair(
+invariance_pair(
     "online_softmax.two_chunks",
-    case=sentences,
+    copies(lambda: Pooling(at_once), attend=online),
+    sentences,
+    expect_lrp(
+        "½ to values, Eq. 5 to logits; ¼, ¼ and ½ online", predict=gap(1 / 2, (1 / 4, 1 / 4, 1 / 2), 0), of="attnlrp"
+    ),
+    expect_lrp(
+        "all to values; half to the denominator online", predict=gap(1, (1 / 2, 0, 1 / 2), 0, eq_5=0), of="cplrp"
+    ),
+    expect_lrp(
+        "as AttnLRP at once; thirds of degrees 2 and 1 online",
+        predict=gap(1 / 2, (1 / 3, 1 / 3, 1 / 3), 1),
+        of="blockwise_lrp",
+    ),
     why="softmax(z) = exp(z − m)/Σ exp(z − m) for every m, and exp(z − m′) = exp(m − m′) exp(z − m)",
     cite=CITE,
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(
-            "½ to values, Eq. 5 to logits; ¼, ¼ and ½ online",
-            predict=gap(1 / 2, (1 / 4, 1 / 4, 1 / 2), 0),
-            of="attnlrp",
-        ),
-        **expect_lrp(
-            "all to values; half to the denominator online", predict=gap(1, (1 / 2, 0, 1 / 2), 0, eq_5=0), of="cplrp"
-        ),
-        **expect_lrp(
-            "as AttnLRP at once; thirds of degrees 2 and 1 online",
-            predict=gap(1 / 2, (1 / 3, 1 / 3, 1 / 3), 1),
-            of="blockwise_lrp",
-        ),
-    },
-    axioms=("invariance",),
 )
-def two_chunks(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """One softmax over seven tokens against chunks of four and three."""
-    return model_and_copy(lambda: Pooling(at_once), seed, dtype, device, attend=online)

@@ -17,12 +17,12 @@ B_k = exp(z_k)/T_c and the output o_c = Σ B_k s_k. They are merged with α = so
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from faithcheck.models.case import Case
 from faithcheck.models.cases import TOKENS, sentences
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Predict, expect_lrp
-from faithcheck.models.pair import equivalent_pair, model_and_copy
+from faithcheck.models.expectation import Predict, expect_lrp
+from faithcheck.models.pair import copies, invariance_pair
 from faithcheck.models.pairs.online_softmax import CHUNK, Pooling, at_once
 
 CHUNKS = [slice(first, first + CHUNK) for first in range(0, TOKENS, CHUNK)]
@@ -65,27 +65,21 @@ def gap(values: float, logits: float, totals: float, bias: float) -> Predict:
     return predict
 
 
-@equivalent_pair(
+invariance_pair(
     "online_softmax.merged_chunks",
-    case=sentences,
+    copies(lambda: Pooling(at_once), attend=merged),
+    sentences,
+    expect_lrp(
+        "½ to values and Eq. 5 at once; ¼, ¼ and ½ when chunks are merged",
+        predict=gap(1 / 4, 1 / 4, 1 / 2, 0),
+        of="attnlrp",
+    ),
+    expect_lrp("every softmax is constant, so that values get everything", of="cplrp"),
+    expect_lrp(
+        "as AttnLRP at once; thirds of degrees 2 and 1 when chunks are merged",
+        predict=gap(1 / 3, 1 / 3, 1 / 3, 1),
+        of="blockwise_lrp",
+    ),
     why="exp(z)/Σ exp(z) is exp(z)/T_c times T_c/Σ T, and T_c/Σ T is the softmax of log T_c",
     cite="Dao et al. 2022, arXiv 2205.14135, §3.1; flash decoding, Dao et al. 2023",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(
-            "½ to values and Eq. 5 at once; ¼, ¼ and ½ when chunks are merged",
-            predict=gap(1 / 4, 1 / 4, 1 / 2, 0),
-            of="attnlrp",
-        ),
-        **expect_lrp("every softmax is constant, so that values get everything", of="cplrp"),
-        **expect_lrp(
-            "as AttnLRP at once; thirds of degrees 2 and 1 when chunks are merged",
-            predict=gap(1 / 3, 1 / 3, 1 / 3, 1),
-            of="blockwise_lrp",
-        ),
-    },
-    axioms=("invariance",),
 )
-def merged_chunks(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """One softmax over seven tokens against one over four and one over three, which are merged."""
-    return model_and_copy(lambda: Pooling(at_once), seed, dtype, device, attend=merged)

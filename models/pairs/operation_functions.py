@@ -52,8 +52,7 @@ operation_pair(
         "gelu": Written(functional.gelu, lambda u: torch.exp(torch.log(u) + torch.log(ndtr(u)))),
         "silu": Written(functional.silu, lambda u: torch.exp(torch.log(u) + log_sigmoid(u))),
         "mish": Written(
-            functional.mish,
-            lambda u: torch.exp(torch.log(u) + torch.log(torch.tanh(functional.softplus(u)))),
+            functional.mish, lambda u: torch.exp(torch.log(u) + torch.log(torch.tanh(functional.softplus(u))))
         ),
         "tanh": Written(torch.tanh, lambda u: torch.exp(torch.log(torch.expm1(2 * u)) - functional.softplus(2 * u))),
         "sigmoid": Written(torch.sigmoid, lambda u: torch.exp(log_sigmoid(u))),

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from faithcheck.models.cases import WIDTH, sentences
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect, expect_lrp
-from faithcheck.models.pair import equivalent_pair, model_and_copy
+from faithcheck.models.expectation import expect, expect_lrp
+from faithcheck.models.pair import copies, invariance_pair
 from faithcheck.models.pairs.attention_implementations import WRITTEN_OUT
 
 HEADS, OUTPUTS = 2, 2
@@ -34,7 +34,6 @@ class DistanceAttention(nn.Module):
         self.head = nn.Linear(WIDTH, OUTPUTS)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         query, key, value = (
             part(inputs).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
         )
@@ -50,17 +49,11 @@ class DistanceAttention(nn.Module):
         return outputs
 
 
-@equivalent_pair(
+invariance_pair(
     "attention.distances_sdpa",
-    case=sentences,
+    copies(DistanceAttention, one_operation=True),
+    sentences,
+    expect_lrp(WRITTEN_OUT),
+    expect("invariance", "blockwise_lrp", WRITTEN_OUT),
     why="scaled_dot_product_attention adds its mask to the logits",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(WRITTEN_OUT),
-        **expect("invariance", "blockwise_lrp", WRITTEN_OUT),
-    },
-    axioms=("invariance",),
 )
-def distances_sdpa(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Attention written out, and the same by torch's one operation."""
-    return model_and_copy(DistanceAttention, seed, dtype, device, one_operation=True)

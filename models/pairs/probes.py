@@ -107,9 +107,7 @@ probe(
     "dummy",
     {
         **expect(
-            "dummy",
-            f"{COMPLETE_ALONG_A_PATH} {GRADIENT}",
-            "values, slopes and gradients of the two sigmoids cancel",
+            "dummy", f"{COMPLETE_ALONG_A_PATH} {GRADIENT}", "values, slopes and gradients of the two sigmoids cancel"
         ),
         **expect("dummy", ALL_LRP, "u gets σ(u) + σ(−u) = 1", predict=relevance_of_both_sigmoids),
     },
@@ -144,11 +142,7 @@ probe(
     copies(affine),
     away_from_baseline,
     "completeness",
-    expect(
-        "completeness",
-        f"{COMPLETE_ALONG_A_PATH} {GATES}",
-        "w(x − x′), each feature by itself",
-    ),
+    expect("completeness", f"{COMPLETE_ALONG_A_PATH} {GATES}", "w(x − x′), each feature by itself"),
 )
 probe(
     "even",

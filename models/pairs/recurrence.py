@@ -32,8 +32,8 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.cases import points
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
-from faithcheck.models.pair import equivalent_pair, model_and_copy, random_points
+from faithcheck.models.expectation import expect_lrp
+from faithcheck.models.pair import copies, invariance_pair, random_points
 
 
 def convex(z: Tensor, n: Tensor, h: Tensor) -> Tensor:
@@ -56,7 +56,6 @@ class Unit(nn.Module):
         self.head = nn.Linear(5, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         z, n = torch.sigmoid(self.gate(inputs)), torch.tanh(self.candidate(inputs))
         outputs: Tensor = self.head(self.update(z, n, self.state(inputs)))
         return outputs
@@ -71,23 +70,17 @@ def half_of_candidate(f: Unit, g: Unit, case: Case) -> Tensor:
     return gap
 
 
-@equivalent_pair(
+invariance_pair(
     "recurrence.gated_update",
-    case=points,
+    copies(lambda: Unit(convex), update=step),
+    points,
+    expect_lrp(
+        "n gets ½(1 − z) and 1 − ½z: the constant 1 keeps ½n",
+        predict=half_of_candidate,
+        of="attnlrp cplrp blockwise_lrp",
+    ),
     why="(1 − z)n + zh = n + z(h − n)",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(
-            "n gets ½(1 − z) and 1 − ½z: the constant 1 keeps ½n",
-            predict=half_of_candidate,
-            of="attnlrp cplrp blockwise_lrp",
-        ),
-    },
-    axioms=("invariance",),
 )
-def gated_update(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A convex combination against a step towards h."""
-    return model_and_copy(lambda: Unit(convex), seed, dtype, device, update=step)
 
 
 STEPS, WIDTH = 4, 3
@@ -116,7 +109,6 @@ class Scan(nn.Module):
         self.gate, self.input = (nn.Linear(WIDTH, 2, bias=False) for _ in range(2))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The outputs."""
         a, b = torch.sigmoid(self.gate(tokens)), self.input(tokens)
         return torch.stack([self.scan(a[..., i], b[..., i]) for i in range(2)], 1)
 
@@ -165,22 +157,16 @@ def scan_gap(parallel: Shares, bias: float) -> Callable[[Scan, Scan, Case], Tens
     return predict
 
 
-@equivalent_pair(
+invariance_pair(
     "recurrence.selective_scan",
-    case=random_points(6, STEPS, WIDTH, classes=2),
+    copies(lambda: Scan(in_sequence), scan=in_parallel),
+    random_points(6, STEPS, WIDTH, classes=2),
+    expect_lrp("2⁻ᵈ of a product for a factor at depth d", predict=scan_gap(PARALLEL, 0)),
+    expect_lrp(
+        "halves in sequence, as each sum starts again; thirds in parallel, where a₄a₃ has degree 2",
+        predict=scan_gap(PARALLEL_BY_DEGREE, 1 / 2),
+        of="blockwise_lrp",
+    ),
     why="the composition of the maps h → ah + b is associative",
     cite="Gu & Dao 2023, arXiv 2312.00752",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("2⁻ᵈ of a product for a factor at depth d", predict=scan_gap(PARALLEL, 0)),
-        **expect_lrp(
-            "halves in sequence, as each sum starts again; thirds in parallel, where a₄a₃ has degree 2",
-            predict=scan_gap(PARALLEL_BY_DEGREE, 1 / 2),
-            of="blockwise_lrp",
-        ),
-    },
-    axioms=("invariance",),
 )
-def selective_scan(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """The recurrence step by step against its two halves in parallel."""
-    return model_and_copy(lambda: Scan(in_sequence), seed, dtype, device, scan=in_parallel)

@@ -16,7 +16,7 @@ from faithcheck.models.case import Case
 from faithcheck.models.cases import generator, random_points_and_targets
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
 from faithcheck.models.networks.sundararajan import Sundararajan, loo_excess, rescale_gap, share_of_bias
-from faithcheck.models.pair import equivalent_pair
+from faithcheck.models.pair import equivalent_pair, invariance_pair, seeded
 
 CITE = "Sundararajan, Taly & Yan 2017 (arXiv 1703.01365), §2.2"
 RESCALE = "Shrikumar, Greenside & Kundaje 2017 (arXiv 1704.02685), the rescale rule"
@@ -72,21 +72,9 @@ def sundararajan(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[n
     return Sundararajan(nested=False).eval(), Sundararajan(nested=True).eval()
 
 
-@equivalent_pair(
-    "relu.rescaled",
-    case=random_points_and_targets(6, 5, classes=3),
-    why="c·ReLU(z) = ReLU(c·z) for c > 0: each neuron is multiplied by its own c, the weights that read it by 1/c",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("ReLU(cz)/(cz) = ReLU(z)/z, and the weights' c and 1/c cancel on every path", of=ALL_LRP),
-        **expect("invariance", "deeplift_rescale", "ΔReLU(cz)/Δ(cz) = ΔReLU(z)/Δz; c and 1/c cancel"),
-    },
-    axioms=("invariance",),
-)
 def rescaled(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """A perceptron with two hidden layers; the neurons of the second are scaled by factors from 1/100 to 100."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         first, second, head = nn.Linear(5, 12).double(), nn.Linear(12, 8).double(), nn.Linear(8, 3).double()
         scales = 10 ** (4 * torch.rand(8, dtype=torch.float64) - 2)
     scaled, rescaled_head = deepcopy(second), deepcopy(head)
@@ -97,3 +85,13 @@ def rescaled(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Mo
     f = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), head)
     g = nn.Sequential(deepcopy(first), nn.ReLU(), scaled, nn.ReLU(), rescaled_head)
     return f.to(device, dtype).eval(), g.to(device, dtype).eval()
+
+
+invariance_pair(
+    "relu.rescaled",
+    rescaled,
+    random_points_and_targets(6, 5, classes=3),
+    expect_lrp("ReLU(cz)/(cz) = ReLU(z)/z, and the weights' c and 1/c cancel on every path", of=ALL_LRP),
+    expect("invariance", "deeplift_rescale", "ΔReLU(cz)/Δ(cz) = ΔReLU(z)/Δz; c and 1/c cancel"),
+    why="c·ReLU(z) = ReLU(c·z) for c > 0: each neuron is multiplied by its own c, the weights that read it by 1/c",
+)

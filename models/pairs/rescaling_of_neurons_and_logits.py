@@ -44,8 +44,7 @@ def multiply(linear: LinearView, factors: Tensor | float) -> None:
     "rescaling.relu_neurons",
     requires=[
         every_layer(
-            "ReLU in every feed-forward block",
-            lambda layer: isinstance(layer.activation, nn.ReLU) and not layer.gated,
+            "ReLU in every feed-forward block", lambda layer: isinstance(layer.activation, nn.ReLU) and not layer.gated
         )
     ],
     variants=("bert_relu",),

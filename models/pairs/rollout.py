@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.cases import WIDTH, sentences
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.expectation import expect, expect_lrp
 from faithcheck.models.networks.masked_attention import MaskedAttention
 from faithcheck.models.networks.masked_attention_closed_forms import of_case, rollout
-from faithcheck.models.pair import equivalent_pair
+from faithcheck.models.pair import invariance_pair, seeded
 from faithcheck.models.pairs.masked_attention import stack, texts
 
 HEADS, HEAD_WIDTH = 2, 4
@@ -44,7 +44,6 @@ class TwoHeads(nn.Module):
         return torch.softmax(q @ k.transpose(2, 3) / HEAD_WIDTH**0.5, -1)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The outputs."""
         tokens = tokens.flip(1) if self.reverse else tokens
         values = self.value(tokens).unflatten(2, (HEADS, -1)).transpose(1, 2)
         mixed = (self.weights(tokens) @ values).transpose(1, 2).flatten(2)
@@ -54,8 +53,7 @@ class TwoHeads(nn.Module):
 
 def two_heads(seed: int, dtype: torch.dtype, device: torch.device) -> TwoHeads:
     """Two heads with random weights, the second one dead."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = TwoHeads().to(device, dtype).eval()
     with torch.no_grad():
         model.head.weight[:, HEAD_WIDTH:] = 0
@@ -69,22 +67,6 @@ def gap_of_dead_head(f: TwoHeads, g: TwoHeads, case: Case) -> Tensor:
     return difference / 2 / HEADS
 
 
-@equivalent_pair(
-    "rollout.dead_head",
-    case=sentences,
-    why="the dead head's columns of the output map are 0, so that its query does not matter",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the dead head's output gets the gradient 0, and so does everything below it"),
-        **expect(
-            "invariance",
-            "attention_rollout",
-            "a mean over heads counts the dead head's weights",
-            predict=gap_of_dead_head,
-        ),
-    },
-    axioms=("invariance",),
-)
 def dead_head(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Two heads, and the same with a dead head whose query has the opposite sign."""
     f = two_heads(seed, dtype, device)
@@ -92,6 +74,18 @@ def dead_head(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.M
     with torch.no_grad():
         g.query.weight[HEAD_WIDTH:] *= -1
     return f, g
+
+
+invariance_pair(
+    "rollout.dead_head",
+    dead_head,
+    sentences,
+    expect_lrp("the dead head's output gets the gradient 0, and so does everything below it"),
+    expect(
+        "invariance", "attention_rollout", "a mean over heads counts the dead head's weights", predict=gap_of_dead_head
+    ),
+    why="the dead head's columns of the output map are 0, so that its query does not matter",
+)
 
 
 @torch.no_grad()
@@ -102,22 +96,6 @@ def gap_of_reversed_tokens(f: TwoHeads, g: TwoHeads, case: Case) -> Tensor:
     return rollout[:, 0] - rollout[:, -1].flip(1)
 
 
-@equivalent_pair(
-    "rollout.reversed_tokens",
-    case=sentences,
-    why="attention without positions gives each token the same output in every order, and the mean has no order",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("reversing is a rearrangement, which passes the gradient on"),
-        **expect(
-            "invariance",
-            "attention_rollout",
-            "it reads the row of the position that comes first",
-            predict=gap_of_reversed_tokens,
-        ),
-    },
-    axioms=("invariance",),
-)
 def reversed_tokens(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Attention over the tokens, and over the tokens in reverse order."""
     f = two_heads(seed, dtype, device)
@@ -126,28 +104,27 @@ def reversed_tokens(seed: int, dtype: torch.dtype, device: torch.device) -> tupl
     return f, g
 
 
+invariance_pair(
+    "rollout.reversed_tokens",
+    reversed_tokens,
+    sentences,
+    expect_lrp("reversing is a rearrangement, which passes the gradient on"),
+    expect(
+        "invariance",
+        "attention_rollout",
+        "it reads the row of the position that comes first",
+        predict=gap_of_reversed_tokens,
+    ),
+    why="attention without positions gives each token the same output in every order, and the mean has no order",
+)
+
+
 @torch.no_grad()
 def gap_of_dead_heads(f: MaskedAttention, g: MaskedAttention, case: Case) -> Tensor:
     """Rollout's a_f − a_g on two layers, ``(batch, tokens)``, 0 at padding."""
     return of_case(rollout)(f, case) - of_case(rollout)(g, case)
 
 
-@equivalent_pair(
-    "rollout.dead_heads",
-    case=texts(6, 5, 4),
-    why="the dead heads' columns of the output maps are 0, so that their queries do not matter",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the dead heads' outputs get the gradient 0, and so does everything below them"),
-        **expect(
-            "invariance",
-            "attention_rollout",
-            "a mean over heads counts the dead heads' weights",
-            predict=gap_of_dead_heads,
-        ),
-    },
-    axioms=("invariance",),
-)
 def dead_heads(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Two layers with a dead head each, and the same with dead heads whose queries have the opposite sign."""
     f, g = stack(2, HEADS)(seed, dtype, device)
@@ -157,3 +134,15 @@ def dead_heads(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.
                 model.get_parameter(f"layers.{i}.output.weight")[:, HEAD_WIDTH:] = 0
             g.get_parameter(f"layers.{i}.query.weight")[HEAD_WIDTH:] *= -1
     return f, g
+
+
+invariance_pair(
+    "rollout.dead_heads",
+    dead_heads,
+    texts(6, 5, 4),
+    expect_lrp("the dead heads' outputs get the gradient 0, and so does everything below them"),
+    expect(
+        "invariance", "attention_rollout", "a mean over heads counts the dead heads' weights", predict=gap_of_dead_heads
+    ),
+    why="the dead heads' columns of the output maps are 0, so that their queries do not matter",
+)

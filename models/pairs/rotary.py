@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
-from faithcheck.models.pair import equivalent_pair, model_and_copy, random_points
+from faithcheck.models.pair import copies, invariance_pair, model_and_copy, random_points
 
 STEPS, WIDTH, SIZE = 5, 6, 8
 CASE = random_points(5, STEPS, WIDTH, classes=2)
@@ -87,7 +87,6 @@ class Rotary(nn.Module):
         self.rotary_angles = nn.Buffer(torch.arange(STEPS, dtype=torch.float64).unsqueeze(1) * frequencies)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The outputs."""
         return self.attend(self.query(tokens), self.key(tokens), self.value(tokens))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -107,44 +106,26 @@ SAME_PRODUCTS = expect_lrp(
 )
 
 
-@equivalent_pair(
+invariance_pair(
     "rotary.complex_product",
-    case=CASE,
+    copies(lambda: Rotary(exchanged_halves), rotate=complex_product),
+    CASE,
+    CONSTANT,
     why="a rotation of the plane is a product with e^{iφ}",
     cite=CITE,
-    expected=CONSTANT,
-    axioms=("invariance",),
 )
-def by_complex_product(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Exchanged halves against a product of complex numbers."""
-    return model_and_copy(lambda: Rotary(exchanged_halves), seed, dtype, device, rotate=complex_product)
 
 
-@equivalent_pair(
+invariance_pair(
     "rotary.matrices",
-    case=CASE,
+    copies(lambda: Rotary(exchanged_halves), rotate=matrices),
+    CASE,
+    CONSTANT,
     why="a rotation of each plane is one block-diagonal matrix",
     cite=CITE,
-    expected=CONSTANT,
-    axioms=("invariance",),
 )
-def by_matrices(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Exchanged halves against one matrix for each position."""
-    return model_and_copy(lambda: Rotary(exchanged_halves), seed, dtype, device, rotate=matrices)
 
 
-@equivalent_pair(
-    "rotary.neighbours",
-    case=CASE,
-    why="queries and keys with their coordinates permuted alike have the same product",
-    cite=CITE,
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("q·k is a sum over coordinates, each with half of its own term in any order", of=THREE),
-        **SAME_PRODUCTS,
-    },
-    axioms=("invariance",),
-)
 def by_neighbours(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Halves, as in Llama, against neighbours, as in the paper and in GPT-J, with the rows of weights permuted."""
     f, g = model_and_copy(lambda: Rotary(exchanged_halves), seed, dtype, device, rotate=neighbours)
@@ -156,6 +137,17 @@ def by_neighbours(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[
     return f, g
 
 
+invariance_pair(
+    "rotary.neighbours",
+    by_neighbours,
+    CASE,
+    expect_lrp("q·k is a sum over coordinates, each with half of its own term in any order", of=THREE),
+    SAME_PRODUCTS,
+    why="queries and keys with their coordinates permuted alike have the same product",
+    cite=CITE,
+)
+
+
 @torch.enable_grad()
 def biases_kept_twice(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
     """PA-LRP's map on one rotation minus that on two, ``(batch, tokens)``: −1/16 (b_q·∂f/∂q + b_k·∂f/∂k)."""
@@ -165,21 +157,16 @@ def biases_kept_twice(f: nn.Module, g: nn.Module, case: Case) -> Tensor:
     return -(at_q @ f.query.bias + at_k @ f.key.bias).detach() / 16
 
 
-@equivalent_pair(
+invariance_pair(
     "rotary.two_steps",
-    case=CASE,
+    copies(lambda: Rotary(exchanged_halves), rotate=two_steps),
+    CASE,
+    CONSTANT,
+    expect_lrp(
+        "each rotation gives its position half, and the bias of a query or key keeps ½ of its share, or ¼",
+        predict=biases_kept_twice,
+        of="pa_lrp",
+    ),
     why="the angles of two rotations of a plane add up",
     cite=CITE,
-    expected={
-        **CONSTANT,
-        **expect_lrp(
-            "each rotation gives its position half, and the bias of a query or key keeps ½ of its share, or ¼",
-            predict=biases_kept_twice,
-            of="pa_lrp",
-        ),
-    },
-    axioms=("invariance",),
 )
-def by_two_steps(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """One rotation against two by half of its angle."""
-    return model_and_copy(lambda: Rotary(exchanged_halves), seed, dtype, device, rotate=two_steps)

@@ -44,7 +44,6 @@ class SmallAttention(nn.Module):
         self.query, self.key, self.value, self.head = (nn.Parameter(weight) for weight in weights)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The output at these coordinates."""
         return self.forward_paths(inputs, inputs, inputs)
 
     def forward_paths(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.cases import WIDTH, points, sentences
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, Predict, expect_lrp
-from faithcheck.models.pair import Pair, equivalent_pair, model_and_copy, register
+from faithcheck.models.pair import Pair, copies, invariance_pair, model_and_copy, register
 
 Softmax: TypeAlias = Callable[[Tensor], Tensor]
 CITE = "arXiv 2510.18810, Eqs. 3–5"
@@ -91,7 +91,6 @@ class Head(nn.Module):
         self.head = nn.Linear(8, 2)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The outputs."""
         return self.read(self.softmax(self.logits(tokens)), self.value(tokens))
 
     def logits(self, tokens: Tensor) -> Tensor:
@@ -175,7 +174,6 @@ class MixtureOfExperts(nn.Module):
         self.softmax, self.gate, self.experts = softmax, nn.Linear(8, 4), nn.Linear(8, 4 * 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs."""
         weights = self.softmax(self.gate(inputs))
         outputs: Tensor = (weights.unsqueeze(2) * self.experts(inputs).view(-1, 4, 3)).sum(1)
         return outputs
@@ -208,27 +206,21 @@ def gradient_gap_of_cplrp(z: Tensor, at_weights: Tensor) -> Tensor:
     return -weights * (at_weights + (weights * at_weights).sum(-1, keepdim=True)) / (2 * z)
 
 
-@equivalent_pair(
+invariance_pair(
     "softmax.mixture",
-    case=points,
+    copies(lambda: MixtureOfExperts(one_operation), softmax=exp_divide),
+    points,
+    expect_lrp(
+        "A(G − Ḡ) by Eq. 5, ½A(G + Ḡ)/z written out; the experts get ½ in both",
+        predict=mixture_gap(0, partial(gradient_gap, exp_divide)),
+        cite=CITE,
+        of="attnlrp",
+    ),
+    expect_lrp(
+        "the softmax is constant and the experts get all; written out, the weights get half of the product",
+        predict=mixture_gap(1 / 2, gradient_gap_of_cplrp),
+        cite="Ali et al. 2022, arXiv 2202.07304",
+        of="cplrp",
+    ),
     why="softmax(z) = exp(z) / Σ exp(z)",
-    expected={
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(
-            "A(G − Ḡ) by Eq. 5, ½A(G + Ḡ)/z written out; the experts get ½ in both",
-            predict=mixture_gap(0, partial(gradient_gap, exp_divide)),
-            cite=CITE,
-            of="attnlrp",
-        ),
-        **expect_lrp(
-            "the softmax is constant and the experts get all; written out, the weights get half of the product",
-            predict=mixture_gap(1 / 2, gradient_gap_of_cplrp),
-            cite="Ali et al. 2022, arXiv 2202.07304",
-            of="cplrp",
-        ),
-    },
-    axioms=("invariance",),
 )
-def mixture(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A mixture of experts, its gate's softmax in one operation and by its definition."""
-    return model_and_copy(lambda: MixtureOfExperts(one_operation), seed, dtype, device, softmax=exp_divide)
