@@ -5,7 +5,7 @@ runs, they bring its weights from the CPU's memory or from the disk, as new tens
 without values in their place.
 
 What belongs here: where the values are, told from accelerate's hooks; accelerate is not imported for that. Not here:
-the pair of a model and an offloaded one (`faithcheck.models.pairs.execution_device_map`).
+the pair of a model and an offloaded one (`faithcheck.models.pairs.execution`).
 """
 
 from __future__ import annotations

@@ -64,8 +64,6 @@ invariance_pair(
     expect_lrp("½Φ + ½z·Φ/z = Φ: the product halves, and both operands are functions of z alone"),
     why="GELU(z) = z·Φ(z)",
 )
-
-
 invariance_pair(
     "activation.gelu_erf",
     partial(two_hidden_layers, f=functional.gelu, g=gelu_by_erf),
@@ -73,8 +71,6 @@ invariance_pair(
     expect_lost_quarter("½·½(1 + erf) + ½·½z·erf/z = Φ − ¼: the constant 1 keeps a quarter of the linear network"),
     why="GELU(z) = z·Φ(z), and Φ(z) = ½(1 + erf(z/√2))",
 )
-
-
 invariance_pair(
     "activation.gelu_tanh",
     partial(two_hidden_layers, f=lambda z: functional.gelu(z, approximate="tanh"), g=gelu_new),
@@ -83,8 +79,6 @@ invariance_pair(
     why="the tanh form of GELU and its formula",
     cite="Hendrycks & Gimpel 2016, arXiv 1606.08415",
 )
-
-
 invariance_pair(
     "activation.gelu_new_class",
     partial(two_hidden_layers, f=lambda z: functional.gelu(z, approximate="tanh"), g=NewGELUActivation()),
@@ -93,8 +87,6 @@ invariance_pair(
     SLOPE_OF_A_CHAIN,
     why="NewGELUActivation is the formula of the tanh form of GELU",
 )
-
-
 invariance_pair(
     "activation.gelu_new_name",
     partial(two_hidden_layers, f=NewGELUActivation(), g=gelu_new),

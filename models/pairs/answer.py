@@ -17,18 +17,13 @@ from faithcheck.models.architectures import gpt2, llama
 from faithcheck.models.architectures.architecture import EXAMPLES, TOKENS, random_features, random_weights
 from faithcheck.models.architectures.embedding_model import KeepFloat64
 from faithcheck.models.case import Case
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
+from faithcheck.models.expectation import expect, expect_lrp
 from faithcheck.models.networks.derived import Derived
-from faithcheck.models.pair import BuildModel, Pair, register
+from faithcheck.models.pair import BuildModel, invariance_pair
 from faithcheck.models.targets import NO_ANSWER, AnswerTokens, answer_positions, token_log_probabilities
 
 ANSWER, VOCABULARY = 3, 16
 LINEAR = "loo gradient_x_input integrated_gradients attnlrp cplrp"
-EXPECTED: Expectations = {
-    **INVARIANT_BY_DEFINITION,
-    **expect_lrp("each row has the same operations on the same values in both"),
-    **expect("additivity antisymmetry", LINEAR, "values and (modified) gradients are linear in the function"),
-}
 
 
 class AllLogits(Derived):
@@ -68,13 +63,11 @@ def build(base: BuildModel, seed: int, dtype: torch.dtype, device: torch.device)
 
 
 for name, make in {"gpt2": gpt2.gpt2, "llama": llama.llama}.items():
-    register(
-        Pair(
-            f"answer.one_pass_{name}",
-            partial(build, random_weights(make)),
-            answers,
-            "a causal mask hides what comes later: a row is the same with later tokens and without",
-            expected=EXPECTED,
-            axioms=frozenset({"invariance"}),
-        )
+    invariance_pair(
+        f"answer.one_pass_{name}",
+        partial(build, random_weights(make)),
+        answers,
+        expect_lrp("each row has the same operations on the same values in both"),
+        expect("additivity antisymmetry", LINEAR, "values and (modified) gradients are linear in the function"),
+        why="a causal mask hides what comes later: a row is the same with later tokens and without",
     )

@@ -12,6 +12,8 @@ Why AttnLRP and CP-LRP hold on these pairs, at ε = 0:
    [W_q; W_k; W_v] x and (W_q x, W_k x, W_v x) pass W_qᵀ r_q + W_kᵀ r_k + W_vᵀ r_v on, in one sum or in three.
 3. A repeated head of keys gets the sum over its copies, Σ_h r_h, and passes W_kᵀ Σ_h r_h on; copies of W_k pass
    Σ_h W_kᵀ r_h on.
+4. Logits may depend on the distance of two tokens: ALiBi (Press, Smith & Lewis 2022, arXiv 2108.12409, §3) adds
+   −m·|i − j|. These are constants, which get no relevance.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from faithcheck.models.architectures.architecture import BaseModel
 from faithcheck.models.architectures.base_models import ARCHITECTURES, layers
 from faithcheck.models.architectures.transformer_layer import LinearView, as_module
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
-from faithcheck.models.pair import Pair, register
+from faithcheck.models.cases import WIDTH, sentences
+from faithcheck.models.expectation import expect, expect_lrp
+from faithcheck.models.pair import copies, invariance_pair
 from faithcheck.models.transform import blueprint, every_layer, function_preserving_transform
 
 WRITTEN_OUT = "scaled_dot_product_attention is propagated by its definition: the same operations, each by its own rule"
@@ -152,9 +156,7 @@ def register_sdpa(
         with torch.no_grad():
             return f, change(deepcopy(f)).eval()
 
-    expected = {**INVARIANT_BY_DEFINITION, **expect_lrp(lrp)}
-    axioms = frozenset({"invariance"})
-    register(Pair(f"{name}_{base_model.name}", build, base_model.case, why, expected=expected, axioms=axioms))
+    invariance_pair(f"{name}_{base_model.name}", build, base_model.case, expect_lrp(lrp), why=why)
 
 
 for architecture in ARCHITECTURES.values():
@@ -174,3 +176,45 @@ for architecture in ARCHITECTURES.values():
             "SDPA's enable_gqa repeats heads of keys and values, as repeated weights do",
             f"{WRITTEN_OUT}; {REPEATED}",
         )
+
+
+HEADS, OUTPUTS = 2, 2
+
+
+class DistanceAttention(nn.Module):
+    """x + attention(x), summed over the tokens and mapped to the outputs: ``(batch, tokens, width)`` to ``(batch, 2)``.
+
+    Args:
+        one_operation: whether attention is ``scaled_dot_product_attention``; else it is written out.
+    """
+
+    def __init__(self, one_operation: bool = False) -> None:
+        super().__init__()
+        self.one_operation = one_operation
+        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.head = nn.Linear(WIDTH, OUTPUTS)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        query, key, value = (
+            part(inputs).unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
+        )
+        position = torch.arange(inputs.shape[1], device=inputs.device)
+        slopes = 2.0 ** -torch.arange(1, HEADS + 1, device=inputs.device)  # the paper's, for two heads: ½ and ¼
+        bias = (-slopes[:, None, None] * (position[:, None] - position).abs()).to(inputs)
+        if self.one_operation:
+            attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        else:
+            logits = torch.matmul(query, key.transpose(-1, -2)) / query.shape[-1] ** 0.5
+            attended = torch.matmul(torch.softmax(logits + bias, -1), value)
+        outputs: Tensor = self.head((inputs + attended.transpose(1, 2).flatten(2)).sum(1))
+        return outputs
+
+
+invariance_pair(
+    "attention.distances_sdpa",
+    copies(DistanceAttention, one_operation=True),
+    sentences,
+    expect_lrp(WRITTEN_OUT),
+    expect("invariance", "blockwise_lrp", WRITTEN_OUT),
+    why="scaled_dot_product_attention adds its mask to the logits",
+)

@@ -1,12 +1,16 @@
-"""A depthwise convolution in three ways: itself, its windows times its weights, and a full convolution.
+"""Linear mixing of tokens: a depthwise convolution, its windows times its weights, a full convolution; Fourier mixing.
 
 All are linear in the inputs and have constant weights, so that every LRP method passes the plain gradient on, at ε = 0.
-DeepLIFT's multipliers of a linear map are its gradient, too. Behind the convolution stands a tanh, which each explainer
+DeepLIFT's multipliers of a linear map are its gradient, too. Behind the mixing stands a tanh, which each explainer
 treats alike in both models.
+
+FNet (Lee-Thorp et al. 2021, arXiv 2105.03824, Eq. 3) mixes tokens by the real part of F X G, with F and G the Fourier
+transforms over tokens and over coordinates. By matrices it takes real numbers alone; the fast transform is complex.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -63,8 +67,6 @@ invariance_pair(
     why="a convolution is the product of each window with the kernel",
     cite=CITE,
 )
-
-
 invariance_pair(
     "convolution.full",
     copies(lambda: Convolution(depthwise), convolve=full),
@@ -72,4 +74,48 @@ invariance_pair(
     LINEAR_WITH_CONSTANT_WEIGHTS,
     why="a group of one channel is a full convolution whose weights between different channels are 0",
     cite=CITE,
+)
+
+
+TOKENS, WIDTH = 8, 4
+
+
+def angles(size: int, like: Tensor) -> Tensor:
+    """2πjk/n, ``(n, n)``."""
+    index = torch.arange(size, dtype=torch.float64, device=like.device)
+    return (2 * math.pi / size * index.unsqueeze(1) * index).to(like)
+
+
+def by_matrices(tokens: Tensor) -> Tensor:
+    """Re(F X G) = cos X cos − sin X sin: ``(batch, tokens, width)`` to the same."""
+    over_tokens, over_width = angles(TOKENS, tokens), angles(WIDTH, tokens)
+    return over_tokens.cos() @ tokens @ over_width.cos() - over_tokens.sin() @ tokens @ over_width.sin()
+
+
+def by_fast_transform(tokens: Tensor) -> Tensor:
+    """The same by torch's fast transform, whose complex result is read at its real part."""
+    mixed: Tensor = torch.fft.fftn(tokens, dim=(1, 2)).real
+    return mixed
+
+
+class Mixing(nn.Module):
+    """Fourier mixing, tanh and a linear map of all: ``(batch, 8, 4)`` to ``(batch, 2)``."""
+
+    def __init__(self, mix: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.mix = mix
+        self.hidden, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(TOKENS * WIDTH, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(torch.tanh(self.hidden(self.mix(inputs))).flatten(1))
+        return outputs
+
+
+invariance_pair(
+    "fourier.mixing",
+    copies(lambda: Mixing(by_matrices), mix=by_fast_transform),
+    random_points(5, TOKENS, WIDTH, classes=2),
+    LINEAR_WITH_CONSTANT_WEIGHTS,
+    why="the fast Fourier transform is the product with the matrix of e^{−2πijk/n}",
+    cite="Lee-Thorp et al. 2021, arXiv 2105.03824, Eq. 3",
 )

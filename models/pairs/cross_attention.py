@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from faithcheck.models.architectures.architecture import HEADS, TOKENS, WIDTH, random_features, spread
 from faithcheck.models.architectures.transformer_layer import LinearView, linear_view
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
-from faithcheck.models.pair import Pair, register, seeded
+from faithcheck.models.expectation import expect_lrp
+from faithcheck.models.pair import invariance_pair, seeded
 from faithcheck.models.pairs.basis_of_queries_keys_values import multiply, well_conditioned
 
 DECODED = 3
@@ -84,9 +84,8 @@ def register_change(name: str, change: Callable[[Any], None], why: str, lrp: str
                 change(layer.encoder_attn)
         return f, g
 
-    expected = {**INVARIANT_BY_DEFINITION, **expect_lrp(lrp, of="attnlrp cplrp blockwise_lrp")}
-    axioms = frozenset({"invariance"})
-    register(Pair(f"cross_attention.{name}", build, random_features(), why, expected=expected, axioms=axioms))
+    expected = expect_lrp(lrp, of="attnlrp cplrp blockwise_lrp")
+    invariance_pair(f"cross_attention.{name}", build, random_features(), expected, why=why)
 
 
 register_change(

@@ -25,10 +25,12 @@ from torch import Tensor, nn
 from faithcheck.models.case import Case
 from faithcheck.models.cases import factors
 from faithcheck.models.expectation import Predict, expect, expect_lrp
-from faithcheck.models.networks.expressions import Expression, Input, apply
+from faithcheck.models.networks.expressions import Input, apply
 from faithcheck.models.pair import MakeCase, invariance_pair
+from faithcheck.models.pairs.generated import models_of_terms
 
 x1, x2, x3 = (Input(i) for i in range(3))
+product = (x1 * x2) * x3
 
 
 def positive_factors(n: int) -> MakeCase:
@@ -66,29 +68,16 @@ def blockwise_gap(sign: int) -> Predict:
     return predict
 
 
-def silu_of_product(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """SiLU(x₁x₂) against x₁(x₂σ(x₁x₂))."""
-    return Expression(apply("silu", x1 * x2)).eval(), Expression(x1 * (x2 * apply("sigmoid", x1 * x2))).eval()
-
-
 invariance_pair(
     "degree.silu_of_product",
-    silu_of_product,
+    models_of_terms(apply("silu", x1 * x2), x1 * (x2 * apply("sigmoid", x1 * x2))),
     positive_factors(2),
     expect_lrp("the factors get ½ and ½ of y in f, ⅝ and ⅜ in g", predict=silu_gap(-1 / 8, 1 / 8)),
     why="SiLU(u) = u·σ(u), and multiplication is associative",
 )
-
-
-def silu_of_three(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """SiLU(x₁x₂x₃) against x₁(x₂(x₃σ(x₁x₂x₃)))."""
-    p = (x1 * x2) * x3
-    return Expression(apply("silu", p)).eval(), Expression(x1 * (x2 * (x3 * apply("sigmoid", p)))).eval()
-
-
 invariance_pair(
     "degree.silu_of_three",
-    silu_of_three,
+    models_of_terms(apply("silu", product), x1 * (x2 * (x3 * apply("sigmoid", product)))),
     positive_factors(3),
     expect_lrp(
         "the factors get 8, 8 and 16 of 32 parts of y in f, 17, 9 and 6 in g",
@@ -96,16 +85,9 @@ invariance_pair(
     ),
     why="SiLU(p) = p·σ(p), and multiplication is associative",
 )
-
-
-def product_plus_one(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """(x₁x₂ + 1)x₃ against (x₁x₂)x₃ + x₃."""
-    return Expression((x1 * x2 + 1) * x3).eval(), Expression((x1 * x2) * x3 + x3).eval()
-
-
 invariance_pair(
     "degree.product_plus_one",
-    product_plus_one,
+    models_of_terms((x1 * x2 + 1) * x3, (x1 * x2) * x3 + x3),
     factors(3),
     expect_lrp("x₃ gets half of x₃·1 in f, all of it in g", predict=plus_one_gap),
     expect(
@@ -116,16 +98,9 @@ invariance_pair(
     ),
     why="multiplication distributes over a sum",
 )
-
-
-def one_minus_product(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """(1 − x₁x₂)x₃, a gate as in a GRU, against x₃ − (x₁x₂)x₃."""
-    return Expression((1 - x1 * x2) * x3).eval(), Expression(x3 - (x1 * x2) * x3).eval()
-
-
 invariance_pair(
     "degree.one_minus_product",
-    one_minus_product,
+    models_of_terms((1 - x1 * x2) * x3, x3 - (x1 * x2) * x3),
     factors(3),
     expect_lrp("x₃ gets half of x₃·1 in f, all of it in g", predict=plus_one_gap),
     expect(

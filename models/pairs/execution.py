@@ -1,7 +1,7 @@
-"""One model of `transformers` run in several ways: with a cache, after a prefix, two texts in a row, in chunks.
+"""One model of `transformers` run in several ways: with a cache, after a prefix, in chunks, on two devices.
 
-A single layer run in several ways is in the module `execution_of_a_layer`, a model on several devices in
-`execution_device_map`; padding is in the family ``batching``, tied weights in ``sharing``.
+A single layer run in several ways is in the module `execution_of_a_layer`, padding in the family ``batching``, tied
+weights in ``sharing``.
 
 Why AttnLRP and CP-LRP stay the same, at ε = 0:
 
@@ -11,10 +11,16 @@ Why AttnLRP and CP-LRP stay the same, at ε = 0:
 2. *Packing.* The texts of a row mask each other. A masked logit has weight 0: neither its value nor its logit gets
    relevance.
 3. *Chunks.* A feed-forward block works token by token: splitting and concatenating are rearrangements.
+4. *A device map*, as ``device_map="auto"`` makes it where a model does not fit the device: accelerate brings the
+   weights of a layer before each of its modules runs, and puts tensors on the device ``meta`` in their place after it.
+   Every map stays the same, bit for bit: the operations and their operands are the same, and autograd holds the weights
+   that it needs until the backward pass. Explainers must read weights only while their module runs.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 from copy import deepcopy
 from typing import Any
 
@@ -24,11 +30,10 @@ from torch import Tensor, nn
 from faithcheck.models.architectures.architecture import WIDTH, BaseModel
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.architectures.embedding_model import KeepFloat64
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectation, expect_lrp
-from faithcheck.models.pair import Pair, register
+from faithcheck.models.expectation import Expectation, expect, expect_lrp
+from faithcheck.models.pair import MissingLibrary, invariance_pair
 from faithcheck.models.transform import Requirement, function_preserving_transform, is_architecture
 
-INVARIANCE = ("invariance",)
 DECODER = is_architecture("a decoder", lambda architecture: architecture.decoder)
 CACHED = "keys and values of a prefix are the same maps, cached or not, and a concatenation passes the gradient on"
 
@@ -99,16 +104,19 @@ def register_prefix(base_model: BaseModel) -> None:
         first, second = (model.eval() for model in models)
         return first, second
 
-    expected = {
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the keys and values of a constant prefix are constants, with or without gradients"),
-        ("invariance", "attention_rollout"): Expectation(
-            "UNCLAIMED", "with a prefix there are more positions than features, and with a cache more keys than queries"
-        ),
-    }
-    why = "in a causal model the keys and values of a prefix do not depend on what follows"
-    name, axioms = f"execution.prefix_{base_model.name}", frozenset(INVARIANCE)
-    register(Pair(name, build, base_model.case, why, expected=expected, axioms=axioms))
+    invariance_pair(
+        f"execution.prefix_{base_model.name}",
+        build,
+        base_model.case,
+        expect_lrp("the keys and values of a constant prefix are constants, with or without gradients"),
+        {
+            ("invariance", "attention_rollout"): Expectation(
+                "UNCLAIMED",
+                "with a prefix there are more positions than features, and with a cache more keys than queries",
+            )
+        },
+        why="in a causal model the keys and values of a prefix do not depend on what follows",
+    )
 
 
 for architecture in ARCHITECTURES.values():
@@ -166,4 +174,58 @@ def chunked_feed_forward(embedding_model: nn.Module) -> nn.Module:
     """Run the feed-forward blocks one token at a time."""
     for layer in chunked_layers(embedding_model):
         layer.chunk_size_feed_forward = 1
+    return embedding_model
+
+
+SAME = "the same operations on the same operands: autograd holds the weights that were brought until the backward pass"
+
+
+def lists_of_layers(embedding_model: Any) -> list[tuple[str, nn.ModuleList]]:
+    """The lists of at least two layers, with their names in the model of `transformers`."""
+    named = embedding_model.model.named_modules()
+    return [(name, module) for name, module in named if isinstance(module, nn.ModuleList) and len(module) > 1]
+
+
+@function_preserving_transform(
+    "execution.device_map",
+    why="a layer gives the same values wherever its weights lie between its calls",
+    cite="accelerate, big model inference",
+    lrp=SAME,
+    requires=[Requirement("at least two layers", lambda embedding_model: bool(lists_of_layers(embedding_model)))],
+    too_slow_on=("bert_trained",),
+    expected={
+        **expect("invariance", "blockwise_lrp", SAME),
+        **expect("invariance", "pa_lrp", f"{SAME}; position embeddings are named while their module runs"),
+        **expect(
+            "invariance",
+            "attention_rollout mask_gate finite_mask_gate grouped_mask_gate readout_gate budgeted_loo",
+            "attention weights, their gradients and values come from forward passes, in which a layer has its weights",
+        ),
+    },
+)
+def device_map(embedding_model: nn.Module) -> nn.Module:
+    """Dispatch the model: the first layer and all else stay on the device, the other layers are offloaded.
+
+    From a CPU they go to the "disk", but with their weights in memory, so that no file is written; from a GPU to "cpu".
+
+    Raises:
+        MissingLibrary: accelerate is not installed.
+    """
+    if importlib.util.find_spec("accelerate") is None:
+        raise MissingLibrary("a model with a device map needs accelerate, which is missing: pip install accelerate")
+    import accelerate
+
+    model: Any = embedding_model.model
+    name, layers = lists_of_layers(embedding_model)[0]
+    offloaded = [f"{name}.{i}" for i in range(1, len(layers))]
+    inside = tuple(f"{layer}." for layer in offloaded)
+    kept = {key: weight.cpu() for key, weight in model.state_dict().items() if key.startswith(inside)}
+    device = str(model.device)
+    where = {"": device, **dict.fromkeys(offloaded, "disk" if device == "cpu" else "cpu")}
+    log = logging.getLogger(accelerate.big_modeling.__name__)
+    disabled, log.disabled = log.disabled, True  # it warns that weights are on meta
+    try:
+        accelerate.dispatch_model(model, where, main_device=device, state_dict=kept, offload_index={})
+    finally:
+        log.disabled = disabled
     return embedding_model

@@ -99,8 +99,6 @@ invariance_pair(
     why="a layer gives the same values when it is computed again",
     cite="Chen et al. 2016, arXiv 1604.06174",
 )
-
-
 invariance_pair(
     "execution.mapped",
     copies(lambda: Network(as_it_is), run=mapped),

@@ -152,8 +152,6 @@ invariance_pair(
     why="the weights sum to one: Σ w_e E(x) = E(x)",
     cite=CITE,
 )
-
-
 invariance_pair(
     "experts.top_all",
     copies(lambda: Mixture(dense), combine=top_all),
@@ -162,8 +160,6 @@ invariance_pair(
     why="the k largest of k logits are all of them, and a sum over experts has no order",
     cite=CITE,
 )
-
-
 invariance_pair(
     "experts.top_masked",
     copies(lambda: Mixture(top), combine=top_masked),

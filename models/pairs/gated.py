@@ -75,8 +75,6 @@ invariance_pair(
     expect_lrp("g gets ¾ in f and ½ in g, u ¼ and ½", predict=gap_at_gates_and_inputs, cite=CITE),
     why="multiplication is associative",
 )
-
-
 invariance_pair(
     "gated.silu",
     partial(two_hidden_layers, f=functional.silu, g=lambda z: z * torch.sigmoid(z)),

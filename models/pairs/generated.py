@@ -23,7 +23,7 @@ from faithcheck.models.networks.counterexamples import (
     tanh_by_sigmoid_gap,
 )
 from faithcheck.models.networks.expressions import Expression, Input, Term, apply, features
-from faithcheck.models.pair import Build, Pair, register
+from faithcheck.models.pair import Build, Pair, invariance_pair, register
 from faithcheck.models.pairs.product import BILINEAR_RULE, LRP_OF_PRODUCTS
 
 x1, x2, x3 = (Input(i) for i in range(3))
@@ -40,10 +40,8 @@ def models_of_terms(left: Term, right: Term) -> Build:
 
 def counterexample(name: str, left: Term, right: Term, predict: Predict, why: str, of: str = LRP_OF_PRODUCTS) -> None:
     """Register a counterexample: two terms, and a_left − a_right."""
-    expected = {**INVARIANT_BY_DEFINITION, **expect_lrp(why, predict=predict, of=of)}
-    case = factors(features(left))
-    axioms = frozenset({"invariance"})
-    register(Pair(name, models_of_terms(left, right), case, f"{left} = {right}", expected=expected, axioms=axioms))
+    case, expected = factors(features(left)), expect_lrp(why, predict=predict, of=of)
+    invariance_pair(name, models_of_terms(left, right), case, expected, why=f"{left} = {right}")
 
 
 counterexample(

@@ -84,8 +84,6 @@ invariance_pair(
     why="the composition of the maps h → ah + u is associative",
     cite=S4,
 )
-
-
 invariance_pair(
     "linear_recurrence.convolution",
     copies(lambda: StateSpace(in_sequence), scan=as_convolution),

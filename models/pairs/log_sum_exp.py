@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.cases import points
-from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Predict, expect_lrp
-from faithcheck.models.pair import Pair, model_and_copy, register
+from faithcheck.models.expectation import ALL_LRP, Predict, expect_lrp
+from faithcheck.models.pair import copies, invariance_pair
 
 Form: TypeAlias = Callable[[Tensor], Tensor]
 OUTPUTS, TERMS = 3, 4
@@ -103,16 +103,14 @@ def gap(bias: float) -> Predict:
 
 def register_form(name: str, form: Form, why: str) -> None:
     """Register the pair of the definition and this form; ``why`` proves that they are equal."""
-
-    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-        return model_and_copy(lambda: Energy(from_definition), seed, dtype, device, form=form)
-
-    expected = {
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("y/z at the exponents, and (y − m)/(z − m) in the stable form", predict=gap(0), of=ALL_LRP),
-        **expect_lrp("the same with exp − 1: exp(0) is a bias in both forms", predict=gap(1), of="blockwise_lrp"),
-    }
-    register(Pair(name, build, points, why, expected=expected, axioms=frozenset({"invariance"})))
+    invariance_pair(
+        name,
+        copies(lambda: Energy(from_definition), form=form),
+        points,
+        expect_lrp("y/z at the exponents, and (y − m)/(z − m) in the stable form", predict=gap(0), of=ALL_LRP),
+        expect_lrp("the same with exp − 1: exp(0) is a bias in both forms", predict=gap(1), of="blockwise_lrp"),
+        why=why,
+    )
 
 
 register_form(

@@ -1,4 +1,4 @@
-"""Attention in one softmax, and online: chunk by chunk, with a running maximum, as fused kernels compute it.
+"""Attention in one softmax, and in chunks: with a running maximum, as fused kernels do, or merged afterwards.
 
 A query that is a weight attends to the tokens: z_k = u·x_k, values v_k = Wx_k, output Σ A_k v_k with A = softmax(z).
 Let s_k be the part of the explained output that is linear in v_k, and o = Σ A_k s_k: the output is o and a constant.
@@ -14,6 +14,18 @@ There are no biases below the head, so a token gets z_k times the modified gradi
 5. Block-wise LRP in one softmax is AttnLRP. Online the numerator has degree 2 and the denominator 1: ⅔ and ⅓, so that
    v_k, e_k and the denominator get ⅓ each. exp passes on exp(t) − 1 in place of exp(t). Its canoniser sees a softmax
    only where exponentials are divided by their own sum.
+
+*Flash decoding* takes a softmax for each chunk, and merges the chunks by the logarithms of their sums. Chunk c has
+T_c = Σ exp(z_k), L_c = log T_c, weights B_k = exp(z_k)/T_c and the output o_c = Σ B_k s_k. They are merged with
+α = softmax(L), so that A_k = α_c B_k.
+
+1. The product of α and the chunks' outputs halves, and the product in a chunk halves again: v_k gets ¼A_k s_k,
+   and Eq. 5 in the chunk gives ¼z_k A_k (s_k − o_c).
+2. α gets the other half, and its softmax gives L_c · ½α_c (o_c − o) to L_c. The logarithm passes it on, the sum divides
+   it in proportion to exp(z_k), and the exponential passes it on: ½A_k (o_c − o) L_c.
+3. CP-LRP: all softmaxes are constant, so that v_k gets A_k s_k in both.
+4. Block-wise LRP: a chunk's output has degree 2 and α has degree 1, so that there are thirds in place of ½, ¼ and ¼.
+   exp passes on exp(z) − 1 in place of exp(z).
 
 ε-LRP refuses all of these; Attention Rollout and the gates refuse a model without a softmax.
 """
@@ -70,6 +82,13 @@ class Pooling(nn.Module):
         outputs: Tensor = self.head(self.attend(z, self.value(tokens)).squeeze(1))
         return outputs
 
+    def parts(self, case: Case) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """z, s and A, ``(batch, tokens)`` each, and o, ``(batch, 1)``."""
+        z = self.query(case.inputs).squeeze(2)
+        s = (self.value(case.inputs) * self.head.weight[case.target].unsqueeze(1)).sum(2)
+        weights = torch.softmax(z, 1)
+        return z, s, weights, (weights * s).sum(1, keepdim=True)
+
 
 def running_maximum(z: Tensor) -> Tensor:
     """The maximum when each token's chunk was read, ``(batch, tokens)`` to the same."""
@@ -90,10 +109,7 @@ def gap(value: float, shares: tuple[float, float, float], bias: float, eq_5: flo
 
     @torch.no_grad()
     def predict(f: Pooling, g: Pooling, case: Case) -> Tensor:
-        z = f.query(case.inputs).squeeze(2)
-        s = (f.value(case.inputs) * f.head.weight[case.target].unsqueeze(1)).sum(2)
-        weights = torch.softmax(z, 1)
-        o = (weights * s).sum(1, keepdim=True)
+        z, s, weights, o = f.parts(case)
         t = z - running_maximum(z)
         slope = torch.where(t == 0, 1, (1 - bias * torch.exp(-t)) / t)  # of exp, relative to its value
         of_value, of_exponential, of_total = shares
@@ -122,4 +138,61 @@ invariance_pair(
     ),
     why="softmax(z) = exp(z − m)/Σ exp(z − m) for every m, and exp(z − m′) = exp(m − m′) exp(z − m)",
     cite=CITE,
+)
+
+
+CHUNKS = [slice(first, first + CHUNK) for first in range(0, TOKENS, CHUNK)]
+
+
+def merged(z: Tensor, values: Tensor) -> Tensor:
+    """Σ A_k v_k, ``(batch, 1, tokens)`` and ``(batch, tokens, width)`` to ``(batch, 1, width)``."""
+    outputs = torch.cat([at_once(z[..., chunk], values[:, chunk]) for chunk in CHUNKS], 1)
+    totals = [torch.exp(z[..., chunk]).sum(-1, keepdim=True) for chunk in CHUNKS]
+    return torch.softmax(torch.log(torch.cat(totals, -1)), -1) @ outputs
+
+
+def gap_of_merged(values: float, logits: float, totals: float, bias: float) -> Predict:
+    """The gap a_f − a_g, ``(batch, tokens)``.
+
+    Args:
+        values: the share of A_k s_k that v_k gets when chunks are merged.
+        logits: the share of Eq. 5 in a chunk.
+        totals: the share of the softmax that merges.
+        bias: what exp keeps of its value.
+    """
+
+    @torch.no_grad()
+    def predict(f: Pooling, g: Pooling, case: Case) -> Tensor:
+        z, s, weights, o = f.parts(case)
+        of_chunk = torch.empty_like(z)
+        log_total = torch.empty_like(z)
+        for chunk in CHUNKS:
+            of_chunk[:, chunk] = (torch.softmax(z[:, chunk], 1) * s[:, chunk]).sum(1, keepdim=True)
+            log_total[:, chunk] = torch.logsumexp(z[:, chunk], 1, keepdim=True)
+        at_f = s / 2 + z * (s - o) / 2
+        passed_on = 1 - bias * torch.exp(-z)
+        at_g = values * s + logits * z * (s - of_chunk) + totals * (of_chunk - o) * log_total * passed_on
+        difference: Tensor = weights * (at_f - at_g)
+        return difference
+
+    return predict
+
+
+invariance_pair(
+    "online_softmax.merged_chunks",
+    copies(lambda: Pooling(at_once), attend=merged),
+    sentences,
+    expect_lrp(
+        "½ to values and Eq. 5 at once; ¼, ¼ and ½ when chunks are merged",
+        predict=gap_of_merged(1 / 4, 1 / 4, 1 / 2, 0),
+        of="attnlrp",
+    ),
+    expect_lrp("every softmax is constant, so that values get everything", of="cplrp"),
+    expect_lrp(
+        "as AttnLRP at once; thirds of degrees 2 and 1 when chunks are merged",
+        predict=gap_of_merged(1 / 3, 1 / 3, 1 / 3, 1),
+        of="blockwise_lrp",
+    ),
+    why="exp(z)/Σ exp(z) is exp(z)/T_c times T_c/Σ T, and T_c/Σ T is the softmax of log T_c",
+    cite="Dao et al. 2022, arXiv 2205.14135, §3.1; flash decoding, Dao et al. 2023",
 )

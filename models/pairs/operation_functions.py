@@ -96,8 +96,6 @@ operation_pair(
     },
     prepare=positive,
 )
-
-
 operation_pair(
     "quotient_of_a_constant",
     {"rdiv": Written(lambda u: 2 / u, lambda u: 2 * torch.exp(-torch.log(u)))},

@@ -1,22 +1,27 @@
-"""ReLU networks: a pair that separates DeepLIFT's rescale rule from gradients, and neurons rescaled.
+"""Piecewise linear networks: a pair that separates DeepLIFT's rescale rule from gradients, neurons rescaled, maxout.
 
 * `relu.sundararajan` is derived in `faithcheck.models.networks.sundararajan`.
 * `relu.rescaled`: c·ReLU(z) = ReLU(c·z) for c > 0, so each neuron may be scaled by its own c > 0 if the weights that
   read it are divided by c. The gradient, the ratio ReLU(z)/z and the slope ΔReLU(z)/Δz stay the same.
+* `maximum.absolute`: max(a, b) passes relevance to the larger operand, as its gradient does. In (a + b + |a − b|)/2
+  sums and multiples pass the gradient on, and |·| has the gradient ±1, which is its identity rule |z|/z, too. So a gets
+  ½(1 + sign(a − b)): 1 where it is the larger, 0 where it is the smaller, ½ at a tie, as torch's max does. DeepLIFT's
+  rescale rule is not defined for max, and refuses it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.cases import generator, random_points_and_targets
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
 from faithcheck.models.networks.sundararajan import Sundararajan, loo_excess, rescale_gap, share_of_bias
-from faithcheck.models.pair import equivalent_pair, invariance_pair, seeded
+from faithcheck.models.pair import copies, equivalent_pair, invariance_pair, random_points, seeded
 
 CITE = "Sundararajan, Taly & Yan 2017 (arXiv 1703.01365), §2.2"
 RESCALE = "Shrikumar, Greenside & Kundaje 2017 (arXiv 1704.02685), the rescale rule"
@@ -94,4 +99,27 @@ invariance_pair(
     expect_lrp("ReLU(cz)/(cz) = ReLU(z)/z, and the weights' c and 1/c cancel on every path", of=ALL_LRP),
     expect("invariance", "deeplift_rescale", "ΔReLU(cz)/Δ(cz) = ΔReLU(z)/Δz; c and 1/c cancel"),
     why="c·ReLU(z) = ReLU(c·z) for c > 0: each neuron is multiplied by its own c, the weights that read it by 1/c",
+)
+
+
+class Maxout(nn.Module):
+    """A linear map of larger(W₁x, W₂x): ``(batch, 5)`` to ``(batch, 3)``; no biases: f(αx) = αf(x) for α > 0."""
+
+    def __init__(self, larger: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.larger = larger
+        self.first, self.second = (nn.Linear(5, 8, bias=False) for _ in range(2))
+        self.head = nn.Linear(8, 3, bias=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.larger(self.first(inputs), self.second(inputs)))
+        return outputs
+
+
+invariance_pair(
+    "maximum.absolute",
+    copies(lambda: Maxout(torch.maximum), larger=lambda a, b: (a + b + (a - b).abs()) / 2),
+    random_points(6, 5, classes=3),
+    expect_lrp("½(1 + sign(a − b)) is 1 for the larger and 0 for the smaller", of=ALL_LRP),
+    why="|a − b| is the larger minus the smaller, a + b their sum",
 )

@@ -104,8 +104,6 @@ CONSTANT = {
 SAME_PRODUCTS = expect_lrp(
     "the products with cosines and sines, which share relevance, are the same numbers", of="pa_lrp"
 )
-
-
 invariance_pair(
     "rotary.complex_product",
     copies(lambda: Rotary(exchanged_halves), rotate=complex_product),
@@ -114,8 +112,6 @@ invariance_pair(
     why="a rotation of the plane is a product with e^{iφ}",
     cite=CITE,
 )
-
-
 invariance_pair(
     "rotary.matrices",
     copies(lambda: Rotary(exchanged_halves), rotate=matrices),

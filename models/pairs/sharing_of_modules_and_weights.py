@@ -17,15 +17,11 @@ from torch import Tensor, nn
 from faithcheck.models.architectures.architecture import EXAMPLES, SMALL_SIZES, TOKENS, BaseModel
 from faithcheck.models.architectures.base_models import ARCHITECTURES, layers
 from faithcheck.models.case import Case
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
-from faithcheck.models.pair import MakeCase, Pair, register
+from faithcheck.models.expectation import expect_lrp
+from faithcheck.models.pair import MakeCase, invariance_pair
 from faithcheck.models.transform import function_preserving_transform
 
-EXPECTED = {
-    **INVARIANT_BY_DEFINITION,
-    **expect_lrp("a rule depends on an operation and its operands, not on the object that holds the weights"),
-}
-INVARIANCE = frozenset({"invariance"})
+EXPECTED = expect_lrp("a rule depends on an operation and its operands, not on the object that holds the weights")
 
 
 @function_preserving_transform(
@@ -68,13 +64,7 @@ def register_layers(base_model: BaseModel) -> None:
         return f, g
 
     why = "a layer used twice is two layers of equal weights"
-    register(
-        Pair(f"sharing.layers_{base_model.name}", build, base_model.case, why, expected=EXPECTED, axioms=INVARIANCE)
-    )
-
-
-for architecture in ARCHITECTURES.values():
-    register_layers(architecture.base_model)
+    invariance_pair(f"sharing.layers_{base_model.name}", build, base_model.case, EXPECTED, why=why)
 
 
 class Tokens(nn.Module):
@@ -115,18 +105,11 @@ def register_embeddings(base_model: BaseModel) -> None:
         return Tokens(f).eval(), Tokens(g).eval()
 
     why = "a weight used at the input and at the output is two equal weights"
-    register(
-        Pair(
-            f"sharing.embeddings_{base_model.name}",
-            build,
-            tokens(SMALL_SIZES["vocab_size"]),
-            why,
-            expected=EXPECTED,
-            axioms=INVARIANCE,
-        )
-    )
+    case = tokens(SMALL_SIZES["vocab_size"])
+    invariance_pair(f"sharing.embeddings_{base_model.name}", build, case, EXPECTED, why=why)
 
 
 for architecture in ARCHITECTURES.values():
+    register_layers(architecture.base_model)
     if architecture.decoder:
         register_embeddings(architecture.base_model)

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.cases import WIDTH, points, sentences
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations, Predict, expect_lrp
-from faithcheck.models.pair import Pair, copies, invariance_pair, model_and_copy, register
+from faithcheck.models.expectation import Predict, expect_lrp
+from faithcheck.models.pair import copies, invariance_pair
 
 Softmax: TypeAlias = Callable[[Tensor], Tensor]
 CITE = "arXiv 2510.18810, Eqs. 3–5"
@@ -120,30 +120,16 @@ def head_gap(f: Head, g: Head, case: Case) -> Tensor:
     return (case.inputs * gradient).sum(2)
 
 
-def heads(seed: int, dtype: torch.dtype, device: torch.device, softmax: Softmax) -> tuple[Head, Head]:
-    """A head with the softmax in one operation, and the same with another form of it."""
-    return model_and_copy(lambda: Head(one_operation), seed, dtype, device, softmax=softmax)
-
-
 def register_head(name: str, softmax: Softmax, why: str, gap: str) -> None:
-    """Register the pair of heads with the softmax in one operation and in this form.
-
-    Args:
-        name: of the pair.
-        softmax: the written-out form.
-        why: the reason for which both are one function.
-        gap: the reason for which AttnLRP's maps differ.
-    """
-
-    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-        return heads(seed, dtype, device, softmax)
-
-    expected: Expectations = {
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp(gap, predict=head_gap, cite=CITE, of="attnlrp"),
-        **expect_lrp("the weights are constant in A @ V, however computed: only V gets relevance", of="cplrp"),
-    }
-    register(Pair(name, build, sentences, why, expected=expected, axioms=frozenset({"invariance"})))
+    """Register the pair of heads with the softmax in one operation and in this form; ``gap`` is why AttnLRP differs."""
+    invariance_pair(
+        name,
+        copies(lambda: Head(one_operation), softmax=softmax),
+        sentences,
+        expect_lrp(gap, predict=head_gap, cite=CITE, of="attnlrp"),
+        expect_lrp("the weights are constant in A @ V, however computed: only V gets relevance", of="cplrp"),
+        why=why,
+    )
 
 
 register_head(
