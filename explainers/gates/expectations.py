@@ -34,8 +34,8 @@ from faithcheck.models.closed_forms import (
     loo_disagreement,
 )
 from faithcheck.models.expectation import PRECISION, Expectations, expect
+from faithcheck.models.networks import counterexamples, scalar_product
 from faithcheck.models.networks import masked_attention_closed_forms as exact
-from faithcheck.models.networks import scalar_product, sundararajan
 from faithcheck.models.networks.probes import missed_change
 
 GROUPS = 4
@@ -103,7 +103,7 @@ TANGENT: Expectations = {
         "completeness",
         "relu.*",
         "the bias −1 has no share where y > 0: the sum is y + 1",
-        predict=sundararajan.share_of_bias,
+        predict=counterexamples.share_of_bias,
     ),
     **expect("sensitivity", "probe.saturated.f", "the gradient is 0 above 1", predict=missed_change(1)),
 }
@@ -127,7 +127,7 @@ GROUPED: Expectations = {
         "completeness",
         "relu.*",
         "the ReLU is on or off at four points",
-        predict=sundararajan.grouped_gate_excess,
+        predict=counterexamples.grouped_gate_excess,
     ),
     **expect(
         "sensitivity",

@@ -7,7 +7,6 @@ form on it, in the gradients through these three paths (`path_gradients`); see
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal, Protocol, TypeAlias
 
 import torch
@@ -18,7 +17,6 @@ from faithcheck.models.case import Case, select_target
 
 Order: TypeAlias = Literal["left", "right"]
 Pooling: TypeAlias = Literal["mean", "flatten"]
-ReadAt: TypeAlias = Literal["pixel", "scaled pixel", "embedding", "embedding from zero"]
 CLASSES = 10
 
 
@@ -111,15 +109,10 @@ class LinearAttentionBlock(nn.Module):
     With Q, K, V the maps of the tokens in each of 12 heads, ``order="left"`` computes (QKᵀ)V and ``order="right"``
     Q(KᵀV), either divided by the number of tokens; then come an output map, the residual, the mean over tokens and a
     head. All maps have biases, and the weights are random.
-
-    Raises:
-        ValueError: an unknown order.
     """
 
     def __init__(self, order: Order, *, width: int = 768, heads: int = 12) -> None:
         super().__init__()
-        if order not in ("left", "right"):
-            raise ValueError(f"order must be 'left' or 'right', got {order!r}")
         self.order, self.heads = order, heads
         self.query, self.key, self.value, self.output = (nn.Linear(width, width) for _ in range(4))
         self.head = nn.Linear(width, 2)
@@ -163,39 +156,3 @@ def path_gradients(model: HasPaths, case: Case) -> tuple[Tensor, Tensor, Tensor]
         q, k, v = (case.inputs.detach().clone().requires_grad_() for _ in range(3))
         gradients = torch.autograd.grad(select_target(model.forward_paths(q, k, v), case.target).sum(), (q, k, v))
     return gradients[0], gradients[1], gradients[2]
-
-
-class UpperPart(nn.Module):
-    """The part of a `LinearAttention` above a point inside it, on inputs read at that point."""
-
-    def __init__(self, model: LinearAttention, embedded: bool) -> None:
-        super().__init__()
-        self.model, self.embedded = model, embedded
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Tokens ``(batch, pixels, width)`` if embedded, else scaled pixels ``(batch, pixels)``, to ``(batch, 10)``."""
-        return self.model.classify(inputs if self.embedded else self.model.embed(inputs))
-
-
-def read_at(where: ReadAt, model: LinearAttention, case: Case) -> tuple[nn.Module, Case]:
-    """The same explanation, with relevance read at another point: a model and a case that begin at that point.
-
-    * ``pixel``: the model and the case unchanged; a removed pixel is black.
-    * ``scaled pixel``: after standardisation, and a removed pixel is 0 there, the mean grey.
-    * ``embedding``: at the tokens; a removed pixel is the token of a black one, which keeps its position embedding.
-    * ``embedding from zero``: at the tokens; a removed token is 0, its position embedding included.
-
-    Raises:
-        ValueError: an unknown point.
-    """
-    if where == "pixel":
-        return model, case
-    if where not in ("scaled pixel", "embedding", "embedding from zero"):
-        raise ValueError(f"relevance can be read at a pixel, a scaled pixel or an embedding, not at {where!r}")
-    with torch.no_grad():
-        inputs, baseline = model.scale(case.inputs), model.scale(case.baseline)
-        if where != "scaled pixel":
-            inputs, baseline = model.embed(inputs), model.embed(baseline)
-        if where != "embedding":
-            baseline = torch.zeros_like(inputs)
-    return UpperPart(model, embedded=where != "scaled pixel").eval(), replace(case, inputs=inputs, baseline=baseline)

@@ -1,6 +1,6 @@
 """Piecewise linear networks: a pair that separates DeepLIFT's rescale rule from gradients, neurons rescaled, maxout.
 
-* `relu.sundararajan` is derived in `faithcheck.models.networks.sundararajan`.
+* `relu.sundararajan` is derived in `faithcheck.models.networks.counterexamples`.
 * `relu.rescaled`: c·ReLU(z) = ReLU(c·z) for c > 0, so each neuron may be scaled by its own c > 0 if the weights that
   read it are divided by c. The gradient, the ratio ReLU(z)/z and the slope ΔReLU(z)/Δz stay the same.
 * `maximum.absolute`: max(a, b) passes relevance to the larger operand, as its gradient does. In (a + b + |a − b|)/2
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from faithcheck.models.case import Case
 from faithcheck.models.cases import generator, random_points_and_targets
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
-from faithcheck.models.networks.sundararajan import Sundararajan, loo_excess, rescale_gap, share_of_bias
+from faithcheck.models.networks.counterexamples import Sundararajan, loo_excess, rescale_gap, share_of_bias
 from faithcheck.models.pair import copies, equivalent_pair, invariance_pair, random_points, seeded
 
 CITE = "Sundararajan, Taly & Yan 2017 (arXiv 1703.01365), §2.2"

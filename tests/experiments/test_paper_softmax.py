@@ -12,14 +12,14 @@ import torch
 
 from faithcheck.explainers import CPLRP, AttnLRP, GradientTimesInput, IntegratedGradients, LeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask
-from faithcheck.models.networks.softmax_row import (
+from faithcheck.tests.helpers.correlation import pearson
+from faithcheck.tests.helpers.softmax_row import (
     SoftmaxRow,
     exact_loo,
     exact_through_softmax,
     exact_through_values,
     row_case,
 )
-from faithcheck.tests.helpers.correlation import pearson
 
 pytestmark = [pytest.mark.paper]
 

@@ -12,7 +12,7 @@ from faithcheck.explainers.lrp.operation_table import operations_with
 from faithcheck.explainers.lrp.operations import Trait
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.case import output_difference
-from faithcheck.models.networks import sundararajan
+from faithcheck.models.networks import counterexamples
 from faithcheck.models.pairs import relu
 from faithcheck.plan import plan
 from faithcheck.request import Settings
@@ -58,11 +58,11 @@ def test_the_two_relu_networks_everywhere():
     """The closed form of the gap holds at any y, not only at the pair's own case."""
     f, g = relu.sundararajan(0, torch.float64, CPU)
     case = at(torch.randn(200, 2) * 4)
-    y, r = sundararajan.output_and_subtrahend(case)
+    y, r = counterexamples.output_and_subtrahend(case)
     assert ((y > 0) & (r > 0)).sum() > 10
     assert (y == 0).sum() > 10
     difference = DEEPLIFT.attribute(f, case) - DEEPLIFT.attribute(g, case)
-    torch.testing.assert_close(difference, sundararajan.rescale_gap(f, g, case))
+    torch.testing.assert_close(difference, counterexamples.rescale_gap(f, g, case))
 
 
 def test_an_activation_of_a_linear_map_is_shared_by_its_weights():

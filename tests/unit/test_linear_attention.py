@@ -17,9 +17,10 @@ from faithcheck.models.case import Case
 from faithcheck.models.data.handwritten_digits import load_digits
 from faithcheck.models.files import cache_folder
 from faithcheck.models.networks import linear_attention_closed_forms as closed_forms
-from faithcheck.models.networks.linear_attention import LinearAttention, path_gradients, read_at
+from faithcheck.models.networks.linear_attention import LinearAttention, path_gradients
 from faithcheck.models.training import digit_classifier
 from faithcheck.models.training.digit_classifier import Recipe, train, trained
+from faithcheck.tests.helpers.reading_points import read_at
 
 CPU = torch.device("cpu")
 SEED = 0
@@ -167,8 +168,6 @@ def test_unknown_options_are_refused():
     for wrong in ({"order": "up"}, {"pooling": "max"}, {"std": 0.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             LinearAttention(**{"pixels": 4, **wrong})
-    with pytest.raises(ValueError, match="'logit'"):
-        read_at("logit", LinearAttention(pixels=4), Case(torch.ones(1, 4), torch.tensor([0]), torch.zeros(1, 4)))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-12)])

@@ -11,7 +11,7 @@ from faithcheck.explainers import CPLRP, LRP, AttnLRP, GradientTimesInput, Integ
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.rules.linear_maps import epsilon_rule
 from faithcheck.models import Case, select_target
-from faithcheck.models.networks.softmax_row import (
+from faithcheck.tests.helpers.softmax_row import (
     SoftmaxRow,
     contrast,
     exact_loo,
