@@ -35,10 +35,7 @@ def gradient_times_input(model: nn.Module, case: Case) -> Tensor:
 
 
 def gradient_under_shift(model: nn.Module, case: Case) -> Tensor:
-    """What gradient × input gains when inputs are shifted by c = `SHIFT`: c ⊙ ∇f(x), shaped like ``inputs``.
-
-    (x + c) ⊙ ∇f − x ⊙ ∇f = c ⊙ ∇f, as the shifted function has the gradient ∇f(x) at x + c.
-    """
+    """What gradient × input gains when inputs are shifted by c = `SHIFT`: c ⊙ ∇f(x), shaped like ``inputs``."""
     return SHIFT * input_gradient(model, case)
 
 

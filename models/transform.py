@@ -28,12 +28,7 @@ Change: TypeAlias = Callable[[Any], nn.Module]
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a transform needs of an embedding model.
-
-    Attributes:
-        description: a noun phrase, for reports: "a bias in every key map".
-        holds: ``holds(embedding_model)``: whether the model has it.
-    """
+    """What a transform needs of a model: a noun phrase, such as "a bias in every key map", and whether a model has it."""
 
     description: str
     holds: Callable[[Any], bool]

@@ -48,9 +48,5 @@ def architecture_of(embedding_model: nn.Module) -> Architecture:
 
 
 def layers(embedding_model: nn.Module) -> Iterator[TransformerLayer]:
-    """The layers of an embedding model, first to last.
-
-    Raises:
-        ValueError: see `architecture_of`.
-    """
+    """The layers of an embedding model, first to last; errors as of `architecture_of`."""
     return architecture_of(embedding_model).layers(embedding_model.model)

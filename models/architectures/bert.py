@@ -42,12 +42,7 @@ def layers(model: Any) -> Iterator[TransformerLayer]:
 
 
 def encoder_layers(encoder: Any, head: LinearView) -> Iterator[TransformerLayer]:
-    """The layers of an encoder whose modules are named as BERT's.
-
-    Args:
-        encoder: the module with the list ``layer``.
-        head: the linear map that reads the last norm.
-    """
+    """The layers of an encoder whose modules are named as BERT's; the map ``head`` reads the last norm."""
     for layer in encoder.layer:
         last = layer is encoder.layer[-1]
         yield transformer_layer(

@@ -136,25 +136,12 @@ def transformer_layer(
     norms: tuple[FoldableNorm, ...] = (),
     rotary: bool = False,
 ) -> TransformerLayer:
-    """The view of a layer, from the names of its modules.
+    """The view of a layer, from the names of its modules within it; the empty name: the layer has no such module.
 
-    Args:
-        layer: the layer.
-        heads: the number of query heads.
-        attention: the name of the attention module within the layer.
-        query: the name of the map to queries; empty, as ``key`` and ``value``, with ``query_key_value``.
-        key: the name of the map to keys.
-        value: the name of the map to values.
-        query_key_value: the name of one module whose outputs are queries, keys and values, in this order.
-        output: the name of the attention's output projection.
-        up: the name of the map into the hidden neurons.
-        gate: the name of the gate's map, if the feed-forward block is gated.
-        down: the name of the map from the hidden neurons.
-        activation: the name of the feed-forward block's activation function.
-        norm_before_attention: the name of a norm whose output only the maps to queries, keys and values read.
-        norm_before_feed_forward: the name of a norm whose output only the maps into the hidden neurons read.
-        norms: further norms whose output is read by linear maps alone.
-        rotary: see `TransformerLayer`.
+    ``query_key_value`` is one module in the place of ``query``, ``key`` and ``value``, in this order. Only these maps
+    read the output of ``norm_before_attention``, and only the maps into the hidden neurons, ``gate`` and ``up``, that
+    of ``norm_before_feed_forward``; ``norms`` are further ones that linear maps alone read. For the rest see
+    `TransformerLayer`.
     """
     fused = linear_view(layer, query_key_value) if query_key_value else None
     if fused is None:

@@ -162,12 +162,7 @@ def from_json(value: Any) -> Term:
 
 
 def intermediates(term: Term, inputs: Tensor) -> dict[Term, Tensor]:
-    """The value of every part of a term, each ``(batch,)`` or, of a constant, ``()``; the term itself comes last.
-
-    Args:
-        term: the term to compute; equal parts are computed once.
-        inputs: ``(batch, features)``.
-    """
+    """The value of each part of a term, ``(batch,)`` or, of a constant, ``()``; equal parts are computed once."""
     columns = inputs.unbind(1)
     known: dict[Term, Tensor] = {}
 
@@ -251,13 +246,7 @@ def substitute(term: Term, meaning: Mapping[Input, Term]) -> Term:
 
 
 def match(pattern: Term, term: Term, meaning: Mapping[Input, Term] | None = None) -> dict[Input, Term] | None:
-    """The terms that the pattern's inputs must stand for so that the pattern is the term; None if there are none.
-
-    Args:
-        pattern: one side of an identity.
-        term: the term to match.
-        meaning: the terms that some inputs stand for already.
-    """
+    """What the pattern's inputs, some known already, must stand for so that it is the term; None if nothing does."""
     matches = dict(meaning or {})
     if isinstance(pattern, Input):
         return matches if matches.setdefault(pattern, term) == term else None

@@ -35,16 +35,7 @@ def linear(width: int, weights: Weights, bias: Sequence[float] = ()) -> nn.Linea
 
 
 class Head(nn.Module):
-    """One attention head: x + softmax(QKᵀ + B)V with Q = x W_Q + b_Q, K = x W_K and V = x W_V.
-
-    Args:
-        width: of a token.
-        query: W_Q.
-        key: W_K.
-        value: W_V, which also says where in the residual stream the value is written.
-        query_bias: b_Q, its first coordinates.
-        positions: B, ``(tokens, tokens)``, logits of positions.
-    """
+    """One head: x + softmax(QKᵀ + B)V with Q = x W_Q + b_Q, K = x W_K, V = x W_V and the logits B of positions."""
 
     def __init__(
         self,
@@ -67,12 +58,7 @@ class Head(nn.Module):
 
 
 class HandBuilt(nn.Module):
-    """Heads one after another, and some coordinates of the last token: ``(batch, tokens, width)`` to ``(batch, read)``.
-
-    Args:
-        heads: the heads.
-        read: the coordinates that are the outputs.
-    """
+    """Heads one after another, and some coordinates of one token: ``(batch, tokens, width)`` to ``(batch, read)``."""
 
     def __init__(self, heads: Sequence[Head], read: slice) -> None:
         super().__init__()

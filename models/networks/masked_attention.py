@@ -13,11 +13,7 @@ WIDTH, OUTPUTS = 8, 2
 
 
 class MaskedLayer(nn.Module):
-    """x + attention(x) W_O, without biases and without norms.
-
-    Args:
-        heads: the number of heads, which divides `WIDTH`.
-    """
+    """x + attention(x) W_O, without biases and without norms."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -38,13 +34,7 @@ class MaskedLayer(nn.Module):
 
 
 class MaskedAttention(nn.Module):
-    """Layers of attention and a linear map at one row: tokens ``(batch, tokens, width)`` to ``(batch, outputs)``.
-
-    Args:
-        layers: the number of layers.
-        heads: the number of heads of each.
-        causal: whether a row attends to itself and the rows before it alone.
-    """
+    """Layers of attention and a linear map at one row: tokens ``(batch, tokens, width)`` to ``(batch, outputs)``."""
 
     def __init__(self, layers: int, heads: int, causal: bool = False) -> None:
         super().__init__()
@@ -53,13 +43,7 @@ class MaskedAttention(nn.Module):
         self.head = nn.Linear(WIDTH, OUTPUTS, bias=False)
 
     def forward(self, inputs: Tensor, attention_mask: Tensor, last: Tensor | None = None) -> Tensor:
-        """The logits at the row ``last`` of each example, by default at the first.
-
-        Args:
-            inputs: ``(batch, tokens, width)``.
-            attention_mask: ``(batch, tokens)``, in [0, 1].
-            last: ``(batch,)`` int64.
-        """
+        """The logits at the row ``last`` ``(batch,)``, by default the first; the mask, ``(batch, tokens)``, in [0, 1]."""
         lowest = torch.finfo(inputs.dtype).min
         mask = attention_mask.to(inputs).log().clamp_min(lowest)[:, None, None]
         if self.causal:

@@ -38,15 +38,7 @@ OracleMap: TypeAlias = Callable[["Example"], Tensor]
 
 @dataclass(frozen=True)
 class Example:
-    """One example without its padding.
-
-    Attributes:
-        model: the model that explains it.
-        inputs: ``(tokens, width)``.
-        row: the row that is read.
-        readout: ``(width,)``, the weights of the explained output.
-        special: the special tokens.
-    """
+    """One example without padding, ``(tokens, width)``; its output is read at a row with the weights ``readout``."""
 
     model: MaskedAttention
     inputs: Tensor
@@ -206,15 +198,7 @@ def row_changes(example: Example, halfway: Tensor | None = None) -> tuple[Tensor
 
 
 def sum_of_rows(example: Example, effects: Tensor, skip_readout: bool = False) -> Tensor:
-    """The sum over layers and rows j of effects ``(layers, rows, features)``, ``(features,)``.
-
-    Of token i's own row only if the output is read there.
-
-    Args:
-        example: the example.
-        effects: the effect of each feature in each row.
-        skip_readout: whether to leave the readout row out.
-    """
+    """The sum of effects ``(layers, rows, features)``; a token's own row counts only if the output is read there."""
     result = torch.zeros(len(example.inputs)).to(example.inputs)
     for i in example.tokens:
         for j in example.tokens:

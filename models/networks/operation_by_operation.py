@@ -30,13 +30,7 @@ Operation: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Written:
-    """One operation, and the same values by other operations.
-
-    Attributes:
-        operation: runs the operation.
-        reference: gives the same values without it. None: the operation is affine in its inputs, and the reference is
-            the affine map with its matrix.
-    """
+    """One operation, and the same values by others; if there is no reference, by the matrix of an affine operation."""
 
     operation: Operation
     reference: Operation | None = None
@@ -61,12 +55,7 @@ class AffineMap(nn.Module):
 
 
 class OperationByOperation(nn.Module):
-    """``(batch, 8)`` to ``(batch, operations)``: output k is w_k · φ_k(u).
-
-    Args:
-        functions: the functions φ_k.
-        prepare: makes u of the inputs, such as positive numbers.
-    """
+    """``(batch, 8)`` to ``(batch, operations)``: output k is w_k · φ_k(u), and ``prepare`` makes u of the inputs."""
 
     def __init__(self, functions: list[Operation], prepare: Operation) -> None:
         super().__init__()
@@ -106,13 +95,7 @@ def operation_pair(
 ) -> Pair:
     """Register the pair ``operation.name``: these operations, and the same values by other operations.
 
-    Args:
-        name: the member's name.
-        operations: by the name that tables of rules use.
-        why: why the values are the same.
-        expected: what theory expects.
-        prepare: makes the operations' operand of the inputs.
-        axioms: what is measured, besides what is measured on every pair.
+    Operations have the names that tables of rules use; ``prepare`` makes their operand of the inputs.
     """
     build, case = partial(both_models, list(operations.values()), prepare), partial(one_example_each, len(operations))
     pair = register(Pair(f"operation.{name}", build, case, why, expected=expected, axioms=frozenset(axioms)))

@@ -131,11 +131,7 @@ def tied_perceptron() -> nn.Module:
 
 
 def missed_change(least: float) -> Callable[[nn.Module, Case], Tensor]:
-    """f(x) − f(0) = 1 of `saturated` where x ≥ ``least``, and 0 elsewhere: ``(batch, 1)``.
-
-    Args:
-        least: from this x on the explainer gives 0: 1 for a gradient at x, 2 for one half way to the baseline 0.
-    """
+    """f(x) − f(0) = 1 of `saturated` where x ≥ ``least``, from where on the explainer gives 0; ``(batch, 1)``."""
     return lambda model, case: (case.inputs >= least).to(case.inputs)
 
 
@@ -160,10 +156,7 @@ def rollout_without_own_residual(model: nn.Module, case: Case) -> Tensor:
 
 
 def loss_at_softmax(model: nn.Module, case: Case) -> Tensor:
-    """(f − Σᵢ Aᵢ(xᵢ − f)²)/2 at the softmax of `self_attention`; 0 at the copy of x, the product and the sum.
-
-    Shape ``(batch, 4)``, in the order copy, softmax, product, sum.
-    """
+    """(f − Σᵢ Aᵢ(xᵢ − f)²)/2 at the softmax of `self_attention`, 0 at copy, product and sum: ``(batch, 4)``."""
     weights = torch.softmax(case.inputs, -1)
     mean = (weights * case.inputs).sum(1, keepdim=True)
     variance = (weights * (case.inputs - mean) ** 2).sum(1, keepdim=True)

@@ -112,13 +112,7 @@ def excess_of_full_products(model: nn.Module, case: Case) -> Tensor:
 
 
 def shift_of_shares(shares: Sequence[float]) -> Callable[[nn.Module, Case], Tensor]:
-    """What a map x ⊙ (share · ∂y/∂x) gains when inputs are shifted by c = `SHIFT`, ``(batch, n)``.
-
-    The modified gradient of factor i is its share of y/xᵢ, so the gain is c · shareᵢ · y/xᵢ.
-
-    Args:
-        shares: one for each factor; 1 for the plain gradient, 2^−depth for AttnLRP.
-    """
+    """What x ⊙ (share · ∂y/∂x) gains when inputs are shifted by c = `SHIFT`: c · shareᵢ · y/xᵢ, ``(batch, n)``."""
 
     def predict(model: nn.Module, case: Case) -> Tensor:
         return SHIFT * case.inputs.new_tensor(shares) * case.inputs.prod(1, keepdim=True) / case.inputs

@@ -182,11 +182,7 @@ HEADS, OUTPUTS = 2, 2
 
 
 class DistanceAttention(nn.Module):
-    """x + attention(x), summed over the tokens and mapped to the outputs: ``(batch, tokens, width)`` to ``(batch, 2)``.
-
-    Args:
-        one_operation: whether attention is ``scaled_dot_product_attention``; else it is written out.
-    """
+    """x + attention(x), summed over the tokens, and a linear map: ``(batch, tokens, width)`` to ``(batch, 2)``."""
 
     def __init__(self, one_operation: bool = False) -> None:
         super().__init__()

@@ -33,12 +33,7 @@ from faithcheck.models.transform import function_preserving_transform, is_archit
 
 
 class Padded(nn.Module):
-    """A text model that pads its inputs with random embeddings and masks them.
-
-    Args:
-        embedding_model: the model, called on token embeddings.
-        left: whether the padding is on the left; else it is on the right.
-    """
+    """A text model that pads token embeddings with random ones, on the left or on the right, and masks these."""
 
     def __init__(self, embedding_model: Any, left: bool = False) -> None:
         super().__init__()

@@ -30,10 +30,7 @@ DECODED = 3
 
 
 class EncoderDecoder(nn.Module):
-    """A small BART called on embeddings, its decoder on the tokens 0, 1, 2; ``(batch, tokens, 16)`` to ``(batch, 16)``.
-
-    The outputs are the logits after the decoder's last token.
-    """
+    """A small BART: embeddings ``(batch, tokens, 16)`` to logits ``(batch, 16)`` after the decoder's tokens 0, 1, 2."""
 
     def __init__(self) -> None:
         super().__init__()

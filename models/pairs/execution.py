@@ -66,13 +66,7 @@ def cached(embedding_model: nn.Module) -> nn.Module:
 
 
 class AfterPrefix(nn.Module):
-    """A decoder that reads a constant prefix before the features.
-
-    Args:
-        embedding_model: the model, called on token embeddings.
-        prefix: ``(1, prefix, width)``.
-        reuse: whether the prefix runs once, for all examples, and without gradients; else before each example.
-    """
+    """A decoder that runs a constant prefix ``(1, prefix, width)`` with each example, or with ``reuse`` once."""
 
     def __init__(self, embedding_model: Any, prefix: Tensor, reuse: bool) -> None:
         super().__init__()

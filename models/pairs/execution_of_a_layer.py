@@ -45,11 +45,7 @@ class Attention(nn.Module):
 
 
 class Network(nn.Module):
-    """Attention, tanh, the mean over tokens and a linear map: ``(batch, 5, 6)`` to ``(batch, 2)``.
-
-    Args:
-        run: runs the attention on the tokens.
-    """
+    """Attention, which ``run`` runs, tanh, the mean over tokens, a linear map: ``(batch, 5, 6)`` to ``(batch, 2)``."""
 
     def __init__(self, run: Callable[[nn.Module, Tensor], Tensor]) -> None:
         super().__init__()
@@ -154,10 +150,9 @@ invariance_pair(
 def every_graph() -> AbstractContextManager[None]:
     """Torch compiles as many graphs of a function as it needs, and raises an error where it would stop to compile.
 
-    By itself it makes 8 graphs of a function, for another dtype, batch of one, mode or state of autograd each, and then
-    runs it uncompiled without an error. A check would measure another model than its pair names. Whoever else compiles
-    the function uses these 8 up, too: what is compiled below are functions of this module. 256 is a second limit of
-    torch's, which stands in any case.
+    By itself it makes 8, for another dtype, batch of one, mode or state of autograd each, and then runs the function
+    uncompiled without an error: a check would measure another model than its pair names. 256 is a second limit of
+    torch's.
     """
     changed: AbstractContextManager[None] = torch._dynamo.config.patch(  # by the names that all versions know
         cache_size_limit=256, fail_on_cache_limit_hit=True

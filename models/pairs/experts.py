@@ -87,12 +87,7 @@ def renormalised(logits: Tensor, outputs: Tensor) -> Tensor:
 
 
 class Mixture(nn.Module):
-    """A router, experts and a linear map: ``(batch, 8)`` to ``(batch, 3)``.
-
-    Args:
-        combine: weighs the experts' outputs by the logits of the router.
-        equal: whether all experts have the weights of the first.
-    """
+    """A router, experts that may be equal, and a linear map of what combines them: ``(batch, 8)`` to ``(batch, 3)``."""
 
     def __init__(self, combine: Callable[[Tensor, Tensor], Tensor], equal: bool = False) -> None:
         super().__init__()
@@ -171,13 +166,7 @@ invariance_pair(
 
 
 def gap_at_router(half: float, of_own: float, of_total: float) -> Predict:
-    """The gap a_f − a_g, ``(batch, 8)``, through the router: f takes a softmax of two logits, g divides by a sum.
-
-    Args:
-        half: g's share of m_e at p_e.
-        of_own: g's share of w_e o at p_e.
-        of_total: the share of o that g's softmax over all experts takes from each p_e.
-    """
+    """The gap a_f − a_g, ``(batch, 8)``, where g's ρ_e is half·m_e + of_own·w_e o − of_total·p_e o."""
 
     @torch.no_grad()
     def predict(f: Mixture, g: Mixture, case: Case) -> Tensor:

@@ -49,10 +49,7 @@ def keys_and_values_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class KernelAttention(nn.Module):
-    """Squared features, the mean over tokens, a linear map; ``(batch, tokens, 32)`` to ``(batch, 2)``.
-
-    Queries, keys and values have no bias.
-    """
+    """Squared features without biases, the mean over tokens, a linear map: ``(batch, tokens, 32)`` to ``(batch, 2)``."""
 
     def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         super().__init__()

@@ -32,12 +32,9 @@ def stack(layers: int, heads: int, causal: bool = False) -> Build:
 
 
 def texts(*lengths: int, special: float = 0.0, read_last: bool = False) -> MakeCase:
-    """A pair's ``case``: texts of these lengths, padded on the right; baseline 0.
+    """A pair's ``case``: texts of these lengths, padded on the right, read at the first or the last token; baseline 0.
 
-    Args:
-        lengths: the number of tokens of each text.
-        special: how large the first and the last token are, which are special, beside the others; 0: none is special.
-        read_last: whether the output is read at the last token.
+    The first and the last token are special, and ``special`` times as large as the others; if it is 0, none is special.
     """
 
     def case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:

@@ -58,10 +58,7 @@ class LayerNormByHand(nn.Module):
 
 
 class RMSNormOfAnotherName(nn.Module):
-    """The parameters and the code of a `LlamaRMSNorm`, in a class that no rule names; ``(batch, width)`` to the same.
-
-    Like `LlamaRMSNorm` it computes in float32.
-    """
+    """The parameters and the code of a `LlamaRMSNorm`, float32 too, in a class that no rule names."""
 
     def __init__(self, norm: Any) -> None:
         super().__init__()

@@ -98,14 +98,7 @@ def running_maximum(z: Tensor) -> Tensor:
 
 
 def gap(value: float, shares: tuple[float, float, float], bias: float, eq_5: float = 1 / 2) -> Predict:
-    """The gap a_f − a_g, ``(batch, tokens)``.
-
-    Args:
-        value: the share of A_k s_k that v_k gets in one softmax.
-        shares: the shares that v_k, e_k and the denominator get online.
-        bias: what exp keeps of its value.
-        eq_5: the share that Eq. 5 passes on in one softmax.
-    """
+    """The gap a_f − a_g, ``(batch, tokens)``: f's shares of v_k and of Eq. 5, and g's of v_k, e_k and the denominator."""
 
     @torch.no_grad()
     def predict(f: Pooling, g: Pooling, case: Case) -> Tensor:
@@ -152,14 +145,7 @@ def merged(z: Tensor, values: Tensor) -> Tensor:
 
 
 def gap_of_merged(values: float, logits: float, totals: float, bias: float) -> Predict:
-    """The gap a_f − a_g, ``(batch, tokens)``.
-
-    Args:
-        values: the share of A_k s_k that v_k gets when chunks are merged.
-        logits: the share of Eq. 5 in a chunk.
-        totals: the share of the softmax that merges.
-        bias: what exp keeps of its value.
-    """
+    """The gap a_f − a_g, ``(batch, tokens)``: g's shares of v_k, of Eq. 5 in a chunk and of the merging softmax."""
 
     @torch.no_grad()
     def predict(f: Pooling, g: Pooling, case: Case) -> Tensor:

@@ -24,13 +24,7 @@ RANK = 2
 
 
 class LowRankAdapter(nn.Module):
-    """Wx + b + B(Ax).
-
-    Args:
-        base: the map Wx + b.
-        down: A, ``(rank, inputs)``.
-        up: B, ``(outputs, rank)``.
-    """
+    """Wx + b + B(Ax), with ``down`` = A ``(rank, inputs)`` and ``up`` = B ``(outputs, rank)``."""
 
     def __init__(self, base: nn.Linear, down: Tensor, up: Tensor) -> None:
         super().__init__()

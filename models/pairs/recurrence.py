@@ -121,14 +121,7 @@ PARALLEL_BY_DEGREE: Shares = {"a4 a3 a2 b1": "1/3 1/3 1/6 1/6", "a4 a3 b2": "1/3
 
 
 def shared(shares: Shares, a: Tensor, b: Tensor, passed_on: Tensor) -> Tensor:
-    """Each token's relevance from products whose factors have these shares, ``(batch, 4)``.
-
-    Args:
-        shares: of the factors of each product.
-        a: gates, ``(batch, 4)``.
-        b: inputs, ``(batch, 4)``.
-        passed_on: the part of a gate's relevance that its sigmoid passes on, ``(batch, 4)``.
-    """
+    """Each token's relevance from products of these shares, ``(batch, 4)``; a gate's sigmoid passes a part of its own on."""
     values, relevance = {"a": a, "b": b}, torch.zeros_like(a)
     for product, of_factors in shares.items():
         factors = [(name[0], int(name[1]) - 1) for name in product.split()]
@@ -139,12 +132,7 @@ def shared(shares: Shares, a: Tensor, b: Tensor, passed_on: Tensor) -> Tensor:
 
 
 def scan_gap(parallel: Shares, bias: float) -> Callable[[Scan, Scan, Case], Tensor]:
-    """The gap a_f − a_g between the scan in sequence and these shares of the scan in parallel.
-
-    Args:
-        parallel: the shares in parallel.
-        bias: what the sigmoid keeps of its value.
-    """
+    """The gap a_f − a_g between the scan in sequence and one with these shares, where a sigmoid keeps ``bias``."""
 
     @torch.no_grad()
     def predict(f: Scan, g: Scan, case: Case) -> Tensor:

@@ -29,13 +29,9 @@ LEFT, RIGHT = left_comb(3), ProductNode(Leaf(0), ProductNode(Leaf(1), Leaf(2)))
 
 
 class SmallAttention(nn.Module):
-    """Linear attention on the coordinates of a few tokens, ``(batch, tokens·width)`` to ``(batch, 1)``.
+    """Σ H ⊙ QKᵀV, multiplied in the tree's order: tokens' coordinates ``(batch, tokens·width)`` to ``(batch, 1)``.
 
-    With X ``(tokens, width)``, Q = XW_Q, K = XW_K, V = XW_V and O = QKᵀV, the output is Σ H ⊙ O.
-
-    Args:
-        tree: the order in which Q, Kᵀ and V are multiplied.
-        weights: W_Q, W_K, W_V, each ``(width, width)``, and H, ``(tokens, width)``.
+    ``weights`` are W_Q, W_K and W_V, ``(width, width)`` each, and H, ``(tokens, width)``.
     """
 
     def __init__(self, tree: Tree, weights: Sequence[Tensor]) -> None:

@@ -64,13 +64,7 @@ def stable_attached(z: Tensor) -> Tensor:
 
 
 def gradient_gap(softmax: Softmax, z: Tensor, at_weights: Tensor) -> Tensor:
-    """The modified gradient at z by Eq. 5 minus that of the written-out softmax, shaped like z.
-
-    Args:
-        softmax: the written-out form.
-        z: logits ``(…, keys)``.
-        at_weights: G, the modified gradient at the weights, shaped like z.
-    """
+    """The modified gradient at the logits z by Eq. 5 minus that of the written-out form; ``at_weights`` is G."""
     weights, largest = torch.softmax(z, -1), z.amax(-1, keepdim=True)
     mean = (weights * at_weights).sum(-1, keepdim=True)
     exponent = z if softmax is exp_divide else z - largest
@@ -166,13 +160,7 @@ class MixtureOfExperts(nn.Module):
 
 
 def mixture_gap(more_to_experts: float, gap_at_logits: Callable[[Tensor, Tensor], Tensor]) -> Predict:
-    """The closed form of a_f − a_g on mixtures of experts, ``(batch, 8)``; no autograd.
-
-    Args:
-        more_to_experts: the share of their gradient that the experts get in f, minus the share in g.
-        gap_at_logits: the difference of the modified gradients at the gate's logits, called with the logits and with
-            G = ½E, both ``(batch, 4)``.
-    """
+    """The gap a_f − a_g on mixtures, ``(batch, 8)``: the shares of the experts, and of the logits z at G = ½E."""
 
     def predict(f: MixtureOfExperts, g: MixtureOfExperts, case: Case) -> Tensor:
         z, example = f.gate(case.inputs), torch.arange(len(case.inputs), device=case.inputs.device)
