@@ -28,7 +28,7 @@ Change: TypeAlias = Callable[[Any], nn.Module]
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a transform needs of a model: a noun phrase, such as "a bias in every key map", and whether a model has it."""
+    """What a transform needs of a model: a noun phrase like "a bias in every key map", and whether a model has it."""
 
     description: str
     holds: Callable[[Any], bool]

@@ -43,7 +43,7 @@ class MaskedAttention(nn.Module):
         self.head = nn.Linear(WIDTH, OUTPUTS, bias=False)
 
     def forward(self, inputs: Tensor, attention_mask: Tensor, last: Tensor | None = None) -> Tensor:
-        """The logits at the row ``last`` ``(batch,)``, by default the first; the mask, ``(batch, tokens)``, in [0, 1]."""
+        """The logits at the row ``last`` ``(batch,)``, by default the first; mask ``(batch, tokens)`` in [0, 1]."""
         lowest = torch.finfo(inputs.dtype).min
         mask = attention_mask.to(inputs).log().clamp_min(lowest)[:, None, None]
         if self.causal:

@@ -49,7 +49,7 @@ def keys_and_values_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class KernelAttention(nn.Module):
-    """Squared features without biases, the mean over tokens, a linear map: ``(batch, tokens, 32)`` to ``(batch, 2)``."""
+    """Squared features without biases, the mean of tokens, a linear map: ``(batch, tokens, 32)`` to ``(batch, 2)``."""
 
     def __init__(self, attend: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         super().__init__()

@@ -98,7 +98,7 @@ def running_maximum(z: Tensor) -> Tensor:
 
 
 def gap(value: float, shares: tuple[float, float, float], bias: float, eq_5: float = 1 / 2) -> Predict:
-    """The gap a_f − a_g, ``(batch, tokens)``: f's shares of v_k and of Eq. 5, and g's of v_k, e_k and the denominator."""
+    """The gap a_f − a_g, ``(batch, tokens)``: f's shares of v_k and of Eq. 5, g's of v_k, e_k and denominator."""
 
     @torch.no_grad()
     def predict(f: Pooling, g: Pooling, case: Case) -> Tensor:

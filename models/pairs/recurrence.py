@@ -121,7 +121,7 @@ PARALLEL_BY_DEGREE: Shares = {"a4 a3 a2 b1": "1/3 1/3 1/6 1/6", "a4 a3 b2": "1/3
 
 
 def shared(shares: Shares, a: Tensor, b: Tensor, passed_on: Tensor) -> Tensor:
-    """Each token's relevance from products of these shares, ``(batch, 4)``; a gate's sigmoid passes a part of its own on."""
+    """Each token's relevance from products of these shares; a gate's sigmoid passes a part on: ``(batch, 4)``."""
     values, relevance = {"a": a, "b": b}, torch.zeros_like(a)
     for product, of_factors in shares.items():
         factors = [(name[0], int(name[1]) - 1) for name in product.split()]
