@@ -77,6 +77,12 @@ INVARIANT_BY_DEFINITION: Expectations = {
 }
 """What every pair expects of the explainers that depend on the model's function alone."""
 
+
+def with_invariance(*expected: Expectations) -> Expectations:
+    """`INVARIANT_BY_DEFINITION` and further expectations; where two are of one explainer, the later one counts."""
+    return {key: value for part in (INVARIANT_BY_DEFINITION, *expected) for key, value in part.items()}
+
+
 PRECISION = "precision precision_bfloat16 precision_float16 precision_int8"
 """The axioms that a type coarser than float64 gives the same attribution."""
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from faithcheck.models.case import Case
-from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, Expectations
+from faithcheck.models.expectation import Expectations, with_invariance
 
 Build: TypeAlias = Callable[[int, torch.dtype, torch.device], tuple[nn.Module, nn.Module]]
 BuildModel: TypeAlias = Callable[[int, torch.dtype, torch.device], nn.Module]
@@ -145,10 +145,7 @@ def invariance_pair(name: str, build: Build, case: MakeCase, *expected: Expectat
     `copies` makes a ``build`` where f and g differ in an attribute alone. ``expected`` is what is expected besides
     `INVARIANT_BY_DEFINITION`.
     """
-    expectations = dict(INVARIANT_BY_DEFINITION)
-    for further in expected:
-        expectations |= further
-    register(Pair(name, build, case, why, cite, expectations, frozenset({"invariance"})))
+    register(Pair(name, build, case, why, cite, with_invariance(*expected), frozenset({"invariance"})))
 
 
 def registered_pairs() -> dict[str, Pair]:

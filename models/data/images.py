@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
 
 import numpy
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from faithcheck.models.data import DataError
 from faithcheck.models.data.handwritten_digits import load_digits, read_arrays
+from faithcheck.models.data.stored import OnDemand
 
 
 @dataclass(frozen=True)
@@ -34,30 +34,14 @@ class Images:
     fingerprint: str
 
 
-class DecodedImages(Sequence[Tensor]):
-    """Images that are decoded each time they are asked for, so that memory holds one of them.
-
-    Args:
-        size: the number of images.
-        decode: the image of an index, float32 ``(channels, height, width)``.
-    """
+class DecodedImages(OnDemand[Tensor]):
+    """Images that are decoded each time they are asked for, so that memory holds one of them."""
 
     def __init__(self, size: int, decode: Callable[[int], Tensor]) -> None:
-        self._size, self._decode = size, decode
+        self._length, self._decode = size, decode
 
-    def __len__(self) -> int:
-        return self._size
-
-    @overload
-    def __getitem__(self, chosen: int) -> Tensor: ...
-
-    @overload
-    def __getitem__(self, chosen: slice) -> list[Tensor]: ...
-
-    def __getitem__(self, chosen: int | slice) -> Tensor | list[Tensor]:
-        if isinstance(chosen, slice):
-            return [self[i] for i in range(*chosen.indices(len(self)))]
-        return self._decode(range(len(self))[chosen])
+    def _item(self, index: int) -> Tensor:
+        return self._decode(index)
 
 
 def load_images(source: str = "digits", limit: int | None = None) -> Images:

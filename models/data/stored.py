@@ -6,17 +6,42 @@ import math
 import struct
 import tempfile
 import weakref
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import overload
+from typing import TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+Item = TypeVar("Item")
 NUMBER = struct.Struct("<q")
 
 
-class StoredNumbers(Sequence[int]):
-    """Whole numbers of 64 bits in a temporary file, each read when it is asked for; memory holds none.
+class OnDemand(Sequence[Item]):
+    """A sequence whose items are read each time they are asked for; memory holds none."""
+
+    _length: int
+
+    @abstractmethod
+    def _item(self, index: int) -> Item: ...
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, chosen: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, chosen: slice) -> list[Item]: ...
+
+    def __getitem__(self, chosen: int | slice) -> Item | list[Item]:
+        if isinstance(chosen, slice):
+            return [self[i] for i in range(*chosen.indices(len(self)))]
+        return self._item(range(len(self))[chosen])
+
+
+class StoredNumbers(OnDemand[int]):
+    """Whole numbers of 64 bits in a temporary file.
 
     The file is removed with this object. It lies where `tempfile` puts it: ``TMPDIR`` chooses another disk.
     """
@@ -41,25 +66,14 @@ class StoredNumbers(Sequence[int]):
         self._file.write(content)
         self._length += 1
 
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, chosen: int) -> int: ...
-
-    @overload
-    def __getitem__(self, chosen: slice) -> list[int]: ...
-
-    def __getitem__(self, chosen: int | slice) -> int | list[int]:
-        if isinstance(chosen, slice):
-            return [self[i] for i in range(*chosen.indices(len(self)))]
-        self._file.seek(range(len(self))[chosen] * NUMBER.size)
+    def _item(self, index: int) -> int:
+        self._file.seek(index * NUMBER.size)
         (number,) = NUMBER.unpack(self._file.read(NUMBER.size))
         return int(number)
 
 
-class StoredTexts(Sequence[str]):
-    """Texts in a temporary file, each read when it is asked for; where each ends is in a file, too.
+class StoredTexts(OnDemand[str]):
+    """Texts in a temporary file; where each ends is in a file, too.
 
     The file is removed with this object. It lies where `tempfile` puts it: ``TMPDIR`` chooses another disk.
 
@@ -80,21 +94,10 @@ class StoredTexts(Sequence[str]):
             end += self._file.write(text.encode("utf-8", "surrogatepass"))
             self._ends.append(end)
         self._file.flush()
+        self._length = len(self._ends) - 1
 
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-    @overload
-    def __getitem__(self, chosen: int) -> str: ...
-
-    @overload
-    def __getitem__(self, chosen: slice) -> list[str]: ...
-
-    def __getitem__(self, chosen: int | slice) -> str | list[str]:
-        if isinstance(chosen, slice):
-            return [self[i] for i in range(*chosen.indices(len(self)))]
-        i = range(len(self))[chosen]
-        start, end = self._ends[i : i + 2]
+    def _item(self, index: int) -> str:
+        start, end = self._ends[index : index + 2]
         self._file.seek(start)
         return self._file.read(end - start).decode("utf-8", "surrogatepass")
 

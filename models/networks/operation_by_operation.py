@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from faithcheck.models.case import Case
-from faithcheck.models.expectation import Expectations
+from faithcheck.models.expectation import Expectations, with_invariance
 from faithcheck.models.pair import Pair, register, seeded
 
 FEATURES = 8
@@ -89,19 +89,20 @@ def operation_pair(
     name: str,
     operations: Mapping[str, Written],
     why: str,
-    expected: Expectations,
+    *expected: Expectations,
     prepare: Operation = as_it_is,
     axioms: Collection[str] = ("invariance",),
-) -> Pair:
+) -> None:
     """Register the pair ``operation.name``: these operations, and the same values by other operations.
 
-    Operations have the names that tables of rules use; ``prepare`` makes their operand of the inputs.
+    Operations have the names that tables of rules use; ``prepare`` makes their operand of the inputs. ``expected`` is
+    what is expected besides `INVARIANT_BY_DEFINITION`.
     """
     build, case = partial(both_models, list(operations.values()), prepare), partial(one_example_each, len(operations))
-    pair = register(Pair(f"operation.{name}", build, case, why, expected=expected, axioms=frozenset(axioms)))
+    expectations = with_invariance(*expected)
+    pair = register(Pair(f"operation.{name}", build, case, why, expected=expectations, axioms=frozenset(axioms)))
     for operation in operations:
         PAIRS_OF_OPERATIONS.setdefault(operation, []).append(pair)
-    return pair
 
 
 PAIRS_OF_OPERATIONS: dict[str, list[Pair]] = {}

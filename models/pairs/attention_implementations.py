@@ -31,6 +31,7 @@ from faithcheck.models.architectures.base_models import ARCHITECTURES, layers
 from faithcheck.models.architectures.transformer_layer import LinearView, as_module
 from faithcheck.models.cases import WIDTH, sentences
 from faithcheck.models.expectation import expect, expect_lrp
+from faithcheck.models.networks.derived import Derived
 from faithcheck.models.pair import copies, invariance_pair
 from faithcheck.models.transform import blueprint, every_layer, function_preserving_transform
 
@@ -64,18 +65,14 @@ class FusedPart(nn.Module):
         return outputs.narrow(-1, self.start, self.size)
 
 
-class WithMask(nn.Module):
+class WithMask(Derived):
     """A decoder called with an explicit causal mask; without one it leaves the mask to SDPA's flag ``is_causal``."""
-
-    def __init__(self, embedding_model: nn.Module) -> None:
-        super().__init__()
-        self.embedding_model = embedding_model
 
     def forward(self, inputs: Tensor) -> Tensor:
         """See `faithcheck.models.architectures.embedding_model.EmbeddingModel`."""
         batch, n = inputs.shape[:2]
         mask = torch.ones(batch, 1, n, n, dtype=torch.bool, device=inputs.device).tril()
-        logits: Tensor = self.embedding_model(inputs, attention_mask=mask)
+        logits: Tensor = self.model(inputs, attention_mask=mask)
         return logits
 
 

@@ -29,6 +29,7 @@ from faithcheck.models.architectures.architecture import PADDING
 from faithcheck.models.architectures.embedding_model import KeepFloat64
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation
+from faithcheck.models.networks.derived import Derived
 from faithcheck.models.transform import function_preserving_transform, is_architecture
 
 
@@ -54,16 +55,12 @@ class Padded(nn.Module):
         return logits if logits.dim() == 2 else logits[:, first + n - 1]
 
 
-class OneByOne(nn.Module):
+class OneByOne(Derived):
     """A model that runs the examples of a batch one by one."""
-
-    def __init__(self, embedding_model: nn.Module) -> None:
-        super().__init__()
-        self.embedding_model = embedding_model
 
     def forward(self, inputs: Tensor) -> Tensor:
         """``(batch, features, …)`` to ``(batch, outputs)``, like the model itself."""
-        return torch.cat([self.embedding_model(inputs[i : i + 1]) for i in range(len(inputs))])
+        return torch.cat([self.model(inputs[i : i + 1]) for i in range(len(inputs))])
 
 
 @torch.no_grad()

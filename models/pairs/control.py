@@ -3,24 +3,15 @@
 The axioms of single models are measured on f alone: a perceptron, a small BERT and x₁x₂x₃. What holds there, and why
 (LRP with ε → 0 is input × modified gradient, DeepLIFT is (input − baseline) × slopes):
 
-* sensitivity (a): LOO is the change of the output itself. IG and DeepLIFT are complete, so they are the change too
-  where one feature differs. A (modified) gradient of these analytic functions is zero on a set of measure 0, which
-  random points miss. Rollout is a product of softmax weights, which are positive.
-* linearity, additivity, antisymmetry: function values and gradients are linear in the function, and no LRP rule with
-  ε → 0 depends on the relevance that arrives. Rollout is the same map a for every output: a − (α + β)·a is 2a, next to
-  3a, and a + a is 2a, next to a.
-* shift: with the baseline shifted too, x − x′ and the function between them stay the same. Explainers that multiply by
-  x itself gain c ⊙ gradient: (x + c) ⊙ gradient − x ⊙ gradient. In BERT this is 0: the LayerNorm after the embeddings
-  subtracts a token's mean, so the gradient (LRP's modified gradient too) sums to 0 over each token.
-* scale: inputs multiplied by c have gradients divided by c, and a factor of the output is a factor of the gradient and
-  of the values. Rollout does not depend on the factor: a − 3a, next to 3a.
-* randomisation: the maps of a random last layer are random mixtures of the maps of the units below it, 16 in the
+* *a (modified) gradient* of these analytic functions is zero on a set of measure 0, which random points miss;
+* *Attention Rollout* is the same map a for every output and every factor of it: a − (α + β)·a is 2a, next to 3a;
+* *shift*: in BERT c ⊙ gradient is 0. The LayerNorm after the embeddings subtracts a token's mean, so the gradient
+  (LRP's modified gradient too) sums to 0 over each token;
+* *randomisation*: the maps of a random last layer are random mixtures of the maps of the units below it, 16 in the
   perceptron and 32 in BERT. ρ² is 1 over the number of independent maps among these: less than half unless one of
-  them outweighs the rest. Rollout does not depend on the last layer: ρ = 1.
-* conservation, operation by operation: only LRP propagates relevance. Bias-free linear maps, activations and products
-  of data conserve it; `probes` has what Eq. 5 and added constants keep.
-* determinism, batching, precision: none draws random numbers, looks at another example, or subtracts numbers much
-  larger than its result.
+  them outweighs the rest;
+* *conservation*: bias-free linear maps, activations and products of data conserve relevance; `probes` has what Eq. 5
+  and added constants keep.
 """
 
 from __future__ import annotations

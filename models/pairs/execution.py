@@ -31,6 +31,7 @@ from faithcheck.models.architectures.architecture import WIDTH, BaseModel
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.architectures.embedding_model import KeepFloat64
 from faithcheck.models.expectation import Expectation, expect, expect_lrp
+from faithcheck.models.networks.derived import Derived
 from faithcheck.models.pair import MissingLibrary, invariance_pair
 from faithcheck.models.transform import Requirement, function_preserving_transform, is_architecture
 
@@ -38,16 +39,12 @@ DECODER = is_architecture("a decoder", lambda architecture: architecture.decoder
 CACHED = "keys and values of a prefix are the same maps, cached or not, and a concatenation passes the gradient on"
 
 
-class Cached(nn.Module):
+class Cached(Derived):
     """A decoder that runs all tokens but the last two first, and these two with the cached keys and values."""
-
-    def __init__(self, embedding_model: Any) -> None:
-        super().__init__()
-        self.embedding_model = embedding_model
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Embeddings ``(batch, tokens, width)`` to the logits after the last token."""
-        model, first = self.embedding_model.model, inputs.shape[1] - 2
+        model, first = self.model.model, inputs.shape[1] - 2
         with KeepFloat64():
             past = model(inputs_embeds=inputs[:, :first], use_cache=True).past_key_values
             logits: Tensor = model(inputs_embeds=inputs[:, first:], past_key_values=past, use_cache=True).logits
@@ -118,12 +115,8 @@ for architecture in ARCHITECTURES.values():
         register_prefix(architecture.base_model)
 
 
-class Packed(nn.Module):
+class Packed(Derived):
     """A decoder that runs two texts in one row, where a mask keeps them apart and each has positions of its own."""
-
-    def __init__(self, embedding_model: Any) -> None:
-        super().__init__()
-        self.embedding_model = embedding_model
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Embeddings ``(batch, tokens, width)`` to the logits after each text's last token."""
@@ -136,7 +129,7 @@ class Packed(nn.Module):
         mask = torch.zeros(seen.shape).to(inputs).masked_fill(~seen, torch.finfo(inputs.dtype).min)
         positions = position.expand(len(rows), -1)
         with KeepFloat64():
-            model = self.embedding_model.model
+            model = self.model.model
             logits: Tensor = model(inputs_embeds=rows, attention_mask=mask, position_ids=positions).logits
         return logits[:, [n - 1, 2 * n - 1]].flatten(0, 1)[:batch]
 

@@ -20,6 +20,7 @@ Why and how much AttnLRP, CP-LRP and block-wise LRP hold or differ, at ε = 0:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -61,15 +62,9 @@ def at(index: Tensor, outputs: Tensor) -> Tensor:
     return outputs.gather(1, index.unsqueeze(2).expand(-1, -1, outputs.shape[2]))
 
 
-def top_all(logits: Tensor, outputs: Tensor) -> Tensor:
-    """The largest k logits for k = all, in the order of their size."""
-    index = largest(logits, EXPERTS)
-    return weighted(torch.softmax(logits.gather(1, index), 1), at(index, outputs))
-
-
-def top(logits: Tensor, outputs: Tensor) -> Tensor:
-    """The experts with the largest logits, by a softmax of these logits."""
-    index = largest(logits, SELECTED)
+def top(logits: Tensor, outputs: Tensor, count: int = SELECTED) -> Tensor:
+    """The experts with the largest logits, in the order of their size, by a softmax of these logits."""
+    index = largest(logits, count)
     return weighted(torch.softmax(logits.gather(1, index), 1), at(index, outputs))
 
 
@@ -149,7 +144,7 @@ invariance_pair(
 )
 invariance_pair(
     "experts.top_all",
-    copies(lambda: Mixture(dense), combine=top_all),
+    copies(lambda: Mixture(dense), combine=partial(top, count=EXPERTS)),
     points,
     expect_lrp("a selection of all logits and all experts is a permutation of both", of=THREE),
     why="the k largest of k logits are all of them, and a sum over experts has no order",

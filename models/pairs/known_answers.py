@@ -30,16 +30,6 @@ SLOPES = "integrated_gradients deeplift_rescale"
 XAI_UNITS = "Lee et al. 2025, arXiv 2506.01059"
 
 
-def zeros(x: Tensor) -> Tensor:
-    """Nothing to any feature."""
-    return torch.zeros_like(x)
-
-
-def each_in_full(x: Tensor) -> Tensor:
-    """1 to every feature."""
-    return torch.ones_like(x)
-
-
 def halves(x: Tensor) -> Tensor:
     """½ to every feature."""
     return torch.full_like(x, 1 / 2)
@@ -48,15 +38,10 @@ def halves(x: Tensor) -> Tensor:
 SIGNS = (1.0, -1.0, 1.0)
 
 
-def signed(x: Tensor) -> Tensor:
-    """(x₁, −x₂, x₃)."""
-    return x * x.new_tensor(SIGNS)
-
-
 @known_answer(
     "cancellation",
     examples([[1, 1, 0.5], [2, 2, 0], [3, 3, -1]]),
-    right=signed,
+    right=lambda x: x * x.new_tensor(SIGNS),
     why="the output is a sum of one term for each feature, and a term is due to its feature alone",
     cite=XAI_UNITS,
     expected={
@@ -69,29 +54,21 @@ def cancellation() -> nn.Module:
     return Probe(lambda x: (x * x.new_tensor(SIGNS)).sum(1, keepdim=True))
 
 
-def conflict_right(x: Tensor) -> Tensor:
-    """(½x₁, −½x₁)."""
-    return x[:, :1] / 2 * x.new_tensor([1, -1])
-
-
-def conflict_removed(x: Tensor) -> Tensor:
-    """(0, −x₁)."""
-    return x[:, :1] * x.new_tensor([0, -1])
-
-
 @known_answer(
     "conflict",
     examples([[1, 3], [2, 5]]),
-    right=conflict_right,
+    right=lambda x: x[:, :1] / 2 * x.new_tensor([1, -1]),
     why="x₁ alone gives x₁, x₂ alone and both give 0: by their order, x₁ adds x₁ or 0, and x₂ adds 0 or −x₁",
     cite=XAI_UNITS,
     expected={
         **wrong_of(
             f"{TANGENT} {SLOPES} {LRP} grouped_mask_gate",
-            zeros,
+            torch.zeros_like,
             "the ReLU is off at x, and everywhere on the way from 0: neither feature is seen",
         ),
-        **wrong_of("loo", conflict_removed, "without x₁ the output stays 0; without x₂ it is x₁"),
+        **wrong_of(
+            "loo", lambda x: x[:, :1] * x.new_tensor([0, -1]), "without x₁ the output stays 0; without x₂ it is x₁"
+        ),
     },
 )
 def conflict() -> nn.Module:
@@ -107,8 +84,8 @@ def conflict() -> nn.Module:
     cite=XAI_UNITS,
     expected={
         **right_of(SLOPES, "the ReLU is on for half of the way from 0, with the slope 1 for both"),
-        **wrong_of(f"{TANGENT} {LRP} grouped_mask_gate", each_in_full, "slope 1 at x; the bias −1 takes the rest"),
-        **wrong_of("loo", each_in_full, "without either the output is 0, so each gets the whole of what they share"),
+        **wrong_of(f"{TANGENT} {LRP} grouped_mask_gate", torch.ones_like, "slope 1 at x; the bias −1 takes the rest"),
+        **wrong_of("loo", torch.ones_like, "without either the output is 0, so each gets the whole of what they share"),
     },
 )
 def conjunction() -> nn.Module:
@@ -124,18 +101,15 @@ def conjunction() -> nn.Module:
     cite=XAI_UNITS,
     expected={
         **right_of(SLOPES, "the ReLU is on for half of the way from 0, with the slope 1 for both"),
-        **wrong_of(f"{TANGENT} {LRP} grouped_mask_gate", zeros, "saturated: the ReLU is off at x, and near it"),
-        **wrong_of("loo", zeros, "without either the other gives the same, so neither gets anything"),
+        **wrong_of(
+            f"{TANGENT} {LRP} grouped_mask_gate", torch.zeros_like, "saturated: the ReLU is off at x, and near it"
+        ),
+        **wrong_of("loo", torch.zeros_like, "without either the other gives the same, so neither gets anything"),
     },
 )
 def disjunction() -> nn.Module:
     """1 − ReLU(1 − x₁ − x₂): OR, redundant evidence."""
     return Probe(lambda x: 1 - torch.relu(1 - x.sum(1, keepdim=True)))
-
-
-def parity_right(x: Tensor) -> Tensor:
-    """x_i (1 − x_j)."""
-    return x * (1 - x.flip(1))
 
 
 def parity_slope(x: Tensor) -> Tensor:
@@ -145,13 +119,13 @@ def parity_slope(x: Tensor) -> Tensor:
 
 def parity_of_groups(x: Tensor) -> Tensor:
     """x_i (1 − 28/15 x_j): 13/15 of the slope at x_j, 2/15 of that at ½x_j."""
-    return 13 / 15 * parity_slope(x) + 2 / 15 * parity_right(x)
+    return x * (1 - 28 / 15 * x.flip(1))
 
 
 @known_answer(
     "exclusive_or",
     examples([[1, 1], [1, 0], [0, 1]]),
-    right=parity_right,
+    right=lambda x: x * (1 - x.flip(1)),
     why="each term x_i is due to its feature, and two features that can take each other's place share −2x₁x₂",
     cite=XAI_UNITS,
     expected={
@@ -242,25 +216,19 @@ PRESENT = (0.0, 1.0, 1.0, 0.0)
 """The baseline of `pertinent_negative`: the second and the third feature are there where nothing is known."""
 
 
-def difference_from_baseline(x: Tensor) -> Tensor:
-    """w ⊙ (x − x′)."""
-    return (x - x.new_tensor(PRESENT)) * x.new_tensor(WEIGHTS)
-
-
-def weighted_inputs(x: Tensor) -> Tensor:
-    """w ⊙ x."""
-    return x * x.new_tensor(WEIGHTS)
-
-
 @known_answer(
     "pertinent_negative",
     examples([[1, 0, 0, 1], [1, 1, 0, 0]], baseline=PRESENT),
-    right=difference_from_baseline,
+    right=lambda x: (x - x.new_tensor(PRESENT)) * x.new_tensor(WEIGHTS),
     why="the output is linear: a feature of value 0 that is 1 in the baseline changes it by −w, by its absence",
     cite="Dhurandhar et al. 2018, arXiv 1802.07623; Lee et al. 2025, arXiv 2506.01059",
     expected={
         **right_of(f"loo {SLOPES} {GATES} grouped_mask_gate", "w ⊙ (x − x′): they compare with the baseline"),
-        **wrong_of(f"gradient_x_input {LRP}", weighted_inputs, "the factor x is 0 where the absence is what counts"),
+        **wrong_of(
+            f"gradient_x_input {LRP}",
+            lambda x: x * x.new_tensor(WEIGHTS),
+            "the factor x is 0 where the absence is what counts",
+        ),
     },
 )
 def pertinent_negative() -> nn.Module:

@@ -26,7 +26,7 @@ from faithcheck.models.networks.linear_attention_closed_forms import (
     loo_excess,
     path_completeness_error,
 )
-from faithcheck.models.pair import copies, equivalent_pair, invariance_pair
+from faithcheck.models.pair import copies, equivalent_pair, invariance_pair, random_points
 from faithcheck.models.training.digit_classifier import trained
 
 IMAGES = 8
@@ -120,17 +120,10 @@ def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Modul
     return build_one("left", seed, dtype, device), build_one("right", seed, dtype, device)
 
 
-def random_tokens(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
-    """Two sequences of four random tokens of width 768, baseline 0."""
-    inputs = torch.randn(2, 4, 768, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    inputs = inputs.to(device, dtype)
-    return Case(inputs, torch.tensor([0, 1], device=device), torch.zeros_like(inputs))
-
-
 invariance_pair(
     "linear_attention.bert_sized",
     copies(lambda: LinearAttentionBlock("left"), order="right"),
-    random_tokens,
+    random_points(2, 4, 768, classes=2),
     expect_lrp("V gets ½ and Q ¼, or Q ½ and V ¼: ¼ x ⊙ (g_v − g_q)", predict=association_gap, cite=CITE, of="attnlrp"),
     expect_lrp("all relevance of the attention goes through V in either order", cite=CITE, of="cplrp"),
     why="matrix multiplication is associative in each of 12 heads",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.expectation import ALL_LRP, expect, expect_lrp
 from faithcheck.models.networks.operation_by_operation import FEATURES, Written, operation_pair
 from faithcheck.models.pairs.operation_affine import tokens
 
@@ -82,10 +82,7 @@ operation_pair(
         "abs": Written(torch.abs, lambda x: x * x.detach().sign()),
     },
     "the value that is chosen, by its index or by a mask",
-    {
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("relevance goes to the value that is chosen, as in the selection", of=ALL_LRP),
-        **expect("invariance", "blockwise_lrp", "relevance goes to the value that is chosen, as in the selection"),
-    },
+    expect_lrp("relevance goes to the value that is chosen, as in the selection", of=ALL_LRP),
+    expect("invariance", "blockwise_lrp", "relevance goes to the value that is chosen, as in the selection"),
     prepare=without_ties,
 )

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
-from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, expect, expect_lrp
+from faithcheck.models.expectation import ALL_LRP, expect, expect_lrp
 from faithcheck.models.networks.operation_by_operation import FEATURES, Written, operation_pair
 from faithcheck.models.pairs.operation_affine import constant
 from faithcheck.models.pairs.operation_choices import without_ties
@@ -38,16 +38,6 @@ def layer_norm_by_rms_norm(x: Tensor) -> Tensor:
     """RMSNorm of x − mean x, times γ, plus β."""
     centred = x - x.mean(1, keepdim=True)
     return functional.rms_norm(centred, (FEATURES,), eps=EPS) * constant(x, FEATURES) + constant(x, FEATURES)
-
-
-def rms_norm(x: Tensor) -> Tensor:
-    """RMSNorm in one operation."""
-    return functional.rms_norm(x, (FEATURES,), eps=EPS)
-
-
-def rms_norm_by_layer_norm(x: Tensor) -> Tensor:
-    """The first half of LayerNorm of (x, −x)."""
-    return functional.layer_norm(torch.cat([x, -x], 1), (2 * FEATURES,), eps=EPS)[:, :FEATURES]
 
 
 def group_norm(x: Tensor) -> Tensor:
@@ -92,16 +82,16 @@ operation_pair(
         "layer_norm": Written(layer_norm, layer_norm_by_rms_norm),
         "group_norm": Written(group_norm, layer_norm_of_groups),
         "var": Written(lambda x: torch.var(x, 1, keepdim=True, unbiased=False), mean_square_of_centred),
-        "rms_norm": Written(rms_norm, rms_norm_by_layer_norm),
+        "rms_norm": Written(
+            lambda x: functional.rms_norm(x, (FEATURES,), eps=EPS),
+            lambda x: functional.layer_norm(torch.cat([x, -x], 1), (2 * FEATURES,), eps=EPS)[:, :FEATURES],
+        ),
         "*RMSNorm": Written(weighted(nn.RMSNorm(FEATURES, EPS)), weighted_rms_norm),
         "*T5LayerNorm": Written(weighted(PreciseT5LayerNorm(FEATURES, EPS)), weighted_rms_norm),  # type: ignore[no-untyped-call]
     },
     "LayerNorm is RMSNorm of x − mean x, and RMSNorm half of LayerNorm of (x, −x)",
-    {
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("with σ held constant both are one linear map of x", of=ALL_LRP),
-        **expect("invariance", "blockwise_lrp", "with σ held constant both are one linear map of x"),
-    },
+    expect_lrp("with σ held constant both are one linear map of x", of=ALL_LRP),
+    expect("invariance", "blockwise_lrp", "with σ held constant both are one linear map of x"),
     prepare=without_ties,
 )
 
@@ -171,11 +161,8 @@ operation_pair(
         ),
     },
     "softmax(QKᵀ/√d) V, and a softmax of shifted logits",
-    {
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("the same products and the same softmax, each by its own rule"),
-        **expect("invariance", "blockwise_lrp", "the same products and the same softmax, each by its own rule"),
-    },
+    expect_lrp("the same products and the same softmax, each by its own rule"),
+    expect("invariance", "blockwise_lrp", "the same products and the same softmax, each by its own rule"),
 )
 
 
@@ -184,22 +171,17 @@ def root_of_squares(x: Tensor) -> Tensor:
     return x.square().sum(1, keepdim=True).sqrt()
 
 
-def rms_norm_over_root_of_n(x: Tensor) -> Tensor:
-    """x/rms(x) / √n."""
-    return functional.rms_norm(x, (FEATURES,), eps=0.0) / math.sqrt(FEATURES)
-
-
 operation_pair(
     "vector_norms",
     {
         "norm": Written(lambda x: torch.norm(x, dim=1, keepdim=True), root_of_squares),
         "linalg_vector_norm": Written(lambda x: torch.linalg.vector_norm(x, dim=1, keepdim=True), root_of_squares),
-        "normalize": Written(lambda x: functional.normalize(x, dim=1), rms_norm_over_root_of_n),
+        "normalize": Written(
+            lambda x: functional.normalize(x, dim=1),
+            lambda x: functional.rms_norm(x, (FEATURES,), eps=0.0) / math.sqrt(FEATURES),
+        ),
     },
     "‖x‖ = √Σx², and x/‖x‖ = x/rms(x)/√n",
-    {
-        **INVARIANT_BY_DEFINITION,
-        **expect_lrp("shares x²/y² of a norm, and the shares of a linear map of x/‖x‖", of=ALL_LRP),
-    },
+    expect_lrp("shares x²/y² of a norm, and the shares of a linear map of x/‖x‖", of=ALL_LRP),
     prepare=without_ties,  # at x = 0 the norm has no gradient
 )

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from faithcheck.models.case import Case
-from faithcheck.models.cases import padded_sentences
+from faithcheck.models.cases import examples, padded_sentences
 from faithcheck.models.expectation import ALL_LRP, Expectations, expect
 from faithcheck.models.networks.probes import (
     PositionalAttention,
@@ -54,12 +54,6 @@ OF_EVERY_NETWORK = f"{OF_EVERY_FUNCTION} deeplift_rescale epsilon_lrp"
 points = partial(random_points, 5)  # points(features) is a pair's ``case`` of five rows
 
 
-def on_both_sides_of_saturation(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
-    """x = 2, at which the ReLU is off, ½ and −1; baseline 0."""
-    inputs = torch.tensor([[2.0], [0.5], [-1.0]]).to(device, dtype)
-    return Case(inputs, torch.zeros(3, dtype=torch.int64, device=device), torch.zeros_like(inputs))
-
-
 def away_from_baseline(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     """Five points of 12 features, two numbers each, and a random baseline."""
     case = random_points(5, 12, 2)(seed, dtype, device)
@@ -75,7 +69,7 @@ def probe(name: str, build: Build, case: MakeCase, axioms: str, expected: Expect
 probe(
     "saturated",
     copies(lambda: Probe(saturated)),
-    on_both_sides_of_saturation,
+    examples([[2], [0.5], [-1]]),  # the ReLU is off at 2
     "sensitivity",
     {
         **expect(

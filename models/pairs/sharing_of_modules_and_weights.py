@@ -18,6 +18,7 @@ from faithcheck.models.architectures.architecture import EXAMPLES, SMALL_SIZES, 
 from faithcheck.models.architectures.base_models import ARCHITECTURES, layers
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import expect_lrp
+from faithcheck.models.networks.derived import Derived
 from faithcheck.models.pair import MakeCase, invariance_pair
 from faithcheck.models.transform import function_preserving_transform
 
@@ -67,16 +68,12 @@ def register_layers(base_model: BaseModel) -> None:
     invariance_pair(f"sharing.layers_{base_model.name}", build, base_model.case, EXPECTED, why=why)
 
 
-class Tokens(nn.Module):
+class Tokens(Derived):
     """A decoder called on one-hot tokens, so that its embedding weights are used at the input and at the output."""
-
-    def __init__(self, embedding_model: Any) -> None:
-        super().__init__()
-        self.embedding_model = embedding_model
 
     def forward(self, inputs: Tensor) -> Tensor:
         """One-hot tokens ``(batch, tokens, vocabulary)`` to the logits after the last token ``(batch, vocabulary)``."""
-        logits: Tensor = self.embedding_model(inputs @ self.embedding_model.model.get_input_embeddings().weight)
+        logits: Tensor = self.model(inputs @ self.model.model.get_input_embeddings().weight)
         return logits
 
 

@@ -254,7 +254,7 @@ class EmbeddingSaliency:
     claims = frozenset({"invariance"})
 
     def attribute(self, model, case):
-        weight = model.embedding_model.model.get_input_embeddings().weight
+        weight = model.model.model.get_input_embeddings().weight
         outputs = select_target(case.run(model), case.target)
         gradients = [torch.autograd.grad(output, weight, retain_graph=True)[0] for output in outputs]
         by_token = torch.stack([(weight * gradient).sum(1) for gradient in gradients]).detach()
