@@ -11,22 +11,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from faithcheck.models.case import Case
-from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
-from faithcheck.models.pair import invariance_pair, seeded
+from faithcheck.models.expectation import ALL_LRP, expect, expect_lrp
+from faithcheck.models.pair import Build, invariance_pair, seeded
 
 SIDE, CLASSES = 6, 3
-EXPECTED: Expectations = {
-    **INVARIANT_BY_DEFINITION,
-    **expect_lrp("two affine maps have the gradient of the folded one; biases keep their share", of=ALL_LRP),
-    **expect("invariance", "deeplift_rescale", "affine maps pass gradients on; ReLU has equal values"),
-}
+EXPECTED = (
+    expect_lrp("two affine maps have the gradient of the folded one; biases keep their share", of=ALL_LRP),
+    expect("invariance", "deeplift_rescale", "affine maps pass gradients on; ReLU has equal values"),
+)
 WHY = "in eval mode BatchNorm is affine, and so is its composition with an affine map"
 
 
@@ -56,26 +57,29 @@ def with_statistics(seed: int, *layers: nn.Module) -> nn.Sequential:
     return model.eval()
 
 
-def linear(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A perceptron with ReLU."""
-    with seeded(seed):
-        layer, norm, head = nn.Linear(SIDE * SIDE, 12), nn.BatchNorm1d(12, momentum=None), nn.Linear(12, CLASSES)
-        f = with_statistics(seed, layer, norm, nn.ReLU(), head)
-    g = nn.Sequential(fuse_linear_bn_eval(layer, norm), nn.ReLU(), deepcopy(head))
-    return f.to(device, dtype), g.to(device, dtype).eval()
+def folded(make: Callable[[], list[nn.Module]], fuse: Callable[[Any, Any], nn.Module]) -> Build:
+    """A pair's ``build``: a network of these layers, and the same with its BatchNorm fused into the layer before it."""
+
+    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+        with seeded(seed):
+            f = with_statistics(seed, *make())
+        at = next(i for i, layer in enumerate(f) if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d))
+        g = nn.Sequential(*f[: at - 1], fuse(f[at - 1], f[at]), *deepcopy(f[at + 1 :]))
+        return f.to(device, dtype), g.to(device, dtype).eval()
+
+    return build
 
 
-invariance_pair("batch_norm.linear", linear, points, EXPECTED, why=WHY)
+def perceptron() -> list[nn.Module]:
+    """The layers of a perceptron with ReLU."""
+    return [nn.Linear(SIDE * SIDE, 12), nn.BatchNorm1d(12, momentum=None), nn.ReLU(), nn.Linear(12, CLASSES)]
 
 
-def conv(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A convolution with ReLU and a linear head."""
-    with seeded(seed):
-        image, layer, norm = nn.Unflatten(1, (1, SIDE, SIDE)), nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3, momentum=None)
-        head = nn.Linear(3 * (SIDE - 2) ** 2, CLASSES)
-        f = with_statistics(seed, image, layer, norm, nn.ReLU(), nn.Flatten(), head)
-    g = nn.Sequential(image, fuse_conv_bn_eval(layer, norm), nn.ReLU(), nn.Flatten(), deepcopy(head))
-    return f.to(device, dtype), g.to(device, dtype).eval()
+def convolution() -> list[nn.Module]:
+    """The layers of a convolution of an image, with ReLU and a linear head."""
+    layers = [nn.Unflatten(1, (1, SIDE, SIDE)), nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3, momentum=None)]
+    return [*layers, nn.ReLU(), nn.Flatten(), nn.Linear(3 * (SIDE - 2) ** 2, CLASSES)]
 
 
-invariance_pair("batch_norm.conv", conv, points, EXPECTED, why=WHY)
+invariance_pair("batch_norm.linear", folded(perceptron, fuse_linear_bn_eval), points, *EXPECTED, why=WHY)
+invariance_pair("batch_norm.conv", folded(convolution, fuse_conv_bn_eval), points, *EXPECTED, why=WHY)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,12 @@ from faithcheck.models.case import Case
 from faithcheck.models.cases import points
 from faithcheck.models.expectation import expect_lrp
 from faithcheck.models.networks.hidden_layer import two_hidden_layers
-from faithcheck.models.pair import invariance_pair, seeded
+from faithcheck.models.pair import Build, copies, invariance_pair, seeded
 
 CITE = "bilinear and identity rules: arXiv 2510.18810, Eqs. 3–4; Achtibat et al. 2024, arXiv 2402.05602"
+
+
+Unit: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def gate_with_sigmoid_first(g: Tensor, u: Tensor) -> Tensor:
@@ -45,9 +48,9 @@ def sigmoid_with_input_first(g: Tensor, u: Tensor) -> Tensor:
 class GatedUnit(nn.Module):
     """Four gates and four inputs, ``(batch, 8)``, to a linear map of their units, ``(batch, 3)``."""
 
-    def __init__(self, unit: Callable[[Tensor, Tensor], Tensor], head: nn.Linear) -> None:
+    def __init__(self, unit: Unit) -> None:
         super().__init__()
-        self.unit, self.head = unit, head
+        self.unit, self.head = unit, nn.Linear(4, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.head(self.unit(*inputs.chunk(2, 1)))
@@ -61,16 +64,9 @@ def gap_at_gates_and_inputs(f: GatedUnit, g: GatedUnit, case: Case) -> Tensor:
     return torch.cat([quarter, -quarter], 1).detach()
 
 
-def unit(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """g·(σ(g)·u) against (g·σ(g))·u."""
-    with seeded(seed):
-        head = nn.Linear(4, 3).to(device, dtype)
-    return GatedUnit(sigmoid_with_input_first, head).eval(), GatedUnit(gate_with_sigmoid_first, deepcopy(head)).eval()
-
-
 invariance_pair(
     "gated.unit",
-    unit,
+    copies(lambda: GatedUnit(sigmoid_with_input_first), unit=gate_with_sigmoid_first),
     points,
     expect_lrp("g gets ¾ in f and ½ in g, u ¼ and ½", predict=gap_at_gates_and_inputs, cite=CITE),
     why="multiplication is associative",
@@ -87,7 +83,7 @@ invariance_pair(
 class SwiGLU(nn.Module):
     """A Llama's gated feed-forward layer with the unit written out: ``(batch, 8)`` to ``(batch, 8)``."""
 
-    def __init__(self, layer: Any, unit: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, layer: Any, unit: Unit) -> None:
         super().__init__()
         self.gate_proj, self.up_proj, self.down_proj = layer.gate_proj, layer.up_proj, layer.down_proj
         self.unit = unit
@@ -97,23 +93,22 @@ class SwiGLU(nn.Module):
         return outputs
 
 
-def llama(seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    """An unmodified `LlamaMLP` of random weights: W_d(SiLU(W_g x) ⊙ W_u x)."""
-    with seeded(seed):
-        config = LlamaConfig(hidden_size=8, intermediate_size=12, num_attention_heads=2)
-        layer: nn.Module = LlamaMLP(config)  # type: ignore[no-untyped-call]
-    return layer.to(device, dtype).eval()
+def llama_and_written_out(unit: Unit) -> Build:
+    """A pair's ``build``: an unmodified `LlamaMLP` of random weights, W_d(SiLU(W_g x) ⊙ W_u x), and its `SwiGLU`."""
 
+    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
+        with seeded(seed):
+            config = LlamaConfig(hidden_size=8, intermediate_size=12, num_attention_heads=2)
+            layer: nn.Module = LlamaMLP(config)  # type: ignore[no-untyped-call]
+        layer = layer.to(device, dtype).eval()
+        return layer, SwiGLU(deepcopy(layer), unit).eval()
 
-def swiglu(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """LlamaMLP against (g·σ(g))·u."""
-    layer = llama(seed, dtype, device)
-    return layer, SwiGLU(deepcopy(layer), gate_with_sigmoid_first).eval()
+    return build
 
 
 invariance_pair(
     "gated.swiglu",
-    swiglu,
+    llama_and_written_out(gate_with_sigmoid_first),
     points,
     expect_lrp("g gets ¼ + ¼ from g·σ(g), as much as SiLU's ½; u gets ½ in both", cite=CITE),
     why="SiLU(g) = g·σ(g)",
@@ -134,15 +129,9 @@ def gap_between_paths(f: Any, g: nn.Module, case: Case) -> Tensor:
     return case.inputs * (through_up - through_gate).detach() / 4
 
 
-def swiglu_reassociated(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """LlamaMLP against g·(σ(g)·u)."""
-    layer = llama(seed, dtype, device)
-    return layer, SwiGLU(deepcopy(layer), sigmoid_with_input_first).eval()
-
-
 invariance_pair(
     "gated.swiglu_reassociated",
-    swiglu_reassociated,
+    llama_and_written_out(sigmoid_with_input_first),
     points,
     expect_lrp("the gate path gets ½ and ¾, the up path ½ and ¼", predict=gap_between_paths, cite=CITE),
     why="SiLU(g)·u = g·(σ(g)·u)",

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import LINEAR_WITH_CONSTANT_WEIGHTS, expect_lrp
+from faithcheck.models.networks.linear_attention_closed_forms import association_gap
 from faithcheck.models.pair import copies, invariance_pair, random_points
 
 STEPS, WIDTH, STATE = 6, 3, 4
@@ -123,22 +123,14 @@ class Retention(nn.Module):
         self.query, self.key, self.value = (nn.Linear(WIDTH, STATE, bias=False) for _ in range(3))
         self.head = nn.Linear(STEPS * STATE, 2)
 
-    def of_paths(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
+    def forward_paths(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
         """The outputs from separate inputs for each path."""
         retained = self.retain(self.query(for_query), self.key(for_key), self.value(for_value))
         outputs: Tensor = self.head(retained.flatten(1))
         return outputs
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.of_paths(inputs, inputs, inputs)
-
-
-def quarter_of_values_and_queries(f: Retention, g: Retention, case: Case) -> Tensor:
-    """The gap a_f − a_g, ``(batch, 6)``: ¼ x ⊙ (g_v − g_q)."""
-    with torch.enable_grad():
-        paths = [case.inputs.detach().clone().requires_grad_() for _ in range(3)]
-        of_query, _, of_value = torch.autograd.grad(select_target(f.of_paths(*paths), case.target).sum(), paths)
-    return (case.inputs * (of_value - of_query)).sum(2) / 4
+        return self.forward_paths(inputs, inputs, inputs)
 
 
 invariance_pair(
@@ -147,7 +139,7 @@ invariance_pair(
     CASE,
     expect_lrp(
         "values get ½ and queries ¼ as attention, queries ½ and values ¼ by the state",
-        predict=quarter_of_values_and_queries,
+        predict=association_gap,
         cite="Eqs. 3–4",
         of="attnlrp",
     ),

@@ -18,12 +18,11 @@ from faithcheck.models.cases import generator
 from faithcheck.models.expectation import Expectations, expect
 from faithcheck.models.networks import masked_attention_closed_forms as exact
 from faithcheck.models.networks.masked_attention import OUTPUTS, WIDTH, MaskedAttention
-from faithcheck.models.pair import Build, MakeCase, Pair, copies, register
+from faithcheck.models.pair import WHY, Build, MakeCase, Pair, copies, register
 from faithcheck.models.pairs.control import NOTHING_FROM_PADDING
 
 ONE_LAYER = frozenset({"full_removal", "local_limit"})
 TWO_LAYERS = frozenset({"local_limit", "loo"})  # nothing but Leave-One-Out itself is exact there
-WHY = "a deep copy is the same model"
 
 
 def stack(layers: int, heads: int, causal: bool = False) -> Build:

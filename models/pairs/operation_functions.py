@@ -111,9 +111,10 @@ operation_pair(
     "module_of_positive_numbers",
     {
         "BloomGelu": Written(
-            BloomGelu(), lambda u: torch.exp(torch.log(u) + functional.logsigmoid(2 * BLOOM * (u + 0.044715 * u**3)))
+            BloomGelu(),  # type: ignore[no-untyped-call]
+            lambda u: torch.exp(torch.log(u) + functional.logsigmoid(2 * BLOOM * (u + 0.044715 * u**3))),
         )
-    },  # type: ignore[no-untyped-call]
+    },
     "the formula of the class: ½(1 + tanh z) = σ(2z)",
     UNCHANGED,
     expect(

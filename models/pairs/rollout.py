@@ -13,8 +13,6 @@ LRP and gradients: nothing arrives at a dead head, and reversing is a rearrangem
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import torch
 from torch import Tensor, nn
 
@@ -23,7 +21,7 @@ from faithcheck.models.cases import WIDTH, sentences
 from faithcheck.models.expectation import expect, expect_lrp
 from faithcheck.models.networks.masked_attention import MaskedAttention
 from faithcheck.models.networks.masked_attention_closed_forms import of_case, rollout
-from faithcheck.models.pair import invariance_pair, seeded
+from faithcheck.models.pair import copies, invariance_pair, model_and_copy
 from faithcheck.models.pairs.masked_attention import stack, texts
 
 HEADS, HEAD_WIDTH = 2, 4
@@ -51,12 +49,11 @@ class TwoHeads(nn.Module):
         return outputs
 
 
-def two_heads(seed: int, dtype: torch.dtype, device: torch.device) -> TwoHeads:
+@torch.no_grad()
+def with_dead_head() -> TwoHeads:
     """Two heads with random weights, the second one dead."""
-    with seeded(seed):
-        model = TwoHeads().to(device, dtype).eval()
-    with torch.no_grad():
-        model.head.weight[:, HEAD_WIDTH:] = 0
+    model = TwoHeads()
+    model.head.weight[:, HEAD_WIDTH:] = 0
     return model
 
 
@@ -69,8 +66,7 @@ def gap_of_dead_head(f: TwoHeads, g: TwoHeads, case: Case) -> Tensor:
 
 def dead_head(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """Two heads, and the same with a dead head whose query has the opposite sign."""
-    f = two_heads(seed, dtype, device)
-    g = deepcopy(f)
+    f, g = model_and_copy(with_dead_head, seed, dtype, device)
     with torch.no_grad():
         g.query.weight[HEAD_WIDTH:] *= -1
     return f, g
@@ -96,17 +92,9 @@ def gap_of_reversed_tokens(f: TwoHeads, g: TwoHeads, case: Case) -> Tensor:
     return rollout[:, 0] - rollout[:, -1].flip(1)
 
 
-def reversed_tokens(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Attention over the tokens, and over the tokens in reverse order."""
-    f = two_heads(seed, dtype, device)
-    g = deepcopy(f)
-    g.reverse = True
-    return f, g
-
-
 invariance_pair(
     "rollout.reversed_tokens",
-    reversed_tokens,
+    copies(with_dead_head, reverse=True),
     sentences,
     expect_lrp("reversing is a rearrangement, which passes the gradient on"),
     expect(

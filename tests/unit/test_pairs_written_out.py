@@ -202,10 +202,9 @@ def test_a_quarter_of_a_gelu_at_a_point():
 
 def test_a_gated_unit_at_a_point():
     """At g = log 3, σ(g) = ¾, and u = 4: y = 3 log 3, of which g gets ¾ against ½."""
-    head = nn.Linear(4, 3).double()
+    f = gated.GatedUnit(gated.sigmoid_with_input_first).double()
     with torch.no_grad():
-        head.weight.fill_(1.0)
-    f = gated.GatedUnit(gated.sigmoid_with_input_first, head)
+        f.head.weight.fill_(1.0)
     x = torch.tensor([[math.log(3), 0, 0, 0, 4, 1, 1, 1]], dtype=torch.float64)
     case = Case(x, torch.tensor([2]), torch.zeros_like(x))
     quarter = 3 * math.log(3) / 4
