@@ -63,8 +63,9 @@ def folded(make: Callable[[], list[nn.Module]], fuse: Callable[[Any, Any], nn.Mo
     def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
         with seeded(seed):
             f = with_statistics(seed, *make())
-        at = next(i for i, layer in enumerate(f) if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d))
-        g = nn.Sequential(*f[: at - 1], fuse(f[at - 1], f[at]), *deepcopy(f[at + 1 :]))
+        layers = list(f)
+        at = next(i for i, layer in enumerate(layers) if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d))
+        g = nn.Sequential(*layers[: at - 1], fuse(layers[at - 1], layers[at]), *deepcopy(layers[at + 1 :]))
         return f.to(device, dtype), g.to(device, dtype).eval()
 
     return build

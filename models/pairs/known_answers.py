@@ -30,6 +30,16 @@ SLOPES = "integrated_gradients deeplift_rescale"
 XAI_UNITS = "Lee et al. 2025, arXiv 2506.01059"
 
 
+def zeros(x: Tensor) -> Tensor:
+    """Nothing to any feature."""
+    return torch.zeros_like(x)
+
+
+def each_in_full(x: Tensor) -> Tensor:
+    """1 to every feature."""
+    return torch.ones_like(x)
+
+
 def halves(x: Tensor) -> Tensor:
     """½ to every feature."""
     return torch.full_like(x, 1 / 2)
@@ -54,6 +64,11 @@ def cancellation() -> nn.Module:
     return Probe(lambda x: (x * x.new_tensor(SIGNS)).sum(1, keepdim=True))
 
 
+def conflict_removed(x: Tensor) -> Tensor:
+    """(0, −x₁)."""
+    return x[:, :1] * x.new_tensor([0, -1])
+
+
 @known_answer(
     "conflict",
     examples([[1, 3], [2, 5]]),
@@ -63,12 +78,10 @@ def cancellation() -> nn.Module:
     expected={
         **wrong_of(
             f"{TANGENT} {SLOPES} {LRP} grouped_mask_gate",
-            torch.zeros_like,
+            zeros,
             "the ReLU is off at x, and everywhere on the way from 0: neither feature is seen",
         ),
-        **wrong_of(
-            "loo", lambda x: x[:, :1] * x.new_tensor([0, -1]), "without x₁ the output stays 0; without x₂ it is x₁"
-        ),
+        **wrong_of("loo", conflict_removed, "without x₁ the output stays 0; without x₂ it is x₁"),
     },
 )
 def conflict() -> nn.Module:
@@ -84,8 +97,8 @@ def conflict() -> nn.Module:
     cite=XAI_UNITS,
     expected={
         **right_of(SLOPES, "the ReLU is on for half of the way from 0, with the slope 1 for both"),
-        **wrong_of(f"{TANGENT} {LRP} grouped_mask_gate", torch.ones_like, "slope 1 at x; the bias −1 takes the rest"),
-        **wrong_of("loo", torch.ones_like, "without either the output is 0, so each gets the whole of what they share"),
+        **wrong_of(f"{TANGENT} {LRP} grouped_mask_gate", each_in_full, "slope 1 at x; the bias −1 takes the rest"),
+        **wrong_of("loo", each_in_full, "without either the output is 0, so each gets the whole of what they share"),
     },
 )
 def conjunction() -> nn.Module:
@@ -101,10 +114,8 @@ def conjunction() -> nn.Module:
     cite=XAI_UNITS,
     expected={
         **right_of(SLOPES, "the ReLU is on for half of the way from 0, with the slope 1 for both"),
-        **wrong_of(
-            f"{TANGENT} {LRP} grouped_mask_gate", torch.zeros_like, "saturated: the ReLU is off at x, and near it"
-        ),
-        **wrong_of("loo", torch.zeros_like, "without either the other gives the same, so neither gets anything"),
+        **wrong_of(f"{TANGENT} {LRP} grouped_mask_gate", zeros, "saturated: the ReLU is off at x, and near it"),
+        **wrong_of("loo", zeros, "without either the other gives the same, so neither gets anything"),
     },
 )
 def disjunction() -> nn.Module:
@@ -216,6 +227,11 @@ PRESENT = (0.0, 1.0, 1.0, 0.0)
 """The baseline of `pertinent_negative`: the second and the third feature are there where nothing is known."""
 
 
+def weighted_inputs(x: Tensor) -> Tensor:
+    """w ⊙ x."""
+    return x * x.new_tensor(WEIGHTS)
+
+
 @known_answer(
     "pertinent_negative",
     examples([[1, 0, 0, 1], [1, 1, 0, 0]], baseline=PRESENT),
@@ -224,11 +240,7 @@ PRESENT = (0.0, 1.0, 1.0, 0.0)
     cite="Dhurandhar et al. 2018, arXiv 1802.07623; Lee et al. 2025, arXiv 2506.01059",
     expected={
         **right_of(f"loo {SLOPES} {GATES} grouped_mask_gate", "w ⊙ (x − x′): they compare with the baseline"),
-        **wrong_of(
-            f"gradient_x_input {LRP}",
-            lambda x: x * x.new_tensor(WEIGHTS),
-            "the factor x is 0 where the absence is what counts",
-        ),
+        **wrong_of(f"gradient_x_input {LRP}", weighted_inputs, "the factor x is 0 where the absence is what counts"),
     },
 )
 def pertinent_negative() -> nn.Module:
