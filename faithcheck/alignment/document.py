@@ -84,7 +84,7 @@ def heading(request: AlignRequest, prepared: Prepared) -> Heading:
 
 
 def document_of(
-    request: AlignRequest, prepared: Prepared, outcomes: Sequence[ExplainerResult], run: Run, *, shared: bool
+    request: AlignRequest, prepared: Prepared, outcomes: Sequence[ExplainerResult], run: Run | None, *, shared: bool
 ) -> Alignment:
     """The document of what was measured; --parquet also writes its files.
 
@@ -104,7 +104,8 @@ def document_of(
     figures = figures_of(prepared.examples, outcomes, prepared.model.model.dtype)
     found = summary(prepared.examples, outcomes, figures, prepared.setup.seed)
     about = heading(request, prepared)
-    run = structs.replace(run, estimated=_estimated(prepared.folder, about, outcomes, run.tasks))
+    if run is not None:
+        run = structs.replace(run, estimated=_estimated(prepared.folder, about, outcomes, run.tasks))
     records = {one.name: one.records for one in outcomes if not one.refused}
     return Alignment(
         schema_version=Alignment.VERSION,
@@ -115,7 +116,7 @@ def document_of(
         comparisons=found.comparisons,
         parquet=_parquet(request.parquet, about, prepared, outcomes, figures) if request.parquet else None,
         shown=shown_examples(figures, prepared.examples, records, prepared.model.pieces),
-        run=run if shared or run.estimated is not None else None,
+        run=run if run is not None and (shared or run.estimated is not None) else None,
     )
 
 

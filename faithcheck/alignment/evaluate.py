@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 import faithcheck.explainers
@@ -82,7 +83,8 @@ def align(
             stores.enter_context(of_name[name])
         for job, content in executor.run(jobs):
             measured += of_name[job.explainer].keep(job.number, content)
-    executor.record = {**executor.record, "tasks": measured}
+    if executor.record is not None:
+        executor.record = replace(executor.record, tasks=measured)
     return [one.result() for one in passes]
 
 

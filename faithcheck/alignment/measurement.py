@@ -26,7 +26,6 @@ from faithcheck.job import Remote
 from faithcheck.models.pretrained.loading import ALL_GPUS
 from faithcheck.options.explainers import refuse_what_ends_a_process
 from faithcheck.reports.documents.alignment import Alignment
-from faithcheck.reports.documents.document import Run, from_json
 
 
 def measure(
@@ -73,7 +72,7 @@ def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, wa
             elsewhere,
             device,
         )
-    return document_of(request, prepared, outcomes, from_json(executor.record, Run), shared=wanted is not None)
+    return document_of(request, prepared, outcomes, executor.record, shared=wanted is not None)
 
 
 def _executor(

@@ -190,7 +190,6 @@ def _shared(
     from faithcheck.check_job import CheckJob  # not at the top: it imports torch
     from faithcheck.executors.ray.checks import ChecksOnRay
     from faithcheck.progress import ProgressByExplainer
-    from faithcheck.reports.documents.document import Run, from_json
 
     jobs = [CheckJob.of(check, request) for check in checks]
     totals = Counter(job.explainer for job in jobs)
@@ -204,4 +203,4 @@ def _shared(
             records[record.id] = record
             progress.advance(job.explainer, 1, totals[job.explainer])
     ordered = [records[check.record_id] for check in checks if check.record_id in records]
-    return ordered, from_json(executor.record, Run) if executor.record else None
+    return ordered, executor.record

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from faithcheck.job import Job
-from faithcheck.json_object import Json
+from faithcheck.reports.documents.document import Run
 
 AnyJob = TypeVar("AnyJob", bound=Job[Any])
 
@@ -18,11 +18,11 @@ class Executor(ABC):
     """Runs jobs. Use it as a context manager: at the end, all processes that it has started end.
 
     Attributes:
-        record: how the run went, in plain values; complete when all jobs are done.
+        record: how the run went; None until all jobs are done.
     """
 
     def __init__(self) -> None:
-        self.record: Json = {}
+        self.record: Run | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -54,14 +54,10 @@ class InThisProcess(Executor):
         for job in jobs:
             yield job, self._result(job)
             done += 1  # the record counts jobs that are done
-        self.record = {
-            "engine": "one process",
-            "workers": 1,
-            "tasks": done,
-            **dict.fromkeys(("retried", "run_twice", "left_out"), 0),
-            "seconds": time.monotonic() - begun,
-            "started": 0.0,
-        }
+        seconds = time.monotonic() - begun
+        self.record = Run(
+            engine="one process", workers=1, tasks=done, retried=0, left_out=0, seconds=seconds, started=0.0
+        )
 
     def close(self) -> None:
         """Nothing was started."""

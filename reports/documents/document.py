@@ -11,17 +11,7 @@ import math
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import (
-    Any,
-    ClassVar,
-    Literal,
-    TypeAlias,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -44,53 +34,29 @@ class DocumentError(ValueError):
 
 
 class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the work of a run was shared between workers.
+    """How the work of a run was shared between workers. All times are in seconds."""
 
-    Attributes:
-        engine: what started the workers, such as ``ray 2.40``.
-        workers: how many there were.
-        tasks: how many tasks they did.
-        retried: the tasks that were started again because their worker ended.
-        run_twice: the tasks that two workers did.
-        left_out: the tasks that were given up.
-        seconds: how long the run took.
-        started: when it started, in seconds since 1970.
-        ended: when it ended.
-        busy: the share of the workers' time in which they computed.
-        estimated: how many seconds the plan estimated.
-    """
-
-    engine: str
+    engine: str  # such as ``ray 2.40``
     workers: int
     tasks: int
-    retried: int
-    run_twice: int
-    left_out: int
+    retried: int  # tasks that were started again because their worker ended
+    left_out: int  # tasks that were given up
     seconds: Number
-    started: Number | None = None
-    ended: Number | None = None
-    busy: Number | None = None
-    estimated: Number | None = None
+    started: Number | None = None  # after its begin, when the first worker had loaded everything
+    ended: Number | None = None  # after its begin, when the last task was done
+    busy: Number | None = None  # what all workers took for their tasks
+    estimated: Number | None = None  # what the plan estimated
 
 
 class Document(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What documents of every kind hold. A subclass is one kind; its ``tag`` is the ``kind`` in the file.
+    """What documents of every kind hold. A subclass is one kind; its ``tag`` is the ``kind`` in the file."""
 
-    Attributes:
-        NAME: what a document of this kind is called in messages.
-        WRITER: what writes it.
-        VERSION: the version of its schema.
-        schema_version: the same, as the file has it.
-        faithcheck: the version of faithcheck that wrote the document.
-        environment: see `Environment`.
-    """
-
-    NAME: ClassVar[str]
-    WRITER: ClassVar[str]
-    VERSION: ClassVar[int]
+    NAME: ClassVar[str]  # of a document of this kind, in messages
+    WRITER: ClassVar[str]  # the command that writes it
+    VERSION: ClassVar[int]  # of its schema
 
     schema_version: int
-    faithcheck: str
+    faithcheck: str  # the version that wrote the document
     environment: Environment
 
     @property

@@ -241,8 +241,7 @@ def sharing(run: Run) -> str:
     """How the work of a run was shared between workers, from its record of the run."""
     return (
         f"{run.engine}: {run.tasks} tasks on {run.workers} workers in {run.seconds:.1f} s; "
-        f"{run.retried} started again as their worker ended, {run.run_twice} run twice, "
-        f"{run.left_out} left out"
+        f"{run.retried} started again as their worker ended, {run.left_out} left out"
     )
 
 

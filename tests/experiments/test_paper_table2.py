@@ -14,7 +14,6 @@ from faithcheck.alignment.document import document_of
 from faithcheck.alignment.evaluate import align
 from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.settings import table_2
-from faithcheck.reports.documents.document import Run
 from faithcheck.reports.pages import alignment_tables, alignment_wording
 
 pytestmark = [pytest.mark.paper]
@@ -25,8 +24,7 @@ def test_table_2(prepared, table, pytestconfig):
     outcomes = align(prepared.model, prepared.examples, table_2(setup), setup, prepared.folder)
     asked = (option.paper_model, option.paper_texts, option.paper_limit)
     request = AlignRequest(*asked, device=option.device, seed=option.seed)
-    run = Run(engine="one process", workers=1, tasks=0, retried=0, run_twice=0, left_out=0, seconds=None)
-    document = document_of(request, prepared, outcomes, run, shared=False)
+    document = document_of(request, prepared, outcomes, None, shared=False)
 
     how = f"Removed: {document.settings.removal}; seed {setup.seed}."
     for one in alignment_tables.tables(document):

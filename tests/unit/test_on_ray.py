@@ -62,34 +62,34 @@ def shared(monkeypatch):
 def test_each_job_has_one_result(shared):
     results, record, states = shared(RayInProcess(), range(30))
     assert sorted(results) == [*range(30)]
-    assert (record["workers"], record["tasks"], record["retried"], record["left_out"]) == (2, 30, 0, 0)
+    assert (record.workers, record.tasks, record.retried, record.left_out) == (2, 30, 0, 0)
     assert (states[-1].workers, states[-1].dashboard) == (2, "127.0.0.1:8265")
 
 
 def test_without_jobs_no_worker_starts(shared):
     ray = RayInProcess()
     results, record, _ = shared(ray, ())
-    assert (results, record["tasks"], ray.started) == ([], 0, 0)
+    assert (results, record.tasks, ray.started) == ([], 0, 0)
 
 
 def test_a_job_that_raises_has_failed(shared):
     results, record, _ = shared(RayInProcess(), ("raises", 1))
     assert sorted(map(str, results)) == ["1", "failed: RuntimeError: boom"]
-    assert record["tasks"] == 2
+    assert record.tasks == 2
 
 
 def test_a_job_whose_worker_ends_is_done_by_another(shared):
     ends = [True, True, False, False, False]
     results, record, _ = shared(RayInProcess(ends=lambda remote: ends.pop(0)))
     assert sorted(results) == [0, 1, 2]
-    assert record["retried"] == 2
+    assert record.retried == 2
 
 
 def test_a_job_that_ends_three_workers_is_left_out(shared):
     ray = RayInProcess(ends=lambda remote: remote.number == 1)
     results, record, states = shared(ray)
     assert sorted(map(str, results)) == ["0", "2", "left out: it ended 3 workers: The actor died."]
-    assert (record["tasks"], record["retried"], record["left_out"]) == (2, MOST_ENDED - 1, 1)
+    assert (record.tasks, record.retried, record.left_out) == (2, MOST_ENDED - 1, 1)
     assert (states[-1].retried, states[-1].left_out) == (MOST_ENDED - 1, 1)
     assert ray.started <= 2 + MOST_ENDED
 

@@ -22,6 +22,7 @@ from faithcheck.executors.ray.cluster import Workers, connected
 from faithcheck.executors.ray.worker import Readiness, Worker, difference, versions
 from faithcheck.job import Job
 from faithcheck.options import OptionError
+from faithcheck.reports.documents.document import Run
 
 MOST_ENDED = 3
 """A job that has ended this many workers is left out."""
@@ -92,18 +93,17 @@ class OnRay(Executor):
                     if job is not None:
                         yield job, result
                 ended = time.monotonic()
-        self.record = {
-            "engine": f"Ray {versions()['ray']}",
-            "workers": crew.most,
-            "tasks": crew.answered,
-            "retried": crew.retried,
-            "run_twice": 0,
-            "left_out": crew.left_out,
-            "seconds": time.monotonic() - begun,
-            "started": crew.started - begun if crew.answered else 0.0,
-            "ended": ended - begun if first is not None else 0.0,
-            "busy": crew.busy,
-        }
+        self.record = Run(
+            engine=f"Ray {versions()['ray']}",
+            workers=crew.most,
+            tasks=crew.answered,
+            retried=crew.retried,
+            left_out=crew.left_out,
+            seconds=time.monotonic() - begun,
+            started=crew.started - begun if crew.answered else 0.0,
+            ended=ended - begun if first is not None else 0.0,
+            busy=crew.busy,
+        )
 
 
 class _Crew:
