@@ -14,25 +14,15 @@ from faithcheck.reports.documents.words import Feature
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """The model whose outputs are explained.
+    """The model whose outputs are explained."""
 
-    Attributes:
-        name: the folder or the name that the user gave.
-        class_: its class in ``transformers``, ``class`` in the file.
-        layers: how many; None if its configuration does not say.
-        parameters: how many.
-        fingerprint: a digest of its weights.
-        features: what its features are.
-        explained: which of its outputs is explained, and where relevance is read, in words.
-    """
-
-    name: str
+    name: str  # the folder or the name that the user gave
     class_: str = field(name="class")
-    layers: int | None
+    layers: int | None  # None if its configuration does not say
     parameters: int
-    fingerprint: str
+    fingerprint: str  # of its weights
     features: Literal["tokens", "patches"]
-    explained: str
+    explained: str  # the explained output, and where relevance is read, in words
 
     @property
     def feature(self) -> str:
@@ -41,11 +31,11 @@ class Model(Struct, frozen=True, kw_only=True):
 
 
 class Data(Struct, frozen=True, kw_only=True):
-    """The data set: its name, what an item of it is (``texts`` or ``images``), and a digest of its content."""
+    """The data set."""
 
     name: str
-    items: str
-    fingerprint: str
+    items: Literal["texts", "images"]
+    fingerprint: str  # of its content
 
     @property
     def item(self) -> str:
@@ -54,29 +44,15 @@ class Data(Struct, frozen=True, kw_only=True):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How alignment was measured.
+    """How alignment was measured."""
 
-    Attributes:
-        target: the explained output that the user asked for; None for the predicted one.
-        contrast: the output that is subtracted from it, or None.
-        removal: how a feature is removed, in words.
-        chunk: how many neighbouring features the curves remove at a step.
-        chunk_reason: the same with its reason, in words.
-        max_length: the most features of an example, or None.
-        max_tokens: the most features in a forward pass, padding included.
-        dtype: the type of the arithmetic, such as ``float32``.
-        device: such as ``cpu``.
-        threads: those of torch.
-        seed: of the bootstrap and of random removals.
-    """
-
-    target: str | None = None
-    contrast: str | None = None
-    removal: str
-    chunk: int
+    target: str | None = None  # the explained output; None for the predicted one
+    contrast: str | None = None  # the output that is subtracted from it
+    removal: str  # in words
+    chunk: int  # how many neighbouring features the curves remove at a step
     chunk_reason: str
-    max_length: int | None
-    max_tokens: int
+    max_length: int | None  # in features
+    max_tokens: int  # in a forward pass, padding included
     dtype: str
     device: str
     threads: int
@@ -84,27 +60,16 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Counts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How many examples there are, and why some are not measured.
-
-    Attributes:
-        examples: all.
-        measured: those that are measured.
-        empty: those left out because every feature is special.
-        alone: those left out because they have a single feature.
-        truncated: those that were cut.
-        one_feature: the measured ones with a single feature that is not special.
-        unanswered: those left out because the model's answer is empty.
-        too_long: those left out because a decoder takes no prompt of this length.
-    """
+    """How many examples there are, and why some are not measured."""
 
     examples: int
     measured: int
-    empty: int
-    alone: int
+    empty: int  # left out: every feature is special
+    alone: int  # left out: they have a single feature
     truncated: int
-    one_feature: int
-    unanswered: int = 0
-    too_long: int = 0
+    one_feature: int  # measured, with a single feature that is not special
+    unanswered: int = 0  # left out: the model's answer is empty
+    too_long: int = 0  # left out: a decoder takes no prompt of this length
 
 
 class Examples(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -162,7 +127,7 @@ class Means(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Undefined(Struct, frozen=True, kw_only=True):
-    """How many examples have no correlation, by reason: over the features that are not special, and over all."""
+    """How many examples have no correlation, by reason."""
 
     no_special: dict[str, int]
     all: dict[str, int]
@@ -186,41 +151,25 @@ class Curves(Struct, frozen=True, kw_only=True):
 class Explainer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An explainer and its figures. Documents of older versions lack what has a default.
 
-    Attributes:
-        name: its name.
-        label: its name in tables and figures.
-        how: its settings, in words.
-        refused: why it was not measured; else empty.
-        failed: whether it was not measured because it raised an error.
-        warned: how many warnings it gave, and the first of them; else empty.
-        left_behind: what it left behind on the model or in the process, which was undone; else empty.
-        smaller: which batches were measured in smaller parts, and why; else empty.
-        left_out: which batches were not measured because they ended their workers; else empty.
-        no_positions: why no relevance of position embeddings is known; else empty.
-        memory: of the batch that was predicted to take most.
-        cost: the arithmetic of an attribution, in plain forward passes of the same inputs.
-        mean_curves: its mean perturbation curves.
-        figures: the mean of each figure.
-        undefined: the examples without a correlation.
-        examples: the values of each figure, one for each measured example, if there are few.
+    What says why something is missing or wrong is empty otherwise.
     """
 
     name: str
     label: str = ""
-    how: str
-    refused: str
-    failed: bool = False
-    warned: str
-    left_behind: str = ""
-    smaller: str = ""
-    left_out: str = ""
-    no_positions: str = ""
-    memory: Peaks | None = None
-    cost: Number | None = None
+    how: str  # its settings, in words
+    refused: str  # why it was not measured
+    failed: bool = False  # it was not measured because it raised an error
+    warned: str  # how many warnings it gave, and the first of them
+    left_behind: str = ""  # on the model or in the process; it was undone
+    smaller: str = ""  # which batches were measured in smaller parts, and why
+    left_out: str = ""  # which batches were not measured because they ended their workers
+    no_positions: str = ""  # why no relevance of position embeddings is known
+    memory: Peaks | None = None  # of the batch that was predicted to take most
+    cost: Number | None = None  # of an attribution, in plain forward passes of the same inputs
     mean_curves: Curves | None = None
     figures: Means
     undefined: Undefined
-    examples: dict[str, list[Number | None]] = {}
+    examples: dict[str, list[Number | None]] = {}  # of each figure a value for each measured example, if there are few
 
     @property
     def title(self) -> str:
@@ -239,31 +188,17 @@ class Explainer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """A figure of two explainers on the ``n`` examples where both are defined, paired.
-
-    Attributes:
-        explainer: the name of the explainer.
-        against: the name of the other explainer.
-        figure: the name of the figure, a field of `Means`.
-        mean: that of the explainer over these examples.
-        mean_against: that of the other one.
-        difference: the mean of the differences.
-        low: the lower end of its bootstrap 95 % interval.
-        high: the upper end.
-        p: of Wilcoxon's signed-rank test.
-        n: how many examples.
-        undefined: how many other examples.
-    """
+    """A figure of two explainers on the ``n`` examples where both are defined, paired."""
 
     explainer: str
     against: str
-    figure: str
+    figure: str  # a field of `Means`
     mean: Number | None
     mean_against: Number | None
-    difference: Number | None
+    difference: Number | None  # mean of the differences; low and high are its bootstrap 95 % interval
     low: Number | None
     high: Number | None
-    p: Number | None
+    p: Number | None  # of Wilcoxon's signed-rank test
     n: int
     undefined: int = 0
 
@@ -284,7 +219,7 @@ class ShownMap(Struct, frozen=True, kw_only=True):
 
 
 class Shown(Struct, frozen=True, kw_only=True):
-    """An example whose maps are shown: its index, how well the explainers agree on it with LOO, and their mean r."""
+    """An example whose maps are shown: how well the explainers agree on it with LOO, and their mean r."""
 
     index: int
     agreement: Literal["least", "median", "most"]
@@ -306,14 +241,7 @@ class Parquet(Struct, frozen=True, kw_only=True):
 
 
 class Alignment(Document, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="alignment"):
-    """How explainers agree with Leave-One-Out. It holds no date: equal runs give equal documents.
-
-    Attributes:
-        examples: None if there are too many.
-        comparisons: of each explainer with AttnLRP.
-        shown: empty in documents of older versions.
-        run: how the work was shared, of a run with a cluster or a plan.
-    """
+    """How explainers agree with Leave-One-Out. It holds no date: equal runs give equal documents."""
 
     NAME: ClassVar[str] = "alignment"
     WRITER: ClassVar[str] = "faithcheck align"
@@ -323,12 +251,12 @@ class Alignment(Document, frozen=True, kw_only=True, omit_defaults=True, tag_fie
     data: Data
     settings: Settings
     counts: Counts
-    examples: Examples | None = None
+    examples: Examples | None = None  # None if there are too many
     explainers: list[Explainer]
-    comparisons: list[Comparison]
+    comparisons: list[Comparison]  # of each explainer with AttnLRP
     parquet: Parquet | None = None
     shown: list[Shown] = field(default_factory=list)
-    run: Run | None = None
+    run: Run | None = None  # of a run with a cluster or a plan
 
     @property
     def is_failed(self) -> bool:
@@ -354,44 +282,24 @@ class Alignment(Document, frozen=True, kw_only=True, omit_defaults=True, tag_fie
 
 
 class PlannedExplainer(Struct, frozen=True, kw_only=True):
-    """What is left to measure of an explainer after the probe.
-
-    Attributes:
-        name: its name.
-        batches: how many.
-        rows: those of the forward passes.
-        tokens: those of the forward passes.
-        passes: forward passes, if all are full.
-        probed: the batches that the probe measured.
-        seconds: the estimate for one worker.
-        longest: the estimate for the longest batch.
-        peak: the bytes of the batch that is predicted to take most, or None.
-    """
+    """What is left to measure of an explainer after the probe: rows and tokens are those of forward passes."""
 
     name: str
     batches: int
     rows: int
     tokens: int
-    passes: int
-    probed: int
-    seconds: float
-    longest: float
-    peak: int | None
+    passes: int  # forward passes, if all are full
+    probed: int  # the batches that the probe measured
+    seconds: float  # of one worker
+    longest: float  # of the longest batch
+    peak: int | None  # the bytes of the batch that is predicted to take most
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What ``faithcheck align --plan`` estimates.
-
-    Attributes:
-        explainers: what is left of each.
-        workers: how many there are.
-        tasks: the batches that are left.
-        seconds: the estimate for all workers, after the probe.
-        probe: the seconds that the probe took.
-    """
+    """What ``faithcheck align --plan`` estimates."""
 
     explainers: list[PlannedExplainer]
     workers: int
-    tasks: int
-    seconds: float
-    probe: float
+    tasks: int  # the batches that are left
+    seconds: float  # of all workers, after the probe
+    probe: float  # the seconds that the probe took

@@ -34,31 +34,17 @@ class Ratio(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """An explainer, or a plain pass, at one point.
-
-    Attributes:
-        explainer: its name.
-        label: its name in tables and figures.
-        origin: the library that it is from; empty for faithcheck's own.
-        unit: the plain pass that its ratio is to.
-        why: why it was not measured; else empty.
-        turns: how many times it was measured.
-        ratio: its time in units.
-        cost: its time in passes of the reference.
-        milliseconds: its median time, on a GPU.
-        peak_bytes: the memory that one call takes beyond what was in use before.
-        unit_peak_bytes: the same of the unit.
-    """
+    """An explainer, or a plain pass, at one point. Peaks are what one call takes beyond what was in use before."""
 
     explainer: str
     label: str
-    origin: str
-    unit: str
-    why: str
-    turns: int
-    ratio: Ratio
-    cost: Ratio
-    milliseconds: Number | None
+    origin: str  # the library that it is from; empty for faithcheck's own
+    unit: str  # the plain pass that its ratio is to
+    why: str  # why it was not measured; else empty
+    turns: int  # how many times it was measured
+    ratio: Ratio  # its time in units
+    cost: Ratio  # its time in passes of the reference
+    milliseconds: Number | None  # median, on a GPU
     peak_bytes: Number | None
     unit_peak_bytes: Number | None
 
@@ -171,21 +157,13 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class Benchmark(Document, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="benchmark"):
-    """What attributions cost.
-
-    Attributes:
-        key: a digest of the settings, of the code that was measured and of the code that measures.
-        settings: how costs were measured.
-        device: where.
-        points: what was measured on random weights.
-        agreements: what was measured on data.
-    """
+    """What attributions cost: at points on random weights, and agreements on data."""
 
     NAME: ClassVar[str] = "benchmark"
     WRITER: ClassVar[str] = "make bench"
     VERSION: ClassVar[int] = 1
 
-    key: str
+    key: str  # a digest of the settings, of the code that was measured and of the code that measures
     settings: Settings
     device: Device
     points: list[Point]

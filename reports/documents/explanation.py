@@ -11,34 +11,20 @@ from faithcheck.reports.documents.words import Feature
 
 
 class Map(Struct, frozen=True, kw_only=True):
-    """The map of an explainer.
-
-    Attributes:
-        explainer: its name.
-        how: its settings, in words.
-        origin: the library that it is from; empty for faithcheck's own.
-        values: the relevance of each feature.
-        sum: of the values.
-        r: Pearson's correlation with the map of LOO over the features that are not special; None if undefined.
-        left_behind: what the explainer left behind, which was undone; else empty.
-        notes: sentences, such as its warnings.
-    """
+    """The map of an explainer."""
 
     explainer: str
-    how: str
-    origin: str
-    values: list[float]
+    how: str  # its settings, in words
+    origin: str  # the library that it is from; empty for faithcheck's own
+    values: list[float]  # the relevance of each feature
     sum: float
-    r: Number | None
-    left_behind: str
+    r: Number | None  # Pearson's correlation with LOO over the features that are not special
+    left_behind: str  # what the explainer left behind, which was undone; else empty
     notes: list[str]
 
 
 class Output(Struct, frozen=True, kw_only=True):
-    """An output of the model: its number and name, logit, probability (None without one), and whether it is explained.
-
-    The one output of an answer is its log-likelihood.
-    """
+    """An output of the model; the one output of an answer is its log-likelihood."""
 
     number: int
     name: str
@@ -50,26 +36,6 @@ class Output(Struct, frozen=True, kw_only=True):
 class Explanation(Document, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="explanation"):
     """The maps of one text. Documents of older versions lack what has a default.
 
-    Attributes:
-        environment: empty.
-        model: the folder or the name of the model.
-        architecture: its class in ``transformers``.
-        device: such as ``cpu``.
-        text: what is explained.
-        explained: the name of the explained output.
-        what: the same in words, such as "the logit of the class good".
-        target: the output that the user asked for; None for the most likely one.
-        contrast: the output that is subtracted from it, or None.
-        answer: the tokens of the explained answer; empty if none is explained.
-        decoder: whether the model predicts a next token.
-        classes: the most likely outputs and the explained one.
-        probability: the function of the logits that gives the probabilities: softmax, sigmoid, or empty.
-        outputs: how many outputs the model has.
-        features: the tokens of the text.
-        maps: LOO first.
-        change: f(x) − f(baseline).
-        notes: sentences on the text.
-
     Raises:
         ValueError: a map has not one value for each feature, or not exactly one output is explained.
     """
@@ -79,22 +45,22 @@ class Explanation(Document, frozen=True, kw_only=True, omit_defaults=True, tag_f
     VERSION: ClassVar[int] = 1
 
     environment: Environment = field(default_factory=dict)
-    model: str
-    architecture: str
+    model: str  # the folder or the name
+    architecture: str  # its class in ``transformers``
     device: str
     text: str
-    explained: str
-    what: str = ""
-    target: str | None = None
-    contrast: str | None = None
-    answer: list[str] = field(default_factory=list)
-    decoder: bool
-    classes: list[Output]
-    probability: str = ""
-    outputs: int
+    explained: str  # the name of the explained output
+    what: str = ""  # the same in words, such as "the logit of the class good"
+    target: str | None = None  # the output that the user asked for; None for the most likely one
+    contrast: str | None = None  # the output that is subtracted from it
+    answer: list[str] = field(default_factory=list)  # the tokens of the explained answer; empty if none is explained
+    decoder: bool  # whether the model predicts a next token
+    classes: list[Output]  # the most likely ones and the explained one
+    probability: str = ""  # what makes probabilities of the logits: softmax, sigmoid, or empty
+    outputs: int  # how many the model has
     features: list[Feature]
-    maps: list[Map]
-    change: Number | None
+    maps: list[Map]  # LOO first
+    change: Number | None  # f(x) − f(baseline)
     notes: list[str]
 
     def __post_init__(self) -> None:

@@ -12,17 +12,10 @@ from faithcheck.axioms.measure.record import Number
 
 
 class Line(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A line through points. A ``y`` that is None, NaN or infinite leaves a gap.
+    """A line through points. A ``y`` that is None, NaN or infinite leaves a gap."""
 
-    Attributes:
-        label: lines of one label share a colour, a marker and one entry in the legend.
-        x: finite and increasing.
-        y: as many as ``x``.
-        dashed: whether the line is dashed.
-    """
-
-    label: str
-    x: list[Number]
+    label: str  # lines of one label share a colour, a marker and one entry in the legend
+    x: list[Number]  # finite and increasing
     y: list[Number | None]
     dashed: bool = False
 
@@ -44,16 +37,7 @@ class Estimate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Panel(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One part of a figure with axes of its own: lines, or estimates one below the other, as in a forest plot.
-
-    Attributes:
-        title: above the panel, maybe empty.
-        x: the label of the horizontal axis.
-        y: the label of the vertical axis.
-        lines: none if there are estimates.
-        estimates: none if there are lines.
-        log: the logarithmic axes.
-    """
+    """One part of a figure with axes of its own: lines, or estimates one below the other, as in a forest plot."""
 
     title: str
     x: str

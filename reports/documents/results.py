@@ -29,43 +29,24 @@ class NotApplicable(Struct, frozen=True, kw_only=True):
 
 
 class RunSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings of a run.
-
-    Attributes:
-        seed: of pairs, cases and weights.
-        dtype: the type of the arithmetic, such as ``float64``.
-        device: such as ``cpu``.
-        data: where the handwritten digits are from.
-        threads: those of torch.
-        max_skips: how many tests may be skipped; None for any number.
-        explainers: the names of the explainers that were checked.
-        specs: what loads an explainer that the user named, by the explainer's name.
-        origins: where each explainer comes from, by its name.
-        pairs: how many pairs the run checked on.
-        pair_origins: where each pair that is not built in comes from, by its name.
-        expectations: how many expectations the user supplied.
-        rules: the operations in the table of rules of each LRP explainer, by its name.
-        not_applicable: the axioms that cannot be measured for some explainers.
-        arguments: the command line.
-        claimed: the axioms of which something is claimed or expected of each explainer that the user named.
-    """
+    """The settings of a run; a mapping is by the name of an explainer or of a pair."""
 
     seed: int
     dtype: str
     device: str
-    data: str
+    data: str  # where the handwritten digits are from
     threads: int
-    max_skips: int | None = None
+    max_skips: int | None = None  # None for any number
     explainers: list[str] = []
-    specs: dict[str, str] = {}
+    specs: dict[str, str] = {}  # what loads an explainer that the user named
     origins: dict[str, str] = {}
     pairs: int | None = None
-    pair_origins: dict[str, str] = {}
-    expectations: int | None = None
-    rules: dict[str, list[str]] = {}
+    pair_origins: dict[str, str] = {}  # of pairs that are not built in
+    expectations: int | None = None  # how many the user supplied
+    rules: dict[str, list[str]] = {}  # the operations in the table of rules of an LRP explainer
     not_applicable: list[NotApplicable] = []
-    arguments: list[str] = []
-    claimed: dict[str, list[str]] = {}
+    arguments: list[str] = []  # the command line
+    claimed: dict[str, list[str]] = {}  # the axioms that are claimed or expected of an explainer that the user named
 
 
 class Catalogue(Struct, frozen=True, kw_only=True):
@@ -84,7 +65,7 @@ class Catalogue(Struct, frozen=True, kw_only=True):
 
 
 class Counts(Struct, frozen=True, kw_only=True):
-    """How many tests were planned, ran, passed, failed, were skipped and were deselected."""
+    """How many tests there were."""
 
     planned: int
     ran: int
@@ -103,14 +84,14 @@ class RulesMet(Struct, frozen=True, kw_only=True):
 
 
 class TimedCheck(Struct, frozen=True, kw_only=True):
-    """The id of a record, and the seconds that its check took."""
+    """How long a check took."""
 
-    id: str
+    id: str  # of its record
     seconds: Number | None
 
 
 class Skips(Struct, frozen=True, kw_only=True):
-    """What was skipped for one reason: how many tests, and their ids."""
+    """The tests that were skipped for one reason."""
 
     reason: str
     count: int
@@ -146,47 +127,28 @@ class MeasuredTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Results(Document, frozen=True, kw_only=True, omit_defaults=True):
-    """What one run of the suite measured.
-
-    Attributes:
-        created: when, in ISO's format.
-        settings: of the run.
-        axioms: the summary of each axiom of the run, by its name.
-        counts: of tests.
-        skips: what was skipped, by reason, the most frequent first.
-        failures: the tests that failed and left no red record.
-        records: what was measured.
-        tables: those that tests added.
-        figures: those that tests added.
-        catalogue: that of the run; None in documents of older versions.
-        usual_causes: the usual cause of a red record, by axiom.
-        rules: how many rules each LRP explainer met, by its name.
-        slowest: the checks that took longest.
-        seconds: what all checks took.
-        run: how the work was shared between workers; None if it was not.
-        reused: how many checks used again what another one had measured.
-    """
+    """What one run of the suite measured."""
 
     NAME: ClassVar[str] = "results"
     WRITER: ClassVar[str] = "faithcheck check or pytest"
     VERSION: ClassVar[int] = 2
 
-    created: str
+    created: str  # in ISO's format
     settings: RunSettings
-    axioms: dict[str, str]
+    axioms: dict[str, str]  # the summary of each
     counts: Counts
-    skips: list[Skips]
+    skips: list[Skips]  # the most frequent reason first
     failures: list[Failure]
     records: list[Record]
     tables: list[MeasuredTable]
     figures: list[Figure]
-    catalogue: Catalogue | None = None
-    usual_causes: dict[str, str] = field(default_factory=dict)
+    catalogue: Catalogue | None = None  # None in documents of older versions
+    usual_causes: dict[str, str] = field(default_factory=dict)  # of a red record, by axiom
     rules: dict[str, RulesMet] = field(default_factory=dict)
     slowest: list[TimedCheck] = field(default_factory=list)
-    seconds: Number | None = None
+    seconds: Number | None = None  # of all checks
     run: Run | None = None
-    reused: int = 0
+    reused: int = 0  # how many checks used again what another one had measured
 
 
 def load(path: Path) -> Results:
