@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol, runtime_checkable
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,33 @@ class CompletenessWarning(UserWarning):
 
 class ForwardPassesFailed(InvalidAttribution):
     """The explainer returned an attribution, although every forward pass of the model failed."""
+
+
+Self = TypeVar("Self")
+Result = TypeVar("Result")
+Further = ParamSpec("Further")
+Method = Callable[Concatenate[Self, nn.Module, Further], Result]
+
+
+def in_eval_mode(method: Method[Self, Further, Result]) -> Method[Self, Further, Result]:
+    """A decorator of an explainer's method of ``(model, …)``: the model is in eval mode within, and put back.
+
+    So no explainer draws dropout, or moves a running mean of batch norm. All built-in explainers have it.
+    """
+
+    @wraps(method)
+    def evaluated(self: Self, model: nn.Module, /, *args: Further.args, **kwargs: Further.kwargs) -> Result:
+        modules = model.modules() if isinstance(model, nn.Module) else ()  # any function of tensors can be removed from
+        in_training = [module for module in modules if module.training]
+        try:
+            for module in in_training:
+                module.training = False  # not by eval(), which the modules of an exported program refuse
+            return method(self, model, *args, **kwargs)
+        finally:
+            for module in in_training:
+                module.training = True
+
+    return evaluated
 
 
 @runtime_checkable

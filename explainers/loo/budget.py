@@ -35,7 +35,7 @@ from faithcheck.explainers.loo.budget_expectations import TWO_FIFTHS
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.outputs import outputs_without
 from faithcheck.explainers.loo.removal import Removal, Replacement, default_removal
-from faithcheck.explainers.protocol import Unsupported
+from faithcheck.explainers.protocol import Unsupported, in_eval_mode
 from faithcheck.explainers.refused_modules import flex_attention, quantised_weights, refuse_modules
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
@@ -145,6 +145,7 @@ class BudgetedLeaveOneOut:
         """The attribution ``(batch, features)``, 0 at padding; raises as `attribute_with_report`."""
         return self.attribute_with_report(model, case)[0]
 
+    @in_eval_mode
     def attribute_with_report(self, model: nn.Module, case: Case) -> tuple[Tensor, BudgetReport]:
         """The attribution ``(batch, features)``, 0 at padding, and what it cost.
 
@@ -245,7 +246,7 @@ class RemovalProgress:
         without = torch.nn.functional.one_hot(feature, self.case.shape[1]).bool()
         outputs = outputs_without(self.model, self.case, example, without, self.removal, self.max_tokens)
         self.value = self.value.clone()
-        self.value[example, feature] = self.outputs[example] - outputs
+        self.value[example, feature] = (self.outputs[example] - outputs).to(self.value.dtype)
 
     def estimate_in_groups(self, groups: Tensor) -> None:
         """Estimate the other features, and the last removed ones, in this number of groups ``(batch,)``; 0 for none."""

@@ -34,7 +34,7 @@ from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.leave_one_out import effects_of_parts, parts_of, shared_among_features
 from faithcheck.explainers.loo.outputs import outputs_without
 from faithcheck.explainers.loo.removal import Removal, default_removal
-from faithcheck.explainers.protocol import Explainer, attribution_of
+from faithcheck.explainers.protocol import Explainer, attribution_of, in_eval_mode
 from faithcheck.models.case import Case
 
 ERROR_SAMPLE = 4
@@ -107,6 +107,7 @@ class HierarchicalLeaveOneOut:
         """The attribution ``(batch, features)``, 0 at padding; raises as `attribute_with_report`."""
         return self.attribute_with_report(model, case)[0]
 
+    @in_eval_mode
     def attribute_with_report(self, model: nn.Module, case: Case) -> tuple[Tensor, HierarchyReport]:
         """The attribution ``(batch, features)``, 0 at padding, and what it cost.
 
@@ -128,10 +129,10 @@ class HierarchicalLeaveOneOut:
                 break
             without = one_hot(feature, case.shape[1]).bool()
             outputs = outputs_without(model, case, example, without, removal, self.max_tokens)
-            parts.exact[example, feature] = output[example] - outputs
+            parts.exact[example, feature] = (output[example] - outputs).to(parts.exact.dtype)
             opened = torch.bincount(example, minlength=len(left))
             rows, left = rows + opened, left - opened
-        return parts.values(), HierarchyReport(rows, parts.is_exact, parts.error())
+        return parts.values().to(case.inputs.dtype), HierarchyReport(rows, parts.is_exact, parts.error())
 
 
 class PartlyOpened:

@@ -48,7 +48,11 @@ def outputs_without(
     # A GPU takes about as long for a small pass as for a large one.
     most_padding = MOST_PADDING // prod(case.inputs.shape[2:]) if case.inputs.device.type == "cpu" else max_tokens
     outputs, order = [], []
-    for rows in passes_over(lengths, example, removed, max_tokens, most_padding):
+    row_lengths = lengths[example]
+    if getattr(removal, "closes_up", False) and "attention_mask" in case.forward_arguments:
+        # Rows of equal length share passes: a model that reads its last column, whatever the mask, meets no padding.
+        row_lengths, most_padding = (case.unpadded[example] & ~removed).sum(1), 0
+    for rows in passes_over(row_lengths, example, removed, max_tokens, most_padding):
         length = int(lengths[example[rows]].max())
         part = case.select(example[rows]) if len(case.inputs) > 1 else case.repeat(len(rows))
         part, without = part.first_features(length), removed[rows, :length]
@@ -91,7 +95,7 @@ def passes_over(
     (`faithcheck.explainers.fast.shared_prefix`).
 
     Args:
-        lengths: ``(batch,)`` int64, the features of each example before its padding.
+        lengths: ``(rows,)`` int64, how many features each row is to be run with.
         example: ``(rows,)`` int64, the example of each row.
         removed: ``(rows, features)`` bool, the features removed from each row.
         max_tokens: the most features in a pass, padding included, but at least one row.
@@ -99,9 +103,9 @@ def passes_over(
     """
     features = removed.shape[1]
     first_removed = torch.where(removed.any(1), removed.byte().argmax(1), features)
-    by_length = lengths[example] * len(lengths) + example
+    by_length = lengths * (int(example.max()) + 1) + example
     order = (by_length * (features + 1) + first_removed).argsort(descending=True, stable=True)
-    for rows in split_rows(order, lengths[example[order]], max_tokens, most_padding):
+    for rows in split_rows(order, lengths[order], max_tokens, most_padding):
         yield rows.flip(0)
 
 

@@ -30,6 +30,7 @@ class Removal(Protocol):
         needs: what a case must have, in words.
         is_random: whether it takes ``draws`` and a ``seed``.
         draws_from_pool: whether it takes a ``pool`` of features and their ``owners``.
+        closes_up: whether the result has fewer features.
         gate: the gate that estimates its effect; None if there is none.
     """
 
@@ -37,6 +38,7 @@ class Removal(Protocol):
     needs: ClassVar[str]
     is_random: ClassVar[bool]
     draws_from_pool: ClassVar[bool] = False
+    closes_up: ClassVar[bool] = False
     gate: ClassVar[Gate | None]
 
     @property
@@ -57,7 +59,7 @@ class Removal(Protocol):
     def remove(self, case: Case, removed: Tensor, draw: int = 0) -> Case:
         """The case without the features at which ``removed``, ``(batch, features)`` bool, is true.
 
-        The result may have fewer features. The value that replaces a feature depends only on the example, the feature
+        The value that replaces a feature depends only on the example, the feature
         and ``draw``: not on the other removed features, the batch or padding.
 
         Raises:
@@ -94,7 +96,8 @@ def make_removal(name: str, **options: Any) -> Removal:
 class AttentionMask(Removal):
     """No token attends to a removed token: its attention_mask is 0; arXiv 2510.18810, §4.1.
 
-    The removed token's position stays, and so does its own row of attention.
+    The removed token's position stays, unless the model counts positions by the mask, as OPT and BLOOM do. So does its
+    own row of attention.
     """
 
     names = ("attention_mask",)
@@ -163,14 +166,20 @@ class Replacement(Removal):
 class Deletion(Removal):
     """The other features close up, as if the removed features had never been in the text.
 
-    Positions are counted again, padding is on the right, and each forward argument with a column per feature, such as
-    token types, loses the same columns. ``forward_arguments["last"]``, the index of the token that a decoder is read
-    at, becomes the index of the last remaining token. A deleted token is no token of an ``answer`` any more.
+    Forward arguments with a column per feature, such as token types, lose the same columns, and:
+
+    * positions ``(batch, features)``, by a name with "position" in it, are counted again from the first;
+    * an index ``(batch,)`` of the feature that the output is read at, named "last" or with "index" or "position" in its
+      name, follows that feature; if it was the last feature, it is the last remaining one;
+    * a deleted token is no token of an ``answer`` any more.
+
+    Padding stays on its side. What a model derives from the attention mask or from the length it derives again.
     """
 
     names = ("delete",)
     needs = "an attention mask, if its rows keep different numbers of features"
     is_random = False
+    closes_up = True
     gate = "attention"
 
     name: str = "delete"
@@ -182,28 +191,88 @@ class Deletion(Removal):
         return "deleted, the rest closing up"
 
     def remove(self, case: Case, removed: Tensor, draw: int = 0) -> Case:
-        """See `Removal`; refuses removing all features of a row, and unequal lengths without attention_mask."""
+        """See `Removal`.
+
+        Raises:
+            Unsupported: a row has no feature left; rows of different lengths without attention_mask; or a forward
+                argument that cannot be counted again.
+        """
         keep = case.unpadded & ~removed
         require_some_left(self.name, keep)
         counts = keep.sum(1)
         length = int(counts.max())
-        mask = case.forward_arguments.get("attention_mask")
-        if mask is None and not bool((counts == length).all()):
+        if "attention_mask" not in case.forward_arguments and not bool((counts == length).all()):
             raise Unsupported(
                 "removal by deletion: rows of different lengths need padding, and this model takes no attention_mask: "
                 "remove by a replacement such as 'zero'"
             )
-        order = keep.byte().argsort(dim=1, descending=True, stable=True)[:, :length]  # the remaining features, in order
-        row = torch.arange(len(order), device=order.device).unsqueeze(1)
+        pads_left = not bool(case.unpadded[:, 0].all())
+        row = torch.arange(len(keep), device=keep.device).unsqueeze(1)
+
+        def closed_up(chosen: Tensor) -> Tensor:
+            """The columns of the chosen features, in order, beside columns of padding: ``(batch, length)``."""
+            order = chosen.byte().argsort(dim=1, descending=not pads_left, stable=True)
+            return order[:, -length:] if pads_left else order[:, :length]
+
+        order = closed_up(keep)
         remaining = case.with_features(lambda value: value[row, order])
         arguments = dict(remaining.forward_arguments)
-        if mask is not None:
-            arguments["attention_mask"] = arguments["attention_mask"].masked_fill(~keep[row, order], 0)
-        if "last" in arguments:
-            arguments["last"] = counts - 1
-        if "answer" in arguments:
-            arguments["answer"] = arguments["answer"].masked_fill(~keep[row, order], NO_ANSWER)
+        for name, value in case.forward_arguments.items():
+            if name == "attention_mask":
+                arguments[name] = arguments[name].masked_fill(~keep[row, order], 0)
+            elif name == "answer":
+                arguments[name] = arguments[name].masked_fill(~keep[row, order], NO_ANSWER)
+            elif is_index(name, value):
+                at = index_of_last(value, case.unpadded, keep)
+                arguments[name] = (order == at.unsqueeze(1)).byte().argmax(1).to(value.dtype)
+            elif case.shape[1] in value.shape[2:] or (value.shape[:2] != case.shape and case.shape[1] in value.shape):
+                raise Unsupported(
+                    f"removal by deletion: forward_arguments[{name!r}] {tuple(value.shape)} has an axis of features "
+                    "that cannot be counted again: let the model make it, or remove by a replacement such as 'zero'"
+                )
+            elif "position" in name.lower():
+                require_equal_steps(name, value, case.unpadded)
+                first = case.unpadded & (case.unpadded.cumsum(1) <= counts.unsqueeze(1))
+                arguments[name] = value[row, closed_up(first)]
         return replace(remaining, forward_arguments=arguments)
+
+
+def is_index(name: str, value: Tensor) -> bool:
+    """Whether a forward argument is, by its name, the index ``(batch,)`` of the feature that the output is read at."""
+    is_named_so = name == "last" or "index" in name.lower() or "position" in name.lower()
+    return is_named_so and value.dim() == 1 and not value.is_floating_point()
+
+
+def index_of_last(index: Tensor, unpadded: Tensor, keep: Tensor) -> Tensor:
+    """The column ``(batch,)`` that an index points to, or the last that is kept where it was the last feature.
+
+    Raises:
+        Unsupported: the feature is removed, and another one than the last.
+    """
+    columns = torch.arange(keep.shape[1], device=keep.device)
+    at, last, last_kept = index % keep.shape[1], *((columns * mask).amax(1) for mask in (unpadded, keep))
+    at = torch.where(at == last, last_kept, at)
+    if not bool(keep.gather(1, at.unsqueeze(1)).all()):
+        raise Unsupported(
+            "removal by deletion: the feature that the output is read at is removed: remove by the attention mask or "
+            "by a replacement such as 'zero'"
+        )
+    return at
+
+
+def require_equal_steps(name: str, positions: Tensor, unpadded: Tensor) -> None:
+    """Refuse positions that do not count on by equal steps: those of a shorter text cannot be told from them.
+
+    Raises:
+        Unsupported: names the forward argument.
+    """
+    for of_example, mask in zip(positions, unpadded, strict=True):
+        steps = of_example[mask].diff(dim=0)
+        if bool((steps != steps[:1]).any()):
+            raise Unsupported(
+                f"removal by deletion: forward_arguments[{name!r}] does not count the features by equal steps, so the "
+                "positions of a shorter text are unknown: remove by the attention mask or a replacement such as 'zero'"
+            )
 
 
 @registered

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from faithcheck.explainers.loo.leave_one_out import parts_of, shared_among_features
 from faithcheck.explainers.loo.outputs import outputs_without
 from faithcheck.explainers.loo.removal import Removal, default_removal, generators, require_draws
+from faithcheck.explainers.protocol import in_eval_mode
 from faithcheck.models.case import Case
 
 
@@ -55,6 +56,7 @@ class SparseSurrogate:
     def __post_init__(self) -> None:
         require_draws(self.ablations)
 
+    @in_eval_mode
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """The weight of each part, shared equally among its features: ``(batch, features)``, 0 at padding.
 
@@ -71,7 +73,7 @@ class SparseSurrogate:
         ).view(-1, self.ablations)
         weights = [self._weights(of, output) for of, output in zip(kept, outputs, strict=True)]
         padded = nn.utils.rnn.pad_sequence(weights, batch_first=True)
-        return shared_among_features(padded, part)
+        return shared_among_features(padded, part).to(case.inputs.dtype)
 
     def _kept(self, non_special: Tensor, part: Tensor, random: np.random.Generator) -> Tensor:
         """Which parts each ablation keeps, ``(ablations, parts)`` bool: each with probability ½, special ones always.

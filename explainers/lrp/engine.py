@@ -20,7 +20,7 @@ from faithcheck.explainers.lrp.operation_call import Rule, RuleTrait, tensors_wi
 from faithcheck.explainers.lrp.position_pairs import AddedPositions
 from faithcheck.explainers.lrp.propagation import Propagation
 from faithcheck.explainers.lrp.rules_met import record_rules
-from faithcheck.explainers.protocol import Unsupported, per_feature
+from faithcheck.explainers.protocol import Unsupported, in_eval_mode, per_feature
 from faithcheck.explainers.refused_modules import (
     compiled,
     flex_attention,
@@ -100,6 +100,7 @@ class LRP:
         assert isinstance(pairs, AddedPositions)
         return pairs.relevance_of_examples(output)
 
+    @in_eval_mode
     @torch.enable_grad()
     def propagate(
         self, model: nn.Module, case: Case, mode: type[Propagation] = Propagation

@@ -111,21 +111,52 @@ def test_integrated_gradients_warns_when_it_has_too_few_steps():
 
 
 class OneHead(nn.Module):
-    """Softmax attention with identity maps: its weights are softmax(XXᵀ)."""
+    """Softmax attention with identity maps: its weights are softmax(XXᵀ). Output k reads row k, output 4 all."""
 
     def forward(self, x):
-        return (torch.softmax(x @ x.transpose(1, 2), -1) @ x).mean(1)
+        return read(torch.softmax(x @ x.transpose(1, 2), -1) @ x)
 
 
-def test_rollout_of_one_layer_is_its_attention_row():
-    x = torch.randn(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    case = Case(x, torch.zeros(2, dtype=torch.int64), torch.zeros_like(x))
-    weights = torch.softmax(x @ x.transpose(1, 2), -1)
+def read(states):
+    """The sum of each of four rows, and their mean: ``(batch, 4, width)`` to ``(batch, 5)``."""
+    sums = states.sum(2)
+    return torch.cat([sums, sums.mean(1, keepdim=True)], 1)
+
+
+def four_tokens(*target):
+    x = torch.randn(len(target), 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return Case(x, torch.tensor(target), torch.zeros_like(x))
+
+
+def test_rollout_of_one_layer_is_the_attention_row_that_the_target_is_read_at():
+    case = four_tokens(2, 0, 4)
+    weights = torch.softmax(case.inputs @ case.inputs.transpose(1, 2), -1)
     torch.testing.assert_close(AttentionRollout(residual=False, row=1).attribute(OneHead(), case), weights[:, 1])
     mixed = (weights + torch.eye(4, dtype=torch.float64)) / 2
-    torch.testing.assert_close(AttentionRollout().attribute(OneHead(), case), mixed[:, 0])
-    two = nn.Sequential(TwoLayers())
-    torch.testing.assert_close(AttentionRollout(residual=False).attribute(two, case), (weights @ weights)[:, 0])
+    expected = torch.stack([mixed[0, 2], mixed[1, 0], mixed[2].mean(0)])
+    torch.testing.assert_close(AttentionRollout().attribute(OneHead(), case), expected)
+    with torch.inference_mode():
+        torch.testing.assert_close(AttentionRollout().attribute(OneHead(), case), expected)
+    two = weights @ weights
+    expected = torch.stack([two[0, 2], two[1, 0], two[2].mean(0)])
+    torch.testing.assert_close(AttentionRollout(residual=False).attribute(nn.Sequential(TwoLayers()), case), expected)
+
+
+def test_rollout_refuses_a_causal_model_that_does_not_show_its_row():
+    class Causal(nn.Module):
+        def forward(self, x):
+            weights = torch.softmax((x @ x.mT).masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf), -1)
+            return (weights @ x).detach()[:, -1]
+
+    case = four_tokens(0)
+    with pytest.raises(Unsupported, match=r"which row is read is unknown: choose AttentionRollout\(row=…\)"):
+        AttentionRollout().attribute(Causal(), case)
+    by_index = replace(case, forward_arguments={"last": torch.tensor([3])})
+    model = Causal()
+    model.register_forward_pre_hook(lambda module, args, kwargs: (args, {}), with_kwargs=True)
+    torch.testing.assert_close(
+        AttentionRollout().attribute(model, by_index), AttentionRollout(row=-1).attribute(model, by_index)
+    )
 
 
 class TwoLayers(nn.Module):
@@ -134,14 +165,14 @@ class TwoLayers(nn.Module):
     def forward(self, x):
         for _ in range(2):
             weights = torch.softmax(x @ x.transpose(1, 2), -1)
-        return (weights @ x).mean(1)
+        return read(weights @ x)
 
 
 class FusedHead(nn.Module):
     """`OneHead` by scaled_dot_product_attention."""
 
     def forward(self, x):
-        return nn.functional.scaled_dot_product_attention(x, x, x, scale=1.0).mean(1)
+        return read(nn.functional.scaled_dot_product_attention(x, x, x, scale=1.0))
 
 
 class WrittenOutHead(nn.Module):
@@ -149,13 +180,12 @@ class WrittenOutHead(nn.Module):
 
     def forward(self, x):
         exponential = (x @ x.transpose(1, 2)).exp()
-        return (exponential / exponential.sum(-1, keepdim=True) @ x).mean(1)
+        return read(exponential / exponential.sum(-1, keepdim=True) @ x)
 
 
 @pytest.mark.parametrize("model", [FusedHead(), WrittenOutHead()], ids=["sdpa", "written out"])
 def test_rollout_runs_on_every_way_to_compute_a_softmax(model):
-    x = torch.randn(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    case = Case(x, torch.zeros(2, dtype=torch.int64), torch.zeros_like(x))
+    case = four_tokens(3, 4)
     expected = AttentionRollout().attribute(OneHead(), case)
     torch.testing.assert_close(AttentionRollout().attribute(model, case), expected, rtol=1e-12, atol=1e-12)
 

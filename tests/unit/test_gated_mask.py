@@ -202,14 +202,6 @@ def test_a_text_of_one_token_is_refused_where_two_passes_are_needed():
         MaskGate().attribute(Weighted(), tokens(1))
 
 
-def test_dropout_in_train_mode_is_refused():
-    model, case = small_model(KINDS["BartForConditionalGeneration"])
-    state = torch.get_rng_state()
-    with pytest.raises(Unsupported, match=r"call model\.eval"):
-        MaskGate().attribute(model.train(), case)
-    assert torch.equal(state, torch.get_rng_state())
-
-
 # --- which features, which keys --------------------------------------------------------------------------------------
 
 

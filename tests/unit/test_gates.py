@@ -708,7 +708,8 @@ def break_middle(model):
 
 def dropout_in_sdpa(model):
     model.set_attn_implementation("sdpa")
-    model.bert.encoder.layer[1].attention.self.train()
+    attention = model.bert.encoder.layer[1].attention.self.train()
+    attention.query.register_forward_pre_hook(lambda *_: setattr(attention, "training", True))  # within the pass
 
 
 BROKEN = {

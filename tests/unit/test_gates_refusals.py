@@ -150,19 +150,6 @@ def test_operations_called_by_keyword_are_recognised(gate):
     torch.testing.assert_close(gate.attribute(ByKeyword(), tokens()), gate.attribute(OneLayer(), tokens()))
 
 
-@every_gate
-def test_dropout_in_train_mode_is_refused_before_it_draws(gate):
-    model, case = embedding_model("bert"), case_of("bert")
-    model.train()
-    try:
-        state = torch.get_rng_state()
-        with pytest.raises(Unsupported, match=r"call model\.eval"):
-            gate.attribute(model, case)
-        assert torch.equal(state, torch.get_rng_state())
-    finally:
-        model.eval()
-
-
 @pytest.mark.parametrize("kind", ["causal", "positions", "mixing"])
 def test_layers_that_depend_on_the_place_of_a_row_are_refused(kind):
     torch.manual_seed(0)

@@ -513,7 +513,8 @@ def break_second_time(model):
 
 def dropout_in_sdpa(model):
     model.set_attn_implementation("sdpa")
-    model.encoder.layer[1].attention.self.train()
+    attention = model.encoder.layer[1].attention.self.train()
+    attention.query.register_forward_pre_hook(lambda *_: setattr(attention, "training", True))  # within the pass
 
 
 BROKEN = {
