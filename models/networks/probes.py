@@ -150,11 +150,6 @@ def rollout_of_valueless_feature(model: PositionalAttention, case: Case) -> Tens
     return model.weights(len(case.inputs)).detach()[:, 0] / 2 * case.inputs.new_tensor([0, 0, 0, 1])
 
 
-def rollout_without_own_residual(model: nn.Module, case: Case) -> Tensor:
-    """−½ at every token but the one that Rollout reads: ``(batch, tokens)``."""
-    return -torch.ones(case.shape).to(case.inputs) / 2 * (torch.arange(case.shape[1]).to(case.inputs) > 0)
-
-
 def loss_at_softmax(model: nn.Module, case: Case) -> Tensor:
     """(f − Σᵢ Aᵢ(xᵢ − f)²)/2 at the softmax of `self_attention`, 0 at copy, product and sum: ``(batch, 4)``."""
     weights = torch.softmax(case.inputs, -1)

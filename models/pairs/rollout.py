@@ -1,12 +1,13 @@
 """What Attention Rollout reads and a model does not use: a head without an output, and the order of tokens.
 
-Rollout is computed from attention weights, A averaged over heads, and reads one row of ½(A + I) (one layer).
+Rollout is computed from attention weights, A averaged over heads: the mean of the rows of ½(A + I) that the output is
+read at (one layer).
 
 1. A *dead head*, whose columns of the output map are 0, does not reach the output. Rollout averages its weights all
-   the same. If its query is another, the gap is half of the change of its weights' first row, over the number of heads.
+   the same. If its query is another, the gap is half of the change of its weights' mean row, over the number of heads.
    With two layers it is the change of the product of both layers' ½(A + I).
 2. A model without positions that reads the mean over tokens computes the same of tokens *in reverse order*. Rollout
-   reads the row of the position that comes first: token n's in place of token 1's, with its columns in reverse order.
+   takes the positions that the model attends over for those of the features: its map is in reverse order.
 
 LRP and gradients: nothing arrives at a dead head, and reversing is a rearrangement.
 """
@@ -59,9 +60,9 @@ def with_dead_head() -> TwoHeads:
 
 @torch.no_grad()
 def gap_of_dead_head(f: TwoHeads, g: TwoHeads, case: Case) -> Tensor:
-    """Rollout's a_f − a_g, ``(batch, tokens)``: ½ of the first row of the dead head's difference, over two heads."""
-    difference = f.weights(case.inputs)[:, 1, 0] - g.weights(case.inputs)[:, 1, 0]
-    return difference / 2 / HEADS
+    """Rollout's a_f − a_g, ``(batch, tokens)``: ½ of the mean row of the dead head's difference, over two heads."""
+    difference = f.weights(case.inputs)[:, 1] - g.weights(case.inputs)[:, 1]
+    return difference.mean(1) / 2 / HEADS
 
 
 def dead_head(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
@@ -86,10 +87,9 @@ invariance_pair(
 
 @torch.no_grad()
 def gap_of_reversed_tokens(f: TwoHeads, g: TwoHeads, case: Case) -> Tensor:
-    """Rollout's a_f − a_g, ``(batch, tokens)``: the first row of ½(A + I) minus the last one in reverse order."""
-    weights = f.weights(case.inputs).mean(1)
-    rollout = (weights + torch.eye(case.shape[1]).to(weights)) / 2
-    return rollout[:, 0] - rollout[:, -1].flip(1)
+    """Rollout's a_f − a_g, ``(batch, tokens)``: the mean row of ½(A + I) minus itself in reverse order."""
+    row = f.weights(case.inputs).mean((1, 2)) / 2  # the mean row of I is the same in both orders
+    return row - row.flip(1)
 
 
 invariance_pair(
