@@ -29,24 +29,14 @@ _DIFFERS = re.compile(r"[-+−]?\d[\d.]*(?:e[-+]?\d+)?|\([^()]*\)|'[^']*'")
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause of what is red in a document.
+    """One cause of what is red in a document."""
 
-    Attributes:
-        axiom: the axiom that it turned red; of one error in checks of several axioms all of them, separated by commas;
-            empty where a test failed and left no record.
-        explainer: the explainer of all its records; empty where they have several, or none.
-        message: what the records say, with ``…`` for what differs from record to record.
-        likely: the likely cause, in a sentence.
-        records: the red records, the worst first; none if tests failed that left no record.
-        failures: those tests, as the document has them.
-    """
-
-    axiom: str
-    explainer: str
-    message: str
-    likely: str
-    records: tuple[Record, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    axiom: str  # of one error in checks of several axioms all of them; empty where a test left no record
+    explainer: str  # of all its records; empty where they have several, or none
+    message: str  # with ``…`` for what differs from record to record
+    likely: str  # a sentence
+    records: tuple[Record, ...] = ()  # red ones, the worst first
+    failures: tuple[Failure, ...] = ()  # tests that failed and left no record
 
     @property
     def title(self) -> str:

@@ -62,33 +62,19 @@ LISTS = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """What changed from one document to another.
+    """What changed from one document to another."""
 
-    Attributes:
-        before: the old run in words.
-        now: the new run in words.
-        threshold: that of magnitudes.
-        informs: whether the documents have no verdicts, as benchmarks have none.
-        lists: the changes, by the names of `LISTS`; no key where there is none.
-        kinds: the same changes by kind.
-        still_red: how many records are red in both.
-        unchanged: how many records are unchanged.
-        catalogues: how the catalogues differ, in lines.
-        differences: the settings and versions in which the runs differ: ``(setting, before, now)``.
-        paired: the paired differences of two alignments; None for other documents.
-    """
-
-    before: str
-    now: str
-    threshold: float
-    informs: bool
-    lists: Mapping[str, list[Change]]
-    kinds: Mapping[str, list[KindOfChange]]
+    before: str  # the old run in words
+    now: str  # the new run in words
+    threshold: float  # of magnitudes
+    informs: bool  # the documents have no verdicts, as benchmarks have none
+    lists: Mapping[str, list[Change]]  # by the names of `LISTS`; no key where there is none
+    kinds: Mapping[str, list[KindOfChange]]  # the same changes by kind
     still_red: int
     unchanged: int
-    catalogues: list[str]
-    differences: list[tuple[str, str, str]]
-    paired: Paired | None = None
+    catalogues: list[str]  # how they differ, in lines
+    differences: list[tuple[str, str, str]]  # settings and versions: (name, before, now)
+    paired: Paired | None = None  # of two alignments
 
     def listed(self, name: str) -> list[Change]:
         """The changes of a list."""
@@ -102,18 +88,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ComparedRecord:
-    """A record as it is compared.
+    """A record as it is compared. Figures are ``{name: (value, tolerance)}``; a correlation's tolerance is None."""
 
-    Attributes:
-        status: the label of a `Status`; ``failed`` for a test that left no red record.
-        expected: ``HOLDS``, ``VIOLATES`` or ``UNCLAIMED``.
-        gap: as text; empty if the record has none.
-        figures: ``{name: (value, tolerance)}``; the tolerance of a correlation is None.
-    """
-
-    status: str
+    status: str  # the label of a `Status`; ``failed`` for a test that left no red record
     expected: str = ""
-    gap: str = ""
+    gap: str = ""  # as text; empty without one
     figures: Mapping[str, tuple[object, float | None]] = field(default_factory=dict)
 
     @property

@@ -17,36 +17,22 @@ from faithcheck.reports.documents.results import Results
 
 
 class Change(NamedTuple):
-    """A change of one record, or of a ratio, in words.
-
-    Attributes:
-        change: what changed.
-        id: of the record, or the name of the ratio.
-        before: in the old document.
-        now: in the new one.
-    """
+    """A change of one record, or of a ratio, in words."""
 
     change: str
-    id: str
+    id: str  # of the record, or the name of the ratio
     before: str
     now: str
 
 
 @dataclass(frozen=True)
 class KindOfChange:
-    """Changes of one kind.
+    """Changes of one kind."""
 
-    Attributes:
-        change: what changed in all of them.
-        what: what their records have in common.
-        likely: the likely cause, if they are red; else empty.
-        rows: the changes, the worst first.
-    """
-
-    change: str
-    what: str
-    likely: str
-    rows: list[Change]
+    change: str  # what changed in all of them
+    what: str  # what their records have in common
+    likely: str  # the likely cause, if they are red; else empty
+    rows: list[Change]  # the worst first
 
 
 @dataclass(frozen=True)

@@ -18,38 +18,23 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference of a figure of an explainer, now − before, with its 95 % interval; None where undefined.
-
-    Attributes:
-        explainer: its name.
-        figure: one of `PAIRED`.
-        n: how many examples.
-        difference: the mean.
-        low: the lower end of its interval.
-        high: the upper end.
-        p: of the test that there is no difference.
-    """
+    """The mean difference of a figure of an explainer, now − before, with its 95 % interval; None where undefined."""
 
     explainer: str
-    figure: str
-    n: int
+    figure: str  # one of `PAIRED`
+    n: int  # how many examples
     difference: float | None
     low: float | None = None
     high: float | None = None
-    p: float | None = None
+    p: float | None = None  # of the test that there is no difference
 
 
 @dataclass(frozen=True)
 class Paired:
-    """The differences of two alignments.
+    """The differences of two alignments."""
 
-    Attributes:
-        sentence: how the examples were paired.
-        differences: explainer by explainer; none if no example is paired.
-    """
-
-    sentence: str
-    differences: list[Difference] = field(default_factory=list)
+    sentence: str  # how the examples were paired
+    differences: list[Difference] = field(default_factory=list)  # explainer by explainer; none if no example is paired
 
 
 def paired_differences(old: Alignment, new: Alignment) -> Paired:

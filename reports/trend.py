@@ -23,62 +23,35 @@ from faithcheck.reports.pages.tables import natural
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """A run of the suite.
+    """A run of the suite."""
 
-    Attributes:
-        file: the path of its document in the folder.
-        commit: the user's commit; empty without one.
-        faithcheck: the version.
-        created: its date.
-        catalogue: in words; empty in a document of an older version.
-        verdict: its group.
-        headline: its outcome in a line.
-        total: how many records each group has.
-        failures: how many tests failed and left no red record.
-        not_run: how many tests did not run.
-        counts: how many records each group has, by explainer.
-        gaps: the largest gap, by axiom and explainer.
-        seconds: what all checks took.
-    """
-
-    file: str
-    commit: str
+    file: str  # the path of its document in the folder
+    commit: str  # the user's; empty without one
     faithcheck: str
     created: str
-    catalogue: str
+    catalogue: str  # in words; empty in a document of an older version
     verdict: Group
-    headline: str
+    headline: str  # its outcome in a line
     total: Mapping[Group, int]
-    failures: int
-    not_run: int
-    counts: Mapping[str, Mapping[Group, int]]
-    gaps: Mapping[str, Mapping[str, float]]
-    seconds: float | None
+    failures: int  # how many tests failed and left no red record
+    not_run: int  # how many tests
+    counts: Mapping[str, Mapping[Group, int]]  # by explainer
+    gaps: Mapping[str, Mapping[str, float]]  # the largest, by axiom and explainer
+    seconds: float | None  # of all checks
 
 
 @dataclass(frozen=True)
 class AlignmentRun:
-    """An alignment.
+    """An alignment."""
 
-    Attributes:
-        file: the path of its document in the folder.
-        commit: the user's commit; empty without one.
-        faithcheck: the version.
-        of: the names of the model and the data.
-        content: their fingerprints.
-        agreement: the mean correlation with Leave-One-Out of each measured explainer.
-        cost: the cost of each explainer.
-        refused: how many explainers were not measured.
-    """
-
-    file: str
-    commit: str
+    file: str  # the path of its document in the folder
+    commit: str  # the user's; empty without one
     faithcheck: str
-    of: str
-    content: str
-    agreement: Mapping[str, float | None]
+    of: str  # the names of the model and the data
+    content: str  # their fingerprints
+    agreement: Mapping[str, float | None]  # the mean correlation with Leave-One-Out, by explainer
     cost: Mapping[str, float]
-    refused: int
+    refused: int  # how many explainers were not measured
 
 
 @dataclass(frozen=True)

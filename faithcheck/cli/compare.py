@@ -7,6 +7,7 @@ from pathlib import Path
 
 from faithcheck.cli import output
 from faithcheck.cli.arguments import PAGE, add_file, positive_number
+from faithcheck.reports import comparison
 from faithcheck.reports.documents.document import Document
 
 HELP = "list what changed between two results documents; exit code 1 on a regression"
@@ -34,10 +35,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     comment = "also write Markdown that fits a pull-request comment (default: NEW.compare.md)"
     add_file(parser, "--md", help=comment, **PAGE)
     add_file(parser, "--html", help="also write an HTML page with every change (default: NEW.compare.html)", **PAGE)
-    meaning = (
-        "the largest change of a gap (relative to the larger one) or correlation that is not listed (default: 0.01)"
-    )
-    parser.add_argument("--threshold", type=positive_number, metavar="X", help=meaning)
+    default = comparison.THRESHOLD
+    meaning = "the largest change of a gap (relative to the larger one) or correlation that is not listed"
+    meaning = f"{meaning} (default: {default})"
+    parser.add_argument("--threshold", type=positive_number, default=default, metavar="X", help=meaning)
     meaning = "documents of two catalogues: compare what is the same in both, see docs/reference/catalogue.md"
     parser.add_argument("--across-catalogues", action="store_true", help=meaning)
 
@@ -48,13 +49,12 @@ def main(arguments: argparse.Namespace) -> int:
     Raises:
         DocumentError, OptionError, OSError: a document cannot be read or compared, or the page cannot be written.
     """
-    from faithcheck.reports import comparison
     from faithcheck.reports.pages import comparison as page
 
     old, new = load(arguments.old), load(arguments.new)
     views = {"md": page.to_markdown, "html": page.to_html}
     pages = output.pages(arguments, views, arguments.new, [arguments.old, arguments.new], ".compare")
-    compared = comparison.compare(old, new, arguments.threshold or comparison.THRESHOLD, arguments.across_catalogues)
+    compared = comparison.compare(old, new, arguments.threshold, arguments.across_catalogues)
     output.print_for_terminal(page.to_terminal, compared)
     output.write_pages(pages, compared)
     return int(bool(compared.regressions))

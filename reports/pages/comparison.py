@@ -93,25 +93,15 @@ class ShownKind:
 
 @dataclass(frozen=True)
 class ShownList:
-    """A list of changes: a table of the kinds with a single change, and each other kind. What is cut is counted.
+    """A list of changes: a table of the kinds with a single change, and each other kind. What is cut is counted."""
 
-    Attributes:
-        name: that of `LISTS`.
-        title: its title.
-        count: how many changes it has.
-        singles: the table.
-        more: how many changes are cut from it.
-        kinds: the other kinds.
-        more_kinds: how many of those are cut.
-    """
-
-    name: str
+    name: str  # that of `LISTS`
     title: str
     count: int
     singles: Table
-    more: int
+    more: int  # how many changes are cut from the table
     kinds: list[ShownKind]
-    more_kinds: int
+    more_kinds: int  # how many kinds are cut
 
 
 def to_markdown(comparison: Comparison) -> str:

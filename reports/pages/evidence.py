@@ -84,21 +84,13 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page shows of a red record's evidence.
+    """What a page shows of a red record's evidence."""
 
-    Attributes:
-        layout: ``images``, ``trees``, ``words`` or ``bars``.
-        maps: those that were compared, their difference, and the predicted one.
-        trees: the two expressions; none if there are none.
-        facts: the sums and the gap, as labels and texts.
-        table: the numbers of the features that differ most.
-    """
-
-    layout: str
-    maps: list[ShownMap]
-    trees: list[Tree]
-    facts: list[tuple[str, str]]
-    table: Numbers
+    layout: str  # ``images``, ``trees``, ``words`` or ``bars``
+    maps: list[ShownMap]  # those that were compared, their difference, and the predicted one
+    trees: list[Tree]  # the two expressions; none if there are none
+    facts: list[tuple[str, str]]  # the sums and the gap, as labels and texts
+    table: Numbers  # of the features that differ most
     positive: str = " ".join(map(str, POSITIVE_RELEVANCE))
     negative: str = " ".join(map(str, NEGATIVE_RELEVANCE))
 

@@ -64,25 +64,15 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Part:
-    """An axiom, or a family of pairs in it; ``open`` if something in it is red.
+    """An axiom, or a family of pairs in it; ``open`` if something in it is red."""
 
-    Attributes:
-        id: of its element.
-        name: its name.
-        tally: how many of its records have each status.
-        open: whether it is unfolded.
-        meaning: the summary of an axiom, maybe empty.
-        families: the families of an axiom.
-        matrix: that of a family.
-    """
-
-    id: str
+    id: str  # of its element
     name: str
-    tally: list[Tile]
+    tally: list[Tile]  # how many of its records have each status
     open: bool
-    meaning: str = ""
-    families: Sequence[Part] = ()
-    matrix: Matrix | None = None
+    meaning: str = ""  # the summary of an axiom
+    families: Sequence[Part] = ()  # of an axiom
+    matrix: Matrix | None = None  # of a family
 
 
 @dataclass(frozen=True)

@@ -30,19 +30,12 @@ STRONG = 0.5
 
 
 class ColouredWord(Word, frozen=True, kw_only=True):
-    """A word with its relevance.
+    """A word with its relevance."""
 
-    Attributes:
-        value: its relevance.
-        strength: the same as a share of the largest, see `strengths`.
-        style: its background and ink, see `css`.
-        bold: whether it is among the strongest.
-    """
-
-    value: float
-    strength: float
-    style: str
-    bold: bool
+    value: float  # its relevance
+    strength: float  # as a share of the largest, see `strengths`
+    style: str  # its background and ink, see `css`
+    bold: bool  # it is among the strongest
 
 
 def is_signed(values: Sequence[float]) -> bool:

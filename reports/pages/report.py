@@ -139,28 +139,16 @@ class Affected:
 
 @dataclass(frozen=True)
 class Card:
-    """A cause of what is red, with its worst record or test.
+    """A cause of what is red, with its worst record or test."""
 
-    Attributes:
-        id: of the card's element.
-        cause: the cause.
-        symbol: of the worst record's status.
-        sentence: what the worst record says.
-        command: what measures it again.
-        details: its fields as labels and texts.
-        affected: every record and test of the cause, the worst first.
-        evidence: what the worst record compared, or None.
-        traceback: that of the worst record, or None.
-    """
-
-    id: str
+    id: str  # of the card's element
     cause: Cause
-    symbol: str
-    sentence: str
-    command: str
-    details: list[tuple[str, str]]
-    affected: list[Affected]
-    evidence: evidence.Shown | None = None
+    symbol: str  # of the worst record's status
+    sentence: str  # what the worst record says
+    command: str  # what measures it again
+    details: list[tuple[str, str]]  # of the worst record, as labels and texts
+    affected: list[Affected]  # every record and test of the cause, the worst first
+    evidence: evidence.Shown | None = None  # of the worst record
     traceback: str | None = None
 
 
@@ -203,17 +191,11 @@ class MeasuredRow:
 
 @dataclass(frozen=True)
 class Reason:
-    """What was expected and why.
+    """What was expected and why."""
 
-    Attributes:
-        facts: labels and texts that all of its records share.
-        columns: the labels of what differs between them.
-        rows: one for each record.
-    """
-
-    facts: list[tuple[str, str]]
-    columns: list[str]
-    rows: list[MeasuredRow]
+    facts: list[tuple[str, str]]  # labels and texts that all of its records share
+    columns: list[str]  # the labels of what differs between them
+    rows: list[MeasuredRow]  # one for each record
 
 
 def reasons(results: Results) -> list[Reason]:

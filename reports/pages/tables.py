@@ -35,17 +35,11 @@ class Column(Generic[Item]):
 
 @dataclass(frozen=True)
 class ShownColumn:
-    """A column with its cells.
-
-    Attributes:
-        title: its heading.
-        cells: a text for each row.
-        group: the label of the group in whose colour it is shown; ``""`` for none.
-    """
+    """A column with its cells."""
 
     title: str
-    cells: Sequence[str]
-    group: str = ""
+    cells: Sequence[str]  # a text for each row
+    group: str = ""  # the label of the group in whose colour it is shown; empty for none
 
     @cached_property
     def words(self) -> bool:
@@ -55,17 +49,11 @@ class ShownColumn:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it is shown.
-
-    Attributes:
-        title: maybe empty.
-        note: a sentence below the table, maybe empty.
-        columns: each with as many cells as there are rows.
-    """
+    """A table as it is shown."""
 
     title: str
-    note: str
-    columns: Sequence[ShownColumn]
+    note: str  # a sentence below the table, maybe empty
+    columns: Sequence[ShownColumn]  # each with as many cells as there are rows
 
     @property
     def titles(self) -> list[str]:
