@@ -193,8 +193,6 @@ def lists_of_layers(embedding_model: Any) -> list[tuple[str, nn.ModuleList]]:
 def device_map(embedding_model: nn.Module) -> nn.Module:
     """Dispatch the model: the first layer and all else stay on the device, the other layers are offloaded.
 
-    From a CPU they go to the "disk", but with their weights in memory, so that no file is written; from a GPU to "cpu".
-
     Raises:
         MissingLibrary: accelerate is not installed.
     """
@@ -208,6 +206,7 @@ def device_map(embedding_model: nn.Module) -> nn.Module:
     inside = tuple(f"{layer}." for layer in offloaded)
     kept = {key: weight.cpu() for key, weight in model.state_dict().items() if key.startswith(inside)}
     device = str(model.device)
+    # From a CPU to the "disk", but with the weights in memory: no file is written.
     where = {"": device, **dict.fromkeys(offloaded, "disk" if device == "cpu" else "cpu")}
     log = logging.getLogger(accelerate.big_modeling.__name__)
     disabled, log.disabled = log.disabled, True  # it warns that weights are on meta
