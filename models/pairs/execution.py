@@ -205,8 +205,7 @@ def device_map(embedding_model: nn.Module) -> nn.Module:
     offloaded = [f"{name}.{i}" for i in range(1, len(layers))]
     inside = tuple(f"{layer}." for layer in offloaded)
     kept = {key: weight.cpu() for key, weight in model.state_dict().items() if key.startswith(inside)}
-    device = str(model.device)
-    # From a CPU to the "disk", but with the weights in memory: no file is written.
+    device = str(model.device)  # from a CPU to the "disk", with the weights in memory: no file is written
     where = {"": device, **dict.fromkeys(offloaded, "disk" if device == "cpu" else "cpu")}
     log = logging.getLogger(accelerate.big_modeling.__name__)
     disabled, log.disabled = log.disabled, True  # it warns that weights are on meta
