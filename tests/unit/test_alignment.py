@@ -142,7 +142,7 @@ def test_mean_curves_start_at_the_output_and_end_alike(document):
 
 def test_costs_are_in_plain_forward_passes(document):
     costs = {name: explainer.cost for name, explainer in by_name(document).items()}
-    assert 1 <= costs["attention_rollout"] < 1.2
+    assert 1 < costs["attention_rollout"] < 1.5  # the backward pass ends at the last of two layers
     assert 1.5 < costs["cplrp"] <= costs["attnlrp"] < 3
     assert costs["ig_zero"] > 3 * costs["gradient_x_input"] / 2
     assert costs["loo"] > 2
