@@ -163,7 +163,7 @@ def _parts_of_plan(plan: Plan) -> Iterator[RenderableType]:
     )
     alone = sum(row.seconds for row in plan.explainers)
     yield Text(
-        f"\nabout {in_time(plan.seconds)} on {plan.workers} worker{'s' * (plan.workers != 1)}"
+        f"\nabout {in_time(plan.seconds)} on {wording.counted(plan.workers, 'worker')}"
         f" ({in_time(alone)} of work), without the loading and the statistics; the probe took {in_time(plan.probe)}"
     )
 

@@ -80,7 +80,7 @@ def _causes(results: Results, width: int) -> Iterator[Text]:
     found = causes(results)
     if not found:
         return
-    yield Text("\n1 cause" if len(found) == 1 else f"\n{len(found)} causes", style="bold")
+    yield Text(f"\n{wording.counted(len(found), 'cause')}", style="bold")
     for cause in found[:CAUSES]:
         yield Text(_cut(f"{cause.count} × {cause.title}", width, 1))
         yield Text(textwrap.indent(_cut(cause.likely, width - 4, FOLDED), "    "), style="dim")

@@ -24,11 +24,11 @@ def headline(trend: Trend) -> str:
     parts = []
     if runs := trend.runs:
         first, last = (run.created[:10] for run in (runs[0], runs[-1]))
-        parts.append(f"{_counted(len(runs), 'run')} from {first} to {last}; the last: {runs[-1].headline}")
+        parts.append(f"{wording.counted(len(runs), 'run')} from {first} to {last}; the last: {runs[-1].headline}")
     if trend.alignments:
-        parts.append(_counted(len(trend.alignments), "alignment"))
+        parts.append(wording.counted(len(trend.alignments), "alignment"))
     if trend.left_out:
-        parts.append(f"{_counted(len(trend.left_out), 'file')} left out")
+        parts.append(f"{wording.counted(len(trend.left_out), 'file')} left out")
     return "; ".join(parts)
 
 
@@ -105,7 +105,7 @@ def _tables(trend: Trend) -> Iterator[Table]:
         yield table("Alignments", note, ALIGNMENTS, enumerate(trend.alignments, 1))
     if trend.left_out:
         rows = list(trend.left_out.items())
-        yield plain_table(f"Left out: {_counted(len(rows), 'file')}", "", ("file", "why"), rows)
+        yield plain_table(f"Left out: {wording.counted(len(rows), 'file')}", "", ("file", "why"), rows)
 
 
 def _commit(commit: str) -> str:
@@ -179,7 +179,3 @@ def panel(title: str, y: str, values: Mapping[str, Sequence[float | None]], part
         if any(value is not None for value in of_one[start:end])
     ]
     return [Panel(title=title, x="run", y=y, lines=lines)] if lines else []
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -47,6 +47,11 @@ def number(value: object, digits: int = 2) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+def counted(count: int, what: str) -> str:
+    """``1 run``, ``2 runs``."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def with_interval(ratio: Ratio) -> str:
     """A median and its interval: ``1.27 [1.24, 1.31]``."""
     return f"{number(ratio.median, 3)} [{number(ratio.low, 3)}, {number(ratio.high, 3)}]"
@@ -204,7 +209,7 @@ def headline(results: Results) -> str:
     if set(results.settings.claimed) - set(without_verdict(results)) or not parts:
         red = len(red_records(results)) + len(results.failures)
         expected = groups[Group.PASS] + groups[Group.PREDICTED]
-        parts += [f"{expected} {'check' if expected == 1 else 'checks'} as expected", f"{red} red"]
+        parts += [f"{counted(expected, 'check')} as expected", f"{red} red"]
     if groups[Group.RECORDED]:
         parts.append(f"{groups[Group.RECORDED]} recorded without a claim")
     allowed = f", where --max-skips allows {results.settings.max_skips}" if too_many_skips(results) else ""
@@ -232,7 +237,7 @@ def catalogue(results: Results) -> str | None:
         return None
     axioms = {record.axiom for record in results.records} - named.axioms.keys()
     counts = {"axiom": len(axioms), "pair": len(results.settings.pair_origins)}
-    added = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count]
+    added = [counted(count, what) for what, count in counts.items() if count]
     of_user = f", and {' and '.join(added)} of the user" if added else ""
     return f"faithcheck {named.name}{of_user}"
 
@@ -268,7 +273,7 @@ def left_behind(results: Results) -> str:
     if not traces:
         return ""
     explainers = ", ".join(sorted({str(record.explainer) for record in traces}))
-    checks = "1 check" if len(traces) == 1 else f"{len(traces)} checks"
+    checks = counted(len(traces), "check")
     trace = traces[0].detail["left behind"]
     return f"In {checks} {explainers} left something behind, which the suite removed: {trace} (see the axiom trace)."
 
