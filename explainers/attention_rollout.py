@@ -111,4 +111,5 @@ class AttentionRollout:
                 "alone, so which row is read is unknown: choose AttentionRollout(row=…), -1 for the last"
             )
         share = read.to(rollout) / read.sum(1, keepdim=True)
-        return (share.unsqueeze(1) @ rollout)[:, 0, positions - case.shape[1] :]
+        read_rows: Tensor = share.unsqueeze(1) @ rollout
+        return read_rows[:, 0, positions - case.shape[1] :]

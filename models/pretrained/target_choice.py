@@ -129,11 +129,11 @@ def _tokens(model: TextModel | ImageClassifier, option: str, given: str) -> tupl
     if kind not in ("number", "name") or not equals:
         kind, name = "", given
     is_number = kind != "name" and name.isascii() and name.isdigit()
-    meant = {(int(name),)} if is_number and int(name) < outputs else set()
+    meant: set[tuple[int, ...]] = {(int(name),)} if is_number and int(name) < outputs else set()
     names = {} if kind == "number" else _names(model)
     meant |= {(i,) for i in _named(model, names, name)}
     if kind != "number" and not names.get(name) and isinstance(model, NextTokenModel):
-        meant |= {ids for ids in [_ids_of_text(model, name)] if ids}
+        meant |= {tuple(ids) for ids in [_ids_of_text(model, name)] if ids}
     if len(meant) == 1:
         return meant.pop()
     if meant:

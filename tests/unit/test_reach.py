@@ -26,9 +26,9 @@ LIMITS = {
     "circles": (0, 0),
     "imports of a higher folder": (0, 0),
     "modules of reports/ that reach torch": (0, 0),
-    "lines of the product": (49_300, 45_000),
+    "lines of the product": (48_300, 45_000),
     "lines of the largest file": (448, 400),
-    "files of at most 60 lines": (99, 60),
+    "files of at most 60 lines": (97, 60),
 }
 """The most that a figure may be today, and the goal. Lower the first whenever the figure falls."""
 
