@@ -133,7 +133,7 @@ def _tokens(model: TextModel | ImageClassifier, option: str, given: str) -> tupl
     names = {} if kind == "number" else _names(model)
     meant |= {(i,) for i in _named(model, names, name)}
     if kind != "number" and not names.get(name) and isinstance(model, NextTokenModel):
-        meant |= {tuple(ids) for ids in [_ids_of_text(model, name)] if ids}
+        meant |= {ids for ids in [_ids_of_text(model, name)] if ids}
     if len(meant) == 1:
         return meant.pop()
     if meant:
