@@ -34,7 +34,7 @@ class Data(Struct, frozen=True, kw_only=True):
     """The data set."""
 
     name: str
-    items: Literal["texts", "images"]
+    items: str  # "texts" or "images"
     fingerprint: str  # of its content
 
     @property

@@ -175,7 +175,7 @@ def from_json(content: object, kind: type[Plain]) -> Plain:
     """
     try:
         return msgspec.convert(content, kind, dec_hook=_converted)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second: half a character where a word is due
         raise ValueError(_mismatch(content, kind, "") or str(error)) from error
 
 
