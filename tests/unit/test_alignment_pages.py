@@ -45,13 +45,13 @@ def test_an_undefined_r_comes_last(document):
 
 def test_the_columns_of_curves_are_away_where_there_are_none(document):
     titles = alignment_tables.tables(typed(document))[0].titles
-    assert titles == ["explainer", "r", "95 %", "sum to one", "LeRF", "MoRF", "Δ", "95 %", "cost", "n"]
+    assert titles[:8] == ["explainer", "r", "95 %", "sum to one", "LeRF", "MoRF", "Δ", "95 %"]
     for explainer in document["explainers"]:
         for name in ("lerf", "morf", "delta", "lerf_aopc", "morf_aopc"):
             explainer["figures"][name] = {"mean": None, "low": None, "high": None, "n": 0}
     tables = alignment_tables.tables(typed(document))
-    assert tables[0].titles == ["explainer", "r", "95 %", "sum to one", "cost", "n"]
-    assert {len(row) for row in tables[0].rows} == {6}
+    assert tables[0].titles == titles[:4] + titles[8:]
+    assert {len(row) for row in tables[0].rows} == {len(titles) - 4}
     assert "LeRF" not in tables[0].note
     assert not any("curves" in table.title for table in tables)
     assert [figure.title for figure in alignment_figures.figures(typed(document))][-1].startswith("Cost")

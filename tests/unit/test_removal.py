@@ -102,7 +102,8 @@ def test_every_removal_describes_itself():
         assert kind.needs
         assert (removal.draws > 1) == kind.is_random
     gates = {name: kind.gate for name, kind in REMOVALS.items() if kind.gate != "inputs"}
-    assert gates == {"attention_mask": "attention", "delete": "attention", "resample": None, "noise": None}
+    built_in = {"attention_mask": "attention", "delete": "attention", "resample": None, "noise": None}
+    assert gates.items() >= built_in.items()
 
 
 def at(case, places):
