@@ -87,7 +87,7 @@ bench: $(READY)  ## measure the cost of the explainers; ARGS="-k bert"; resumes 
 	$(call suite,bench,-m bench)
 	@test ! -e $(COSTS) || $(BIN)/faithcheck report $(COSTS) --md --html
 
-slow: $(READY)  ## the tests that take eight seconds or more, or whose file takes 25; CI runs those of tests/unit and tests/integration
+slow: $(READY)  ## the tests that take eight seconds or more, or whose file takes 25; CI runs those of tests/unit and tests/integration, but for the whole suite of make contributing
 	$(call suite,slow,$(CHECKS) -m slow)
 
 power: $(READY)  ## seeded faults and saboteurs: which checks catch them; writes docs/results/power.md; resumes after a kill

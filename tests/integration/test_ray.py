@@ -96,7 +96,9 @@ def test_two_workers_one_of_which_dies_give_the_document_of_one_process(one_thre
     request = AlignRequest(**options, cache=tmp_path / "shared", ray="local", workers=2)
     shared = measure(request, watch=states.append)
     assert to_json(structs.replace(shared, run=None)) == to_json(alone)
-    assert (shared.run.workers, shared.run.retried, shared.run.left_out) == (2, 1, 0)
+    # The worker that is left may finish the texts before a new one takes any, so one or two of them did the work.
+    assert shared.run.workers in (1, 2)
+    assert (shared.run.retried, shared.run.left_out) == (1, 0)
     assert states[-1].retried == 1
     assert runs.stored("shared") == runs.stored("alone")
     # What is stored needs no worker, and is read by either.
