@@ -123,13 +123,8 @@ def test_the_extensions_are_listed_measured_and_shown(copy):
 @pytest.mark.slow
 def test_the_whole_fast_suite_is_green_with_every_extension(copy):
     copy.run("-m", "faithcheck.catalogue")
-<<<<<<< HEAD
-    # The files of the recipes count among the sizes of the product, which that module holds.
-    suite = ["tests/unit", "tests/test_axioms.py", "--ignore=tests/unit/test_reach.py"]
-=======
     # The files of the recipes count among these two sizes, whose limits hold without them.
     sizes = ["lines of the product", "files of at most 60 lines"]
     others = [f"--deselect=tests/unit/test_reach.py::test_a_figure_does_not_grow[{size}]" for size in sizes]
     suite = ["tests/unit", "tests/test_axioms.py", *others]
->>>>>>> main
     copy.run("-m", "pytest", "-q", "-n", "2", "-m", "not slow", *suite, timeout=3000)
