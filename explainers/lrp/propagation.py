@@ -69,9 +69,7 @@ class Propagation(TorchFunctionMode):
         given, args, kwargs = args, self.without_parameters(args), self.without_parameters(kwargs or {})
         operands = tensors_with_relevance((args, kwargs))
         if operands:
-            name = operation_name(func)
-            self.refuse_hidden(operands, name)
-            return self.compute(self.call_of(name, func, args, kwargs, operands))
+            return self.compute(self.call_of(operation_name(func), func, args, kwargs, operands))
         if self.has_offloaded_weights and func.__name__ in ("__get__", "to") and args[0] is not given[0]:
             with torch.no_grad():  # accelerate moves a parameter, and asks whether it requires a gradient
                 return func(*given, **kwargs)
@@ -81,14 +79,16 @@ class Propagation(TorchFunctionMode):
         """The value of an operation by its rule; that of an operation without a rule, such as a shape, as it is.
 
         Raises:
-            Unsupported: there is no rule, and the value carries relevance.
+            Unsupported: there is no rule, and the value carries relevance; or an operand comes from a hidden operation.
         """
         rule = self.rules.get(call.name)
         if rule is None:
             result = call.value()
             if tensors_with_relevance(result):
+                self.refuse_hidden(call.operands, call.name)
                 raise call.unsupported("no rule for this operation" + WAYS_OUT.get(call.name, ""))
             return result
+        self.refuse_hidden(call.operands, call.name)
         if call.name in IN_PLACE and (steps := written_out(call, self.visible)) is not None:
             return self.apply_steps(steps)
         result = self.apply_rule(rule, call)

@@ -261,12 +261,17 @@ def test_an_object_that_is_no_explainer_is_refused(candidate, message):
         as_explainer(candidate)
 
 
+class Unchanged(nn.Module):
+    def forward(self, inputs, attention_mask=None):
+        return inputs
+
+
 @pytest.mark.parametrize("forward_arguments", [{}, {"attention_mask": torch.ones(2, 3)}], ids=["none", "a mask"])
 def test_a_result_that_is_no_attribution_is_refused(forward_arguments):
     inputs = torch.ones(2, 3, dtype=DOUBLE)
     case = Case(inputs, torch.zeros(2, dtype=torch.int64), inputs * 0, forward_arguments=forward_arguments)
     with pytest.raises(InvalidAttribution, match="expected a tensor, got NoneType"):
-        attribution_of(as_explainer(lambda model, inputs, target: None), nn.Identity(), case)
+        attribution_of(as_explainer(lambda model, inputs, target: None), Unchanged(), case)
 
 
 def test_check_explainer_needs_no_pytest():

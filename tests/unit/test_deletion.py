@@ -30,7 +30,7 @@ def tokenizer(side):
     )
 
 
-class Reader(nn.Module):
+class PositionReader(nn.Module):
     """Attention over embeddings, positions and token types, read at the last column or at an index; ids make a case."""
 
     def __init__(self, first_position=0):
@@ -73,7 +73,7 @@ def without(pair, i):
 @pytest.mark.parametrize("first_position", [0, 2])
 @torch.no_grad()
 def test_deletion_is_the_encoding_of_the_shorter_pair_of_texts(side, by_index, first_position):
-    model, encode = Reader(first_position).double(), tokenizer(side)
+    model, encode = PositionReader(first_position).double(), tokenizer(side)
     case = model.case(encode(PAIRS, padding=True), by_index)
     case = replace(case, inputs=case.inputs.double(), baseline=case.baseline.double())
     found = LeaveOneOut(Deletion()).attribute(model, case)

@@ -103,14 +103,15 @@ def batch(name, padding="none"):
 
 
 def plain_effects(model, case, removal):
-    """Leave-One-Out by a plain pass over the rows of each example."""
+    """Leave-One-Out by a plain pass for each row: in a pass with longer rows, a shorter one would meet padding."""
     effects = torch.zeros(case.shape, dtype=case.inputs.dtype)
     for i, unpadded in enumerate(case.unpadded):
         removed = torch.cat([torch.zeros(1, TOKENS), torch.eye(TOKENS)[unpadded]]).bool()
-        rows = case.select(torch.full((len(removed),), i))
+        example = case.select(torch.tensor([i]))
         for draw in range(removal.draws):
             with torch.no_grad():
-                output = select_target(removal.remove(rows, removed, draw).run(model), rows.target)
+                rows = [removal.remove(example, row[None], draw).run(model) for row in removed]
+            output = select_target(torch.cat(rows), example.target.expand(len(rows)))
             effects[i, unpadded] += (output[0] - output[1:]) / removal.draws
     return effects
 

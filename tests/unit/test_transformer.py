@@ -128,7 +128,7 @@ def test_damaged_json_is_refused(folder, file):
 
 def test_a_model_without_a_head_is_refused(folder):
     transformers.BertModel(bert().config).save_pretrained(folder)
-    assert refusal(folder).endswith(f"expected one of {HEADS}, got BertModel")
+    assert f"expected one of {HEADS}, got BertModel: what is explained is one row" in refusal(folder)
     edit(folder / "config.json", architectures=["BertForSequenceClassification"])
     refusal(
         folder, "no weights, or none of the right shape, for classifier.bias, classifier.weight: not a trained Bert"

@@ -148,7 +148,7 @@ def _rollout(
 ROLLOUT = [
     Fault("no residual", "attention_rollout", Settings({"residual": False}), "A, not ½A + ½I"),
     Fault("the wrong row", "attention_rollout", Settings({"row": 1}), "row 1, whatever row the output is read at"),
-    _rollout("the layers transposed", "@ rollout", ".mT @ rollout", "Aᵀ: who is attended by whom"),
+    _rollout("the layers transposed", "else weights) @", "else weights).mT @", "Aᵀ: who is attended by whom"),
     _rollout("the layers in reverse", "in attention.weights:", "in reversed(attention.weights):", "A⁽¹⁾ A⁽²⁾ …"),
     _rollout(
         "the first layer alone", "in attention.weights:", "in attention.weights[:1]:", "the other layers are forgotten"
@@ -166,17 +166,17 @@ ROLLOUT = [
     ),
     _rollout(
         "a column in place of the row",
-        "rollout[examples, row,",
-        "rollout.mT[examples, row,",
+        "share.unsqueeze(1) @ rollout",
+        "share.unsqueeze(1) @ rollout.mT",
         "the column of the position",
     ),
     _rollout(
         "the mean over rows",
-        "rollout[examples, row, positions - case.shape[1] :]",
+        "read_rows[:, 0, positions - case.shape[1] :]",
         "rollout.mean(1)[:, positions - case.shape[1] :]",
         "every row, not the one that is read",
     ),
-    _rollout("the last row", "rollout[examples, row,", "rollout[examples, 0 * row - 1,", "always the last position"),
+    _rollout("the last row", "read_rows[:, 0,", "rollout[:, -1,", "always the last position"),
     _rollout("the largest head", ".mean(1)", ".amax(1)", "max over heads", "attention_rollout:HeadMeans.attend"),
     _rollout(
         "the first head", ".mean(1)", "[:, 0]", "the other heads are forgotten", "attention_rollout:HeadMeans.attend"
@@ -190,8 +190,8 @@ ROLLOUT = [
     ),
     _rollout(
         "weights before the softmax",
-        "weights.detach()",
-        "logits.detach()",
+        "self.note(self.last_weights.detach()",
+        "self.note(logits.detach()",
         "logits, not weights",
         "attention_rollout:HeadMeans.attend",
     ),
