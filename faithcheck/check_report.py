@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +15,12 @@ from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.axioms.measure.statuses import Group
 from faithcheck.check import Check
-from faithcheck.claims import stated
+from faithcheck.check_job import CheckJob
+from faithcheck.claims import stated, unmeasured_claims
+from faithcheck.executors.local_checks import LocalChecks
+from faithcheck.executors.ray.checks import ChecksOnRay
 from faithcheck.plan import not_applicable
+from faithcheck.progress import ProgressByExplainer, measured
 from faithcheck.reports.documents.document import Run, save
 from faithcheck.reports.documents.results import Results, verdict
 from faithcheck.reports.pages import report, wording
@@ -23,31 +29,6 @@ from faithcheck.run_settings import run_settings
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-
-def document_of(
-    request: Request,
-    checks: Sequence[Check],
-    records: Sequence[Record],
-    arguments: Sequence[object],
-    run: Run | None = None,
-) -> Results:
-    """The results document of a run without pytest.
-
-    Args:
-        request: what the run was asked for.
-        checks: the checks of the request.
-        records: those of the checks, and of claims that none of them measured.
-        arguments: the command line.
-        run: how the work was shared between workers, if it was.
-    """
-    about = run_settings(
-        request,
-        arguments,
-        not_applicable=not_applicable(request.axioms, request.explainers),
-        claimed={explainer.name: stated(explainer, checks) for explainer in request.explainers},
-    )
-    return outcomes.of_records(records, len(checks), about, AXIOMS, run)
 
 
 class CheckReport(list[Record]):
@@ -118,3 +99,67 @@ class CheckReport(list[Record]):
 
     def _repr_html_(self) -> str:
         return report.to_notebook(self.document)
+
+
+def report_of(
+    request: Request,
+    checks: Sequence[Check],
+    records: Iterable[Record],
+    arguments: Sequence[object],
+    run: Run | None = None,
+) -> CheckReport:
+    """The report of a run without pytest: the records, and those of claims that none of them measured.
+
+    Args:
+        request: what the run was asked for.
+        checks: the checks of the request.
+        records: one for each check.
+        arguments: the command line.
+        run: how the work was shared between workers, if it was.
+    """
+    records = [*records]
+    records += unmeasured_claims(request, checks, records)
+    about = run_settings(
+        request,
+        arguments,
+        not_applicable=not_applicable(request.axioms, request.explainers),
+        claimed={explainer.name: stated(explainer, checks) for explainer in request.explainers},
+    )
+    return CheckReport(records, outcomes.of_records(records, len(checks), about, AXIOMS, run))
+
+
+def run_checks(
+    request: Request, checks: Sequence[Check], executor: LocalChecks, arguments: Sequence[object]
+) -> tuple[CheckReport, bool]:
+    """Measure checks where the request says, with progress on stderr, until all have run or the user stops the run.
+
+    Args:
+        request: what the run is asked for.
+        checks: the checks of the request.
+        executor: runs them if they run on this machine.
+        arguments: the command line.
+
+    Returns:
+        The report, and whether the user stopped the run: then it says so of each check that did not run.
+    """
+    jobs = [CheckJob.of(check, request) for check in checks]
+    records: dict[str, Record] = {}
+    run = None
+    with suppress(KeyboardInterrupt):
+        if request.place.cluster is None:
+            for record in measured(jobs, executor, lines=True):
+                records[record.id] = record
+        else:
+            totals = Counter(job.explainer for job in jobs)
+            with (
+                ProgressByExplainer("checks") as progress,
+                ChecksOnRay(request.place, request.specs, progress.watch) as shared,
+            ):
+                for job, record in shared.run(jobs):
+                    records[record.id] = record
+                    progress.advance(job.explainer, 1, totals[job.explainer])
+            run = shared.record
+    stopped = len(records) < len(checks)
+    missing = "the user stopped the run before it"
+    complete = (records.get(one.record_id) or one.not_run(request.settings, missing) for one in checks)
+    return report_of(request, checks, complete, arguments, run), stopped

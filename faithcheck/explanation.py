@@ -12,10 +12,8 @@ import torch
 from msgspec import structs
 
 from faithcheck.alignment.figures import ROUND_OFF
-from faithcheck.alignment.settings import AlignmentSettings, table_2
 from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.axioms.measure.error_text import message_text, safe_text, traceback_text
-from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
 from faithcheck.memory.predicted_memory import PeakPredictor
@@ -30,8 +28,6 @@ from faithcheck.models.pretrained.target_choice import (
     with_chosen_output,
 )
 from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
-from faithcheck.options import OptionError
-from faithcheck.options.explainers import load_explainers
 from faithcheck.reports.documents.environment import version
 from faithcheck.reports.documents.explanation import Explanation, Map, Output
 from faithcheck.reports.documents.words import Feature
@@ -49,22 +45,6 @@ class ExplainError(ValueError):
     """The text cannot be explained as asked. The message says why and what to change."""
 
 
-def choose_explainers(specs: Sequence[str]) -> list[Explainer]:
-    """LOO by the attention mask, then explainers of ``faithcheck align`` by name, or those of ``--explainer``.
-
-    Call it when the model is loaded, see `load_explainers`.
-
-    Raises:
-        OptionError: an unknown name, a module that cannot be imported, or two explainers of one name.
-    """
-    known = {explainer.name: explainer for explainer in table_2(AlignmentSettings(AttentionMask()))}
-    chosen = [known.get(spec) or load_explainers([spec])[0] for spec in dict.fromkeys(["loo", *specs])]
-    names = [explainer.name for explainer in chosen]
-    if len(set(names)) < len(names):
-        raise OptionError(f"two explainers have one name among {', '.join(names)}: give each its own")
-    return chosen
-
-
 def explain(
     model: TextModel,
     text: str,
@@ -79,7 +59,7 @@ def explain(
     Args:
         model: a classifier, or a decoder, whose next token or answer is explained.
         text: of a classifier, cut if it is longer than the model takes; a note says so.
-        explainers: the explainers; LOO first, see `choose_explainers`, if the others are to be compared with it.
+        explainers: the explainers; LOO first, if the others are to be compared with it.
         target: the number or the name of the output to explain; of a decoder also an answer of several tokens, whose
             log-likelihood is explained. By default the most likely output; of a decoder without a contrast the answer
             that it generates, see `generated_or_refused`.

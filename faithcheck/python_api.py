@@ -11,8 +11,8 @@ from typing import Any
 
 from faithcheck.axioms.measure.expectations import held_like, refuse_malformed
 from faithcheck.check_job import CheckJob
-from faithcheck.check_report import CheckReport, document_of
-from faithcheck.claims import claiming, unmeasured_claims
+from faithcheck.check_report import CheckReport, report_of
+from faithcheck.claims import claiming
 from faithcheck.executors.local_checks import LocalChecks
 from faithcheck.explainers.adapters import as_explainer
 from faithcheck.explainers.registry import load_explainer
@@ -72,8 +72,7 @@ def check_explainer(
         checks = checks_of_request(request)
         jobs = [CheckJob.of(check, request) for check in checks]
         records = list(measured(jobs, executor, bar=progress))
-    records += unmeasured_claims(request, checks, records)
-    return CheckReport(records, document_of(request, checks, records, ["check_explainer"]))
+    return report_of(request, checks, records, ["check_explainer"])
 
 
 def request_for(

@@ -14,10 +14,12 @@ from faithcheck.alignment.batch import BatchJob, LoadedModel
 from faithcheck.alignment.batches import longest
 from faithcheck.alignment.document import heading, plan_file
 from faithcheck.alignment.explainer_pass import ExplainerPass
-from faithcheck.alignment.preparation import Prepared, choose_explainers, prepare
+from faithcheck.alignment.preparation import Prepared, prepare
 from faithcheck.alignment.request import AlignRequest
-from faithcheck.executors.ray.cluster import connected, with_threads, workers_of
+from faithcheck.alignment.settings import specs_of, table_2
+from faithcheck.executors.ray.cluster import connected, with_threads
 from faithcheck.models.files import write_atomically
+from faithcheck.options.explainers import choose_explainers
 from faithcheck.reports.documents.alignment import Plan, PlannedExplainer
 
 PROBE = 60.0
@@ -67,16 +69,15 @@ def plan(request: AlignRequest) -> Plan:
         ModelError, DataError, OptionError, AlignmentError, StoreError: see `faithcheck.alignment.measurement.measure`.
     """
     begun = time.monotonic()
-    wanted = workers_of(request)
-    with with_threads(wanted):
+    with with_threads(request.place):
         prepared = prepare(request)
-        chosen = choose_explainers(request.explainer, prepared.setup)
+        chosen = choose_explainers(specs_of(request.explainer), table_2(prepared.setup))
         passes = evaluate.passes_of(prepared.model, prepared.examples, chosen, prepared.setup, prepared.folder)
         loaded = LoadedModel(prepared.model, longest(prepared.examples))
         rows = [_estimate(one, prepared, loaded, PROBE / len(passes)) for one in passes]
     workers = 1
-    if wanted is not None:
-        with connected(str(request.ray), wanted) as there:
+    if request.place.cluster is not None:
+        with connected(request.place) as there:
             workers = there.workers
     estimates = Plan(
         explainers=rows,

@@ -75,8 +75,8 @@ def heading(request: AlignRequest, prepared: Prepared) -> Heading:
             chunk_reason=prepared.chunk_reason,
             max_length=getattr(model, "max_length", None),
             max_tokens=setup.max_tokens,
-            dtype=request.dtype,
-            device="cuda" if request.gpus_per_worker else request.device,
+            dtype=str(request.settings.dtype).removeprefix("torch."),
+            device=str(request.settings.device),
             threads=torch.get_num_threads(),
             seed=setup.seed,
         ),
@@ -84,7 +84,7 @@ def heading(request: AlignRequest, prepared: Prepared) -> Heading:
 
 
 def document_of(
-    request: AlignRequest, prepared: Prepared, outcomes: Sequence[ExplainerResult], run: Run | None, *, shared: bool
+    request: AlignRequest, prepared: Prepared, outcomes: Sequence[ExplainerResult], run: Run | None
 ) -> Alignment:
     """The document of what was measured; --parquet also writes its files.
 
@@ -92,8 +92,7 @@ def document_of(
         request: the options.
         prepared: the model, the data and the settings.
         outcomes: of `faithcheck.alignment.evaluate.align`.
-        run: how the work was shared between workers.
-        shared: whether it was shared. If not, the run is in the document only if a plan estimated it.
+        run: how the work was shared. Without a cluster, it is in the document only if a plan estimated it.
 
     Raises:
         AlignmentError: every explainer was refused.
@@ -116,7 +115,7 @@ def document_of(
         comparisons=found.comparisons,
         parquet=_parquet(request.parquet, about, prepared, outcomes, figures) if request.parquet else None,
         shown=shown_examples(figures, prepared.examples, records, prepared.model.pieces),
-        run=run if run is not None and (shared or run.estimated is not None) else None,
+        run=run if run is not None and (request.place.cluster is not None or run.estimated is not None) else None,
     )
 
 

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-
-import torch
 
 from faithcheck.alignment import evaluate
 from faithcheck.alignment.batch import BatchJob
 from faithcheck.alignment.batches import longest, measurable
 from faithcheck.alignment.defaults import TABLE_2
 from faithcheck.alignment.document import document_of
-from faithcheck.alignment.preparation import Advance, Prepared, choose_explainers, prepare, specs_of
-from faithcheck.alignment.remote_batch import RemoteBatch, RemoteModel
+from faithcheck.alignment.preparation import Advance, Prepared, prepare
+from faithcheck.alignment.remote_batch import AlignmentReadiness, RemoteBatch, RemoteModel
 from faithcheck.alignment.request import AlignRequest
+from faithcheck.alignment.run_key import fingerprint, states_of
+from faithcheck.alignment.settings import specs_of, table_2
 from faithcheck.executors.executor import Executor, InThisProcess
 from faithcheck.executors.own_processes import OwnProcesses
-from faithcheck.executors.ray.alignment import alignment_on_ray
-from faithcheck.executors.ray.cluster import Workers, with_threads, workers_of
-from faithcheck.executors.ray.on_ray import Watch
+from faithcheck.executors.ray.cluster import with_threads
+from faithcheck.executors.ray.on_ray import OnRay, Watch
 from faithcheck.executors.supervisor import Limits
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.job import Remote
 from faithcheck.models.pretrained.loading import ALL_GPUS
-from faithcheck.options.explainers import refuse_what_ends_a_process
+from faithcheck.options.explainers import choose_explainers, refuse_what_ends_a_process
 from faithcheck.reports.documents.alignment import Alignment
 
 
@@ -45,49 +43,45 @@ def measure(
         ModelError, DataError, OptionError, AlignmentError, StoreError: a file or a name is missing, an option does not
             fit the model, or nothing can be measured.
     """
-    wanted = workers_of(request)
-    with with_threads(wanted):
-        return _measure(request, wanted, advance, watch)
-
-
-def _measure(request: AlignRequest, wanted: Workers | None, advance: Advance, watch: Watch) -> Alignment:
-    # Where the workers have GPUs, this process may have none.
-    prepared = prepare(replace(request, device="cpu") if request.gpus_per_worker else request, advance)
-    examples, setup = prepared.examples, prepared.setup
-    if request.isolate:
-        refuse_what_ends_a_process([name for name in request.explainer if name not in TABLE_2])
-    chosen = choose_explainers(request.explainer, setup)
-    total = len(measurable(examples))
-    executor, elsewhere = _executor(request, wanted, prepared, chosen, watch)
-    device = None if wanted is None else "cuda" if wanted.gpus else torch.device(request.device).type
-    with executor:
-        outcomes = evaluate.align(
-            prepared.model,
-            examples,
-            chosen,
-            setup,
-            prepared.folder,
-            lambda name, done: advance(name, done, total),
-            executor,
-            elsewhere,
-            device,
-        )
-    return document_of(request, prepared, outcomes, executor.record, shared=wanted is not None)
+    place, device = request.place, request.settings.device
+    with with_threads(place):
+        prepared = prepare(request, advance)
+        examples, setup = prepared.examples, prepared.setup
+        if place.isolate:
+            refuse_what_ends_a_process([name for name in request.explainer if name not in TABLE_2])
+        chosen = choose_explainers(specs_of(request.explainer), table_2(setup))
+        total = len(measurable(examples))
+        executor, elsewhere = _executor(request, prepared, chosen, watch)
+        with executor:
+            outcomes = evaluate.align(
+                prepared.model,
+                examples,
+                chosen,
+                setup,
+                prepared.folder,
+                lambda name, done: advance(name, done, total),
+                executor,
+                elsewhere,
+                device.type,
+            )
+        return document_of(request, prepared, outcomes, executor.record)
 
 
 def _executor(
-    request: AlignRequest, wanted: Workers | None, prepared: Prepared, chosen: Sequence[Explainer], watch: Watch
+    request: AlignRequest, prepared: Prepared, chosen: Sequence[Explainer], watch: Watch
 ) -> tuple[Executor, Callable[[BatchJob], Remote] | None]:
     """What runs the batches, and what makes the job for another process of each."""
-    specs, setup, last = specs_of(request.explainer, chosen), prepared.setup, longest(prepared.examples)
-    if wanted is not None:
-        gpus = request.gpus_per_worker
-        device = ALL_GPUS if gpus > 1 else "cuda" if gpus else request.device
-        model = RemoteModel(replace(request, device=device), setup, last)
-        executor: Executor = alignment_on_ray(model, prepared.model, chosen, specs, str(request.ray), wanted, watch)
-    elif request.isolate:
+    setup, last, place = prepared.setup, longest(prepared.examples), request.place
+    specs = dict(zip((one.name for one in chosen), specs_of(request.explainer), strict=True))
+    if place.cluster is not None:
+        device = ALL_GPUS if place.gpus_per_worker > 1 else request.settings.device
+        model = RemoteModel(request, device, setup, last)
+        states = states_of({one.name: one for one in chosen})
+        readiness = AlignmentReadiness(model, specs, fingerprint(prepared.model), states)
+        executor: Executor = OnRay(place, readiness, watch)
+    elif place.isolate:
         limits = Limits()
-        model = RemoteModel(request, setup, last, limits.memory)
+        model = RemoteModel(request, request.settings.device, setup, last, limits.memory)
         executor = OwnProcesses(limits, most=1)
     else:
         return InThisProcess(), None

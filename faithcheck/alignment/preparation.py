@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ import torch
 
 from faithcheck.alignment.answers import with_answers
 from faithcheck.alignment.batches import AlignmentError, measurable
-from faithcheck.alignment.defaults import CHUNK, LONG, TABLE_2
+from faithcheck.alignment.defaults import CHUNK, LONG
 from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import StoreError
-from faithcheck.alignment.settings import AlignmentSettings, table_2
+from faithcheck.alignment.settings import AlignmentSettings
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content, make_removal
-from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.explainers.protocol import Unsupported
 from faithcheck.json_object import Json
 from faithcheck.models.data import DataError
 from faithcheck.models.data.images import Images, load_images
@@ -28,11 +28,10 @@ from faithcheck.models.pretrained.answer_model import AnswerModel
 from faithcheck.models.pretrained.example import Examples
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
-from faithcheck.models.pretrained.loading import ALL_GPUS, load
+from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.target_choice import with_chosen_output, with_generated_answers
 from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
-from faithcheck.options import OptionError, explainers
-from faithcheck.options.computing import choose_device, choose_timeout
+from faithcheck.options import OptionError
 
 EXPECTED = (ModelError, DataError, OptionError, AlignmentError, StoreError, Unsupported, OSError)
 """The errors of `prepare` and of the measurement whose message is all that the user needs."""
@@ -78,7 +77,8 @@ def prepare(request: AlignRequest, advance: Advance = lambda name, done, of: Non
     Raises:
         ModelError, DataError, OptionError: a file or a name is missing, or an option does not fit the model.
     """
-    model = load_model(request)
+    # Where the workers of a cluster have GPUs, this process may have none.
+    model = load_model(request, torch.device("cpu") if request.place.gpus_per_worker else request.settings.device)
     folder = request.cache or cache_folder() / "alignment"
     data: Texts | Images
     if isinstance(model, ImageClassifier):
@@ -97,24 +97,22 @@ def prepare(request: AlignRequest, advance: Advance = lambda name, done, of: Non
         choose_removal(request, model, examples),
         chunk,
         request.max_tokens,
-        request.seed,
-        choose_timeout(request.explainer_timeout),
+        request.settings.seed,
+        request.settings.timeout,
         request.max_memory,
     )
     return Prepared(model, data, examples, setup, reason, folder)
 
 
-def load_model(request: AlignRequest) -> TextModel | ImageClassifier:
-    """The model of the request with its explained output, on its device; `ALL_GPUS` is one, too.
+def load_model(request: AlignRequest, device: torch.device | str) -> TextModel | ImageClassifier:
+    """The model of the request with its explained output, on a device or on `ALL_GPUS`.
 
     Raises:
-        ModelError, OptionError: it cannot be loaded, there is no such device, or no such output; --next-token of a
-            model that is no decoder.
+        ModelError, OptionError: it cannot be loaded, or there is no such output; --next-token of a model that is no
+            decoder.
     """
-    device = request.device if request.device == ALL_GPUS else choose_device(request.device)
-    dtype = getattr(torch, request.dtype)
     allowed = {"allow_pickle": request.allow_pickle, "allow_code": request.allow_code}
-    model = load(request.model or SENTIMENT, device, dtype, request.max_length, **allowed)
+    model = load(request.model or SENTIMENT, device, request.settings.dtype, request.max_length, **allowed)
     if not request.next_token:
         return with_generated_answers(model, request.target, request.contrast)
     if not isinstance(model, NextTokenModel):
@@ -148,8 +146,8 @@ def choose_removal(request: AlignRequest, model: TextModel | ImageClassifier, ex
             random = " and ".join(name for name, kind in REMOVALS.items() if kind.is_random)
             raise OptionError(f"--draws: removal by {name} is not random; {random} are")
         return make_removal(name)
-    options: dict[str, Any] = {"seed": request.seed, **({"draws": request.draws} if request.draws else {})}
-    pool = pool_of(model, examples, request.seed) if kind.draws_from_pool else {}
+    options: dict[str, Any] = {"seed": request.settings.seed, **({"draws": request.draws} if request.draws else {})}
+    pool = pool_of(model, examples, request.settings.seed) if kind.draws_from_pool else {}
     return make_removal(name, **pool, **options)
 
 
@@ -174,27 +172,3 @@ def pool_of(model: TextModel | ImageClassifier, examples: Examples, seed: int) -
         pool.append(inputs[torch.nonzero(~example.special_tokens_mask)[chosen, 0]])
         contents += [content(inputs)] * len(chosen)
     return {"pool": torch.cat(pool), "owners": tuple(contents)}
-
-
-def choose_explainers(names: Sequence[str], setup: AlignmentSettings) -> list[Explainer]:
-    """LOO and the explainers of these names; without names the explainers of Table 2.
-
-    Raises:
-        OptionError: an unknown name, or two explainers of one name.
-    """
-    known = {explainer.name: explainer for explainer in table_2(setup)}
-    if not names:
-        return list(known.values())
-    further = [name for name in dict.fromkeys(names) if name not in known]
-    chosen = [known["loo"], *(known[name] for name in dict.fromkeys(names) if name in known and name != "loo")]
-    chosen += explainers.load_explainers(further) if further else []
-    listed = [explainer.name for explainer in chosen]
-    if len(set(listed)) < len(listed):
-        raise OptionError(f"two explainers have one name among {', '.join(listed)}: give each its own")
-    return chosen
-
-
-def specs_of(names: Sequence[str], chosen: Sequence[Explainer]) -> dict[str, str]:
-    """The name of ``--explainer`` of each explainer that `choose_explainers` chose for these names."""
-    further = iter(dict.fromkeys(name for name in names if name not in TABLE_2))
-    return {one.name: one.name if one.name in TABLE_2 else next(further) for one in chosen}

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
+import torch
+
 from faithcheck.alignment.batch import CHANGED, LoadedModel, measure_batch
-from faithcheck.alignment.preparation import choose_explainers, load_model
+from faithcheck.alignment.preparation import load_model
 from faithcheck.alignment.request import AlignRequest
-from faithcheck.alignment.settings import AlignmentSettings
+from faithcheck.alignment.run_key import fingerprint
+from faithcheck.alignment.settings import AlignmentSettings, table_2
+from faithcheck.executors.ray.worker import refuse_other_explainers
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.json_object import Json
 from faithcheck.memory.memory_limit import SHARE, resident_memory
 from faithcheck.models.pretrained.example import Example
+from faithcheck.options import OptionError
+from faithcheck.options.explainers import choose_explainers
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +28,7 @@ class RemoteModel:
 
     Attributes:
         request: from which the model is loaded.
+        device: on which it is loaded, see `load_model`.
         settings: how it is measured.
         longest: of the data, see `faithcheck.alignment.batches.longest`.
         memory: the bytes above which the process is killed; None: it is not.
@@ -29,6 +36,7 @@ class RemoteModel:
     """
 
     request: AlignRequest
+    device: torch.device | str
     settings: AlignmentSettings
     longest: tuple[int, int]
     memory: int | None = None
@@ -37,7 +45,7 @@ class RemoteModel:
     def load(self) -> LoadedModel:
         """The model, loaded once."""
         if self.key not in _models:
-            _models[self.key] = LoadedModel(load_model(self.request), self.longest)
+            _models[self.key] = LoadedModel(load_model(self.request, self.device), self.longest)
         return _models[self.key]
 
     def load_again(self) -> None:
@@ -47,8 +55,7 @@ class RemoteModel:
     def explainer(self, spec: str) -> Explainer:
         """The explainer of this name of ``--explainer``, loaded once."""
         if (self.key, spec) not in _explainers:
-            # Leave-One-Out is always the first that is chosen.
-            _explainers[self.key, spec] = choose_explainers([spec], self.settings)[-1]
+            (_explainers[self.key, spec],) = choose_explainers([spec], table_2(self.settings))
         return _explainers[self.key, spec]
 
     def within_memory(self) -> AlignmentSettings:
@@ -92,3 +99,31 @@ class RemoteBatch:
             return content
         self.model.load_again()
         return {**content, "refused": CHANGED, "failed": True}
+
+
+@dataclass(frozen=True)
+class AlignmentReadiness:
+    """The worker has the model and the explainers of the driver.
+
+    Attributes:
+        model: the model.
+        specs: the name of ``--explainer`` of each explainer, by the explainer's name.
+        fingerprint: of the driver's model.
+        states: `states_of` the driver's explainers.
+    """
+
+    model: RemoteModel
+    specs: Mapping[str, str]
+    fingerprint: str
+    states: Mapping[str, str | None]
+
+    def confirm(self) -> None:
+        """Load the model and the explainers.
+
+        Raises:
+            OptionError: one is another than that of the driver.
+        """
+        explainers = {name: self.model.explainer(spec) for name, spec in self.specs.items()}
+        if fingerprint(self.model.load().model) != self.fingerprint:
+            raise OptionError(f"it has another model at {self.model.request.model}: give it the same files")
+        refuse_other_explainers(self.states, explainers)

@@ -1,17 +1,20 @@
-"""The request of ``faithcheck align``: what its options ask for."""
+"""The request of ``faithcheck align``: what is measured, on what, and how."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from faithcheck.alignment.defaults import MAX_TOKENS
+from faithcheck.request import Place, Settings
 
 
 @dataclass(frozen=True)
 class AlignRequest:
-    """The options of ``faithcheck align``. The help of the command describes each."""
+    """What ``faithcheck align`` is asked for. The help of the command describes each option."""
 
     model: str | None = None
     data: str | None = None
@@ -23,9 +26,6 @@ class AlignRequest:
     max_length: int | None = None
     max_tokens: int = MAX_TOKENS
     max_memory: int | None = None
-    dtype: str = "float32"
-    device: str = "cpu"
-    seed: int = 0
     cache: Path | None = None
     parquet: Path | None = None
     allow_pickle: bool = False
@@ -33,9 +33,5 @@ class AlignRequest:
     target: str | None = None
     contrast: str | None = None
     next_token: bool = False
-    isolate: bool = False
-    explainer_timeout: float | None = None
-    ray: str | None = None
-    workers: int | None = None
-    cpus_per_worker: int = 1
-    gpus_per_worker: float = 0.0
+    settings: Settings = field(default_factory=lambda: Settings(dtype=torch.float32))
+    place: Place = field(default_factory=Place)

@@ -138,6 +138,17 @@ def digest_of(state: Any) -> str:
     return hashlib.sha256(plain_json(state).encode()).hexdigest()
 
 
+def states_of(explainers: Mapping[str, object]) -> dict[str, str | None]:
+    """A digest of the code and the settings of each explainer, by name; None of one that cannot be written down."""
+    states: dict[str, str | None] = {}
+    for name, explainer in explainers.items():
+        try:
+            states[name] = digest_of(state_of(explainer))
+        except (StoreError, ValueError):
+            states[name] = None
+    return states
+
+
 def fingerprint(model: nn.Module) -> str:
     """SHA-256 of a model: its structure, the configurations of its modules, and its weights."""
     hashed = _hash_of_structure(model)

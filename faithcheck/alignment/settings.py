@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from faithcheck.alignment.defaults import MAX_TOKENS
+from faithcheck.alignment.defaults import MAX_TOKENS, TABLE_2
 from faithcheck.explainers.attention_rollout import AttentionRollout
 from faithcheck.explainers.gradients import GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
@@ -35,6 +36,11 @@ class AlignmentSettings:
     seed: int = 0
     timeout: float | None = None
     max_memory: int | None = None
+
+
+def specs_of(asked: Sequence[str]) -> list[str]:
+    """What names each explainer of an alignment: LOO and those that are asked for, or those of Table 2."""
+    return [*dict.fromkeys(["loo", *asked])] if asked else [*TABLE_2]
 
 
 def table_2(settings: AlignmentSettings) -> list[Explainer]:

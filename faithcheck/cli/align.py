@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from faithcheck.alignment.defaults import CHUNK, LONG, MAX_TOKENS, TABLE_2
 from faithcheck.cli import output
@@ -22,16 +19,11 @@ from faithcheck.cli.arguments import (
     add_target,
     add_timeout,
     positive_integer,
-    refuse_wrong_cluster,
 )
 from faithcheck.explainers.loo.removal_names import removal_names
-from faithcheck.options import OptionError, names
-from faithcheck.options.computing import FLOATING, choose_device, refuse_unknown_device
-from faithcheck.options.output_path import check_folder
-from faithcheck.options.user_modules import import_from_current_folder
-
-if TYPE_CHECKING:
-    from faithcheck.alignment.request import AlignRequest
+from faithcheck.options import OptionError
+from faithcheck.options.alignment import refuse_wrong_options
+from faithcheck.options.computing import FLOATING, refuse_wrong_cluster
 
 HELP = "measure how well explainers agree with Leave-One-Out on a model of text or images"
 DESCRIPTION = """Measure how well explainers agree with Leave-One-Out on a model (Table 2 of arXiv 2510.18810):
@@ -128,69 +120,32 @@ def main(arguments: argparse.Namespace) -> int:
     Raises:
         OptionError, DataError, OSError: a file or a name is wrong, and that shows before the model is loaded.
     """
-    _refuse_what_does_not_fit(arguments)
-    _refuse_wrong_names(arguments)
+    refuse_wrong_options(arguments)
     refuse_wrong_cluster(arguments)
     from faithcheck.reports.pages import alignment
 
     files = output.files(arguments, {"md": alignment.to_markdown, "html": alignment.to_html})
-    if arguments.cache is not None:
-        check_folder(arguments.cache, "--cache")
-    if arguments.parquet is not None:
-        check_folder(arguments.parquet, "--parquet")
-        if importlib.util.find_spec("pyarrow") is None:
-            raise OptionError('--parquet needs pyarrow: pip install "faithcheck[datasets]"')
-    choose_device(arguments.device)
     return _run(arguments, files)
 
 
-def _refuse_what_does_not_fit(arguments: argparse.Namespace) -> None:
-    """Refuse options of which one leaves nothing to do for the other.
-
-    Raises:
-        OptionError: names the option, and what to leave out.
-    """
-    if arguments.contrast is not None and arguments.target is None:
-        raise OptionError("--contrast: add --target: an example whose predicted output it is has nothing to explain")
-    if arguments.next_token and arguments.target is not None:
-        raise OptionError("--next-token: leave it out with --target, which says what is explained")
-    if arguments.plan:
-        for name in ("json", "md", "html", "parquet"):
-            if getattr(arguments, name) is not None:
-                raise OptionError(f"--{name}: --plan prints an estimate and writes no file: leave one of the two out")
-
-
-def _refuse_wrong_names(arguments: argparse.Namespace) -> None:
-    """Refuse an explainer, a device, data or a model that there is not, before torch is imported."""
-    from faithcheck.models.data import texts
-    from faithcheck.models.pretrained.folder import refuse_wrong_folder
-
-    import_from_current_folder()
-    names.refuse_unknown_explainers(name for name in arguments.explainer if name not in TABLE_2)
-    refuse_unknown_device(arguments.device)
-    if arguments.data is not None:
-        texts.refuse_wrong_source(arguments.data, arguments.limit, of_texts=arguments.model is None)
-    if arguments.model is not None:
-        refuse_wrong_folder(arguments.model)
-
-
 def _run(arguments: argparse.Namespace, files: output.Files) -> int:
-    """Measure, write the document and its pages, and print the tables. An expected error is one line on stderr."""
+    """Measure, write the document and its pages, and print the tables; or print what that will take."""
     from transformers.utils import logging as hugging_face  # not at the top: it takes seconds to import
 
+    from faithcheck.alignment.alignment_plan import plan
     from faithcheck.alignment.measurement import measure
     from faithcheck.alignment.preparation import EXPECTED
-    from faithcheck.alignment.request import AlignRequest
     from faithcheck.axioms.measure.error_text import error_text
+    from faithcheck.options.request import choose_align_request
     from faithcheck.progress import ProgressByExplainer
     from faithcheck.reports.pages import alignment
 
     try:
         hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
-        options = {field.name for field in fields(AlignRequest)} & vars(arguments).keys()
-        request = AlignRequest(**{name: getattr(arguments, name) for name in options})
+        request = choose_align_request(arguments)
         if arguments.plan:
-            return _plan(request)
+            output.print_for_terminal(alignment.plan_to_terminal, plan(request))
+            return 0
         with ProgressByExplainer("examples") as progress:
             document = measure(request, progress.advance, progress.watch)
         files.write(document)
@@ -203,12 +158,3 @@ def _run(arguments: argparse.Namespace, files: output.Files) -> int:
     output.print_for_terminal(alignment.to_terminal, document)
     files.print_paths()
     return FAILED if document.is_failed else 0
-
-
-def _plan(request: AlignRequest) -> int:
-    """Print what the alignment will take."""
-    from faithcheck.alignment.alignment_plan import plan
-    from faithcheck.reports.pages import alignment
-
-    output.print_for_terminal(alignment.plan_to_terminal, plan(request))
-    return 0

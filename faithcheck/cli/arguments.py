@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import shtab
 
 from faithcheck.models.data import has_half_a_character
-from faithcheck.options import computing
 from faithcheck.reports import memory_units
 
 Number = TypeVar("Number", int, float)
@@ -171,13 +170,3 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cpus-per-worker", type=positive_integer, default=1, metavar="N", help=meaning)
     meaning = "with --ray, the GPUs of a worker, such as 1, or 0.5 for two workers on each (default: 0)"
     parser.add_argument("--gpus-per-worker", type=positive_number, default=0.0, metavar="X", help=meaning)
-
-
-def refuse_wrong_cluster(arguments: argparse.Namespace) -> None:
-    """Refuse the options of `add_cluster` where they do not fit together, or no cluster answers.
-
-    Raises:
-        OptionError: names the option, and what to do.
-    """
-    names = ("ray", "workers", "cpus_per_worker", "gpus_per_worker", "isolate")
-    computing.refuse_wrong_cluster(**{name: getattr(arguments, name) for name in names})

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from faithcheck.cli import output
 from faithcheck.cli.arguments import (
@@ -19,21 +14,11 @@ from faithcheck.cli.arguments import (
     add_repeatable,
     add_seed,
     add_timeout,
-    refuse_wrong_cluster,
 )
 from faithcheck.options import OptionError, names
-from faithcheck.options.computing import DTYPES, MEANING, choose_device, refuse_unknown_device
+from faithcheck.options.computing import DTYPES, MEANING, refuse_unknown_device, refuse_wrong_cluster
 from faithcheck.options.expectations import choose_expectations
 from faithcheck.options.user_modules import import_from_current_folder
-
-if TYPE_CHECKING:
-    from faithcheck.axioms.measure.expectations import SuppliedExpectation
-    from faithcheck.axioms.measure.record import Record
-    from faithcheck.check import Check
-    from faithcheck.executors.local_checks import LocalChecks
-    from faithcheck.executors.ray.cluster import Workers
-    from faithcheck.reports.documents.document import Run
-    from faithcheck.request import Request, Settings
 
 HELP = "run the suite on an explainer"
 DESCRIPTION = """Run the suite on explainers, without pytest, and print its report. By default every axiom is
@@ -85,45 +70,36 @@ def main(arguments: argparse.Namespace) -> int:
     """
     specs = _refuse_wrong_names(arguments)
     refuse_wrong_cluster(arguments)
-    from faithcheck.executors.ray.cluster import with_threads, workers_of
     from faithcheck.reports.pages import report, screen
 
     files = output.files(arguments, {"md": report.to_markdown, "html": report.to_html})
-    wanted = workers_of(arguments)
     expectations = choose_expectations(arguments.expectations)
     with output.doing("importing torch and transformers"):
-        import torch
+        from transformers.utils import logging as hugging_face
 
+        from faithcheck.check_report import run_checks
         from faithcheck.executors.local_checks import LocalChecks
+        from faithcheck.executors.ray.cluster import with_threads
         from faithcheck.options.explainers import isolate
-        from faithcheck.options.request import choose_settings
+        from faithcheck.options.request import choose_checks, choose_place, choose_settings
+        from faithcheck.reports.documents.results import exit_code
 
-        device = torch.device("cuda") if arguments.gpus_per_worker else choose_device(arguments.device)
-        settings = choose_settings(arguments, device)
-    with with_threads(wanted), LocalChecks() as executor:
+        hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
+        settings = choose_settings(arguments)
+    with with_threads(choose_place(arguments)), LocalChecks() as executor:
         with output.doing("planning the checks"):
             if arguments.isolate:
                 isolate(executor, specs)
-            request, checks = _planned(arguments, specs, settings, expectations)
-        records, run = _shared(request, checks, arguments.ray, wanted) if wanted else _here(request, checks, executor)
-    ran = {record.id for record in records}
-    stopped = [check for check in checks if check.record_id not in ran]
-    records += [check.not_run(settings, "the user stopped the run before it") for check in stopped]
-
-    from faithcheck.check_report import document_of
-    from faithcheck.claims import unmeasured_claims
-    from faithcheck.reports.documents.results import exit_code
-
-    records += unmeasured_claims(request, checks, records)
-    document = document_of(request, checks, records, ["faithcheck", *arguments.argv], run)
-    files.write(document)
-    output.print_for_terminal(screen.render, document)
+            request, checks = choose_checks(arguments, specs, expectations, settings)
+        found, stopped = run_checks(request, checks, executor, ["faithcheck", *arguments.argv])
+    files.write(found.document)
+    output.print_for_terminal(screen.render, found.document)
     files.print_paths()
     if files.json is not None:
         print(f"every check: faithcheck report {files.json}")
     elif not files.pages:
         print("every check: add --html PATH, or --json PATH for faithcheck report")
-    return exit_code(document) if not stopped else output.interrupted("the report holds the checks that ran")
+    return output.interrupted("the report holds the checks that ran") if stopped else exit_code(found.document)
 
 
 def _refuse_wrong_names(arguments: argparse.Namespace) -> list[str]:
@@ -143,64 +119,3 @@ def _refuse_wrong_names(arguments: argparse.Namespace) -> list[str]:
     names.refuse_unknown_pairs(arguments.pairs, specs)
     refuse_unknown_device(arguments.device)
     return specs
-
-
-def _planned(
-    arguments: argparse.Namespace, specs: Sequence[str], settings: Settings, expectations: Sequence[SuppliedExpectation]
-) -> tuple[Request, list[Check]]:
-    """The request, and its checks.
-
-    Raises:
-        OptionError: no such pair, an explainer that cannot be loaded, an expectation that matches no check, or no check
-            at all.
-    """
-    from transformers.utils import logging as hugging_face
-
-    from faithcheck.options.request import choose_request
-    from faithcheck.plan import axioms_of, checks_of_request, pairs_with_maps
-
-    hugging_face.disable_progress_bar()  # type: ignore[no-untyped-call]
-    request = choose_request(arguments, specs, (), expectations, settings)
-    pairs = request.pairs if arguments.pairs else pairs_with_maps(request.explainers, request.pairs)
-    try:
-        axioms = axioms_of(arguments.axiom, request.explainers, pairs)
-        request = replace(request, axioms=axioms, pairs=pairs)
-        return request, checks_of_request(request)
-    except ValueError as error:
-        raise OptionError(str(error)) from error
-
-
-def _here(request: Request, checks: Sequence[Check], executor: LocalChecks) -> tuple[list[Record], None]:
-    """Measure the checks one after the other. Returns the records of those that ran; the work was not shared."""
-    from faithcheck.check_job import CheckJob  # not at the top: it imports torch
-    from faithcheck.progress import measured  # the same
-
-    jobs = [CheckJob.of(check, request) for check in checks]
-    records: list[Record] = []
-    with suppress(KeyboardInterrupt):
-        for record in measured(jobs, executor, lines=True):
-            records.append(record)
-    return records, None
-
-
-def _shared(
-    request: Request, checks: Sequence[Check], address: str, wanted: Workers
-) -> tuple[list[Record], Run | None]:
-    """Measure the checks on a cluster. Returns also how the work was shared, if the run came to its end."""
-    from faithcheck.check_job import CheckJob  # not at the top: it imports torch
-    from faithcheck.executors.ray.checks import ChecksOnRay
-    from faithcheck.progress import ProgressByExplainer
-
-    jobs = [CheckJob.of(check, request) for check in checks]
-    totals = Counter(job.explainer for job in jobs)
-    records: dict[str, Record] = {}
-    with (
-        suppress(KeyboardInterrupt),
-        ProgressByExplainer("checks") as progress,
-        ChecksOnRay(address, wanted, request.specs, progress.watch) as executor,
-    ):
-        for job, record in executor.run(jobs):
-            records[record.id] = record
-            progress.advance(job.explainer, 1, totals[job.explainer])
-    ordered = [records[check.record_id] for check in checks if check.record_id in records]
-    return ordered, executor.record

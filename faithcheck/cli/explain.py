@@ -94,11 +94,14 @@ def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
     """Explain the text, write the files and print the maps. An expected error is one line on stderr."""
     from transformers.utils import logging as hugging_face  # not at the top: it takes seconds to import
 
-    from faithcheck.explanation import ExplainError, choose_explainers, explain
+    from faithcheck.alignment.settings import AlignmentSettings, specs_of, table_2
+    from faithcheck.explainers.loo.removal import AttentionMask
+    from faithcheck.explanation import ExplainError, explain
     from faithcheck.models.pretrained import SENTIMENT
     from faithcheck.models.pretrained.folder import ModelError
     from faithcheck.models.pretrained.loading import load
     from faithcheck.models.pretrained.text_model import TextModel
+    from faithcheck.options.explainers import choose_explainers
     from faithcheck.reports.pages import explanation
 
     try:
@@ -106,7 +109,9 @@ def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
         model = load(arguments.model or SENTIMENT, arguments.device, allow_code=arguments.allow_code)
         if not isinstance(model, TextModel):
             raise ExplainError(f"{arguments.model} takes images: faithcheck explain takes a model of text")
-        chosen = choose_explainers(arguments.explainer or [DEFAULT])
+        chosen = choose_explainers(
+            specs_of(arguments.explainer or [DEFAULT]), table_2(AlignmentSettings(AttentionMask()))
+        )
         asked = arguments.target, arguments.contrast, arguments.max_memory
         document = explain(model, text, chosen, *asked, arguments.model or "the project's own")
         files.write(document)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from faithcheck.models.unknown_name import unknown_name
 from faithcheck.options import OptionError
@@ -75,35 +75,30 @@ def choose_timeout(seconds: float | None) -> float | None:
         raise OptionError(f"--explainer-timeout: {error}") from error
 
 
-def refuse_wrong_cluster(
-    ray: str | None, workers: int | None, cpus_per_worker: int, gpus_per_worker: float, isolate: bool
-) -> None:
+def refuse_wrong_cluster(options: Any) -> None:
     """Refuse options of a Ray cluster that do not fit together, and a cluster that cannot be reached.
 
     Args:
-        ray: the address; None without ``--ray``.
-        workers: their number, if it is given.
-        cpus_per_worker: the processors of a worker.
-        gpus_per_worker: the GPUs of a worker; also a fraction.
-        isolate: whether ``--isolate`` is given.
+        options: with ``ray``, ``workers``, ``cpus_per_worker``, ``gpus_per_worker`` and ``isolate``.
 
     Raises:
         OptionError: names the option, and what to do.
     """
-    if ray is None:
-        given = {"--workers": workers, "--cpus-per-worker": cpus_per_worker > 1, "--gpus-per-worker": gpus_per_worker}
+    workers, cpus, gpus = options.workers, options.cpus_per_worker, options.gpus_per_worker
+    if options.ray is None:
+        given = {"--workers": workers, "--cpus-per-worker": cpus > 1, "--gpus-per-worker": gpus}
         for option in (name for name, value in given.items() if value):
             raise OptionError(f"{option}: it is of --ray, which is not given: add --ray, or leave it out")
         return
-    if isolate:
+    if options.isolate:
         raise OptionError("--isolate: leave it out with --ray, whose workers are processes of their own")
-    if gpus_per_worker > 1 and not gpus_per_worker.is_integer():
-        raise OptionError(f"--gpus-per-worker={gpus_per_worker:g}: give a share of one GPU, or a whole number of GPUs")
-    if gpus_per_worker > 1 and importlib.util.find_spec("accelerate") is None:
+    if gpus > 1 and not gpus.is_integer():
+        raise OptionError(f"--gpus-per-worker={gpus:g}: give a share of one GPU, or a whole number of GPUs")
+    if gpus > 1 and importlib.util.find_spec("accelerate") is None:
         raise OptionError(
-            f"--gpus-per-worker={gpus_per_worker:g}: a model on several GPUs needs accelerate: pip install accelerate"
+            f"--gpus-per-worker={gpus:g}: a model on several GPUs needs accelerate: pip install accelerate"
         )
-    _refuse_unreachable(ray)
+    _refuse_unreachable(options.ray)
 
 
 def _refuse_unreachable(address: str) -> None:

@@ -7,6 +7,7 @@ that ``--explainer=SPEC`` names.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from faithcheck.axioms.measure.expectations import held_like
 from faithcheck.axioms.traces.process_snapshot import current_namespaces
@@ -20,41 +21,37 @@ from faithcheck.options import OptionError
 from faithcheck.options.user_modules import loaded
 
 
-def choose_explainers(specs: Sequence[str]) -> list[Explainer]:
-    """The explainers that the specs name, each as `load_explainer` takes it; without specs all built-in explainers.
+def choose_explainers(specs: Sequence[str], configured: Sequence[Explainer] = ()) -> list[Explainer]:
+    """The explainers that the specs name; without specs the configured ones, or all built-in explainers.
 
     An explainer that another package offers as an entry point is loaded only if a spec names it: a run measures the
     same explainers wherever it runs.
+
+    Args:
+        specs: each as `load_explainer` takes it, or the name of a configured explainer.
+        configured: explainers with settings of this run, which take precedence over built-in ones of the same name.
 
     Raises:
         OptionError: an unknown name, two explainers of one name, or a module that cannot be imported (with its
             traceback) or patches functions of others when it is.
     """
+    by_name = {explainer.name: explainer for explainer in configured}
     if not specs:
-        return list(builtin_explainers().values())
-    registered_pairs()  # loads the code of the models
-    return load_explainers(specs)
-
-
-def load_explainers(specs: Sequence[str]) -> list[Explainer]:
-    """The explainers that the specs name, each as `load_explainer` takes it.
-
-    Call it when the code of the models is loaded: what is loaded later cannot be seen to be patched.
-
-    Raises:
-        OptionError: see `choose_explainers`.
-    """
+        return list((by_name or builtin_explainers()).values())
+    if by_name.keys() >= {*specs}:
+        return [by_name[spec] for spec in specs]
+    registered_pairs()  # loads the code of the models: what is loaded later cannot be seen to be patched
     namespaces = current_namespaces()
-    explainers = [loaded(f"--explainer={spec}", lambda spec=spec: load_explainer(spec)) for spec in specs]  # type: ignore[misc]
+    explainers = [by_name.get(spec) or loaded(f"--explainer={spec}", partial(load_explainer, spec)) for spec in specs]
     if patched := namespaces.patched():
         namespaces.restore({})
+        own = [spec for spec in specs if spec not in by_name]
         raise OptionError(
-            f"--explainer={' --explainer='.join(specs)}: the import of a module replaces {', '.join(patched[:3])}, so "
+            f"--explainer={' --explainer='.join(own)}: the import of a module replaces {', '.join(patched[:3])}, so "
             "that all explainers would explain other models: patch in `attribute`, and undo it there"
         )
     names = [explainer.name for explainer in explainers]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise OptionError(f"two explainers are named {', '.join(twice)}: name each once, and give each its own name")
     return explainers
 

@@ -1,36 +1,45 @@
-"""The request that the options of pytest and of ``faithcheck check`` make, which have the same names in both."""
+"""The request that options make. The front doors give the same names to what means the same."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 
+from faithcheck.alignment.request import AlignRequest
 from faithcheck.axioms.measure.expectations import SuppliedExpectation
-from faithcheck.options.computing import choose_timeout
+from faithcheck.check import Check
+from faithcheck.options import OptionError
+from faithcheck.options.computing import choose_device, choose_timeout
 from faithcheck.options.explainers import choose_claims, choose_explainers, hold_like
 from faithcheck.options.pairs import choose_pairs
-from faithcheck.request import Request, Settings
+from faithcheck.plan import axioms_of, checks_of_request, pairs_with_maps
+from faithcheck.request import Place, Request, Settings
 
 
-def choose_settings(options: Any, device: torch.device) -> Settings:
-    """The settings of the checks.
-
-    Args:
-        options: with ``seed``, ``dtype`` and ``explainer_timeout``.
-        device: the device that computes.
+def choose_settings(options: Any) -> Settings:
+    """The settings: ``seed``, ``dtype``, ``device``, ``explainer_timeout``.
 
     Raises:
-        OptionError: the time limit cannot be used.
+        OptionError: the device or the time limit cannot be used.
     """
+    on_workers = getattr(options, "gpus_per_worker", 0)  # this machine needs no GPU
     return Settings(
         seed=options.seed,
         dtype=getattr(torch, options.dtype),
-        device=device,
+        device=torch.device("cuda") if on_workers else choose_device(options.device),
         timeout=choose_timeout(options.explainer_timeout),
         reuse=True,
     )
+
+
+def choose_place(options: Any) -> Place:
+    """Where the run computes: ``isolate``, and the options of a cluster where the front door has them."""
+    cluster = ("workers", "cpus_per_worker", "gpus_per_worker")
+    given = {name: getattr(options, name) for name in cluster if hasattr(options, name)}
+    return Place(options.isolate, getattr(options, "ray", None), **given)
 
 
 def choose_request(
@@ -44,7 +53,7 @@ def choose_request(
     """The request, for these axioms.
 
     Args:
-        options: with ``like``, ``claim`` and ``pairs``.
+        options: with ``like``, ``claim`` and ``pairs``, and those of `choose_place`.
         specs: the explainers that the user names; none for all built-in ones.
         axioms: names in `AXIOMS`.
         expectations: the user's own.
@@ -59,4 +68,31 @@ def choose_request(
         explainers = choose_claims(options.claim, explainers if specs else [])
     by_name = {explainer.name: spec for spec, explainer in zip(specs, explainers, strict=False)}
     pairs = choose_pairs(options.pairs)
-    return Request(explainers, axioms, pairs, by_name, expectations, settings, checkpoint)
+    return Request(explainers, axioms, pairs, by_name, expectations, settings, checkpoint, choose_place(options))
+
+
+def choose_checks(
+    options: Any, specs: Sequence[str], expectations: Sequence[SuppliedExpectation], settings: Settings
+) -> tuple[Request, list[Check]]:
+    """The request of ``faithcheck check``, and its checks: see `choose_request`.
+
+    Raises:
+        OptionError: also for an expectation that matches no check, or no check at all.
+    """
+    request = choose_request(options, specs, (), expectations, settings)
+    pairs = request.pairs if options.pairs else pairs_with_maps(request.explainers, request.pairs)
+    try:
+        request = replace(request, axioms=axioms_of(options.axiom, request.explainers, pairs), pairs=pairs)
+        return request, checks_of_request(request)
+    except ValueError as error:
+        raise OptionError(str(error)) from error
+
+
+def choose_align_request(options: Any) -> AlignRequest:
+    """The request of ``faithcheck align``.
+
+    Raises:
+        OptionError: the device or the time limit cannot be used.
+    """
+    own = {field.name: getattr(options, field.name) for field in fields(AlignRequest) if hasattr(options, field.name)}
+    return AlignRequest(**own, settings=choose_settings(options), place=choose_place(options))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 from faithcheck.axioms.measure.error_text import encodable
 from faithcheck.axioms.measure.record import Record
@@ -46,8 +47,7 @@ def prepared(pytestconfig: pytest.Config) -> Prepared:
                 data=option.paper_texts,
                 limit=option.paper_limit,
                 max_length=option.paper_max_length,
-                device=option.device,
-                seed=option.seed,
+                settings=Settings(option.seed, torch.float32, torch.device(option.device)),
             )
         )
     except (*EXPECTED, ValueError) as error:

@@ -13,7 +13,7 @@ from faithcheck.executors.local_checks import LocalChecks
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.data import handwritten_digits
 from faithcheck.options import OptionError, names
-from faithcheck.options.computing import DTYPES, MEANING, choose_device, refuse_unknown_device
+from faithcheck.options.computing import DTYPES, MEANING, refuse_unknown_device
 from faithcheck.options.expectations import choose_expectations, refuse_stale
 from faithcheck.options.explainers import isolate
 from faithcheck.options.output_path import check_writable
@@ -115,7 +115,7 @@ def chosen_run(config: pytest.Config) -> Run:
     names.refuse_unknown_explainers(option.explainer)
     names.refuse_unknown_likes(option.like)
     refuse_unknown_device(option.device)
-    settings = choose_settings(option, choose_device(option.device))
+    settings = choose_settings(option)
     executor = LocalChecks()
     if option.isolate:
         isolate(executor, option.explainer)

@@ -6,7 +6,7 @@ A document of other code, versions or settings is kept beside it, for ``faithche
 """
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
@@ -18,8 +18,10 @@ import faithcheck.models
 from faithcheck.alignment import measurement, preparation
 from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import sources
+from faithcheck.alignment.settings import specs_of, table_2
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models.data.texts import load_texts
+from faithcheck.options.explainers import choose_explainers
 from faithcheck.reports.documents.alignment import Mean
 from faithcheck.reports.documents.benchmark import Agreement, AgreementRow, Agreements, Point, Settings
 from faithcheck.reports.documents.environment import environment, version
@@ -37,8 +39,7 @@ def kept(settings, pytestconfig):
     """The document of an earlier run of the same code and settings, or an empty one."""
     how = Settings(
         dtype="float32",
-        device=str(settings.device),
-        seed=settings.seed,
+        settings=replace(settings, dtype=torch.float32),
         threads=torch.get_num_threads(),
         **asdict(LIMITS),
         middle=middle(settings.device),
@@ -79,14 +80,13 @@ def test_cost_and_agreement_with_loo(texts, kept, settings):
         data=str(joined_sentences(kept.path.with_name(f"{texts}.jsonl"), count, joined)),
         explainer=names,
         chunk=10**6,  # one step: no curve is asked for
-        device=str(settings.device),
-        seed=settings.seed,
+        settings=replace(settings, dtype=torch.float32),
         cache=kept.path.parent / "alignment",
     )
     alignment = measurement.measure(request)
     prepared = preparation.prepare(request)
     case = prepared.model.case([sorted(prepared.examples, key=len)[count // 2]])
-    measured = {one.name: one for one in preparation.choose_explainers(names, prepared.setup)}
+    measured = {one.name: one for one in choose_explainers(specs_of(names), table_2(prepared.setup))}
     reference = partial(input_gradient, prepared.model, case)
     rows = cost.measured_rows(prepared.model, case, {**chosen, **measured}, reference, LIMITS, settings.seed)
     r = {one.name: one.figures.r for one in alignment.explainers}

@@ -7,6 +7,7 @@ same as ``faithcheck align`` and uses the same cache. The paper's figures are of
 import math
 
 import pytest
+import torch
 from msgspec import structs
 
 from faithcheck.alignment.defaults import TABLE_2
@@ -15,6 +16,7 @@ from faithcheck.alignment.evaluate import align
 from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.settings import table_2
 from faithcheck.reports.pages import alignment_tables, alignment_wording
+from faithcheck.request import Settings
 
 pytestmark = [pytest.mark.paper]
 
@@ -23,8 +25,8 @@ def test_table_2(prepared, table, pytestconfig):
     setup, option = prepared.setup, pytestconfig.option
     outcomes = align(prepared.model, prepared.examples, table_2(setup), setup, prepared.folder)
     asked = (option.paper_model, option.paper_texts, option.paper_limit)
-    request = AlignRequest(*asked, device=option.device, seed=option.seed)
-    document = document_of(request, prepared, outcomes, None, shared=False)
+    request = AlignRequest(*asked, settings=Settings(option.seed, torch.float32, torch.device(option.device)))
+    document = document_of(request, prepared, outcomes, None)
 
     how = f"Removed: {document.settings.removal}; seed {setup.seed}."
     for one in alignment_tables.tables(document):

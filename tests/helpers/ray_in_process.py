@@ -58,7 +58,7 @@ class RayInProcess:
     def use(self, monkeypatch: pytest.MonkeyPatch, workers: int = 1) -> None:
         """Put it in place of Ray, with room for this many workers."""
         cluster = nullcontext(Cluster(workers, "127.0.0.1:8265"))
-        monkeypatch.setattr(on_ray, "connected", lambda address, wanted: cluster)
+        monkeypatch.setattr(on_ray, "connected", lambda place: cluster)
         monkeypatch.setitem(sys.modules, "ray", self)
 
     def remote(self, what: Any) -> Any:

@@ -26,7 +26,7 @@ from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.options import OptionError
 from faithcheck.options.explainers import isolate
 from faithcheck.reports.documents import results
-from faithcheck.request import Settings
+from faithcheck.request import Place, Settings
 from faithcheck.tests.helpers import processes, small_models
 from faithcheck.tests.helpers.process_saboteurs import ENDING
 
@@ -213,7 +213,7 @@ def test_align_loses_the_explainer_that_ends_its_process_and_no_other(tmp_path):
     model = small_models.save("bert", tmp_path / "bert")
     asked = {"model": str(model), "data": str(tmp_path / "texts.tsv"), "explainer": ["gradient_x_input"]}
     plain = measure(AlignRequest(**asked, cache=tmp_path / "plain"))
-    ending = {**asked, "explainer": ["gradient_x_input", spec("aborts")], "isolate": True}
+    ending = {**asked, "explainer": ["gradient_x_input", spec("aborts")], "place": Place(isolate=True)}
     document = measure(AlignRequest(**ending, cache=tmp_path / "isolated"))
     rows = {row.name: row for row in document.explainers}
     assert "ended by the signal SIGABRT" in rows.pop("aborts").refused

@@ -10,19 +10,18 @@ import torch
 from msgspec import structs
 
 from faithcheck.alignment.measurement import measure
-from faithcheck.alignment.remote_batch import RemoteModel
+from faithcheck.alignment.remote_batch import AlignmentReadiness, RemoteModel
 from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import fingerprint
 from faithcheck.alignment.settings import AlignmentSettings
 from faithcheck.cli.main import main
 from faithcheck.executors.ray import cluster, on_ray
-from faithcheck.executors.ray.alignment import AlignmentReadiness
-from faithcheck.executors.ray.cluster import Workers
 from faithcheck.executors.ray.worker import Worker, versions
 from faithcheck.explainers.loo.removal import make_removal
 from faithcheck.models.pretrained.loading import load
 from faithcheck.options import OptionError
 from faithcheck.reports.documents.document import to_json
+from faithcheck.request import Place
 from faithcheck.tests.helpers.documents import without_run
 from faithcheck.tests.helpers.killed_runs import Runs
 from faithcheck.tests.helpers.ray_in_process import logging_restored
@@ -67,7 +66,7 @@ def one_thread():
 def started():
     """A cluster of this machine, started once for all tests: that takes as long as they do."""
     pytest.importorskip("ray")
-    with cluster.connected(cluster.LOCAL, Workers(2)) as there:
+    with cluster.connected(Place(cluster=cluster.LOCAL, workers=2)) as there:
         yield there
 
 
@@ -75,8 +74,8 @@ def started():
 def of_two(started, monkeypatch):
     """With --ray, that cluster is used; it has room for two workers."""
 
-    def there(address, wanted):
-        return nullcontext(cluster.Cluster(wanted.number, started.dashboard))
+    def there(place):
+        return nullcontext(cluster.Cluster(place.workers, started.dashboard))
 
     monkeypatch.setattr(on_ray, "connected", there)
 
@@ -93,7 +92,7 @@ def test_two_workers_one_of_which_dies_give_the_document_of_one_process(one_thre
     alone = measure(AlignRequest(**options, cache=tmp_path / "alone"))
     (tmp_path / "ended").unlink()
     states = []
-    request = AlignRequest(**options, cache=tmp_path / "shared", ray="local", workers=2)
+    request = AlignRequest(**options, cache=tmp_path / "shared", place=Place(cluster="local", workers=2))
     shared = measure(request, watch=states.append)
     assert to_json(structs.replace(shared, run=None)) == to_json(alone)
     # The worker that is left may finish the texts before a new one takes any, so one or two of them did the work.
@@ -102,7 +101,7 @@ def test_two_workers_one_of_which_dies_give_the_document_of_one_process(one_thre
     assert states[-1].retried == 1
     assert runs.stored("shared") == runs.stored("alone")
     # What is stored needs no worker, and is read by either.
-    resumed = measure(AlignRequest(**options, cache=tmp_path / "alone", ray="local"))
+    resumed = measure(AlignRequest(**options, cache=tmp_path / "alone", place=Place(cluster="local")))
     assert resumed.run.tasks == 0
     assert to_json(structs.replace(resumed, run=None)) == to_json(alone)
 
@@ -160,10 +159,10 @@ def test_a_bad_row_of_the_data_is_one_line_before_a_cluster_starts(monkeypatch, 
 
 def test_a_cluster_without_room_is_refused():
     with pytest.raises(OptionError, match="the cluster has 2 processors and 0 GPUs, too few for 1 workers"):
-        cluster.room({"CPU": 2.0}, Workers(gpus=0.5))
-    assert cluster.room({"CPU": 16.0, "GPU": 4.0}, Workers(gpus=0.5)) == 8
-    assert cluster.room({"CPU": 16.0, "GPU": 4.0}, Workers(gpus=2)) == 2
-    assert cluster.room({"CPU": 16.0}, Workers(cpus=3)) == 5
+        cluster.room({"CPU": 2.0}, Place(gpus_per_worker=0.5))
+    assert cluster.room({"CPU": 16.0, "GPU": 4.0}, Place(gpus_per_worker=0.5)) == 8
+    assert cluster.room({"CPU": 16.0, "GPU": 4.0}, Place(gpus_per_worker=2)) == 2
+    assert cluster.room({"CPU": 16.0}, Place(cpus_per_worker=3)) == 5
 
 
 @pytest.fixture
@@ -172,7 +171,7 @@ def worker(tmp_path, monkeypatch):
     runs, threads = Runs(tmp_path), torch.get_num_threads()
 
     def ready(here=None, fingerprint="", states=None, model=runs.model):
-        remote = RemoteModel(AlignRequest(model=str(model)), SETUP, (0, 1))
+        remote = RemoteModel(AlignRequest(model=str(model)), "cpu", SETUP, (0, 1))
         with logging_restored():
             readiness = AlignmentReadiness(remote, {"loo": "loo"}, fingerprint, states or {})
             return Worker(str(tmp_path), threads).ready(here or {}, readiness)

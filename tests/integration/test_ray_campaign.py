@@ -21,6 +21,7 @@ from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import plain_json
 from faithcheck.executors.ray.on_ray import MOST_ENDED
 from faithcheck.models.data.texts import OWN
+from faithcheck.request import Place
 from faithcheck.tests.helpers import documents, small_models
 from faithcheck.tests.helpers.killed_runs import Runs, run
 
@@ -187,7 +188,7 @@ def test_two_workers_take_little_more_than_half_of_the_time_of_one(tmp_path):
     """Each worker has one thread, the one that is alone too. Run it on a machine that does nothing else."""
     texts, took = joined_texts(tmp_path, 2), {}
     for workers in (1, 2):
-        options = dict(data=texts, max_tokens=1024, ray="local", workers=workers)
+        options = dict(data=texts, max_tokens=1024, place=Place(cluster="local", workers=workers))
         run = measure(AlignRequest(**options, cache=tmp_path / str(workers)))["run"]
         took[workers] = run["seconds"]
         print(workers, run, flush=True)
@@ -199,7 +200,7 @@ def test_two_workers_take_little_more_than_half_of_the_time_of_one(tmp_path):
 def test_a_task_costs_less_than_20_ms_beyond_its_work(tmp_path):
     runs = Runs(tmp_path)
     many_texts(runs)
-    options = dict(model=str(runs.model), data=str(runs.texts), max_tokens=150, ray="local", workers=1)
+    options = dict(model=str(runs.model), data=str(runs.texts), max_tokens=150, place=Place(cluster="local", workers=1))
     run = measure(AlignRequest(**options, cache=tmp_path / "cache", explainer=("gradient_x_input",)))["run"]
     overhead = (run["ended"] - run["started"] - run["busy"]) / run["tasks"]
     print(f"{run}: {1000 * overhead:.1f} ms a task")

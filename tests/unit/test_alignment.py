@@ -41,6 +41,7 @@ from faithcheck.reports.documents.alignment import Comparison, Counts
 from faithcheck.reports.documents.document import save, to_json
 from faithcheck.reports.pages import alignment as pages
 from faithcheck.reports.pages import alignment_tables, alignment_wording
+from faithcheck.request import Settings
 from faithcheck.tests.helpers import small_models
 from faithcheck.tests.helpers.small_models import WORDS
 
@@ -187,7 +188,7 @@ def test_batches_have_similar_lengths_and_bound_the_rows_of_loo(small, texts):
 
 def test_texts_get_the_same_figures_in_a_batch_as_alone(small, texts, tmp_path):
     explainers = ["attention_rollout", "gradient_x_input", "attnlrp", "cplrp"]
-    batched = request(small, texts, tmp_path, explainer=explainers, dtype="float64", limit=8)
+    batched = request(small, texts, tmp_path, explainer=explainers, settings=Settings(), limit=8)
     together, alone = measure(batched), measure(replace(batched, max_tokens=32))  # no two texts fit
     assert len(list((tmp_path / "cache").iterdir())) == 2 * (1 + len(explainers))
     for in_batch, by_itself in zip(together.explainers, alone.explainers, strict=True):

@@ -11,6 +11,7 @@ from msgspec import structs
 from rich.console import Console
 
 from faithcheck import explanation
+from faithcheck.alignment.settings import AlignmentSettings, specs_of, table_2
 from faithcheck.cli.main import main
 from faithcheck.explainers import AttnLRP, IntegratedGradients, LeaveOneOut, Unsupported
 from faithcheck.explainers.loo.removal import AttentionMask
@@ -23,6 +24,7 @@ from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.target_choice import name_of_output, with_chosen_output
 from faithcheck.models.pretrained.text_model import NextTokenModel
+from faithcheck.options.explainers import choose_explainers
 from faithcheck.reports.documents.document import load as load_document
 from faithcheck.reports.documents.document import save, to_json
 from faithcheck.reports.documents.explanation import Explanation
@@ -111,7 +113,8 @@ def test_several_explainers_stand_beside_loo_with_their_correlation(bert):
 
 
 def test_choose_explainers_puts_loo_first_and_takes_each_once():
-    chosen = explanation.choose_explainers(["attnlrp", "ig_mask", "loo", "attnlrp"])
+    specs = specs_of(["attnlrp", "ig_mask", "loo", "attnlrp"])
+    chosen = choose_explainers(specs, table_2(AlignmentSettings(AttentionMask())))
     assert [one.name for one in chosen] == ["loo", "attnlrp", "ig_mask"]
 
 

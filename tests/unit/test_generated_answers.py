@@ -11,14 +11,17 @@ from transformers import AutoModelForCausalLM
 from faithcheck.alignment.batch import LoadedModel, measure_batch
 from faithcheck.alignment.batches import AlignmentError, batches, longest
 from faithcheck.alignment.measurement import measure
-from faithcheck.alignment.preparation import choose_explainers, prepare
+from faithcheck.alignment.preparation import prepare
 from faithcheck.alignment.remote_batch import RemoteBatch, RemoteModel
 from faithcheck.alignment.request import AlignRequest
+from faithcheck.alignment.settings import specs_of, table_2
 from faithcheck.cli.main import main
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel
 from faithcheck.models.targets import NO_ANSWER
 from faithcheck.options import OptionError
+from faithcheck.options.explainers import choose_explainers
 from faithcheck.reports.pages import alignment as pages
+from faithcheck.request import Settings
 from faithcheck.tests.helpers import small_models
 
 TEXTS = ["the quick brown fox", "a lazy dog", "", "dog", "the fox jumps over the dog and runs", "fox runs"]
@@ -41,7 +44,7 @@ def folder(tmp_path_factory):
 
 def asked(folder, tmp_path, cache="cache", **options):
     (tmp_path / "texts.tsv").write_text("".join(f"{text}\t0\n" for text in TEXTS))
-    chosen = {"dtype": "float64", "max_tokens": 150, "explainer": ("gradient_x_input",), **options}
+    chosen = {"settings": Settings(), "max_tokens": 150, "explainer": ("gradient_x_input",), **options}
     return AlignRequest(model=str(folder), data=str(tmp_path / "texts.tsv"), cache=tmp_path / cache, **chosen)
 
 
@@ -175,11 +178,11 @@ def test_if_every_answer_is_empty_nothing_can_be_measured(folder, tmp_path, monk
 def test_a_worker_that_generates_nothing_itself_gives_the_same_records(folder, tmp_path, monkeypatch):
     request = asked(folder, tmp_path)
     prepared = prepare(request)
-    explainers = {one.name: one for one in choose_explainers(request.explainer, prepared.setup)}
+    explainers = {one.name: one for one in choose_explainers(specs_of(request.explainer), table_2(prepared.setup))}
     batch = [prepared.examples[i] for i in batches(prepared.examples, request.max_tokens)[0]]
     here = LoadedModel(prepared.model, longest(prepared.examples))
     monkeypatch.setattr(AnswerModel, "answers", None)
-    remote = RemoteModel(replace(request, cache=None), prepared.setup, longest(prepared.examples))
+    remote = RemoteModel(replace(request, cache=None), "cpu", prepared.setup, longest(prepared.examples))
     for name, explainer in explainers.items():
         alone = measure_batch(here, batch, explainer, prepared.setup, 0)
         job = RemoteBatch(remote, name, 0, batch)

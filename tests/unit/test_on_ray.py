@@ -2,10 +2,11 @@
 
 import pytest
 
-from faithcheck.executors.ray.cluster import Workers, connected
+from faithcheck.executors.ray.cluster import connected
 from faithcheck.executors.ray.on_ray import MOST_ENDED, OnRay
 from faithcheck.executors.ray.worker import versions
 from faithcheck.options import OptionError
+from faithcheck.request import Place
 from faithcheck.tests.helpers.ray_in_process import DIES, RayInProcess, logging_restored
 
 
@@ -51,7 +52,7 @@ def shared(monkeypatch):
     def shared(ray, numbers=(0, 1, 2)):
         ray.use(monkeypatch, workers=2)
         states = []
-        executor = OnRay("local", Workers(2), Ready(), states.append)
+        executor = OnRay(Place(cluster="local", workers=2), Ready(), states.append)
         with logging_restored():
             results = [result for _, result in executor.run(Number(number) for number in numbers)]
         return results, executor.record, states
@@ -121,7 +122,7 @@ def test_a_cluster_that_refuses_is_one_line_and_says_what_a_token_needs(monkeypa
 
     def refusal(address):
         with pytest.raises(OptionError) as refused:
-            connected(address, Workers()).__enter__()
+            connected(Place(cluster=address)).__enter__()
         return str(refused.value)
 
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)

@@ -1,6 +1,7 @@
 """A model on several GPUs, as far as a machine without one shows it: what is asked of accelerate, and its hooks."""
 
 import importlib.util
+from argparse import Namespace
 
 import pytest
 from transformers import AutoModelForSequenceClassification
@@ -62,6 +63,10 @@ def test_a_model_that_does_not_fit_the_gpus_is_refused(folder):
         _refuse_offloaded("mine", model)
 
 
+def of_cluster(gpus):
+    return Namespace(ray="local", workers=None, cpus_per_worker=1, gpus_per_worker=gpus, isolate=False)
+
+
 def test_without_accelerate_one_line_says_what_to_install(folder, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "accelerate" else found(name))
@@ -69,9 +74,9 @@ def test_without_accelerate_one_line_says_what_to_install(folder, monkeypatch):
         load(folder, ALL_GPUS)
     pytest.importorskip("ray")
     with pytest.raises(OptionError, match=r"^--gpus-per-worker=2: a model on several GPUs needs accelerate"):
-        refuse_wrong_cluster("local", None, 1, 2.0, False)
+        refuse_wrong_cluster(of_cluster(2.0))
 
 
 def test_a_worker_has_a_share_of_a_gpu_or_whole_gpus():
     with pytest.raises(OptionError, match=r"^--gpus-per-worker=1\.5: give a share of one GPU, or a whole number"):
-        refuse_wrong_cluster("local", None, 1, 1.5, False)
+        refuse_wrong_cluster(of_cluster(1.5))

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from faithcheck.alignment.run_key import StoreError, state_of
+from faithcheck.alignment.run_key import StoreError, state_of, states_of
 from faithcheck.alignment.store import Store
 from faithcheck.check_job import CheckJob, RemoteCheck, loaded_explainer
 from faithcheck.executors.executor import AnyJob, Executor
-from faithcheck.executors.ray.cluster import Workers
 from faithcheck.executors.ray.on_ray import OnRay, Watch
-from faithcheck.executors.ray.worker import refuse_other_explainers, states_of, versions
+from faithcheck.executors.ray.worker import refuse_other_explainers, versions
 from faithcheck.models.files import cache_folder
 from faithcheck.models.pair import is_builtin
 from faithcheck.options import OptionError
 from faithcheck.reports.documents.document import to_json
+from faithcheck.request import Place
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,14 @@ class ChecksOnRay(Executor):
     removed.
 
     Args:
-        address: of the cluster.
-        wanted: the workers.
+        place: the cluster and its workers.
         specs: what loads each explainer, by its name.
         watch: see `OnRay`.
     """
 
-    def __init__(
-        self, address: str, wanted: Workers, specs: Mapping[str, str], watch: Watch = lambda state: None
-    ) -> None:
+    def __init__(self, place: Place, specs: Mapping[str, str], watch: Watch = lambda state: None) -> None:
         super().__init__()
-        self._address, self._wanted, self._specs, self._watch = address, wanted, specs, watch
+        self._place, self._specs, self._watch = place, specs, watch
 
     def close(self) -> None:
         """See `OnRay.close`."""
@@ -76,7 +73,7 @@ class ChecksOnRay(Executor):
         planned: list[Any] = [*jobs]
         states = states_of({name: loaded_explainer(spec) for name, spec in self._specs.items()})
         readiness = ChecksReadiness([job.remote() for job in planned], self._specs, states)
-        executor = OnRay(self._address, self._wanted, readiness, self._watch)
+        executor = OnRay(self._place, readiness, self._watch)
         store = _store(planned, readiness)
         if store is None:
             yield from executor.run(planned)

@@ -12,48 +12,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from faithcheck.axioms.measure.error_text import message_text
 from faithcheck.options import OptionError
+from faithcheck.request import Place
 
 LOCAL = "local"
 """The address of a cluster of this machine that faithcheck starts itself."""
 OBJECT_STORE = 100 * 2**20  # bytes; what tasks take and return is small
 
 
-@dataclass(frozen=True)
-class Workers:
-    """What workers are asked for.
-
-    Attributes:
-        number: how many; None: as many as there is room for.
-        cpus: of each; as many threads.
-        gpus: of each; also a fraction.
-    """
-
-    number: int | None = None
-    cpus: int = 1
-    gpus: float = 0.0
-
-
-def workers_of(request: Any) -> Workers | None:
-    """The workers of a cluster that a request asks for; None without a cluster.
-
-    Args:
-        request: with ``ray``, ``workers``, ``cpus_per_worker`` and ``gpus_per_worker``.
-    """
-    if request.ray is None:
-        return None
-    return Workers(request.workers, request.cpus_per_worker, request.gpus_per_worker)
-
-
 @contextmanager
-def with_threads(wanted: Workers | None) -> Iterator[None]:
-    """As many threads here as in each worker, if there are workers: stores and documents name their number."""
-    import torch  # not at the top: options are checked without it
-
+def with_threads(place: Place) -> Iterator[None]:
+    """As many threads here as in each worker, if there is a cluster: stores and documents name their number."""
     before = torch.get_num_threads()
-    if wanted is not None:
-        torch.set_num_threads(wanted.cpus)
+    if place.cluster is not None:
+        torch.set_num_threads(place.cpus_per_worker)
     try:
         yield
     finally:
@@ -74,12 +49,8 @@ class Cluster:
 
 
 @contextmanager
-def connected(address: str, wanted: Workers) -> Iterator[Cluster]:
+def connected(place: Place) -> Iterator[Cluster]:
     """Connect to a cluster; at the end, leave it, or end the one that was started here.
-
-    Args:
-        address: ``local``, ``auto`` for a cluster that this machine belongs to, or ``machine:port``.
-        wanted: the workers.
 
     Raises:
         OptionError: Ray cannot connect, or there is no room for the workers.
@@ -88,11 +59,12 @@ def connected(address: str, wanted: Workers) -> Iterator[Cluster]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # says that workers without GPUs see all of them
     import ray
 
+    address = str(place.cluster)
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     folder = None
     if address == LOCAL:
         folder = tempfile.mkdtemp(prefix=f"faithcheck-ray-{os.getpid()}-")
-        cpus = max(os.cpu_count() or 1, (wanted.number or 1) * wanted.cpus)
+        cpus = max(os.cpu_count() or 1, (place.workers or 1) * place.cpus_per_worker)
         options |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
         options |= {"_node_ip_address": "127.0.0.1", "_temp_dir": folder}
     try:
@@ -103,29 +75,29 @@ def connected(address: str, wanted: Workers) -> Iterator[Cluster]:
             except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
                 raise OptionError(f"--ray={address}: {_first_line(error)}{_token_hint(address, error)}") from error
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        yield Cluster(room(resources, wanted), str(context.dashboard_url or ""))
+        yield Cluster(room(resources, place), str(context.dashboard_url or ""))
     finally:
         ray.shutdown()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def room(resources: Mapping[str, float], wanted: Workers) -> int:
+def room(resources: Mapping[str, float], place: Place) -> int:
     """How many workers start.
 
     Raises:
         OptionError: there is no room for them.
     """
-    room = int(resources.get("CPU", 0) // wanted.cpus)
-    if wanted.gpus:
+    room = int(resources.get("CPU", 0) // place.cpus_per_worker)
+    if wanted := place.gpus_per_worker:
         gpus = resources.get("GPU", 0)
-        of_one = int(1 // wanted.gpus)  # a worker's fraction lies on one GPU
-        room = min(room, int(gpus) * of_one if of_one else int(gpus // wanted.gpus))
-    if room < (wanted.number or 1):
+        of_one = int(1 // wanted)  # a worker's fraction lies on one GPU
+        room = min(room, int(gpus) * of_one if of_one else int(gpus // wanted))
+    if room < (place.workers or 1):
         has = f"{resources.get('CPU', 0):g} processors and {resources.get('GPU', 0):g} GPUs"
-        asks = f"{wanted.number or 1} workers of {wanted.cpus} processors and {wanted.gpus:g} GPUs"
+        asks = f"{place.workers or 1} workers of {place.cpus_per_worker} processors and {place.gpus_per_worker:g} GPUs"
         raise OptionError(f"--ray: the cluster has {has}, too few for {asks}")
-    return wanted.number or room
+    return place.workers or room
 
 
 def _token_hint(address: str, error: Exception) -> str:

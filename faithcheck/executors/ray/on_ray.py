@@ -18,11 +18,12 @@ from itertools import chain
 from typing import Any
 
 from faithcheck.executors.executor import AnyJob, Executor
-from faithcheck.executors.ray.cluster import Workers, connected
+from faithcheck.executors.ray.cluster import connected
 from faithcheck.executors.ray.worker import Readiness, Worker, difference, versions
 from faithcheck.job import Job
 from faithcheck.options import OptionError
 from faithcheck.reports.documents.document import Run
+from faithcheck.request import Place
 
 MOST_ENDED = 3
 """A job that has ended this many workers is left out."""
@@ -62,16 +63,14 @@ class OnRay(Executor):
     `MOST_ENDED` such ends it is left out.
 
     Args:
-        address: of the cluster, see `connected`.
-        wanted: the workers.
+        place: the cluster and its workers.
         readiness: what a worker confirms before its first job.
         watch: called whenever something happened, and once in `LOOK` seconds.
     """
 
-    def __init__(self, address: str, wanted: Workers, readiness: Readiness, watch: Watch = lambda state: None) -> None:
+    def __init__(self, place: Place, readiness: Readiness, watch: Watch = lambda state: None) -> None:
         super().__init__()
-        self._address, self._wanted, self._readiness, self._watch = address, wanted, readiness, watch
-        self._started = self._ended = 0.0
+        self._place, self._readiness, self._watch = place, readiness, watch
 
     def close(self) -> None:
         """The cluster was left, or ended, at the end of `run`."""
@@ -84,10 +83,10 @@ class OnRay(Executor):
         """
         begun = time.monotonic()
         jobs = iter(jobs)
-        crew = _Crew(self._wanted, self._readiness)
+        crew = _Crew(self._place, self._readiness)
         first = next(jobs, None)
         if first is not None:
-            with connected(self._address, self._wanted) as cluster:
+            with connected(self._place) as cluster:
                 for job, result in crew.run(chain([first], jobs), cluster.workers):
                     self._watch(crew.state(cluster.dashboard))
                     if job is not None:
@@ -117,12 +116,12 @@ class _Crew:
         busy: the seconds that workers took for their results.
     """
 
-    def __init__(self, wanted: Workers, readiness: Readiness) -> None:
+    def __init__(self, place: Place, readiness: Readiness) -> None:
         import ray
 
         self._ray: Any = ray
-        self._wanted, self._readiness = wanted, readiness
-        self._class = self._ray.remote(Worker).options(num_cpus=wanted.cpus, num_gpus=wanted.gpus)
+        self._place, self._readiness = place, readiness
+        self._class = self._ray.remote(Worker).options(num_cpus=place.cpus_per_worker, num_gpus=place.gpus_per_worker)
         self._starting: dict[Any, Any] = {}  # the worker, by the reference to what it answers
         self._free: list[Any] = []
         self._running: dict[Any, tuple[Any, Job[Any]]] = {}
@@ -159,7 +158,7 @@ class _Crew:
         return State(len(self._free) + len(self._running), self.retried, self.left_out, memory, dashboard)
 
     def _start(self) -> None:
-        actor = self._class.remote(os.getcwd(), self._wanted.cpus)
+        actor = self._class.remote(os.getcwd(), self._place.cpus_per_worker)
         self._starting[actor.ready.remote(versions(), self._readiness)] = actor
 
     def _next(self) -> tuple[Job[Any], Any] | None:

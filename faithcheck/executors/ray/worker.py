@@ -16,7 +16,7 @@ from typing import Protocol
 
 import torch
 
-from faithcheck.alignment.run_key import StoreError, digest_of, sources, state_of
+from faithcheck.alignment.run_key import sources, states_of
 from faithcheck.axioms.measure.error_text import error_text, traceback_text
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.job import Remote
@@ -44,17 +44,6 @@ def difference(here: Mapping[str, str], there: Mapping[str, str], node: str) -> 
         f"{name} {there.get(name)} in place of {value}" for name, value in here.items() if there.get(name) != value
     ]
     return f"--ray: the worker on {node} has {', '.join(other)}: install the same there" if other else ""
-
-
-def states_of(explainers: Mapping[str, Explainer]) -> dict[str, str | None]:
-    """A digest of the code and the settings of each explainer, by name; None of one that cannot be written down."""
-    states: dict[str, str | None] = {}
-    for name, explainer in explainers.items():
-        try:
-            states[name] = digest_of(state_of(explainer))
-        except (StoreError, ValueError):
-            states[name] = None
-    return states
 
 
 class Readiness(Protocol):
