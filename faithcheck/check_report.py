@@ -17,15 +17,15 @@ from faithcheck.axioms.measure.statuses import Group
 from faithcheck.check import Check
 from faithcheck.check_job import CheckJob
 from faithcheck.claims import stated, unmeasured_claims
-from faithcheck.executors.local_checks import LocalChecks
+from faithcheck.executors.own_processes import LocalChecks
 from faithcheck.executors.ray.checks import ChecksOnRay
+from faithcheck.outcomes import run_settings
 from faithcheck.plan import not_applicable
 from faithcheck.progress import ProgressByExplainer, measured
 from faithcheck.reports.documents.document import Run, save
 from faithcheck.reports.documents.results import Results, verdict
 from faithcheck.reports.pages import report, wording
 from faithcheck.request import Request
-from faithcheck.run_settings import run_settings
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -6,10 +6,16 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from faithcheck import catalogue
 from faithcheck.axioms.measure.error_text import safe_text
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group, Status
+from faithcheck.explainers.lrp.engine import LRP
+from faithcheck.explainers.registry import origin
+from faithcheck.models.data import handwritten_digits
+from faithcheck.options.pairs import pair_origins
 from faithcheck.reports.documents.document import Run, from_json
 from faithcheck.reports.documents.environment import environment, version
 from faithcheck.reports.documents.figure import Figure
@@ -17,6 +23,7 @@ from faithcheck.reports.documents.results import (
     Counts,
     Failure,
     MeasuredTable,
+    NotApplicable,
     Results,
     RulesMet,
     RunSettings,
@@ -24,9 +31,11 @@ from faithcheck.reports.documents.results import (
     TimedCheck,
     skips_by_reason,
 )
+from faithcheck.request import Request
 
 if TYPE_CHECKING:
     from faithcheck.axioms.measure.axiom import Axiom
+
 
 RECORD = "faithcheck.record"
 TABLE = "faithcheck.table"
@@ -243,3 +252,41 @@ def _reason(report: Any) -> str:
         return f"expected to fail: {report.wasxfail or 'no reason given'}"
     text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     return safe_text(str(text).removeprefix("Skipped: "))
+
+
+def run_settings(
+    request: Request,
+    arguments: Sequence[object],
+    *,
+    max_skips: int | None = None,
+    not_applicable: Sequence[NotApplicable] = (),
+    claimed: Mapping[str, list[str]] | None = None,
+) -> RunSettings:
+    """The settings of a run of the suite.
+
+    Args:
+        request: what the run is asked for.
+        arguments: the command line.
+        max_skips: how many tests may be skipped; None for any number.
+        not_applicable: the axioms that cannot be measured for some explainers.
+        claimed: the axioms of which something is claimed or expected of each explainer that the user named.
+    """
+    settings, explainers, specs = request.settings, request.explainers, request.specs
+    return RunSettings(
+        seed=settings.seed,
+        dtype=str(settings.dtype).removeprefix("torch."),
+        device=str(settings.device),
+        data=handwritten_digits.source(),
+        threads=torch.get_num_threads(),
+        max_skips=max_skips,
+        explainers=[explainer.name for explainer in explainers],
+        specs=dict(specs),
+        origins={one.name: origin(specs.get(one.name, one.name), one) for one in explainers},
+        pairs=len(request.pairs),
+        pair_origins=pair_origins(request.pairs),
+        expectations=len(request.expectations),
+        rules={one.name: sorted(one.rules) for one in explainers if isinstance(one, LRP)},
+        not_applicable=list(not_applicable),
+        arguments=[str(argument) for argument in arguments],
+        claimed=dict(claimed or {}),
+    )

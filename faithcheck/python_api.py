@@ -13,7 +13,7 @@ from faithcheck.axioms.measure.expectations import held_like, refuse_malformed
 from faithcheck.check_job import CheckJob
 from faithcheck.check_report import CheckReport, report_of
 from faithcheck.claims import claiming
-from faithcheck.executors.local_checks import LocalChecks
+from faithcheck.executors.own_processes import LocalChecks
 from faithcheck.explainers.adapters import as_explainer
 from faithcheck.explainers.registry import load_explainer
 from faithcheck.models.pair import Pair, registered_pairs

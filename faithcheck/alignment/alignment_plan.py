@@ -15,8 +15,7 @@ from faithcheck.alignment.batches import longest
 from faithcheck.alignment.document import heading, plan_file
 from faithcheck.alignment.explainer_pass import ExplainerPass
 from faithcheck.alignment.preparation import Prepared, prepare
-from faithcheck.alignment.request import AlignRequest
-from faithcheck.alignment.settings import specs_of, table_2
+from faithcheck.alignment.settings import AlignRequest, specs_of, table_2
 from faithcheck.executors.ray.cluster import connected, with_threads
 from faithcheck.models.files import write_atomically
 from faithcheck.options.explainers import choose_explainers

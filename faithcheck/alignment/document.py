@@ -32,7 +32,7 @@ from faithcheck.reports.documents.environment import environment, version
 
 if TYPE_CHECKING:
     from faithcheck.alignment.preparation import Prepared
-    from faithcheck.alignment.request import AlignRequest
+    from faithcheck.alignment.settings import AlignRequest
 
 
 class Heading(Struct, frozen=True, kw_only=True):

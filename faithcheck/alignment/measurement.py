@@ -11,9 +11,8 @@ from faithcheck.alignment.defaults import TABLE_2
 from faithcheck.alignment.document import document_of
 from faithcheck.alignment.preparation import Advance, Prepared, prepare
 from faithcheck.alignment.remote_batch import AlignmentReadiness, RemoteBatch, RemoteModel
-from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import fingerprint, states_of
-from faithcheck.alignment.settings import specs_of, table_2
+from faithcheck.alignment.settings import AlignRequest, specs_of, table_2
 from faithcheck.executors.executor import Executor, InThisProcess
 from faithcheck.executors.own_processes import OwnProcesses
 from faithcheck.executors.ray.cluster import with_threads

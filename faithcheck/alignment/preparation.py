@@ -1,7 +1,8 @@
-"""Before an alignment is measured: load the model and the data, and choose what the request leaves open."""
+"""Before an alignment is measured: load the model and the data, generate answers, and choose what is left open."""
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,27 +11,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from faithcheck.alignment.answers import with_answers
-from faithcheck.alignment.batches import AlignmentError, measurable
+from faithcheck.alignment.batches import AlignmentError, batches, measurable
 from faithcheck.alignment.defaults import CHUNK, LONG
-from faithcheck.alignment.request import AlignRequest
-from faithcheck.alignment.run_key import StoreError
-from faithcheck.alignment.settings import AlignmentSettings
+from faithcheck.alignment.run_key import StoreError, fingerprint, sources
+from faithcheck.alignment.settings import AlignmentSettings, AlignRequest
+from faithcheck.alignment.store import Store
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content, make_removal
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.json_object import Json
 from faithcheck.models.data import DataError
 from faithcheck.models.data.images import Images, load_images
+from faithcheck.models.data.stored import stored_array
 from faithcheck.models.data.texts import Texts, load_texts
 from faithcheck.models.files import cache_folder
 from faithcheck.models.pretrained import SENTIMENT
-from faithcheck.models.pretrained.answer_model import AnswerModel
-from faithcheck.models.pretrained.example import Examples
+from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel, answered
+from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.target_choice import with_chosen_output, with_generated_answers
 from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
+from faithcheck.models.targets import NO_ANSWER
 from faithcheck.options import OptionError
 
 EXPECTED = (ModelError, DataError, OptionError, AlignmentError, StoreError, Unsupported, OSError)
@@ -172,3 +174,62 @@ def pool_of(model: TextModel | ImageClassifier, examples: Examples, seed: int) -
         pool.append(inputs[torch.nonzero(~example.special_tokens_mask)[chosen, 0]])
         contents += [content(inputs)] * len(chosen)
     return {"pool": torch.cat(pool), "owners": tuple(contents)}
+
+
+NAME = "answers"
+"""Of the store, and in place of an explainer's name in the progress."""
+
+
+def with_answers(
+    model: AnswerModel,
+    prompts: Examples,
+    max_tokens: int,
+    folder: Path,
+    advance: Callable[[str, int], None] = lambda name, done: None,
+) -> Examples:
+    """Generate the answer to each prompt that can be measured. Those that are stored already are not generated again.
+
+    Args:
+        model: whose examples have answers of their own.
+        prompts: from its method ``encode``.
+        max_tokens: see `batches`: the prompts of a batch are answered together.
+        folder: of the store.
+        advance: called with `NAME` and the number of prompts done since the last call.
+
+    Returns:
+        The prompts with their answers, see `answered`.
+
+    Raises:
+        AlignmentError, StoreError, OSError: see `faithcheck.alignment.evaluate.align`.
+    """
+    plan = batches(prompts, max_tokens)
+    answers = stored_array((len(prompts), LONGEST_ANSWER), np.int64)
+    answers[:] = NO_ANSWER
+    known = stored_array(len(prompts), np.bool_)
+    with Store(folder, NAME, _key(model, prompts, max_tokens)) as store:
+        for number, batch in enumerate(plan):
+            if number not in store:
+                store.append(number, model.answers([prompts[i] for i in batch]))
+            for i, answer in zip(batch, store[number], strict=True):
+                answers[i, : len(answer)], known[i] = answer, True
+            advance(NAME, len(batch))
+
+    def example_of(i: int) -> Example:
+        ids = tuple(token for token in answers[i].tolist() if token != NO_ANSWER)
+        return answered(model, prompts[i], ids) if known[i] else prompts[i]
+
+    return Examples(range(len(prompts)), example_of)
+
+
+def _key(model: AnswerModel, prompts: Examples, max_tokens: int) -> Json:
+    """Everything that determines the answers."""
+    return {
+        "model": fingerprint(model),
+        "prompts": prompts.digest,
+        "max_tokens": max_tokens,
+        "dtype": str(model.model.dtype),
+        "device": model.model.device.type,
+        "threads": torch.get_num_threads(),
+        "versions": {name: importlib.metadata.version(name) for name in ("faithcheck", "torch", "transformers")},
+        "sources": sources(batches, AnswerModel, NextTokenModel, TextModel, Example),
+    }

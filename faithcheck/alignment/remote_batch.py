@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
+import psutil
 import torch
 
 from faithcheck.alignment.batch import CHANGED, LoadedModel, measure_batch
 from faithcheck.alignment.preparation import load_model
-from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import fingerprint
-from faithcheck.alignment.settings import AlignmentSettings, table_2
+from faithcheck.alignment.settings import AlignmentSettings, AlignRequest, table_2
 from faithcheck.executors.ray.worker import refuse_other_explainers
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.json_object import Json
-from faithcheck.memory.memory_limit import SHARE, resident_memory
+from faithcheck.memory.memory_limit import SHARE
 from faithcheck.models.pretrained.example import Example
 from faithcheck.options import OptionError
 from faithcheck.options.explainers import choose_explainers
@@ -62,7 +62,7 @@ class RemoteModel:
         """The settings with a limit of memory at which the process is not killed."""
         if self.memory is None:
             return self.settings
-        left = max(1, int(SHARE * (self.memory - resident_memory())))
+        left = max(1, int(SHARE * (self.memory - psutil.Process().memory_info().rss)))
         return replace(self.settings, max_memory=min(left, self.settings.max_memory or left))
 
 

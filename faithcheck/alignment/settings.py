@@ -1,9 +1,12 @@
-"""How an alignment with Leave-One-Out is measured, and the explainers of Table 2 of You et al., arXiv 2510.18810."""
+"""What an alignment is asked for, how it is measured, and the explainers of Table 2 of arXiv 2510.18810."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
 
 from faithcheck.alignment.defaults import MAX_TOKENS, TABLE_2
 from faithcheck.explainers.attention_rollout import AttentionRollout
@@ -13,6 +16,33 @@ from faithcheck.explainers.loo.removal import Removal
 from faithcheck.explainers.lrp.attnlrp import AttnLRP
 from faithcheck.explainers.lrp.cplrp import CPLRP
 from faithcheck.explainers.protocol import Explainer
+from faithcheck.request import Place, Settings
+
+
+@dataclass(frozen=True)
+class AlignRequest:
+    """What ``faithcheck align`` is asked for. The help of the command describes each option."""
+
+    model: str | None = None
+    data: str | None = None
+    limit: int | None = None
+    explainer: Sequence[str] = ()
+    removal: str | None = None
+    draws: int | None = None
+    chunk: int | None = None
+    max_length: int | None = None
+    max_tokens: int = MAX_TOKENS
+    max_memory: int | None = None
+    cache: Path | None = None
+    parquet: Path | None = None
+    allow_pickle: bool = False
+    allow_code: bool = False
+    target: str | None = None
+    contrast: str | None = None
+    next_token: bool = False
+    settings: Settings = field(default_factory=lambda: Settings(dtype=torch.float32))
+    place: Place = field(default_factory=Place)
+
 
 IG_STEPS = 20  # as in the figures that the project compares with; the error of completeness is reported
 

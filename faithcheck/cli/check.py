@@ -78,7 +78,7 @@ def main(arguments: argparse.Namespace) -> int:
         from transformers.utils import logging as hugging_face
 
         from faithcheck.check_report import run_checks
-        from faithcheck.executors.local_checks import LocalChecks
+        from faithcheck.executors.own_processes import LocalChecks
         from faithcheck.executors.ray.cluster import with_threads
         from faithcheck.options.explainers import isolate
         from faithcheck.options.request import choose_checks, choose_place, choose_settings

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from faithcheck import catalogue as content
 from faithcheck.cli import output
@@ -22,13 +22,6 @@ from faithcheck.reports.pages.visible import visible
 if TYPE_CHECKING:
     from rich.table import Table
 
-LISTS = {
-    "pairs": "faithcheck pairs 'linear_attention.*'",
-    "explainers": "faithcheck explainers | cut -f1",
-    "axioms": "faithcheck axioms",
-    "catalogue": "faithcheck catalogue 'product.*'",
-}
-"""The commands that list names, each with an example."""
 BUILT_IN = "built-in"
 Row = tuple[str, ...]
 
@@ -90,11 +83,21 @@ def catalogue() -> list[Row]:
     ]
 
 
-COMMANDS = {
-    "pairs": (pairs, ("pair", "why its two models are one function")),
-    "explainers": (explainers, ("explainer", "from", "summary")),
-    "axioms": (axioms, ("axiom", "of", "summary")),
-    "catalogue": (catalogue, ("name", "part", "digest", "what is measured and expected")),
+class Listed(NamedTuple):
+    """A command that lists names: what makes its rows, their columns, and an example of its use."""
+
+    rows: Callable[[], list[Row]]
+    columns: tuple[str, ...]
+    example: str
+
+
+LISTS = {
+    "pairs": Listed(pairs, ("pair", "why its two models are one function"), "faithcheck pairs 'linear_attention.*'"),
+    "explainers": Listed(explainers, ("explainer", "from", "summary"), "faithcheck explainers | cut -f1"),
+    "axioms": Listed(axioms, ("axiom", "of", "summary"), "faithcheck axioms"),
+    "catalogue": Listed(
+        catalogue, ("name", "part", "digest", "what is measured and expected"), "faithcheck catalogue 'product.*'"
+    ),
 }
 
 
@@ -104,7 +107,7 @@ def main(arguments: argparse.Namespace) -> int:
     Raises:
         OptionError: no name matches the glob, or two packages offer entry points of one name.
     """
-    list_rows, columns = COMMANDS[arguments.command]
+    list_rows, columns, _ = LISTS[arguments.command]
     glob = arguments.glob
     try:
         if glob is not None and arguments.command in names.KNOWN:  # before torch is imported, for the rows

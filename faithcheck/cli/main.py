@@ -97,12 +97,12 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=of.HELP, description=of.DESCRIPTION, epilog=of.EXAMPLE)
         command.set_defaults(main=of.main)
         of.add_options(command)
-    for name, example in listing.LISTS.items():
+    for name, listed in listing.LISTS.items():
         description = (
             f"List the {name}: a table on a terminal; in a pipe a line each, columns separated by tabs, names first."
         )
         command = commands.add_parser(
-            name, help=f"list the {name}, one a line", description=description, epilog=f"example:\n  {example}"
+            name, help=f"list the {name}, one a line", description=description, epilog=f"example:\n  {listed.example}"
         )
         command.set_defaults(main=listing.main)
         listing.add_options(command)

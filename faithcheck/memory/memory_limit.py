@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import torch
 
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.memory.predicted_memory import with_max_tokens
-from faithcheck.memory.process_memory import process_memory
 
 SHARE = 0.8
 """Of the memory that is available: allocators keep blocks that were freed, and other processes take memory, too."""
@@ -27,8 +25,7 @@ def memory_limit(device: torch.device, most: int | None = None) -> int:
 def available_memory(device: torch.device) -> int:
     """The bytes that this process can still allocate.
 
-    On the CPU without swapping, within the limits of its control groups (version 2) and its address space. Where the
-    system says nothing, all of the machine's memory.
+    On the CPU without swapping, within the limits of its control groups (version 2) and its address space.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -37,9 +34,7 @@ def available_memory(device: torch.device) -> int:
 
 
 def _limits() -> Iterator[int]:
-    yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else sys.maxsize
-    with suppress(OSError, ValueError, KeyError):
-        yield 1024 * int(_fields(Path("/proc/meminfo"))["MemAvailable:"])
+    yield int(psutil.virtual_memory().available)
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/cgroup").read_text().splitlines()
         group = Path("/sys/fs/cgroup") / next(line for line in lines if line.startswith("0::"))[4:]
@@ -50,7 +45,7 @@ def _limits() -> Iterator[int]:
 
         most, _ = resource.getrlimit(resource.RLIMIT_AS)
         if most != resource.RLIM_INFINITY:
-            yield most - process_memory().virtual
+            yield most - psutil.Process().memory_info().vms
 
 
 def _left_in_group(folder: Path) -> Iterator[int]:
@@ -65,11 +60,6 @@ def _fields(file: Path) -> dict[str, str]:
     """The first two words of each line."""
     lines = (line.split() for line in file.read_text().splitlines())
     return {words[0]: words[1] for words in lines if len(words) > 1}
-
-
-def resident_memory() -> int:
-    """The bytes of this process that are in memory; 0 where the system does not say."""
-    return process_memory().resident
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -12,7 +12,7 @@ from functools import partial
 from faithcheck.axioms.measure.expectations import held_like
 from faithcheck.axioms.traces.process_snapshot import current_namespaces
 from faithcheck.claims import claiming
-from faithcheck.executors.local_checks import LocalChecks
+from faithcheck.executors.own_processes import LocalChecks
 from faithcheck.executors.process import JobFailed, ProcessEnded
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.registry import builtin_explainers, load_explainer

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from faithcheck.alignment.request import AlignRequest
+from faithcheck.alignment.settings import AlignRequest
 from faithcheck.axioms.measure.expectations import SuppliedExpectation
 from faithcheck.check import Check
 from faithcheck.options import OptionError

@@ -37,7 +37,7 @@ def prepared(pytestconfig: pytest.Config) -> Prepared:
     """The Transformer, the texts and the settings of the paper's tables, from the --paper-… options."""
     # Not at the top: it imports transformers.
     from faithcheck.alignment.preparation import EXPECTED, prepare
-    from faithcheck.alignment.request import AlignRequest
+    from faithcheck.alignment.settings import AlignRequest
 
     option = pytestconfig.option
     try:

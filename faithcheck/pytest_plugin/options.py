@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from faithcheck.axioms.measure.registry import AXIOMS
-from faithcheck.executors.local_checks import LocalChecks
+from faithcheck.executors.own_processes import LocalChecks
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models.data import handwritten_digits
 from faithcheck.options import OptionError, names
@@ -20,9 +20,9 @@ from faithcheck.options.output_path import check_writable
 from faithcheck.options.pairs import choose_checkpoint
 from faithcheck.options.request import choose_request, choose_settings
 from faithcheck.options.user_modules import import_from_current_folder
+from faithcheck.outcomes import run_settings
 from faithcheck.reports.documents.results import RunSettings
 from faithcheck.request import Request
-from faithcheck.run_settings import run_settings
 
 REPEATABLE = {
     "--explainer": (

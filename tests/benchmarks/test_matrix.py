@@ -16,9 +16,8 @@ from msgspec import structs
 import faithcheck.explainers
 import faithcheck.models
 from faithcheck.alignment import measurement, preparation
-from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import sources
-from faithcheck.alignment.settings import specs_of, table_2
+from faithcheck.alignment.settings import AlignRequest, specs_of, table_2
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models.data.texts import load_texts
 from faithcheck.options.explainers import choose_explainers

@@ -13,8 +13,7 @@ from msgspec import structs
 from faithcheck.alignment.defaults import TABLE_2
 from faithcheck.alignment.document import document_of
 from faithcheck.alignment.evaluate import align
-from faithcheck.alignment.request import AlignRequest
-from faithcheck.alignment.settings import table_2
+from faithcheck.alignment.settings import AlignRequest, table_2
 from faithcheck.reports.pages import alignment_tables, alignment_wording
 from faithcheck.request import Settings
 

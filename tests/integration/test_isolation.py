@@ -12,13 +12,13 @@ import pytest
 
 from faithcheck import check_explainer
 from faithcheck.alignment.measurement import measure
-from faithcheck.alignment.request import AlignRequest
+from faithcheck.alignment.settings import AlignRequest
 from faithcheck.axioms.measure.error_text import LIMIT
 from faithcheck.check import Check
 from faithcheck.check_job import CheckJob
 from faithcheck.cli.main import main
 from faithcheck.executors import own_processes
-from faithcheck.executors.local_checks import LocalChecks
+from faithcheck.executors.own_processes import LocalChecks
 from faithcheck.executors.process import JobFailed
 from faithcheck.executors.supervisor import Limits
 from faithcheck.explainers import builtin_explainers

@@ -11,9 +11,8 @@ from msgspec import structs
 
 from faithcheck.alignment.measurement import measure
 from faithcheck.alignment.remote_batch import AlignmentReadiness, RemoteModel
-from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import fingerprint
-from faithcheck.alignment.settings import AlignmentSettings
+from faithcheck.alignment.settings import AlignmentSettings, AlignRequest
 from faithcheck.cli.main import main
 from faithcheck.executors.ray import cluster, on_ray
 from faithcheck.executors.ray.worker import Worker, versions

@@ -17,8 +17,8 @@ import torch
 
 from faithcheck.alignment import alignment_plan
 from faithcheck.alignment.measurement import measure
-from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import plain_json
+from faithcheck.alignment.settings import AlignRequest
 from faithcheck.executors.ray.on_ray import MOST_ENDED
 from faithcheck.models.data.texts import OWN
 from faithcheck.request import Place

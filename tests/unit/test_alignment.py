@@ -23,9 +23,8 @@ from faithcheck.alignment.defaults import TABLE_2
 from faithcheck.alignment.explainer_pass import ExplainerResult
 from faithcheck.alignment.figures import figures_of
 from faithcheck.alignment.measurement import measure
-from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import StoreError, state_of
-from faithcheck.alignment.settings import AlignmentSettings, table_2
+from faithcheck.alignment.settings import AlignmentSettings, AlignRequest, table_2
 from faithcheck.alignment.shown_examples import SHORTEST
 from faithcheck.alignment.store import Store
 from faithcheck.alignment.summary import summary

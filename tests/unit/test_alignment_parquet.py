@@ -16,8 +16,8 @@ from faithcheck.alignment.batches import Batches
 from faithcheck.alignment.document import digest_of
 from faithcheck.alignment.measurement import measure
 from faithcheck.alignment.preparation import prepare
-from faithcheck.alignment.request import AlignRequest
 from faithcheck.alignment.run_key import StoreError
+from faithcheck.alignment.settings import AlignRequest
 from faithcheck.alignment.store import Store, StoredRecords
 from faithcheck.cli.main import main
 from faithcheck.models.pretrained.example import Example, Examples

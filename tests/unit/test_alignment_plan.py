@@ -6,7 +6,7 @@ from msgspec import structs
 from faithcheck.alignment import alignment_plan
 from faithcheck.alignment.alignment_plan import PASSES, work_of
 from faithcheck.alignment.measurement import measure
-from faithcheck.alignment.request import AlignRequest
+from faithcheck.alignment.settings import AlignRequest
 from faithcheck.reports.pages import alignment
 from faithcheck.reports.pages.alignment import in_time, plan_to_terminal
 from faithcheck.tests.helpers.killed_runs import Runs

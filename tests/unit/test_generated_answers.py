@@ -13,8 +13,7 @@ from faithcheck.alignment.batches import AlignmentError, batches, longest
 from faithcheck.alignment.measurement import measure
 from faithcheck.alignment.preparation import prepare
 from faithcheck.alignment.remote_batch import RemoteBatch, RemoteModel
-from faithcheck.alignment.request import AlignRequest
-from faithcheck.alignment.settings import specs_of, table_2
+from faithcheck.alignment.settings import AlignRequest, specs_of, table_2
 from faithcheck.cli.main import main
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel
 from faithcheck.models.targets import NO_ANSWER

@@ -9,7 +9,7 @@ import pytest
 from faithcheck import Check, Settings, check_explainer, outcomes
 from faithcheck.axioms import AXIOMS
 from faithcheck.axioms.measure.error_text import LIMIT
-from faithcheck.executors.local_checks import LocalChecks
+from faithcheck.executors.own_processes import LocalChecks
 from faithcheck.explainers import builtin_explainers
 from faithcheck.explainers.adapters import from_function
 from faithcheck.models.pair import registered_pairs
