@@ -246,7 +246,8 @@ def of_short_texts(small, texts, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "changed", [{"removal": "zero"}, {"chunk": 2}, {"limit": 5}, {"max_length": 9}, {"dtype": "float64"}]
+    "changed",
+    [{"removal": "zero"}, {"chunk": 2}, {"limit": 5}, {"max_length": 9}, {"settings": Settings(dtype=torch.float64)}],
 )
 def test_settings_that_change_the_numbers_change_the_file(of_short_texts, changed):
     before = set(of_short_texts.cache.iterdir())
