@@ -44,8 +44,7 @@ class KnownAnswer(nn.Module):
 
     def forward(self, inputs: Tensor, **arguments: Tensor) -> Tensor:
         """The model's outputs."""
-        outputs: Tensor = self.model(inputs, **arguments)
-        return outputs
+        return self.model(inputs, **arguments)
 
     def right_attribution(self, case: Case) -> Tensor:
         """The right attribution of a case, ``(batch, features)``."""

@@ -11,7 +11,7 @@ and not completeness, Σ = f(x) − f(x′), an axiom with a baseline. ``pytest 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,15 +39,13 @@ class Base(Peer):
     )
     way_out = "register a rule of your own by autolrp's register_installer or register_rewrite"
     relevance = True
-
-    def rules(self, autolrp: Any) -> dict[str, Any]:
-        """The table of rules, as `LRPConfig` takes it."""
-        return dict(autolrp.BASE)
+    tables: ClassVar[tuple[str, ...]] = ("BASE",)
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """Relevance, shaped like the inputs; one forward and one backward pass for each example."""
         autolrp = import_peer("autolrp")
-        config = autolrp.LRPConfig(rule=self.rules(autolrp))
+        config = autolrp.LRPConfig(
+            rule={key: rule for table in self.tables for key, rule in getattr(autolrp, table).items()}
+        )
         rows = torch.arange(len(case.inputs), device=case.inputs.device).unsqueeze(1)
         return torch.cat([self._of_one(autolrp, config, model, case.select(row)) for row in rows])
 
@@ -58,8 +56,7 @@ class Base(Peer):
             inputs = autolrp.tensor(case.inputs.detach().clone())
             output = model(inputs)[0, int(case.target[0])]
             output.lrp(config=config)
-        relevance: Tensor = inputs.relevance.as_subclass(Tensor) * output.detach().as_subclass(Tensor)
-        return relevance
+        return inputs.relevance.as_subclass(Tensor) * output.detach().as_subclass(Tensor)
 
 
 class AttnLRP(Base):
@@ -68,10 +65,7 @@ class AttnLRP(Base):
     name = "autolrp_attnlrp"
     label = "AttnLRP (autolrp)"
     summary = "autolrp's table BASE with AttnLRP's softmax rule; Achtibat et al. 2024"
-
-    def rules(self, autolrp: Any) -> dict[str, Any]:
-        """The table of rules."""
-        return {**autolrp.BASE, **autolrp.ATTNLRP}
+    tables = ("BASE", "ATTNLRP")
 
 
 class CPLRP(Base):
@@ -80,7 +74,4 @@ class CPLRP(Base):
     name = "autolrp_cplrp"
     label = "CP-LRP (autolrp)"
     summary = "autolrp's table BASE with attention weights held constant; Ali et al. 2022"
-
-    def rules(self, autolrp: Any) -> dict[str, Any]:
-        """The table of rules."""
-        return {**autolrp.BASE, **autolrp.CPLRP}
+    tables = ("BASE", "CPLRP")

@@ -18,14 +18,13 @@ class Captum(Peer):
 
     distribution = "captum"
 
+    def attr(self) -> Any:
+        """The module ``captum.attr``."""
+        return import_peer("captum.attr")
+
     def point(self, case: Case) -> Tensor:
         """The inputs as a leaf that requires grad: captum warns if it has to change the inputs."""
         return case.inputs.detach().clone().requires_grad_()
-
-
-def captum_attr() -> Any:
-    """The module ``captum.attr``."""
-    return import_peer("captum.attr")
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,8 @@ class IntegratedGradients(Captum):
     steps: int = 50
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """Integrate from ``case.baseline``; shaped like the inputs."""
-        explainer = captum_attr().IntegratedGradients(model)
-        attribution: Tensor = explainer.attribute(
-            self.point(case), case.baseline, target=case.target, n_steps=self.steps
-        )
-        return attribution
+        explainer = self.attr().IntegratedGradients(model)
+        return explainer.attribute(self.point(case), case.baseline, target=case.target, n_steps=self.steps)
 
 
 class InputXGradient(Captum):
@@ -64,9 +59,7 @@ class InputXGradient(Captum):
     summary = "captum's input × gradient"
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """x ⊙ ∂f(x), shaped like the inputs."""
-        attribution: Tensor = captum_attr().InputXGradient(model).attribute(self.point(case), target=case.target)
-        return attribution
+        return self.attr().InputXGradient(model).attribute(self.point(case), target=case.target)
 
 
 class FeatureAblation(Captum):
@@ -83,8 +76,7 @@ class FeatureAblation(Captum):
     claims = frozenset({"invariance"})
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """f(x) − f(x with the feature at its baseline): ``(batch, features)``."""
-        explainer = captum_attr().FeatureAblation(model)
+        explainer = self.attr().FeatureAblation(model)
         options = {"baselines": case.baseline, "target": case.target, "feature_mask": feature_mask(case)}
         return first_coordinate(explainer.attribute(case.inputs, **options))
 
@@ -107,54 +99,27 @@ class DeepLift(Captum):
     leaves = "input_ref and other attributes of modules, if it is interrupted"
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """Compare with ``case.baseline``; shaped like the inputs."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Setting forward, backward hooks", UserWarning)  # at every call
-            attribution: Tensor = (
-                captum_attr().DeepLift(model).attribute(self.point(case), case.baseline, target=case.target)
-            )
-        return attribution
+            return self.attr().DeepLift(model).attribute(self.point(case), case.baseline, target=case.target)
 
 
-class WithEntryLayer(nn.Module):
-    """A model with an identity layer at its entry, for explainers of a layer."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.entry, self.model = nn.Identity(), model
-        self.training = model.training
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """The model's own output, ``(batch, outputs)``."""
-        output: Tensor = self.model(self.entry(inputs))
-        return output
-
-
-@dataclass(frozen=True)
-class LayerIntegratedGradients(Captum):
+class LayerIntegratedGradients(IntegratedGradients):
     """``captum.attr.LayerIntegratedGradients`` of a layer at the model's entry, where it is Integrated Gradients.
 
-    The inputs of a case are embeddings already, so the model has no embedding layer that captum could explain. The
-    claims are those of Integrated Gradients.
-
-    Attributes:
-        steps: the number of nodes of the quadrature; captum's default.
+    The inputs of a case are embeddings already, so the model has no embedding layer that captum could explain: it gets
+    an identity layer. The claims are those of Integrated Gradients.
     """
 
     name = "captum_layer_integrated_gradients"
     label = "layer Integrated Gradients (captum)"
     summary = "captum's Integrated Gradients of a layer at the model's entry"
-    claims = IntegratedGradients.claims
-    steps: int = 50
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """Integrate from ``case.baseline``; shaped like the inputs."""
-        with_entry = WithEntryLayer(model)
-        explainer = captum_attr().LayerIntegratedGradients(with_entry, with_entry.entry)
-        attribution: Tensor = explainer.attribute(
-            self.point(case), case.baseline, target=case.target, n_steps=self.steps
-        )
-        return attribution.detach()
+        entry = nn.Identity()
+        explainer = self.attr().LayerIntegratedGradients(nn.Sequential(entry, model), entry)
+        options = {"target": case.target, "n_steps": self.steps}
+        return explainer.attribute(self.point(case), case.baseline, **options).detach()
 
 
 class LRP(Captum):
@@ -175,6 +140,4 @@ class LRP(Captum):
     relevance = True
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """Relevance, shaped like the inputs."""
-        attribution: Tensor = captum_attr().LRP(model).attribute(self.point(case), target=case.target)
-        return attribution.detach()
+        return self.attr().LRP(model).attribute(self.point(case), target=case.target).detach()

@@ -44,7 +44,6 @@ class Explicit(Peer):
     relevance = True
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """Relevance, shaped like the inputs."""
         propagation, output = LRP(self.name, table()).propagate(model, case)
         (relevance,) = torch.autograd.grad(output, propagation.point, output.detach())
         return relevance

@@ -23,9 +23,9 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -46,37 +46,31 @@ Form: TypeAlias = Literal["transformers", "exported"]
 class WorkerFailed(RuntimeError):
     """A peer's worker ended without an attribution. The message says why, and a note has the worker's traceback."""
 
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        if traceback:
+            self.add_note(traceback)
 
-@dataclass(frozen=True)
-class Answer:
-    """The answer of a worker.
 
-    Attributes:
-        attribution: ``(batch, features)``, not yet checked.
-        versions: of Python, torch, transformers and the peer.
-        figures: further results of the peer.
-    """
+class Answer(NamedTuple):
+    """The answer of a worker."""
 
-    attribution: Tensor
-    versions: Mapping[str, str]
-    figures: Mapping[str, Any]
+    attribution: Tensor  # ``(batch, features)``, not yet checked
+    versions: Mapping[str, str]  # of Python, torch, transformers and the peer
+    figures: Mapping[str, Any]  # further results of the peer
 
 
 @dataclass(frozen=True)
 class OwnEnvironment:
-    """An explainer of a peer in its own environment.
+    """An explainer of a peer in its own environment; name, claims, label and summary are as in `Peer`.
 
     Attributes:
         peer: the package, as pip knows it.
         method: the worker's name of the method.
         form: the form in which the model is sent.
-        name: the name in test ids and reports.
-        claims: the axioms that the peer says it satisfies.
         options: the options of the method, plain JSON.
         python: the interpreter; by default the value of the environment variable ``FAITHCHECK_…_PYTHON``.
         worker: the script; by default this project's worker for the peer.
-        label: the display name.
-        summary: one line that says what the explainer computes.
     """
 
     peer: str
@@ -187,10 +181,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest output;
 
 
 def write_transformers(model: nn.Module, case: Case, folder: Path) -> dict[str, Any]:
-    """Write a model of `transformers` that is called on token embeddings to ``folder/model``.
-
-    Returns:
-        The form of the model, for the request.
+    """Write a model of `transformers` that is called on token embeddings to ``folder/model``; returns its form.
 
     Raises:
         Unsupported: the model is no text model of transformers, or the model that a worker would make of the folder
@@ -200,19 +191,14 @@ def write_transformers(model: nn.Module, case: Case, folder: Path) -> dict[str, 
     if not isinstance(inner, PreTrainedModel) or inner.main_input_name != "input_ids":
         raise Unsupported(f"{type(model).__name__} is no text model of transformers: no other model can be sent")
     attention = inner.config._attn_implementation
-    with _quiet():
-        try:
-            inner.save_pretrained(folder / "model")
-            buffers = {name: buffer.clone() for name, buffer in inner.named_buffers() if buffer.is_floating_point()}
-            save_file(buffers, folder / "model" / "buffers.safetensors")
-            read_back = protocol.pretrained(folder / "model", case.inputs.dtype, attention)
-            sent = protocol.WorkerEmbeddingModel(read_back, throughout=isinstance(model, EmbeddingModel))
-            same_modules = modules(inner) == modules(read_back)
-            same_operations = same_modules and operations(model, case) == operations(sent, case)
-            same = same_operations and _same_function(model, sent, case)
-        except Exception as error:  # any error of the model or of transformers: the message has its text
-            message = " ".join(str(error).split())
-            raise Unsupported(f"{type(inner).__name__} cannot be sent as a folder: {message[:300]}") from error
+    with _refusing(f"{type(inner).__name__} cannot be sent as a folder"):
+        inner.save_pretrained(folder / "model")
+        buffers = {name: buffer.clone() for name, buffer in inner.named_buffers() if buffer.is_floating_point()}
+        save_file(buffers, folder / "model" / "buffers.safetensors")
+        read_back = protocol.pretrained(folder / "model", case.inputs.dtype, attention)
+        sent = protocol.WorkerEmbeddingModel(read_back, throughout=isinstance(model, EmbeddingModel))
+        same = modules(inner) == modules(read_back) and operations(model, case) == operations(sent, case)
+        same = same and _same_function(model, sent, case)
     if not same:
         raise Unsupported(
             f"{type(inner).__name__} is not as transformers makes it from its configuration, or is called in another "
@@ -222,10 +208,7 @@ def write_transformers(model: nn.Module, case: Case, folder: Path) -> dict[str, 
 
 
 def write_exported(model: nn.Module, case: Case, folder: Path) -> dict[str, Any]:
-    """Write a model as a program of `torch.export` to ``folder/model.pt2``, without pickle.
-
-    Returns:
-        The form of the model, for the request.
+    """Write a model as a program of `torch.export` to ``folder/model.pt2``, without pickle; returns its form.
 
     Raises:
         Unsupported: the model cannot be exported for any number of rows, or the program is another function.
@@ -233,17 +216,13 @@ def write_exported(model: nn.Module, case: Case, folder: Path) -> dict[str, Any]
     first = next(iter(inspect.signature(model.forward).parameters))
     rows = {name: {0: torch.export.Dim.AUTO} for name in (first, *case.forward_arguments)}
     twice = case.select(torch.arange(len(case.inputs)).repeat(2))
-    with _quiet():
-        try:
-            copied = (case.inputs.clone(),), {name: value.clone() for name, value in case.forward_arguments.items()}
-            program = torch.export.export(model, *copied, dynamic_shapes=rows, strict=False)
-            program.example_inputs = None  # torch would pickle them
-            exported = program.module()
-            same = _same_function(model, exported, case) and _same_function(model, exported, twice)
-            torch.export.save(program, folder / "model.pt2")
-        except Exception as error:  # any error of the model or of torch: the message has its text
-            message = " ".join(str(error).split())
-            raise Unsupported(f"{type(model).__name__} cannot be exported by torch.export: {message[:300]}") from error
+    with _refusing(f"{type(model).__name__} cannot be exported by torch.export"):
+        copied = (case.inputs.clone(),), {name: value.clone() for name, value in case.forward_arguments.items()}
+        program = torch.export.export(model, *copied, dynamic_shapes=rows, strict=False)
+        program.example_inputs = None  # torch would pickle them
+        exported = program.module()
+        same = _same_function(model, exported, case) and _same_function(model, exported, twice)
+        torch.export.save(program, folder / "model.pt2")
     if not same:
         raise Unsupported(f"the program that torch.export makes of {type(model).__name__} is another function")
     return {"form": "exported"}
@@ -284,9 +263,8 @@ def _same_function(model: nn.Module, sent: nn.Module, case: Case) -> bool:
 
 
 def _alike(actual: Tensor, expected: Tensor) -> bool:
-    if actual.shape != expected.shape or actual.dtype != expected.dtype:
-        return False
-    return _largest_difference(actual, expected) <= TOLERANCE[expected.dtype] * float(expected.abs().max())
+    bound = TOLERANCE[expected.dtype] * float(expected.abs().max())
+    return actual.dtype == expected.dtype and _largest_difference(actual, expected) <= bound
 
 
 def _largest_difference(actual: Tensor, expected: Tensor) -> float:
@@ -296,8 +274,8 @@ def _largest_difference(actual: Tensor, expected: Tensor) -> float:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the warnings and progress bars of writing and reading a model; a model that differs is refused anyway."""
+def _refusing(what: str) -> Iterator[None]:
+    """Refuse a model on any error of it, of torch or of transformers; hide their warnings and progress bars."""
     transformers_logging: Any = logging  # has no types
     bars, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
@@ -306,6 +284,9 @@ def _quiet() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
+    except Exception as error:
+        message = " ".join(str(error).split())
+        raise Unsupported(f"{what}: {message[:300]}") from error
     finally:
         transformers_logging.set_verbosity(verbosity)
         if bars:
@@ -346,7 +327,7 @@ def _answer_document(peer: str, folder: Path) -> dict[str, Any]:
     """
     log = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").strip()
     if not (folder / "answer.json").exists():
-        raise _failure(f"{peer}'s worker ended without an answer", log or "the worker printed nothing")
+        raise WorkerFailed(f"{peer}'s worker ended without an answer", log or "the worker printed nothing")
     document: dict[str, Any] = json.loads((folder / "answer.json").read_text(encoding="utf-8"))
     if document.get("protocol") != protocol.PROTOCOL:
         raise WorkerFailed(
@@ -356,15 +337,8 @@ def _answer_document(peer: str, folder: Path) -> dict[str, Any]:
     if document["status"] == "unsupported":
         raise Unsupported(f"{peer}: {document['reason']}")
     if document["status"] != "answered":
-        raise _failure(f"{peer}'s worker failed: {document['reason']}", document["traceback"])
+        raise WorkerFailed(f"{peer}'s worker failed: {document['reason']}", document["traceback"])
     return document
-
-
-def _failure(message: str, traceback: str) -> WorkerFailed:
-    """The error with the worker's traceback as a note, which Python shows once, below its own traceback."""
-    failure = WorkerFailed(message)
-    failure.add_note(traceback)
-    return failure
 
 
 @cache
@@ -372,77 +346,51 @@ def _versions(interpreter: str, script: str) -> dict[str, str]:
     process = subprocess.run(
         [interpreter, "-E", "-s", script, "--versions"], capture_output=True, text=True, check=True, timeout=60
     )
-    versions: dict[str, str] = json.loads(process.stdout)
-    return versions
+    return json.loads(process.stdout)
 
 
-LXT_ATTNLRP = OwnEnvironment(
-    "lxt",
+_lxt, _inseq = (partial(OwnEnvironment, peer, form="transformers") for peer in ("lxt", "inseq"))
+_quantus = partial(OwnEnvironment, "quantus", form="exported")
+LXT_ATTNLRP = _lxt(
     "attnlrp",
-    "transformers",
-    "lxt_attnlrp",
+    name="lxt_attnlrp",
     label="AttnLRP (lxt)",
     summary="lxt's AttnLRP, by patches of transformers' classes; Achtibat et al. 2024",
 )
-LXT_CPLRP = OwnEnvironment(
-    "lxt",
+LXT_CPLRP = _lxt(
     "cplrp",
-    "transformers",
-    "lxt_cplrp",
+    name="lxt_cplrp",
     label="CP-LRP (lxt)",
     summary="lxt's CP-LRP, by patches of transformers' classes; Ali et al. 2022",
 )
-INSEQ_INPUT_X_GRADIENT = OwnEnvironment(
-    "inseq",
+INSEQ_INPUT_X_GRADIENT = _inseq(
     "input_x_gradient",
-    "transformers",
-    "inseq_input_x_gradient",
+    name="inseq_input_x_gradient",
     label="input × gradient (inseq)",
     summary="inseq's input × gradient of the next token's logit",
 )
-INSEQ_INTEGRATED_GRADIENTS = OwnEnvironment(
-    "inseq",
+INSEQ_INTEGRATED_GRADIENTS = _inseq(
     "integrated_gradients",
-    "transformers",
-    "inseq_integrated_gradients",
-    frozenset({"invariance", "completeness"}),  # captum's claims, which its docstring refers to
+    name="inseq_integrated_gradients",
+    claims=frozenset({"invariance", "completeness"}),  # captum's claims, which its docstring refers to
     label="Integrated Gradients (inseq)",
     summary="inseq's Integrated Gradients of the next token's logit; Sundararajan, Taly & Yan 2017",
 )
-QUANTUS_INPUT_X_GRADIENT = OwnEnvironment(
-    "quantus",
+QUANTUS_INPUT_X_GRADIENT = _quantus(
     "InputXGradient",
-    "exported",
-    "quantus_input_x_gradient",
+    name="quantus_input_x_gradient",
     label="input × gradient (quantus)",
     summary="quantus's input × gradient, by captum",
 )
-QUANTUS_INTEGRATED_GRADIENTS = OwnEnvironment(
-    "quantus",
+QUANTUS_INTEGRATED_GRADIENTS = _quantus(
     "IntegratedGradients",
-    "exported",
-    "quantus_integrated_gradients",
+    name="quantus_integrated_gradients",
     label="Integrated Gradients (quantus)",
     summary="quantus's Integrated Gradients, 10 steps of the trapezoid rule; Sundararajan, Taly & Yan 2017",
 )
-QUANTUS_FEATURE_ABLATION = OwnEnvironment(
-    "quantus",
+QUANTUS_FEATURE_ABLATION = _quantus(
     "FeatureAblation",
-    "exported",
-    "quantus_feature_ablation",
+    name="quantus_feature_ablation",
     label="feature ablation (quantus)",
     summary="quantus's ablation of one coordinate at a time, by captum",
 )
-
-
-def own_environments() -> list[OwnEnvironment]:
-    """Every explainer of these peers, whether its environment exists or not."""
-    return [
-        LXT_ATTNLRP,
-        LXT_CPLRP,
-        INSEQ_INPUT_X_GRADIENT,
-        INSEQ_INTEGRATED_GRADIENTS,
-        QUANTUS_INPUT_X_GRADIENT,
-        QUANTUS_INTEGRATED_GRADIENTS,
-        QUANTUS_FEATURE_ABLATION,
-    ]

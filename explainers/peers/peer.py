@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -64,8 +61,7 @@ class Peer:
             Unsupported: the peer refuses the model; the message has the peer's own.
         """
         adapted = AdaptedExplainer(
-            self.name,
-            lambda of_inputs, example: self.explain(of_inputs, replace(example, forward_arguments={})),
+            self.name, lambda m, example: self.explain(m, replace(example, forward_arguments={}))
         )
         try:
             return adapted.attribute(deepcopy(model) if self.leaves else model, case)
@@ -99,18 +95,7 @@ def import_peer(module: str) -> Any:
             warnings.simplefilter("ignore")
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        install = (
-            "pip install 'faithcheck[peers]'; zennit and lxt require packages that they do not need here: "
+        raise ImportError(
+            f"{error}: pip install 'faithcheck[peers]'; zennit and lxt require packages that they do not need here: "
             "pip install --no-deps zennit lxt"
-        )
-        raise ImportError(f"{error}: {install}") from error
-
-
-@contextmanager
-def numpy_random_state() -> Iterator[None]:
-    """Restore numpy's global random state at the end: some peers seed it."""
-    state = np.random.get_state()
-    try:
-        yield
-    finally:
-        np.random.set_state(state)
+        ) from error

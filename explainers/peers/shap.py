@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.peers.peer import Peer, import_peer, numpy_random_state
+from faithcheck.explainers.peers.peer import Peer, import_peer
 from faithcheck.models.case import Case, select_target
+from faithcheck.models.networks.derived import Derived
 
 
 class Shap(Peer):
@@ -25,12 +26,14 @@ class Shap(Peer):
     distribution = "shap"
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """Explain one example at a time: shaped like the inputs, or ``(batch, features)``."""
-        shap = import_peer("shap")
+        shap, state = import_peer("shap"), np.random.get_state()  # some explainers seed NumPy
         rows = torch.arange(len(case.inputs), device=case.inputs.device).unsqueeze(1)
-        with numpy_random_state(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's, about shap's own calls
-            values = [self.explain_example(shap, model, case.select(row)) for row in rows]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's, about shap's own calls
+                values = [self.explain_example(shap, model, case.select(row)) for row in rows]
+        finally:
+            np.random.set_state(state)
         return torch.stack([torch.as_tensor(value) for value in values]).to(case.inputs)
 
     def explain_example(self, shap: Any, model: nn.Module, case: Case) -> Any:
@@ -67,7 +70,6 @@ class Exact(Shap):
     way_out = "use shap_permutation"
 
     def explain_example(self, shap: Any, model: nn.Module, case: Case) -> Any:
-        """``(features,)``."""
         features = case.shape[1]
         background = shap.maskers.Independent(np.zeros((1, features)))
         return shap.ExactExplainer(game(model, case), background)(np.ones((1, features)), silent=True).values[0]
@@ -91,7 +93,6 @@ class Permutation(Shap):
     seed: int = 0
 
     def explain_example(self, shap: Any, model: nn.Module, case: Case) -> Any:
-        """``(features,)``."""
         features = case.shape[1]
         background = shap.maskers.Independent(np.zeros((1, features)))
         explainer = shap.PermutationExplainer(game(model, case), background, seed=self.seed)
@@ -99,18 +100,15 @@ class Permutation(Shap):
         return explainer(np.ones((1, features)), max_evals=rounds, silent=True).values[0]
 
 
-class TargetOnly(nn.Module):
+class TargetOnly(Derived):
     """A model with the target as its only output, ``(rows, features, …)`` to ``(rows, 1)``."""
 
     def __init__(self, model: nn.Module, target: int) -> None:
-        super().__init__()
-        self.model, self.target = model, target
-        self.training = model.training
+        super().__init__(model)
+        self.target, self.training = target, model.training
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The target output of each row."""
-        output: Tensor = self.model(inputs)[:, self.target : self.target + 1]
-        return output
+        return self.model(inputs)[:, self.target : self.target + 1]
 
 
 class Deep(Shap):
@@ -132,7 +130,6 @@ class Deep(Shap):
     leaves = "parameters without .grad; if it is interrupted, hooks, and attributes x and y of modules"
 
     def explain_example(self, shap: Any, model: nn.Module, case: Case) -> Any:
-        """Shaped like one example's inputs."""
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.filterwarnings("error", "unrecognized nn.Module", UserWarning)
             explainer = shap.DeepExplainer(TargetOnly(model, int(case.target[0])), case.baseline)
@@ -160,7 +157,6 @@ class Gradient(Shap):
     samples: int = 200
 
     def explain_example(self, shap: Any, model: nn.Module, case: Case) -> Any:
-        """Shaped like one example's inputs."""
         with torch.enable_grad():
             explainer = shap.GradientExplainer(TargetOnly(model, int(case.target[0])), case.baseline)
             inputs = case.inputs.detach().clone()

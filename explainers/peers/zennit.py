@@ -50,16 +50,14 @@ class Zennit(Peer):
     relevance = True
 
     def composite(self, zennit: SimpleNamespace) -> Any:
-        """The rules, by type of module."""
-        raise NotImplementedError
+        """The rules, by type of module: the composite that has the name of the class."""
+        return getattr(zennit.composites, type(self).__name__)()
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """Relevance, shaped like the inputs."""
         zennit = zennit_modules()
         with torch.enable_grad(), zennit.attribution.Gradient(model, self.composite(zennit)) as attributor:
             _, gradient = attributor(case.inputs.detach().clone(), lambda output: at_target(output, case) * output)
-        relevance: Tensor = gradient.detach()  # under the composite's hooks the gradient is the relevance
-        return relevance
+        return gradient.detach()  # under the composite's hooks the gradient is the relevance
 
 
 def at_target(output: Tensor, case: Case) -> Tensor:
@@ -75,7 +73,6 @@ class Epsilon(Zennit):
     summary = "zennit's ε-rule on linear and convolutional modules"
 
     def composite(self, zennit: SimpleNamespace) -> Any:
-        """``layer_map_base`` and ``rules.Epsilon``."""
         linear = [(zennit.types.Linear, zennit.rules.Epsilon())]
         return zennit.composites.LayerMapComposite(zennit.composites.layer_map_base() + linear)
 
@@ -87,10 +84,6 @@ class EpsilonPlus(Zennit):
     label = "EpsilonPlus (zennit)"
     summary = "zennit's composite EpsilonPlus: z⁺-rule on convolutions, ε-rule on linear modules"
 
-    def composite(self, zennit: SimpleNamespace) -> Any:
-        """``composites.EpsilonPlus``."""
-        return zennit.composites.EpsilonPlus()
-
 
 class EpsilonAlpha2Beta1(Zennit):
     """``zennit.composites.EpsilonAlpha2Beta1``: the αβ-rule on convolutions, the ε-rule on linear modules."""
@@ -98,10 +91,6 @@ class EpsilonAlpha2Beta1(Zennit):
     name = "zennit_epsilon_alpha2_beta1"
     label = "EpsilonAlpha2Beta1 (zennit)"
     summary = "zennit's composite: αβ-rule on convolutions, ε-rule on linear modules"
-
-    def composite(self, zennit: SimpleNamespace) -> Any:
-        """``composites.EpsilonAlpha2Beta1``."""
-        return zennit.composites.EpsilonAlpha2Beta1()
 
 
 class GradientTimesInput(Zennit):
@@ -113,9 +102,7 @@ class GradientTimesInput(Zennit):
     relevance = False
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """x ⊙ ∂f(x), shaped like the inputs."""
         with torch.enable_grad():
             attributor = zennit_modules().attribution.Gradient(model)
             _, gradient = attributor(case.inputs.detach().clone(), lambda output: at_target(output, case))
-        attribution: Tensor = case.inputs * gradient.detach()
-        return attribution
+        return case.inputs * gradient.detach()

@@ -51,16 +51,14 @@ class Shifted(Derived):
     """f(x − c), c = `SHIFT`."""
 
     def forward(self, inputs: Tensor, **forward_arguments: Tensor) -> Tensor:
-        outputs: Tensor = self.model(inputs - SHIFT, **forward_arguments)
-        return outputs
+        return self.model(inputs - SHIFT, **forward_arguments)
 
 
 class Rescaled(Derived):
     """s·f(x/c), s = `GAIN` and c = `UNIT`."""
 
     def forward(self, inputs: Tensor, **forward_arguments: Tensor) -> Tensor:
-        outputs: Tensor = self.model(inputs / UNIT, **forward_arguments) * GAIN
-        return outputs
+        return self.model(inputs / UNIT, **forward_arguments) * GAIN
 
 
 def affine_case(case: Case, *, factor: float = 1.0, offset: float = 0.0) -> Case:

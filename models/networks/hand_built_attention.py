@@ -53,8 +53,7 @@ class Head(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """States ``(batch, tokens, width)`` to the same."""
         logits = torch.matmul(self.query(states), self.key(states).transpose(1, 2)) + self.positions
-        result: Tensor = states + torch.matmul(torch.softmax(logits, -1), self.value(states))
-        return result
+        return states + torch.matmul(torch.softmax(logits, -1), self.value(states))
 
 
 class HandBuilt(nn.Module):
@@ -67,8 +66,7 @@ class HandBuilt(nn.Module):
     def forward(self, inputs: Tensor, last: Tensor) -> Tensor:
         """The outputs at the row ``last`` ``(batch,)`` of each example."""
         states = self.heads(inputs)
-        outputs: Tensor = states[torch.arange(len(last), device=last.device), last][:, self.read]
-        return outputs
+        return states[torch.arange(len(last), device=last.device), last][:, self.read]
 
 
 def to_itself(tokens: int) -> Tensor:

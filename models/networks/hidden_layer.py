@@ -21,8 +21,7 @@ class HiddenLayer(nn.Module):
         self.hidden, self.middle, self.head = nn.Linear(8, 6), middle, nn.Linear(6, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.middle(self.hidden(inputs)))
-        return outputs
+        return self.head(self.middle(self.hidden(inputs)))
 
     def map_of_slope(self, slope: Tensor, case: Case) -> Tensor:
         """x ⊙ Wᵀ(slope ⊙ V_t) from the middle's modified gradient ``(batch, 6)``: ``(batch, 8)``, no autograd."""

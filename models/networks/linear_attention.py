@@ -119,8 +119,7 @@ class LinearAttentionBlock(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """``(batch, tokens, 768)`` to ``(batch, 2)``."""
-        logits: Tensor = self.head((tokens + self.attend(tokens, tokens, tokens)).mean(1))
-        return logits
+        return self.head((tokens + self.attend(tokens, tokens, tokens)).mean(1))
 
     def attend(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
         """The term added to the residual, from the tokens of each path; all ``(batch, tokens, 768)``."""
@@ -129,13 +128,11 @@ class LinearAttentionBlock(nn.Module):
             for layer, tokens in ((self.query, for_query), (self.key, for_key), (self.value, for_value))
         )
         output = (q @ k.transpose(2, 3)) @ v if self.order == "left" else q @ (k.transpose(2, 3) @ v)
-        attended: Tensor = self.output((output / q.shape[2]).transpose(1, 2).flatten(2))
-        return attended
+        return self.output((output / q.shape[2]).transpose(1, 2).flatten(2))
 
     def forward_paths(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
         """The output without the residual, with separate tokens for each path, to ``(batch, 2)``."""
-        logits: Tensor = self.head(self.attend(for_query, for_key, for_value).mean(1))
-        return logits
+        return self.head(self.attend(for_query, for_key, for_value).mean(1))
 
 
 class HasPaths(Protocol):

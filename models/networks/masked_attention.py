@@ -29,8 +29,7 @@ class MaskedLayer(nn.Module):
         )
         weights = torch.softmax(torch.matmul(q, k.transpose(-1, -2)) / q.shape[-1] ** 0.5 + mask, -1)
         attended = torch.matmul(weights, v).transpose(1, 2).flatten(2)
-        result: Tensor = states + self.output(attended)
-        return result
+        return states + self.output(attended)
 
 
 class MaskedAttention(nn.Module):
@@ -53,5 +52,4 @@ class MaskedAttention(nn.Module):
         for layer in self.layers:
             states = layer(states, mask.expand(-1, -1, states.shape[1], -1))
         row = torch.zeros_like(attention_mask[:, 0], dtype=torch.int64) if last is None else last
-        logits: Tensor = self.head(states[torch.arange(len(states), device=states.device), row])
-        return logits
+        return self.head(states[torch.arange(len(states), device=states.device), row])

@@ -108,8 +108,7 @@ def weights_of(example: Example, queries: Tensor, keys: Tensor, rows: Tensor) ->
 def mixed(layer: MaskedLayer, states: Tensor, weights: Tensor, values: Tensor) -> Tensor:
     """The states after a layer, ``(rows, width)``."""
     attended = torch.cat(list(torch.einsum("hjk,hkd->hjd", weights, values)), -1)
-    result: Tensor = states + attended @ layer.output.weight.detach().T
-    return result
+    return states + attended @ layer.output.weight.detach().T
 
 
 def run(example: Example, change: Change = lambda layer, weights: weights) -> Tensor:

@@ -94,8 +94,7 @@ class TokenAttention(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         weights = torch.softmax(torch.matmul(self.query(inputs), self.key(inputs).transpose(1, 2)) / 3**0.5, -1)
-        logits: Tensor = self.head(torch.matmul(weights, self.value(inputs)).mean(1))
-        return logits
+        return self.head(torch.matmul(weights, self.value(inputs)).mean(1))
 
 
 class WithConstants(nn.Module):
@@ -107,8 +106,7 @@ class WithConstants(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """W(x + p) + b."""
-        logits: Tensor = self.linear(inputs + self.position)
-        return logits
+        return self.linear(inputs + self.position)
 
 
 def even(inputs: Tensor) -> Tensor:

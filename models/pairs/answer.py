@@ -31,8 +31,7 @@ class AllLogits(Derived):
 
     def forward(self, inputs: Tensor, attention_mask: Tensor) -> Tensor:
         with KeepFloat64():
-            logits: Tensor = self.model(inputs_embeds=inputs, attention_mask=attention_mask).logits
-        return logits
+            return self.model(inputs_embeds=inputs, attention_mask=attention_mask).logits
 
 
 class OneAfterTheOther(AnswerTokens):

@@ -72,8 +72,7 @@ class WithMask(Derived):
         """See `faithcheck.models.architectures.embedding_model.EmbeddingModel`."""
         batch, n = inputs.shape[:2]
         mask = torch.ones(batch, 1, n, n, dtype=torch.bool, device=inputs.device).tril()
-        logits: Tensor = self.model(inputs, attention_mask=mask)
-        return logits
+        return self.model(inputs, attention_mask=mask)
 
 
 @function_preserving_transform(
@@ -199,8 +198,7 @@ class DistanceAttention(nn.Module):
         else:
             logits = torch.matmul(query, key.transpose(-1, -2)) / query.shape[-1] ** 0.5
             attended = torch.matmul(torch.softmax(logits + bias, -1), value)
-        outputs: Tensor = self.head((inputs + attended.transpose(1, 2).flatten(2)).sum(1))
-        return outputs
+        return self.head((inputs + attended.transpose(1, 2).flatten(2)).sum(1))
 
 
 invariance_pair(

@@ -36,8 +36,7 @@ def draw_scales(size: int) -> Tensor:
 def well_conditioned(size: int) -> Tensor:
     """A random matrix ``(size, size)`` with singular values in [½, 2]."""
     left, right = (torch.linalg.qr(torch.randn(size, size, dtype=torch.float64))[0] for _ in range(2))
-    matrix: Tensor = left * draw_scales(size) @ right
-    return matrix
+    return left * draw_scales(size) @ right
 
 
 def commuting_with_rotations(size: int) -> Tensor:

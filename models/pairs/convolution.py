@@ -55,8 +55,7 @@ class Convolution(nn.Module):
         self.head = nn.Linear(STEPS * CHANNELS, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.head(torch.tanh(self.convolve(inputs.transpose(1, 2), self.weight)).flatten(1))
-        return outputs
+        return self.head(torch.tanh(self.convolve(inputs.transpose(1, 2), self.weight)).flatten(1))
 
 
 invariance_pair(
@@ -94,8 +93,7 @@ def by_matrices(tokens: Tensor) -> Tensor:
 
 def by_fast_transform(tokens: Tensor) -> Tensor:
     """The same by torch's fast transform, whose complex result is read at its real part."""
-    mixed: Tensor = torch.fft.fftn(tokens, dim=(1, 2)).real
-    return mixed
+    return torch.fft.fftn(tokens, dim=(1, 2)).real
 
 
 class Mixing(nn.Module):
@@ -107,8 +105,7 @@ class Mixing(nn.Module):
         self.hidden, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(TOKENS * WIDTH, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.head(torch.tanh(self.hidden(self.mix(inputs))).flatten(1))
-        return outputs
+        return self.head(torch.tanh(self.hidden(self.mix(inputs))).flatten(1))
 
 
 invariance_pair(

@@ -74,8 +74,7 @@ class AfterPrefix(nn.Module):
         """Embeddings ``(batch, tokens, width)`` to the logits after the last token."""
         if not self.reuse:
             prefix = self.prefix.expand(len(inputs), -1, -1)
-            logits: Tensor = self.embedding_model(torch.cat([prefix, inputs], 1))
-            return logits
+            return self.embedding_model(torch.cat([prefix, inputs], 1))
         model = self.embedding_model.model
         with KeepFloat64():
             with torch.no_grad():

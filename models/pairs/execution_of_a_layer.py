@@ -53,26 +53,22 @@ class Network(nn.Module):
         self.attention, self.head = Attention(), nn.Linear(6, 2)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        outputs: Tensor = self.head(torch.tanh(self.run(self.attention, tokens)).mean(1))
-        return outputs
+        return self.head(torch.tanh(self.run(self.attention, tokens)).mean(1))
 
 
 def as_it_is(layer: nn.Module, tokens: Tensor) -> Tensor:
     """Call the layer."""
-    result: Tensor = layer(tokens)
-    return result
+    return layer(tokens)
 
 
 def recomputed(layer: nn.Module, tokens: Tensor) -> Tensor:
     """Call the layer, keep none of its activations, and call it again in the backward pass."""
-    result: Tensor = checkpoint(layer, tokens, use_reentrant=False)
-    return result
+    return checkpoint(layer, tokens, use_reentrant=False)
 
 
 def mapped(layer: nn.Module, tokens: Tensor) -> Tensor:
     """Call the layer on one example, for all examples at once."""
-    result: Tensor = torch.func.vmap(lambda one: layer(one.unsqueeze(0)).squeeze(0))(tokens)
-    return result
+    return torch.func.vmap(lambda one: layer(one.unsqueeze(0)).squeeze(0))(tokens)
 
 
 def refused(error: str, why: str, by: str = "attnlrp cplrp blockwise_lrp") -> Expectations:
@@ -127,8 +123,7 @@ class Offloaded(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         weights = dict(zip(self.names, self.kept, strict=True))
-        result: Tensor = torch.func.functional_call(self.empty[0], weights, (tokens,))
-        return result
+        return torch.func.functional_call(self.empty[0], weights, (tokens,))
 
 
 def build_offloaded(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
@@ -154,10 +149,9 @@ def every_graph() -> AbstractContextManager[None]:
     uncompiled without an error: a check would measure another model than its pair names. 256 is a second limit of
     torch's.
     """
-    changed: AbstractContextManager[None] = torch._dynamo.config.patch(  # by the names that all versions know
+    return torch._dynamo.config.patch(  # by the names that all versions know
         cache_size_limit=256, fail_on_cache_limit_hit=True
     )
-    return changed
 
 
 class HiddenLayer(nn.Module):
@@ -169,8 +163,7 @@ class HiddenLayer(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """``(batch, 5)`` to ``(batch, 2)``."""
-        outputs: Tensor = self.output(torch.tanh(self.hidden(inputs)))
-        return outputs
+        return self.output(torch.tanh(self.hidden(inputs)))
 
 
 class Compiled(nn.Module):
@@ -182,8 +175,7 @@ class Compiled(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         with every_graph():
-            outputs: Tensor = self.layer(inputs)
-        return outputs
+            return self.layer(inputs)
 
 
 def build_compiled(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:

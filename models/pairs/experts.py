@@ -100,8 +100,7 @@ class Mixture(nn.Module):
         return torch.stack([expert(inputs) for expert in self.experts], 1)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        result: Tensor = self.head(self.combine(self.router(inputs), self.outputs(inputs)))
-        return result
+        return self.head(self.combine(self.router(inputs), self.outputs(inputs)))
 
 
 def permuted(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
@@ -171,8 +170,7 @@ def gap_at_router(half: float, of_own: float, of_total: float) -> Predict:
         m = w * (f.outputs(case.inputs) * f.head.weight[case.target].unsqueeze(1)).sum(2)
         o = m.sum(1, keepdim=True)
         at_f, at_g = (m - w * o) / 2, half * m + of_own * w * o - of_total * p * o
-        gap: Tensor = case.inputs * ((at_f - at_g) @ f.router.weight)
-        return gap
+        return case.inputs * ((at_f - at_g) @ f.router.weight)
 
     return predict
 

@@ -53,8 +53,7 @@ class GatedUnit(nn.Module):
         self.unit, self.head = unit, nn.Linear(4, 3)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.unit(*inputs.chunk(2, 1)))
-        return outputs
+        return self.head(self.unit(*inputs.chunk(2, 1)))
 
 
 def gap_at_gates_and_inputs(f: GatedUnit, g: GatedUnit, case: Case) -> Tensor:
@@ -89,8 +88,7 @@ class SwiGLU(nn.Module):
         self.unit = unit
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.down_proj(self.unit(self.gate_proj(inputs), self.up_proj(inputs)))
-        return outputs
+        return self.down_proj(self.unit(self.gate_proj(inputs), self.up_proj(inputs)))
 
 
 def llama_and_written_out(unit: Unit) -> Build:

@@ -41,8 +41,7 @@ class Residual(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """``(batch, features)`` to the same."""
         skip = inputs / 2 + inputs / 2 if self.halves else inputs
-        outputs: Tensor = skip + self.branch(inputs)
-        return outputs
+        return skip + self.branch(inputs)
 
 
 class SplitLinear(nn.Module):
@@ -58,8 +57,7 @@ class SplitLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The outputs: ``(batch, features)`` to ``(batch, outputs)``."""
-        total: Tensor = self.first(inputs) + self.second(inputs)
-        return total
+        return self.first(inputs) + self.second(inputs)
 
 
 def residual(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:

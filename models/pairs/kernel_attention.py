@@ -62,8 +62,7 @@ class KernelAttention(nn.Module):
         return self.query(tokens).square(), self.key(tokens).square(), self.value(tokens)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.attend(*self.features(tokens)).mean(1))
-        return outputs
+        return self.head(self.attend(*self.features(tokens)).mean(1))
 
 
 def gap(of_f: Sequence[float], of_g: Sequence[float]) -> Predict:

@@ -69,8 +69,7 @@ class StateSpace(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         states = self.scan(self.decay, self.input(inputs))
-        outputs: Tensor = self.head(torch.tanh(self.output(states)).flatten(1))
-        return outputs
+        return self.head(torch.tanh(self.output(states)).flatten(1))
 
 
 S4 = "Gu et al. 2022, arXiv 2111.00396, Eqs. 3–5"
@@ -126,8 +125,7 @@ class Retention(nn.Module):
     def forward_paths(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
         """The outputs from separate inputs for each path."""
         retained = self.retain(self.query(for_query), self.key(for_key), self.value(for_value))
-        outputs: Tensor = self.head(retained.flatten(1))
-        return outputs
+        return self.head(retained.flatten(1))
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.forward_paths(inputs, inputs, inputs)

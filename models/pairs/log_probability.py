@@ -34,16 +34,14 @@ class CommonTerm(Derived):
         self.common = nn.Linear(8, 1, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.model(inputs) + self.common(inputs)
-        return outputs
+        return self.model(inputs) + self.common(inputs)
 
 
 class LogOfSoftmax(Derived):
     """log softmax of the model's outputs, as a logarithm of a softmax."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.model(inputs).softmax(1).log()
-        return outputs
+        return self.model(inputs).softmax(1).log()
 
 
 def logits_and_maps(model: nn.Module, case: Case) -> tuple[Tensor, Tensor]:

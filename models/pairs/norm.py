@@ -68,8 +68,7 @@ class RMSNormOfAnotherName(nn.Module):
         """γ ⊙ z/√(mean z² + eps)."""
         single = z.to(torch.float32)
         single = single * torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + self.eps)
-        scaled: Tensor = self.weight * single.to(z.dtype)
-        return scaled
+        return self.weight * single.to(z.dtype)
 
 
 def half_the_gradient(f: nn.Module, g: nn.Module, case: Case) -> Tensor:

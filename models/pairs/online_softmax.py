@@ -79,8 +79,7 @@ class Pooling(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         z = self.query(tokens).transpose(1, 2)
-        outputs: Tensor = self.head(self.attend(z, self.value(tokens)).squeeze(1))
-        return outputs
+        return self.head(self.attend(z, self.value(tokens)).squeeze(1))
 
     def parts(self, case: Case) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """z, s and A, ``(batch, tokens)`` each, and o, ``(batch, 1)``."""
@@ -108,8 +107,7 @@ def gap(value: float, shares: tuple[float, float, float], bias: float, eq_5: flo
         of_value, of_exponential, of_total = shares
         at_f = value * s + eq_5 * z * (s - o)
         at_g = of_value * s + z * slope * (of_exponential * s + of_total * o)
-        difference: Tensor = weights * (at_f - at_g)
-        return difference
+        return weights * (at_f - at_g)
 
     return predict
 
@@ -158,8 +156,7 @@ def gap_of_merged(values: float, logits: float, totals: float, bias: float) -> P
         at_f = s / 2 + z * (s - o) / 2
         passed_on = 1 - bias * torch.exp(-z)
         at_g = values * s + logits * z * (s - of_chunk) + totals * (of_chunk - o) * log_total * passed_on
-        difference: Tensor = weights * (at_f - at_g)
-        return difference
+        return weights * (at_f - at_g)
 
     return predict
 

@@ -119,8 +119,7 @@ def system(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def in_one_operation(x: Tensor) -> Tensor:
     """A⁻¹B."""
-    solved: Tensor = torch.linalg.solve_triangular(*system(x), upper=False, unitriangular=True)
-    return solved
+    return torch.linalg.solve_triangular(*system(x), upper=False, unitriangular=True)
 
 
 def entry_by_entry(x: Tensor) -> Tensor:

@@ -33,8 +33,7 @@ class LowRankAdapter(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """``(…, inputs)`` to ``(…, outputs)``."""
         adapted = nn.functional.linear(nn.functional.linear(inputs, self.down), self.up)
-        outputs: Tensor = self.base(inputs) + adapted
-        return outputs
+        return self.base(inputs) + adapted
 
 
 @function_preserving_transform(

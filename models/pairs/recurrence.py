@@ -57,8 +57,7 @@ class Unit(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         z, n = torch.sigmoid(self.gate(inputs)), torch.tanh(self.candidate(inputs))
-        outputs: Tensor = self.head(self.update(z, n, self.state(inputs)))
-        return outputs
+        return self.head(self.update(z, n, self.state(inputs)))
 
 
 @torch.no_grad()
@@ -66,8 +65,7 @@ def half_of_candidate(f: Unit, g: Unit, case: Case) -> Tensor:
     """The gap a_f − a_g, ``(batch, 8)``: −½ at n, which tanh passes on by n/u, with u = Wx + b."""
     u = f.candidate(case.inputs)
     slope = torch.tanh(u) / u * f.head.weight[case.target]
-    gap: Tensor = -case.inputs * (slope @ f.candidate.weight) / 2
-    return gap
+    return -case.inputs * (slope @ f.candidate.weight) / 2
 
 
 invariance_pair(

@@ -112,8 +112,7 @@ class Maxout(nn.Module):
         self.head = nn.Linear(8, 3, bias=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.larger(self.first(inputs), self.second(inputs)))
-        return outputs
+        return self.head(self.larger(self.first(inputs), self.second(inputs)))
 
 
 invariance_pair(

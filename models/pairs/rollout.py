@@ -46,8 +46,7 @@ class TwoHeads(nn.Module):
         tokens = tokens.flip(1) if self.reverse else tokens
         values = self.value(tokens).unflatten(2, (HEADS, -1)).transpose(1, 2)
         mixed = (self.weights(tokens) @ values).transpose(1, 2).flatten(2)
-        outputs: Tensor = self.head(mixed.mean(1))
-        return outputs
+        return self.head(mixed.mean(1))
 
 
 @torch.no_grad()

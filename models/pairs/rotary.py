@@ -93,8 +93,7 @@ class Rotary(nn.Module):
         """The outputs, from queries and keys before they are rotated, and values."""
         q, k = (self.rotate(x, self.rotary_angles) for x in (query, key))
         weights = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(SIZE), -1)
-        outputs: Tensor = self.head((weights @ value).mean(1))
-        return outputs
+        return self.head((weights @ value).mean(1))
 
 
 CONSTANT = {

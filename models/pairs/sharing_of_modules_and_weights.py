@@ -73,8 +73,7 @@ class Tokens(Derived):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """One-hot tokens ``(batch, tokens, vocabulary)`` to the logits after the last token ``(batch, vocabulary)``."""
-        logits: Tensor = self.model(inputs @ self.model.model.get_input_embeddings().weight)
-        return logits
+        return self.model(inputs @ self.model.model.get_input_embeddings().weight)
 
 
 def tokens(vocabulary: int) -> MakeCase:

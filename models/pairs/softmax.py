@@ -89,13 +89,11 @@ class Head(nn.Module):
 
     def logits(self, tokens: Tensor) -> Tensor:
         """z = QKᵀ/√d, ``(batch, tokens, tokens)``."""
-        z: Tensor = self.query(tokens) @ self.key(tokens).transpose(1, 2) / 8**0.5
-        return z
+        return self.query(tokens) @ self.key(tokens).transpose(1, 2) / 8**0.5
 
     def read(self, weights: Tensor, values: Tensor) -> Tensor:
         """The outputs of attention weights ``(batch, tokens, tokens)`` and values ``(batch, tokens, 8)``."""
-        outputs: Tensor = self.head((weights @ values).mean(1))
-        return outputs
+        return self.head((weights @ values).mean(1))
 
 
 @torch.enable_grad()
@@ -155,8 +153,7 @@ class MixtureOfExperts(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         weights = self.softmax(self.gate(inputs))
-        outputs: Tensor = (weights.unsqueeze(2) * self.experts(inputs).view(-1, 4, 3)).sum(1)
-        return outputs
+        return (weights.unsqueeze(2) * self.experts(inputs).view(-1, 4, 3)).sum(1)
 
 
 def mixture_gap(more_to_experts: float, gap_at_logits: Callable[[Tensor, Tensor], Tensor]) -> Predict:

@@ -53,8 +53,7 @@ class DigitViT(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """Pixels ``(batch, side²)`` in [0, 1] to ``(batch, 10)`` logits."""
         images = (pixels - self.mean) / self.std
-        logits: Tensor = self.model(images.view(-1, 1, self.side, self.side)).logits
-        return logits
+        return self.model(images.view(-1, 1, self.side, self.side)).logits
 
 
 def options(digits: Digits) -> dict[str, float]:

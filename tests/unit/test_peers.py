@@ -19,8 +19,8 @@ from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import Replacement
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.explainers.peers import autolrp, captum, lxt, shap, zennit
-from faithcheck.explainers.peers.own_environment import TOLERANCE, own_environments
+from faithcheck.explainers.peers import autolrp, captum, lxt, own_environment, shap, zennit
+from faithcheck.explainers.peers.own_environment import TOLERANCE, OwnEnvironment
 from faithcheck.explainers.protocol import InvalidAttribution, Unsupported, attribution_of
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.pair import registered_pairs
@@ -277,7 +277,7 @@ def test_a_peer_leaves_the_model_unchanged(peer, name):
 def test_every_peer_is_listed_and_describes_itself():
     assert len(PEERS) == len({peer.name for peer in PEERS}) == 18
     assert {peer.distribution for peer in PEERS} == {"captum", "autolrp", "shap", "zennit", "lxt"}
-    described = [*PEERS, *own_environments()]
+    described = [*PEERS, *(one for one in vars(own_environment).values() if isinstance(one, OwnEnvironment))]
     assert all(peer.label and peer.summary and "\n" not in peer.summary for peer in described)
     assert len({peer.label for peer in described}) == len(described)
 
