@@ -25,7 +25,7 @@ from hypothesis.extra import numpy as hnp
 from torch import Tensor, nn
 
 from faithcheck.axioms.equivalence_tests.circumstances import Consistency
-from faithcheck.axioms.equivalence_tests.forward_and_gradient import Computed, NotAPair, forward_and_gradient
+from faithcheck.axioms.equivalence_tests.forward_and_gradient import Computed, forward_and_gradient
 from faithcheck.axioms.equivalence_tests.input_scale import Difference, Scale, within
 from faithcheck.axioms.equivalence_tests.large_batch import large_batch
 from faithcheck.axioms.fast.measured_once import measured_once
@@ -34,6 +34,7 @@ from faithcheck.axioms.measure.measurement import Measurement
 from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.models.case import Case, describe_tensor
 from faithcheck.models.offloaded_weights import offloaded_weights, with_values
+from faithcheck.models.pair import NotAPair
 
 DRAWN_EXAMPLES = 30
 DENSE = 64

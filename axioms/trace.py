@@ -19,7 +19,7 @@ from faithcheck.axioms.traces.left_behind import restored
 from faithcheck.explainers.forward_passes import observed_forward_passes
 from faithcheck.explainers.protocol import Explainer, ForwardPassesFailed, attribution_of
 from faithcheck.models.case import Case
-from faithcheck.models.random_numbers import seed_torch
+from faithcheck.models.pair import seed_torch
 
 
 @axiom(

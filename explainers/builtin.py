@@ -66,9 +66,8 @@ def _made() -> list[tuple[str, Explainer]]:
 @cache
 def _import_every_module() -> None:
     """Import the modules below `faithcheck.explainers`, whose decorators register the explainers, but not the peers."""
-    from faithcheck.explainers.names import PEERS
-
     package = importlib.import_module("faithcheck.explainers")
+    peers = f"{package.__name__}.peers"  # explainers of other libraries: entry points offer them
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not f"{module.name}.".startswith(f"{PEERS}."):
+        if not f"{module.name}.".startswith(f"{peers}."):
             importlib.import_module(module.name)

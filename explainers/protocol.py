@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import wraps
-from typing import Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Concatenate, Literal, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +93,17 @@ class Explainer(Protocol):
         Raises:
             Unsupported: the explainer has no rule for a part of the model.
         """
+        ...
+
+
+@runtime_checkable
+class MadeElsewhere(Protocol):
+    """An explainer whose maps were made elsewhere: it runs nothing, and looks maps up by the names of the models."""
+
+    made_elsewhere: Literal[True]
+
+    def of_models(self, models: Iterable[tuple[nn.Module, str]]) -> Explainer:
+        """The same maps for these models, each with the name of its subject."""
         ...
 
 

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from faithcheck.explainers import map_files
 from faithcheck.explainers.protocol import InvalidAttribution, Unsupported
 from faithcheck.models.case import Case
-from faithcheck.models.pair import Pair, registered_pairs
-from faithcheck.models.random_numbers import seed_torch
+from faithcheck.models.pair import Pair, registered_pairs, seed_torch
 from faithcheck.models.unknown_name import families, unknown_name
 
 CPU = torch.device("cpu")

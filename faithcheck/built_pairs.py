@@ -14,8 +14,7 @@ import torch
 from faithcheck.axioms.fast import measured_once
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
 from faithcheck.models.case import Case
-from faithcheck.models.pair import BuildFromBase, BuildModel, Pair
-from faithcheck.models.random_numbers import seed_torch
+from faithcheck.models.pair import BuildFromBase, BuildModel, Pair, seed_torch
 
 
 class Built(NamedTuple):

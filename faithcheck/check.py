@@ -17,14 +17,13 @@ import torch
 from msgspec import structs
 from torch import Tensor, nn
 
-from faithcheck.axioms.equivalence_tests.forward_and_gradient import NotAPair
 from faithcheck.axioms.fast.measured_once import reusing, with_known_maps
 from faithcheck.axioms.measure.axiom import Axiom, UnmeasurableInType
 from faithcheck.axioms.measure.error_text import difference_text, error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.measure.evidence import evidence_of
 from faithcheck.axioms.measure.expectations import SuppliedExpectation, expectation_of, explicit_expectation
 from faithcheck.axioms.measure.measurement import Compared, Measurement, relative_gap
-from faithcheck.axioms.measure.record import Evidence, Record
+from faithcheck.axioms.measure.record import Evidence, Record, to_json
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.axioms.measure.roundoff import TOLERANCES
 from faithcheck.axioms.measure.settling import settle
@@ -33,13 +32,10 @@ from faithcheck.axioms.traces.left_behind import restored
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
 from faithcheck.built_pairs import built, discard
 from faithcheck.explainers.lrp.rules_met import recording_rules
-from faithcheck.explainers.protocol import CompletenessWarning, Explainer, Unsupported
-from faithcheck.explainers.stored_maps import StoredMaps
+from faithcheck.explainers.protocol import CompletenessWarning, Explainer, MadeElsewhere, Unsupported
 from faithcheck.models.case import Case, InvalidOutput, describe_tensor, refuse_outputs_not_finite
 from faithcheck.models.expectation import Expectation
-from faithcheck.models.pair import MissingLibrary, Pair, is_builtin
-from faithcheck.models.random_numbers import seed_torch
-from faithcheck.reports.documents.document import to_json
+from faithcheck.models.pair import MissingLibrary, NotAPair, Pair, is_builtin, seed_torch
 from faithcheck.request import Settings as Settings
 from faithcheck.sandbox import Raised, attempt, sandbox
 
@@ -168,7 +164,7 @@ class Check:
         """The same in a coarser type, with the tolerance that the model's own round-off there gives."""
         from faithcheck.axioms.measure import coarse_types  # not at the top: few runs measure in a coarse type
 
-        if isinstance(self.explainer, StoredMaps):
+        if isinstance(self.explainer, MadeElsewhere):
             raise UnmeasurableInType(
                 f"{self.explainer.name} holds maps that were made elsewhere: their round-off in another type cannot be "
                 "measured; check them without --dtype"
@@ -228,7 +224,7 @@ class Check:
     def _explainer_of(self, models: Sequence[ModelSnapshot], sides: str) -> Explainer:
         """The explainer; stored maps are told the names of the models, by which they are looked up."""
         assert self.explainer is not None
-        if not isinstance(self.explainer, StoredMaps):
+        if not isinstance(self.explainer, MadeElsewhere):
             return self.explainer
         names = (f"{self.pair.name}.{side}" for side in sides)
         return self.explainer.of_models((one.model, name) for one, name in zip(models, names, strict=True))

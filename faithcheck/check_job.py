@@ -19,8 +19,7 @@ from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.registry import load_explainer
 from faithcheck.json_object import Json
 from faithcheck.models.data import handwritten_digits
-from faithcheck.models.pair import Pair, registered_pairs
-from faithcheck.models.random_numbers import seed_torch
+from faithcheck.models.pair import Pair, registered_pairs, seed_torch
 from faithcheck.reports.documents.document import from_json, to_json
 from faithcheck.request import Request, Settings
 

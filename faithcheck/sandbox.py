@@ -21,7 +21,7 @@ from torch import nn
 
 from faithcheck.axioms.traces.left_behind import RANDOM, restored
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
-from faithcheck.models.random_numbers import seed_torch
+from faithcheck.models.pair import seed_torch
 
 T = TypeVar("T")
 

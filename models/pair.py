@@ -27,6 +27,10 @@ class MissingLibrary(ImportError):
     """A pair needs a library that is not installed: names it, and how to install it. The pair's checks are skipped."""
 
 
+class NotAPair(ValueError):
+    """Two models that cannot be a pair. The message says which model, why, and what a pair requires."""
+
+
 @dataclass(frozen=True)
 class BuildFromBase:
     """A pair's ``build`` where f is the model of several pairs, so that it can be built once for all of them.
@@ -159,6 +163,18 @@ def registered_pairs() -> dict[str, Pair]:
 Model = TypeVar("Model", bound=nn.Module)
 
 WHY = "a deep copy is the same model"
+
+
+def seed_torch(seed: int) -> None:
+    """Seed torch's generators, as `torch.manual_seed` does.
+
+    Where there is no GPU, that function spends most of its time on writing down the call stack, for an error that
+    only a GPU could raise.
+    """
+    if torch.cuda.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 @contextmanager

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import BaseTorchFunctionMode
 
-from faithcheck.axioms.equivalence_tests.forward_and_gradient import Computed, NotAPair, forward_and_gradient, refused
+from faithcheck.axioms.equivalence_tests.forward_and_gradient import Computed, forward_and_gradient, refused
 from faithcheck.axioms.equivalence_tests.input_scale import Difference, Scale, within
 from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.models.case import Case
+from faithcheck.models.pair import NotAPair
 
 Circumstance: TypeAlias = Callable[[nn.Module, Case], Tensor]
 

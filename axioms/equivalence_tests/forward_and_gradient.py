@@ -11,10 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case, InvalidOutput, describe_tensor, select_target
-
-
-class NotAPair(ValueError):
-    """Two models that cannot be a pair. The message says which model, why, and what a pair requires."""
+from faithcheck.models.pair import NotAPair
 
 
 class Computed(NamedTuple):

@@ -9,7 +9,7 @@ from functools import cache, wraps
 from typing import Literal, TypeAlias, TypeVar
 
 from faithcheck.axioms.measure.measurement import Measurement
-from faithcheck.explainers.protocol import Explainer, Unsupported
+from faithcheck.explainers.protocol import Explainer, MadeElsewhere, Unsupported
 from faithcheck.models.pair import Pair
 
 Measure = TypeVar("Measure", bound=Callable[..., Measurement])
@@ -140,7 +140,7 @@ def _of_explainers_that_run(not_applicable: NotApplicable) -> NotApplicable:
 
     @wraps(not_applicable)  # the catalogue names the function
     def reason(explainer: Explainer) -> str | None:
-        if getattr(explainer, "made_elsewhere", False):
+        if isinstance(explainer, MadeElsewhere):
             return "it runs the explainer anew, and these maps were made elsewhere"
         return not_applicable(explainer)
 

@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 from faithcheck.axioms.measure.axiom import Axiom
 from faithcheck.axioms.measure.registry import AXIOMS
+from faithcheck.explainers.builtin import builtin_explainers
 from faithcheck.explainers.protocol import Explainer, expected_like
-from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import Pair, registered_pairs
 from faithcheck.models.unknown_name import unknown_name

@@ -5,11 +5,14 @@ Importing this module does not import torch, so that pages can be made from a do
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import asdict, replace
 
+from faithcheck.axioms.measure.error_text import encodable
 from faithcheck.axioms.measure.statuses import PASSING, Group, group_of
 
 if TYPE_CHECKING:
@@ -166,3 +169,28 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
     def as_measured(self) -> Record:
         """The record without what two runs of one check may differ in, and what a document holds once for all."""
         return replace(self, rules=(), reused=False, seconds=None)
+
+
+def to_json(value: object) -> Any:
+    """The value in the types of JSON alone, which pytest-xdist can transport too.
+
+    Structs become mappings. Numbers that are not finite become ``"nan"``, ``"inf"`` and ``"-inf"``: null would hide
+    them. Strings become ``str`` without lone surrogates, NumPy's scalars and tensors of one element Python's numbers.
+    """
+    if isinstance(value, Struct):
+        value = to_builtins(value, enc_hook=to_json)
+    if isinstance(value, Mapping):
+        return {to_json(str(key)): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_json(item) for item in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, int):
+        return int(value)
+    if hasattr(value, "item") and not isinstance(value, float):
+        return to_json(value.item())
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    return encodable(str(value))

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, Union, get_args, 
 import msgspec
 from msgspec import Struct
 
-from faithcheck.axioms.measure.error_text import encodable
-from faithcheck.axioms.measure.record import Number as Number  # documents of every kind find it here
+from faithcheck.axioms.measure.record import Number as Number  # documents of every kind find both here
+from faithcheck.axioms.measure.record import to_json as to_json
 from faithcheck.models.files import write_atomically
 
 Environment: TypeAlias = dict[str, str | None]
@@ -140,31 +140,6 @@ def _whole(text: str) -> int:
 
 
 # --- from and to the types of JSON -----------------------------------------------------------------------------------
-
-
-def to_json(value: object) -> Any:
-    """The value in the types of JSON alone, which pytest-xdist can transport too.
-
-    Structs become mappings. Numbers that are not finite become ``"nan"``, ``"inf"`` and ``"-inf"``: null would hide
-    them. Strings become ``str`` without lone surrogates, NumPy's scalars and tensors of one element Python's numbers.
-    """
-    if isinstance(value, Struct):
-        value = msgspec.to_builtins(value, enc_hook=to_json)
-    if isinstance(value, Mapping):
-        return {to_json(str(key)): to_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [to_json(item) for item in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return encodable(value)
-    if isinstance(value, int):
-        return int(value)
-    if hasattr(value, "item") and not isinstance(value, float):
-        return to_json(value.item())
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else str(float(value))
-    return encodable(str(value))
 
 
 def from_json(content: object, kind: type[Plain]) -> Plain:

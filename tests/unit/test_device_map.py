@@ -11,7 +11,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from faithcheck import Settings
 from faithcheck.axioms.equivalence import equivalence
-from faithcheck.axioms.equivalence_tests.forward_and_gradient import NotAPair
 from faithcheck.axioms.measure.axiom import UnmeasurableInType
 from faithcheck.axioms.measure.coarse_maps import map_in
 from faithcheck.axioms.precision import precision
@@ -28,6 +27,7 @@ from faithcheck.explainers.protocol import attribution_of
 from faithcheck.models import registered_pairs
 from faithcheck.models.architectures.base_models import BASE_MODELS
 from faithcheck.models.offloaded_weights import device_of, offloaded_weights
+from faithcheck.models.pair import NotAPair
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.text_model import TextClassifier
 from faithcheck.tests.helpers import small_models

@@ -12,14 +12,14 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from faithcheck.axioms.equivalence_tests.circumstances import Consistency, from_package, has_code_from_elsewhere
-from faithcheck.axioms.equivalence_tests.forward_and_gradient import NotAPair, forward_and_gradient
+from faithcheck.axioms.equivalence_tests.forward_and_gradient import forward_and_gradient
 from faithcheck.axioms.equivalence_tests.input_scale import Scale
 from faithcheck.axioms.equivalence_tests.large_batch import large_batch
 from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
-from faithcheck.models.pair import Pair, registered_pairs
+from faithcheck.models.pair import NotAPair, Pair, registered_pairs
 from faithcheck.models.transform import registered_transforms
 
 PAIRS = registered_pairs()
