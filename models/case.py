@@ -186,10 +186,6 @@ class Case:
         """A copy of the case with the examples of these indices, in this order; an index may occur more than once."""
         return self._with_rows(lambda tensor: tensor.index_select(0, index))
 
-    def repeat(self, times: int) -> Case:
-        """The case of one example repeated so many times; the rows share memory, so do not write to them."""
-        return self._with_rows(lambda tensor: tensor.expand(times, *tensor.shape[1:]))
-
     def _with_rows(self, rows: Callable[[Tensor], Tensor]) -> Case:
         return replace(
             self,

@@ -50,8 +50,16 @@ def computed_inputs(model: nn.Module, case: Case) -> Tensor:
 
 
 def in_shared_memory(model: nn.Module, case: Case) -> Tensor:
-    """A case of one example as two rows of the same memory, as Leave-One-Out repeats an example."""
-    return without_gradients(model, case.repeat(2))[1:]
+    """A case of one example as two rows of the same memory, as an explainer may repeat an example.
+
+    Some models cannot run on such rows, as transformers' Conv1D, which takes a view of them: then on two copies.
+    """
+    copies = case.select(case.target.new_zeros(2))
+    try:
+        outputs = without_gradients(model, replace(copies, inputs=case.inputs.expand_as(copies.inputs)))
+    except RuntimeError:
+        outputs = without_gradients(model, copies)
+    return outputs[1:]
 
 
 CIRCUMSTANCES: Mapping[str, Circumstance] = {

@@ -54,8 +54,7 @@ def outputs_without(
         row_lengths, most_padding = (case.unpadded[example] & ~removed).sum(1), 0
     for rows in passes_over(row_lengths, example, removed, max_tokens, most_padding):
         length = int(lengths[example[rows]].max())
-        part = case.select(example[rows]) if len(case.inputs) > 1 else case.repeat(len(rows))
-        part, without = part.first_features(length), removed[rows, :length]
+        part, without = case.select(example[rows]).first_features(length), removed[rows, :length]
         draws = [run(removal.remove(part, without, draw)) for draw in range(removal.draws)]
         outputs.append(torch.stack([select_target(output, part.target) for output in draws]).mean(0))
         order.append(rows)

@@ -48,7 +48,7 @@ def game(model: nn.Module, case: Case) -> Callable[[Any], Any]:
     def value(coalitions: Any) -> Any:
         present = torch.as_tensor(np.asarray(coalitions) != 0, device=case.inputs.device)
         present = present.reshape(*present.shape, *[1] * (case.inputs.dim() - 2))
-        rows = case.repeat(len(present))
+        rows = case.select(case.target.new_zeros(len(present)))
         output = replace(rows, inputs=torch.where(present, rows.inputs, rows.baseline)).run(model)
         return select_target(output, rows.target).cpu().numpy()
 

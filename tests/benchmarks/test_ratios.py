@@ -186,7 +186,9 @@ def test_loo_of_a_decoder_against_plain_passes_of_the_same_rows(name, implementa
     feature = (starts.unsqueeze(1) + torch.arange(together)).flatten().to(settings.device)
     without = torch.nn.functional.one_hot(feature, tokens).bool()
     for removal in (AttentionMask(), Replacement()):
-        passes = [removal.remove(case.repeat(together), part) for part in without.split(together)]
+        passes = [
+            removal.remove(case.select(case.target.new_zeros(together)), part) for part in without.split(together)
+        ]
         outputs = {}
 
         @torch.no_grad()

@@ -83,7 +83,7 @@ def test_a_deleted_token_of_the_text_is_as_if_it_had_never_been_there(decoder):
 
 def test_a_deleted_token_of_the_answer_does_not_count(decoder):
     model = answering(decoder)
-    case = model.case(model.encode(TEXTS[:1])).repeat(2)
+    case = model.case(model.encode(TEXTS[:1])).select(torch.tensor([0, 0]))
     removed = torch.zeros(case.shape, dtype=torch.bool)
     removed[0, -1] = True  # of the other row nothing is removed, so that both have a column for it
     with torch.no_grad():

@@ -3,8 +3,13 @@
 import re
 
 import pytest
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from faithcheck.check import Check
+from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
+from faithcheck.models.pair import random_points
 from faithcheck.request import Settings
 from faithcheck.tests.helpers.false_pairs import FALSE_PAIRS, FalsePair, Network, masked_points, outputs
 
@@ -39,3 +44,32 @@ def test_round_off_of_terms_that_cancel_is_no_difference():
     record = equivalence(FalsePair(g, "", f), "none")
     assert record.status == "holds", record
     assert record.gap > 0
+
+
+class Projected(nn.Module):
+    """A projection of each token and a head; transformers' Conv1D takes a view of its inputs, and Linear does not."""
+
+    def __init__(self, projection):
+        super().__init__()
+        self.projection, self.head = projection(), nn.Linear(4, 2)
+        weights = torch.Generator().manual_seed(0)
+        weight, bias = torch.randn(3, 4, generator=weights), torch.randn(4, generator=weights)
+        is_conv1d = isinstance(self.projection, Conv1D)
+        self.projection.weight.data, self.projection.bias.data = weight if is_conv1d else weight.T, bias
+        self.head.weight.data, self.head.bias.data = torch.randn(2, 4, generator=weights), bias[:2]
+        self.double()
+
+    def forward(self, inputs):
+        return self.head(self.projection(inputs).tanh().sum(1))
+
+
+def test_models_that_cannot_run_on_rows_of_the_same_memory_are_a_pair():
+    linear, conv1d = lambda: Projected(lambda: nn.Linear(3, 4)), lambda: Projected(lambda: Conv1D(4, 3))
+    tokens = random_points(6, 5, 3, classes=2)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        conv1d()(torch.zeros(1, 5, 3).double().expand(2, 5, 3))
+    record = equivalence(FalsePair(conv1d, "", linear, tokens), "none")
+    assert record.status == "holds", record
+    case = tokens(0, torch.float64, torch.device("cpu")).select(torch.tensor([0]))
+    maps = [LeaveOneOut().attribute(model(), case) for model in (linear, conv1d)]
+    torch.testing.assert_close(*maps, rtol=1e-12, atol=1e-12)

@@ -163,7 +163,7 @@ def test_a_fast_part_that_is_wrong_is_noticed_and_not_used(what, monkeypatch):
     name, (owner, attribute, wrong) = BREAKS[what]
     model, case = model_of(name), batch(name)
     expected = plain_effects(model, case, Replacement())
-    rows = Replacement().remove(case.repeat(TOKENS), torch.eye(TOKENS).bool())
+    rows = Replacement().remove(case.select(torch.zeros(TOKENS, dtype=torch.int64)), torch.eye(TOKENS).bool())
     run = FastRows(model)
     with torch.no_grad():
         plain = rows.run(model)
@@ -183,7 +183,7 @@ def test_less_is_computed(name):
     """The linear maps of 12 rows, 11 tokens and 2 layers see fewer tokens than 12 · 11 each."""
     model, case, tokens = copy.deepcopy(model_of(name)), batch(name), []
     removed = torch.cat([torch.eye(TOKENS), torch.zeros(1, TOKENS)]).bool()
-    rows = AttentionMask().remove(case.repeat(len(removed)), removed)
+    rows = AttentionMask().remove(case.select(torch.zeros(len(removed), dtype=torch.int64)), removed)
     run = FastRows(model)
     maps = [layer for layer in outer_layers.linear_maps(model) if layer.weight.shape[0] != 2]
     for linear in maps:
@@ -255,7 +255,7 @@ def test_small_passes_are_run_plainly(monkeypatch):
     monkeypatch.setattr(removal_rows, "LEAST_NUMBERS", 3 * TOKENS * WIDTH + 1)
     monkeypatch.setattr(FastRows, "fast", None)  # must not be called
     with torch.no_grad():
-        assert runner(model_of("bert"))(batch("bert").repeat(3)).shape == (3, 2)
+        assert runner(model_of("bert"))(batch("bert").select(torch.zeros(3, dtype=torch.int64))).shape == (3, 2)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
