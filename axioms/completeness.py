@@ -36,7 +36,9 @@ def completeness(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
     """
     attribution = attribution_of(explainer, model, case)
     total, difference = attribution.double().sum(1), output_difference(model, case)
-    compared = Compared(total, difference, ("the sum of the map", "f(x) − f(baseline)"), map=attribution)
+    compared = Compared(
+        total, difference, ("the sum of the map", "f(x) − f(baseline)"), map=attribution, reference=True
+    )
     measured = measured_difference(compared, case, model)
     if measured.gap is not None and measured.gap <= measured.tol:
         return measured

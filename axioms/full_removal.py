@@ -41,4 +41,5 @@ def full_removal(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
         Unsupported, InvalidAttribution: from the explainer.
     """
     attribution, change = attribution_of(explainer, model, case), leave_one_out(model, case)
-    return measured_difference(Compared(attribution, change, ("the map", "f(x) − f(x without i)")), case)
+    compared = Compared(attribution, change, ("the map", "f(x) − f(x without i)"), reference=True)
+    return measured_difference(compared, case)

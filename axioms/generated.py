@@ -64,7 +64,8 @@ def generated(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> M
         return measure_smallest(counterexamples, explainer, case, detail)
     if not search.measured:
         raise Unsupported(f"every drawn pair was refused: {search.refusal}")
-    return Measurement(max(search.measured), tolerance(case.inputs), case.inputs.new_zeros(1, 1), detail=detail)
+    values, maps = case.inputs.new_zeros(1, 1), [*search.maps.values()]
+    return Measurement(max(search.measured), tolerance(case.inputs), values, detail=detail, maps=maps)
 
 
 def contradicts_a_claim(explainer: Explainer) -> bool:

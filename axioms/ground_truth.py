@@ -35,5 +35,5 @@ def ground_truth(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
     attribution = attribution_of(explainer, model, case)
     if not isinstance(model, KnownAnswer):
         return nothing_to_measure(case, "the right attribution of this model is not known: register it by known_answer")
-    compared = Compared(attribution, model.right_attribution(case), ("the map", "the right map"))
+    compared = Compared(attribution, model.right_attribution(case), ("the map", "the right map"), reference=True)
     return measured_difference(compared, case, model, detail={"why it is right": model.why})

@@ -62,7 +62,8 @@ def local_limit(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
     largest = torch.maximum(attribution.abs(), limit.abs()).amax(1)
     round_off = 2 * torch.finfo(torch.float64).eps / PARTS[-1] * AMPLIFICATION * explained_output(precise, point).abs()
     tol = tolerance(case.inputs) + float(torch.where(largest > 0, round_off / largest, 0).max())
-    return measured_difference(Compared(attribution, limit, ("the map", "the change per removed part")), case, tol=tol)
+    compared = Compared(attribution, limit, ("the map", "the change per removed part"), reference=True)
+    return measured_difference(compared, case, tol=tol)
 
 
 def change_per_part(model: nn.Module, case: Case) -> Tensor:

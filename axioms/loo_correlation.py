@@ -96,5 +96,5 @@ def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measure
     if gap is None:
         detail["reason"] = "the correlation is undefined on every example: the LOO map is constant"
     values = attribution.new_tensor([1 - r for r in pearson])
-    compared = Compared(attribution, loo, ("the map", "Leave-One-Out"))
+    compared = Compared(attribution, loo, ("the map", "Leave-One-Out"), reference=True)
     return Measurement(gap, tolerance(case.inputs), values, detail=detail, unit=1.0, compared=compared)

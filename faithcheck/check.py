@@ -6,7 +6,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from faithcheck.axioms.fast.measured_once import reusing, with_known_maps
 from faithcheck.axioms.measure.axiom import Axiom, UnmeasurableInType
+from faithcheck.axioms.measure.degenerate_maps import degenerate_kind
 from faithcheck.axioms.measure.error_text import difference_text, error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.measure.evidence import evidence_of
 from faithcheck.axioms.measure.expectations import SuppliedExpectation, expectation_of, explicit_expectation
@@ -37,7 +38,7 @@ from faithcheck.models.case import Case, InvalidOutput, describe_tensor, refuse_
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import MissingLibrary, NotAPair, Pair, is_builtin, seed_torch
 from faithcheck.request import Settings as Settings
-from faithcheck.sandbox import Raised, attempt, sandbox
+from faithcheck.sandbox import Raised, Traces, attempt, sandbox
 
 NEEDS_CUDA = "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|no CUDA-capable device"
 """Torch's error messages where a GPU is asked for and the machine has none."""
@@ -105,11 +106,15 @@ class Check:
             KeyboardInterrupt: the user stopped the run, whatever the explainer made of it.
         """
         started = time.perf_counter()
-        found: Record | Raised = attempt(lambda: self._run(settings))
+        left_behind: list[str] = []
+        found: Record | Raised = attempt(lambda: self._run(settings, left_behind))
         if isinstance(found, Raised):
             if not isinstance(found.error, Unsupported):
                 discard()
             found = self._settled_error(settings, found.error)
+        if left_behind or "left behind" in found.detail:
+            discard()
+        found = self._with_traces(found, left_behind)
         if self.axiom == "equivalence":
             _differences[_key(self.pair, settings)] = self.pair, "" if found.passed else difference_text(found.detail)
         return structs.replace(found, seconds=time.perf_counter() - started)
@@ -129,7 +134,7 @@ class Check:
 
     # --- how it is measured -------------------------------------------------------------------------------------------
 
-    def _run(self, settings: Settings) -> Record:
+    def _run(self, settings: Settings, left_behind: list[str]) -> Record:
         if self._compares_models and (found := refutation(self.pair, settings)):
             reason = f"{self.pair.name} is not a pair: {found}"
             return self._record(settings, Status.NOT_A_PAIR, detail={"reason": reason})
@@ -138,29 +143,36 @@ class Check:
             seed_torch(settings.seed)
             with reusing(settings.reuse) as reused:
                 measured = self._measured_in_type if self._derives_tolerance(settings) else self._measured
-                record = measured(settings)
-        if "left behind" in record.detail:
-            discard()
+                record = measured(settings, left_behind)
         return structs.replace(record, reused=bool(reused))
 
-    def _measured(self, settings: Settings) -> Record:
+    def _measured(self, settings: Settings, left_behind: list[str]) -> Record:
         models, case = self._models(settings)
         with recording_rules() as rules:
-            measurement = self._measure(models, case, settings)
+            measurement = self._measure(models, case, settings, left_behind)
         _refuse_not_finite(measurement)
         expectation, predicted = self.expectation, self._predicted(models, case)
         status, error = settle(measurement, expectation, predicted)
         detail = dict(measurement.detail)
         if expectation.verdict == "VIOLATES" and self._axiom.measured_on == "pairs":
             # Every violation has a control: on a model and its deep copy the same explainer must hold.
-            control = self._measure((models[0], ModelSnapshot(deepcopy(models[0].model))), case, settings, "ff")
+            copied = models[0], ModelSnapshot(deepcopy(models[0].model))
+            control = self._measure(copied, case, settings, left_behind, "ff")
             detail["control gap"] = control.gap
             if control.gap is None or control.gap > control.tol:
                 status = Status.INCONCLUSIVE
-        evidence = _evidence(measurement, predicted, status, models, case)
-        return self._settled(settings, replace(measurement, detail=detail), status, error, predicted, rules, evidence)
+        return self._settled(
+            settings,
+            replace(measurement, detail=detail),
+            status,
+            predicted,
+            prediction_error=error,
+            rules=tuple(sorted(rules)),
+            degenerate=degenerate_kind(measurement, models[0].model, case),
+            evidence=_evidence(measurement, predicted, status, models, case),
+        )
 
-    def _measured_in_type(self, settings: Settings) -> Record:
+    def _measured_in_type(self, settings: Settings, left_behind: list[str]) -> Record:
         """The same in a coarser type, with the tolerance that the model's own round-off there gives."""
         from faithcheck.axioms.measure import coarse_types  # not at the top: few runs measure in a coarse type
 
@@ -173,14 +185,17 @@ class Check:
         predicted = self._predicted(models, case)
 
         def measure(copies: Sequence[nn.Module], of: Case) -> Measurement:
-            return self._measure([ModelSnapshot(model) for model in copies], of, settings)
+            return self._measure([ModelSnapshot(model) for model in copies], of, settings, left_behind)
 
         with recording_rules() as rules:
             measured = coarse_types.measured_in(settings.dtype, measure, [one.model for one in models], case)
         _refuse_not_finite(measured.exact)
         measurement, status, error = coarse_types.settle_in(measured, self.expectation, predicted)
         _refuse_not_finite(measurement)
-        return self._settled(settings, measurement, status, error, predicted, rules)
+        degenerate, rules_met = degenerate_kind(measurement, models[0].model, case), tuple(sorted(rules))
+        return self._settled(
+            settings, measurement, status, predicted, prediction_error=error, rules=rules_met, degenerate=degenerate
+        )
 
     def _derives_tolerance(self, settings: Settings) -> bool:
         """Whether the check is measured in a coarse type with a tolerance of its own.
@@ -200,17 +215,27 @@ class Check:
         with restored(*models):
             return predict(*(snapshot.model for snapshot in models), case)
 
-    def _measure(self, models: Sequence[ModelSnapshot], case: Case, settings: Settings, sides: str = "") -> Measurement:
-        """Measure the axiom in the sandbox; what the explainer left behind and its own warnings join the details."""
+    def _measure(
+        self,
+        models: Sequence[ModelSnapshot],
+        case: Case,
+        settings: Settings,
+        left_behind: list[str],
+        sides: str = "",
+    ) -> Measurement:
+        """Measure the axiom in the sandbox. What the explainer leaves behind is added to ``left_behind``."""
         explainers: tuple[Explainer, ...] = ()
         if self.explainer is not None:
             explainers = (self._explainer_of(models, sides or self.side or "fg"),)
-        timeout = settings.timeout if explainers else None
-        with sandbox(*models, seed=settings.seed, timeout=timeout, always=CompletenessWarning) as traces:
-            measured = [snapshot.model for snapshot in models]
-            if self._axiom.of_given_maps:
-                explainers = tuple(with_known_maps(explainer, measured, case) for explainer in explainers)
-            measurement = self._axiom.measure(*explainers, *measured, case)
+        timeout, traces = settings.timeout if explainers else None, Traces()
+        try:
+            with sandbox(*models, seed=settings.seed, timeout=timeout, always=CompletenessWarning) as traces:
+                measured = [snapshot.model for snapshot in models]
+                if self._axiom.of_given_maps:
+                    explainers = tuple(with_known_maps(explainer, measured, case) for explainer in explainers)
+                measurement = self._axiom.measure(*explainers, *measured, case)
+        finally:
+            left_behind += [line for line in traces.left_behind if line not in left_behind]
         # A coarse quadrature misses completeness on both models alike: the record mentions it, it is no error.
         messages = []
         for warning in traces.warnings:
@@ -218,8 +243,8 @@ class Check:
                 messages.append(str(warning.message))
             else:
                 warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        notes = {"warning": "; ".join(messages), "left behind": "; ".join(traces.left_behind)}
-        return replace(measurement, detail={**{key: note for key, note in notes.items() if note}, **measurement.detail})
+        note = {"warning": "; ".join(messages)} if messages else {}
+        return replace(measurement, detail={**note, **measurement.detail})
 
     def _explainer_of(self, models: Sequence[ModelSnapshot], sides: str) -> Explainer:
         """The explainer; stored maps are told the names of the models, by which they are looked up."""
@@ -230,6 +255,20 @@ class Check:
         return self.explainer.of_models((one.model, name) for one, name in zip(models, names, strict=True))
 
     # --- how it settles -----------------------------------------------------------------------------------------------
+
+    def _with_traces(self, record: Record, left_behind: Sequence[str]) -> Record:
+        """The record, red if the explainer left something behind and no violation of trace is expected of it."""
+        if not left_behind:
+            return record
+        detail = {"left behind": safe_text("; ".join(left_behind)), **record.detail}
+        status = record.status if record.group is Group.RED or self._may_leave_traces else Status.LEFT_BEHIND.label
+        return structs.replace(record, status=status, detail=detail)
+
+    @property
+    def _may_leave_traces(self) -> bool:
+        subject = f"{self.pair.name}.{self.side or 'f'}"
+        expected = explicit_expectation(AXIOMS["trace"], self.explainer, self.pair, subject, self.supplied)
+        return expected is not None and (self.explainer is None or expected.verdict != "HOLDS")
 
     def _settled_error(self, settings: Settings, error: BaseException) -> Record:
         """The record where the explainer or the pair refused or raised an error."""
@@ -268,26 +307,17 @@ class Check:
         return ""
 
     def _settled(
-        self,
-        settings: Settings,
-        measurement: Measurement,
-        status: Status,
-        error: float | None,
-        predicted: Tensor | None,
-        rules: Iterable[str],
-        evidence: Evidence | None = None,
+        self, settings: Settings, measurement: Measurement, status: Status, predicted: Tensor | None, **others: Any
     ) -> Record:
         scale = measurement.scale
         return self._record(
             settings,
             status,
-            evidence=evidence,
             gap=measurement.gap,
             tol=measurement.tol,
             predicted=None if predicted is None or scale is None else relative_gap(predicted, scale),
-            prediction_error=error,
             detail=dict(measurement.detail),
-            rules=tuple(sorted(rules)),
+            **others,
         )
 
     def _record(self, settings: Settings, status: Status, **measured: Any) -> Record:

@@ -185,7 +185,8 @@ def _capital(text: str) -> str:
 def _left_behind(kind: str) -> Callable[[Record, Collection[str]], bool]:
     def find(record: Record, changing: Collection[str]) -> bool:
         lines = str(record.detail.get("left behind", "")).split("; ")
-        return record.axiom == "trace" and any(line.startswith(kind) for line in lines)
+        is_red_by_it = record.axiom == "trace" or record.status == Status.LEFT_BEHIND.label
+        return is_red_by_it and any(line.startswith(kind) for line in lines)
 
     return find
 

@@ -29,6 +29,7 @@ class Compared:
         places: positions that a known mistake changes, such as padding: masks ``(batch, features)``, by their name.
         figures: further numbers of each example, ``(batch,)``, by name.
         terms: the two expressions that were explained, as JSON; empty if the models are no expressions.
+        reference: whether the second side is known without the explainer: then the check says something of any map.
     """
 
     first: Tensor
@@ -39,6 +40,7 @@ class Compared:
     places: Mapping[str, Tensor] = field(default_factory=dict)
     figures: Mapping[str, Tensor] = field(default_factory=dict)
     terms: Sequence[Any] = ()
+    reference: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Measurement:
         unit: the least scale of the error of a prediction: 1 for 1 − r of a correlation r, whose round-off is relative
             to 1.
         compared: what was compared, for the evidence of a red record.
+        maps: the explainer's maps, ``(batch, features)``, if the axiom compares them with each other alone: if all are
+            degenerate, that it holds says little.
     """
 
     gap: float | None
@@ -64,6 +68,7 @@ class Measurement:
     detail: Mapping[str, object] = field(default_factory=dict)
     unit: float = 0.0
     compared: Compared | None = None
+    maps: Sequence[Tensor] = ()
 
 
 def measured_difference(
@@ -102,6 +107,7 @@ def measured_difference(
         scale,
         {**(detail or {}), **of_roundoff},
         compared=compared,
+        maps=() if compared.reference else (compared.first, compared.second),
     )
 
 

@@ -114,6 +114,8 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
         reused: whether what was measured on f for another check was used again; no document holds it.
         seconds: how long the check took, including what it built for later ones; no document holds it.
         evidence: what a red check compared; None where there is nothing.
+        degenerate: in which way all maps of a check that holds are degenerate, so that it says little: ``zero``,
+            ``constant``, ``one-hot``, or several joined by "or"; empty if they are not.
     """
 
     id: str
@@ -137,6 +139,7 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
     reused: bool = False
     seconds: float | None = None
     evidence: Evidence | None = None
+    degenerate: str = ""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Record):

@@ -37,6 +37,7 @@ class Status(Enum):
     BROKEN_CLAIM = "broken claim", "✗", Group.RED, "the axiom should hold and does not"
     VIOLATION_VANISHED = "violation vanished", "✗", Group.RED, "a violation or an error is expected and there is none"
     INCONCLUSIVE = "inconclusive", "✗", Group.RED, "violated, but not by the amount that theory predicts"
+    LEFT_BEHIND = "left behind", "✗", Group.RED, "the explainer left something behind on the model or in the process"
     ERROR = "error", "!", Group.RED, "the check could not be measured"
     UNSUPPORTED = (
         "unsupported",

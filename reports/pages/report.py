@@ -88,6 +88,7 @@ def _view(results: Results) -> View:
         "headline": wording.headline(results),
         "not_run_by_reason": wording.not_run_by_reason(results),
         "left_behind": wording.left_behind(results),
+        "degenerate": wording.degenerate(results),
         "not_applicable": wording.not_applicable(results),
         "origins": wording.origins(results),
         "settings": _settings(results),

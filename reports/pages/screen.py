@@ -47,6 +47,8 @@ def _parts(results: Results, width: int) -> Iterator[RenderableType]:
     yield from _section("not built in", _foreign(results), width)
     if sentence := wording.left_behind(results):
         yield Text("\n" + _cut(sentence, width, FOLDED), style=_RED)
+    for line in wording.degenerate(results)[:EXPLAINERS]:
+        yield Text("\n" + _cut(line, width, FOLDED), style=terminal.VERDICT[Group.RECORDED])
     yield Text()
     yield from terminal.footer(results)
 

@@ -48,6 +48,8 @@ def _parts(results: Results) -> Iterator[RenderableType]:
         yield _hanging(wording.skip_lines(results), cut=True)
     if sentence := wording.left_behind(results):
         yield Text(f"\n{sentence}", style=_RED)
+    for line in wording.degenerate(results):
+        yield Text(f"\n{line}", style=VERDICT[Group.RECORDED])
     if foreign := [row for row in wording.origins(results) if not row[0].startswith("built in")]:
         yield Text("\nnot built in", style="bold")
         yield _hanging((names, origin) for origin, names in foreign)

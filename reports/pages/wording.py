@@ -129,14 +129,18 @@ def _error(record: Record) -> str:
 
 
 def _broken_claim(record: Record) -> str:
-    if record.axiom == "trace" and "left behind" in record.detail:
-        return f"expected to leave nothing behind, but it left {record.detail['left behind']}"
+    if record.axiom == "trace":
+        return _left_behind(record)
     if "told apart by" in record.detail:
         return f"not a pair: {difference_text(record.detail)}"
     gap, ceiling = number(record.gap, 4), record.ceiling
     if ceiling is not None and ceiling > (record.tol or 0.0):
         return f"expected to hold up to a gap of {number(ceiling, 4)}, but the gap is {gap}"
     return f"expected to hold, but the gap {gap} is above the tolerance {number(record.tol, 4)}"
+
+
+def _left_behind(record: Record) -> str:
+    return f"expected to leave nothing behind, but it left {record.detail.get('left behind', 'something')}"
 
 
 def _violation_vanished(record: Record) -> str:
@@ -164,6 +168,7 @@ _EXPLANATIONS: dict[str, Callable[[Record], str]] = {
     Status.BROKEN_CLAIM.label: _broken_claim,
     Status.VIOLATION_VANISHED.label: _violation_vanished,
     Status.INCONCLUSIVE.label: _inconclusive,
+    Status.LEFT_BEHIND.label: _left_behind,
     Status.NOT_MEASURED.label: lambda record: f"claimed and not measured: {record.detail.get('reason', '')}",
     Status.NOT_A_PAIR.label: lambda record: str(record.detail.get("reason", "")),
 }
@@ -181,6 +186,7 @@ def details(record: Record) -> list[tuple[str, str]]:
     }
     lines = [(label, number(value, 6)) for label, value in numbers.items() if value is not None]
     lines += [("expected", record.expected), ("why", record.why), ("cite", record.cite)]
+    lines += [("all maps are", record.degenerate)]
     lines += [(key, number(value, 6)) for key, value in record.detail.items() if value is not None]
     lines += [("seed", str(record.seed)), ("id", record.id)]
     return [(label, text) for label, text in lines if text]
@@ -209,7 +215,9 @@ def headline(results: Results) -> str:
     if set(results.settings.claimed) - set(without_verdict(results)) or not parts:
         red = len(red_records(results)) + len(results.failures)
         expected = groups[Group.PASS] + groups[Group.PREDICTED]
-        parts += [f"{counted(expected, 'check')} as expected", f"{red} red"]
+        empty = sum(bool(record.degenerate) and record.group is Group.PASS for record in results.records)
+        on_degenerate_maps = f" ({empty} of them on degenerate maps)" if empty else ""
+        parts += [f"{counted(expected, 'check')} as expected{on_degenerate_maps}", f"{red} red"]
     if groups[Group.RECORDED]:
         parts.append(f"{groups[Group.RECORDED]} recorded without a claim")
     allowed = f", where --max-skips allows {results.settings.max_skips}" if too_many_skips(results) else ""
@@ -276,6 +284,20 @@ def left_behind(results: Results) -> str:
     checks = counted(len(traces), "check")
     trace = traces[0].detail["left behind"]
     return f"In {checks} {explainers} left something behind, which the suite removed: {trace} (see the axiom trace)."
+
+
+def degenerate(results: Results) -> list[str]:
+    """A line for each explainer and kind of degenerate map on which checks hold."""
+    measured = Counter((record.explainer, record.axiom) for record in results.records if record.gap is not None)
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for record in results.records:
+        if record.degenerate:
+            counts.setdefault((str(record.explainer), record.degenerate), Counter())[record.axiom] += 1
+    lines = []
+    for (explainer, kind), axioms in sorted(counts.items()):
+        checks = ", ".join(f"{n} of {measured[explainer, axiom]} {axiom}" for axiom, n in axioms.items())
+        lines.append(f"{explainer}: {checks} checks hold on maps that are {kind}: they say little.")
+    return lines
 
 
 def not_applicable(results: Results) -> list[str]:

@@ -28,10 +28,11 @@ from transformers.models.bert import modeling_bert
 
 from faithcheck import Settings, check_explainer
 from faithcheck.axioms.measure import measurement
+from faithcheck.axioms.measure.statuses import Group
 from faithcheck.axioms.trace import trace
 from faithcheck.axioms.traces.left_behind import restored
-from faithcheck.explainers import GradientTimesInput
-from faithcheck.models import Case, registered_pairs
+from faithcheck.explainers import GradientTimesInput, Unsupported
+from faithcheck.models import Case, Expectation, registered_pairs
 from faithcheck.models import case as case_module
 
 PAIR = registered_pairs()["control.mlp"]
@@ -170,14 +171,43 @@ def test_a_trace_is_a_red_check_and_reaches_no_other_check(what):
         if what in BREAKS_THE_NEXT_ATTRIBUTION:  # the check explains two models
             assert invariance.status == "error"
         else:
-            assert invariance.status == "recorded"
             # Not reported, since every check has its own: random states and warnings filters.
             is_own = what.startswith(("random state", "warnings filters"))
+            assert invariance.status == ("recorded" if is_own else "left behind")
             assert is_own or invariance.detail["left behind"].startswith(what.split(" (")[0])
         assert torch.equal(torch.get_rng_state(), before)
         (clean,) = check_explainer(GradientTimesInput(), ["trace"], [PAIR])
         assert (clean.status, clean.gap) == ("holds", 0.0)
     assert left_outside == []
+
+
+class LeavesAndRefuses(Leaves):
+    def attribute(self, model, case):
+        super().attribute(model, case)
+        raise Unsupported("after the trace")
+
+
+@pytest.mark.parametrize("kind", [Leaves, LeavesAndRefuses])
+@pytest.mark.parametrize("axiom", ["invariance", "completeness", "determinism", "precision_bfloat16"])
+def test_a_trace_is_red_in_every_check_that_sees_it(kind, axiom):
+    record, *_ = check_explainer(kind(nn.Module.train), [axiom], [PAIR])
+    assert record.status == "left behind"
+    assert record.detail["left behind"].startswith("train mode (Sequential and ")
+    assert record.group is Group.RED
+
+
+def test_a_trace_is_red_in_a_coarse_type():
+    (record,) = check_explainer(Leaves(nn.Module.train), ["invariance"], [PAIR], Settings(dtype=torch.bfloat16))
+    assert record.status == "left behind"
+
+
+@pytest.mark.parametrize("verdict", ["UNCLAIMED", "HOLDS"])
+def test_a_trace_that_is_expected_turns_no_other_check_red(verdict):
+    explainer = Leaves(nn.Module.train)
+    explainer.expected = {("trace", "*"): Expectation(verdict, "the author knows")}
+    (record,) = check_explainer(explainer, ["invariance"], [PAIR])
+    assert record.status == ("recorded" if verdict == "UNCLAIMED" else "left behind")
+    assert "train mode" in record.detail["left behind"]
 
 
 class OtherTanh(nn.Tanh):
