@@ -40,7 +40,9 @@ def symmetry(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     if torch.equal(first, torch.arange(len(first), device=first.device)):
         return nothing_to_measure(case, "no two features are symmetric")
     compared = Compared(attribution, attribution[:, first], ("the map", "the map of symmetric features"))
-    return measured_difference(compared, case, detail={"first symmetric feature": str(first.tolist())})
+    measured = measured_difference(compared, case, detail={"first symmetric feature": str(first.tolist())})
+    # Where all features are symmetric, a constant map is the right one and no sign of a fault.
+    return measured if first.any() else replace(measured, maps=())
 
 
 @torch.no_grad()

@@ -295,7 +295,8 @@ class Check:
 
     def _fault_of_models(self, settings: Settings) -> str:
         """What a model of the check does wrong without an explainer, too; empty if nothing."""
-        with suppress(Exception):  # of building the pair: that is what the check raised
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())), suppress(Exception):
+            # What building the pair raises is what the check raised.
             models, case = self._models(settings)
             for one in models:
                 found = attempt(partial(refuse_outputs_not_finite, one.model, case))
