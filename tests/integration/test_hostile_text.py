@@ -173,6 +173,17 @@ def test_markdown_shows_hostile_text_literally(page):
     assert links == [], "GitHub makes links of bare addresses"
 
 
+@pytest.mark.parametrize("page", [*markdown_pages()])
+def test_markdown_mentions_nobody_and_closes_no_issue(page):
+    """GitHub looks for both in the texts between elements, after Markdown's escapes are resolved."""
+    paragraphs = [
+        "".join(child.content if child.type.startswith("text") else "\0" for child in token.children or [])
+        for token in parsed(page(" @octocat fixes #1, closes GH-2 and owner/repository#3 "))
+    ]
+    assert any("octocat" in text for text in paragraphs)
+    assert re.findall(r"(?i)(?:[@#]|\bgh-)\w+", "\n".join(paragraphs)) == []
+
+
 def parsed(text):
     """The tokens of Markdown as GitHub renders it."""
     return MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
