@@ -220,7 +220,3 @@ def test_a_terminal_shows_hostile_text_without_its_escape_sequences(kind, color,
         plain = set(re.findall(r"\x1b\[[0-9;]*m", to_terminal(typed(with_text(make(), HARMLESS)), 120, color)))
         assert set(re.findall(r"\x1b\[[0-9;]*m", printed)) <= plain
     assert r"\u202etxt" in printed
-
-
-def test_a_comparison_shows_hostile_text_on_a_terminal():
-    assert not RAW.search(comparison_page.to_terminal(compared(HOSTILE), 120, False))

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck import check_explainer
 from faithcheck.explainers import GradientTimesInput, IntegratedGradients, LeaveOneOut
 from faithcheck.explainers.adapters import NotAnExplainer, as_explainer, from_captum, from_function
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, attribution_of
@@ -272,18 +271,6 @@ def test_a_result_that_is_no_attribution_is_refused(forward_arguments):
     case = Case(inputs, torch.zeros(2, dtype=torch.int64), inputs * 0, forward_arguments=forward_arguments)
     with pytest.raises(InvalidAttribution, match="expected a tensor, got NoneType"):
         attribution_of(as_explainer(lambda model, inputs, target: None), Unchanged(), case)
-
-
-def test_check_explainer_needs_no_pytest():
-    gradient.claims = {"invariance"}
-    try:
-        records = check_explainer(gradient, ["invariance", "trace"], ["product.x1*", "control.mlp"])
-    finally:
-        del gradient.claims
-    assert {record.status for record in records} == {"holds"}
-    assert {record.subject for record in records} >= {"product.x1x2x3", "control.mlp", "control.mlp.f"}
-    with pytest.raises(ValueError, match=r"unknown pair 'product.x1x2x9': did you mean product.x1x2x3"):
-        check_explainer(gradient, ["invariance"], ["product.x1x2x9"])
 
 
 # --- what is missing, and what is not meant ---------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Each axiom is satisfied by a reference explainer, and violated by a made-up one by exactly the predicted amount."""
 
-from copy import deepcopy
 from dataclasses import replace
 from itertools import permutations
 
@@ -83,38 +82,12 @@ def sizes(values):
 
 
 @pytest.mark.parametrize("axiom", SINGLE_MODEL_AXIOMS)
-def test_integrated_gradients_satisfies_every_axiom(axiom):
-    record = run(axiom, BUILTIN["integrated_gradients"])
-    assert record.status == "holds", record
-
-
-@pytest.mark.parametrize("axiom", SINGLE_MODEL_AXIOMS)
 def test_every_cell_of_the_five_explainers_has_an_explicit_expectation(axiom):
     checks = [check for check in plan(axiom, BUILTIN.values(), PAIRS.values()) if check.explainer.name in FIVE]
     assert {check.explainer.name for check in checks} == set(FIVE)
     for check in checks:
         assert check.explicit_expectation is not None, f"{axiom}/{check.id}"
         assert check.explicit_expectation.verdict != "UNCLAIMED", f"{axiom}/{check.id}"
-
-
-@pytest.mark.parametrize("axiom", SINGLE_MODEL_AXIOMS)
-@pytest.mark.parametrize("name", ["loo", "attnlrp"])
-def test_measuring_leaves_nothing_behind(axiom, name):
-    model, case = subject(SUBJECT.get(axiom, "control.mlp"))
-    before, state = deepcopy(case), torch.get_rng_state()
-    weights = {key: value.clone() for key, value in model.state_dict().items()}
-    AXIOMS[axiom].measure(BUILTIN[name], model, case)
-    assert not model.training
-    assert all(torch.equal(value, weights[key]) for key, value in model.state_dict().items())
-    assert all(p.grad is None and not module._forward_hooks for module in model.modules() for p in module.parameters())
-    assert torch.equal(case.inputs, before.inputs)
-    assert torch.equal(case.baseline, before.baseline)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("axiom", SINGLE_MODEL_AXIOMS)
-def test_axioms_are_measured_in_float32(axiom):
-    assert run(axiom, BUILTIN["attnlrp"], dtype=torch.float32).passed
 
 
 NOTHING_TO_MEASURE = {

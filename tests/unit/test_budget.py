@@ -15,10 +15,9 @@ from faithcheck.explainers.loo.budget import (
 )
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask, Deletion, GaussianNoise, Replacement
-from faithcheck.explainers.protocol import Unsupported, attribution_of
+from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models import Case
 from faithcheck.tests.helpers.attention_models import embedding_model
-from faithcheck.tests.helpers.model_state import assert_same_state, state_of
 
 LENGTHS, WIDTH = (14, 9, 12, 3), 16
 BUDGETS = (1, 2, 5, 9, 40, 0.01, 0.3, 0.5, 0.75, 1.0)
@@ -278,13 +277,3 @@ def test_bad_arguments_are_refused(arguments, message):
 def test_a_removal_without_a_gate_is_refused():
     with pytest.raises(Unsupported, match="removal by noise has no gate"):
         BudgetedLeaveOneOut(removal=GaussianNoise()).attribute(embedding_model("bert"), texts())
-
-
-@pytest.mark.parametrize("explainer", [BudgetedLeaveOneOut(), BudgetedLeaveOneOut(25), BudgetedLeaveOneOut(error=0.1)])
-def test_nothing_is_left_on_the_model(explainer):
-    model, case = embedding_model("bert"), texts((31, 26))
-    before, random = state_of(model), torch.get_rng_state()
-    first = attribution_of(explainer, model, case)
-    assert torch.equal(first, attribution_of(explainer, model, case))
-    assert_same_state(state_of(model), before)
-    assert torch.equal(torch.get_rng_state(), random)

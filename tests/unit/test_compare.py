@@ -10,7 +10,6 @@ from faithcheck.axioms.measure.statuses import PASSING, RED, SKIPPED
 from faithcheck.cli.main import main
 from faithcheck.reports import comparison
 from faithcheck.reports.documents.document import DocumentError, to_json
-from faithcheck.reports.documents.results import Results
 from faithcheck.reports.pages import comparison as pages
 from faithcheck.reports.pages import rendering
 from faithcheck.tests.helpers.documents import alignment, document, explanation, record, typed
@@ -425,24 +424,6 @@ def test_the_command_sets_its_exit_code_and_writes_the_page(tmp_path, capsys):
     assert main(["compare", green, red, "--md", str(tmp_path / "page.md"), "--html"]) == 1
     assert (tmp_path / "page.md").is_file()
     assert "1 regression" in (tmp_path / "b.compare.html").read_text()
-
-
-def test_documents_that_cannot_be_compared_are_refused(tmp_path, capsys):
-    green, other = save(tmp_path / "a.json", run("holds")), save(tmp_path / "b.json", alignment(loo=(1.0, 1.0)))
-    damaged = save(tmp_path / "c.json", {"schema_version": Results.VERSION})
-    outdated = save(tmp_path / "d.json", run("holds", schema_version=1))
-    for second, message in [
-        (other, "one document is of faithcheck check or pytest, the other of faithcheck align"),
-        (damaged, "damaged results document"),
-        (outdated, "schema version 1"),
-        (str(tmp_path / "none.json"), "cannot be read"),
-    ]:
-        assert main(["compare", green, second]) == 2
-        assert message in capsys.readouterr().err
-    assert main(["compare", green, green, "--md", green]) == 2
-    assert json.loads((tmp_path / "a.json").read_text()) == to_json(run("holds"))
-    assert main(["compare", green, green, "--threshold", "0"]) == 2
-    assert "above 0" in capsys.readouterr().err
 
 
 def test_the_help_repeats_the_definition_of_a_regression(capsys):

@@ -313,18 +313,6 @@ def test_fewer_than_two_groups_are_refused(groups):
 
 
 @every_gate
-@every_text
-def test_a_padded_batch_equals_its_texts_one_by_one(name, gate):
-    model, case = embedding_model(name), case_of(name)
-    together = gate.attribute(model, case)
-    for i, n in enumerate(LENGTHS):
-        torch.testing.assert_close(
-            together[i, :n].unsqueeze(0), gate.attribute(model, single_example(case, i)), rtol=0, atol=1e-12
-        )
-        assert (together[i, n:] == 0).all()
-
-
-@every_gate
 def test_padding_on_the_left_changes_nothing_where_positions_are_relative(gate):
     model, case = embedding_model("llama"), case_of("llama", "left")
     together = gate.attribute(model, case)
@@ -747,23 +735,6 @@ def test_gates_leave_model_and_case_unchanged(gate, broken, grad):
 
 
 @every_gate
-def test_the_attribution_requires_no_grad(gate):
-    for kind in ("attention_mask", "baseline"):
-        assert not replace(gate, removal=kind).attribute(embedding_model("bert"), case_of("bert")).requires_grad
-
-
-@every_gate
-@every_text
-def test_parameters_may_require_grad_or_not(gate, name):
-    model, case = embedding_model(name), case_of(name)
-    frozen = copy.deepcopy(model).requires_grad_(False)
-    assert torch.equal(gate.attribute(model, case), gate.attribute(frozen, case))
-    point = replace(case, inputs=case.inputs.clone().requires_grad_())
-    assert torch.equal(gate.attribute(model, case), gate.attribute(frozen, point))
-    assert point.inputs.grad is None
-
-
-@every_gate
 def test_inference_mode_raises_the_error_of_torch(gate):
     model, case = (
         embedding_model("bert"),
@@ -771,18 +742,6 @@ def test_inference_mode_raises_the_error_of_torch(gate):
     )  # tensors made in inference mode cannot be used outside it
     with torch.inference_mode(), pytest.raises(RuntimeError, match="does not require grad"):
         gate.attribute(model, case)
-
-
-@every_gate
-@pytest.mark.parametrize("name", [*TEXT_MODELS, "vit"])
-@pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
-def test_lower_precision(gate, name, dtype, within):
-    """Round-off of a few operations with 24 or 8 bits, relative to the largest value; errors are 1 or more."""
-    model, case = copy.deepcopy(embedding_model(name)).to(dtype), case_of(name)
-    expected = gate.attribute(embedding_model(name), case)
-    lower = replace(case, inputs=case.inputs.to(dtype), baseline=case.baseline.to(dtype))
-    attribution = checked_attribution(gate.attribute(model, lower), lower)
-    assert (attribution - expected).abs().max() < within * expected.abs().max()
 
 
 @pytest.mark.parametrize("explainer", GATES, ids=lambda e: e.name)

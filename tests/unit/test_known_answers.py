@@ -117,14 +117,6 @@ def test_what_each_explainer_gives_is_stated_or_it_refuses(name):
         assert record.status in (("holds", "predicted violation") if stated else unstated), record
 
 
-@pytest.mark.parametrize("name", PAIRS)
-def test_they_give_the_same_in_float32(name):
-    for check in plan("ground_truth", EXPLAINERS.values(), [PAIRS[name]]):
-        record = check.run(Settings(seed=2, dtype=torch.float32))
-        unstated = () if check.explainer.name in ON_THE_PAGE else ("recorded",)
-        assert record.status in ("holds", "predicted violation", "unsupported", *unstated), record
-
-
 @pytest.mark.parametrize(("name", "explainer"), WRONG)
 def test_a_violation_that_vanishes_or_has_another_size_is_red(name, explainer):
     pair, expected = PAIRS[name], PAIRS[name].expected["ground_truth", explainer]

@@ -190,11 +190,6 @@ def checks_of(explainer, axioms=FOLLOW_LOO):
     return [check for axiom in axioms for check in plan(axiom, [explainer], PAIRS.values())]
 
 
-@pytest.mark.parametrize("explainer", CORRECT[:-1], ids=lambda explainer: explainer.name)
-def test_correct_explainers_are_green_in_float32(explainer):
-    assert not [check.id for check in checks_of(explainer) if settled(check, dtype=torch.float32) in RED]
-
-
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))])
 @pytest.mark.parametrize("explainer", CORRECT, ids=lambda explainer: type(explainer).__name__)
 def test_correct_explainers_are_green(explainer, seed):

@@ -6,9 +6,7 @@ from msgspec import structs
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.check import Check
 from faithcheck.explainers import AttnLRP, GradientTimesInput
-from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
-from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.operation_table import operations
 from faithcheck.explainers.lrp.rules_met import record_rules, recording_rules
 from faithcheck.models.architectures.base_models import ARCHITECTURES
@@ -56,14 +54,6 @@ def test_a_wrong_rule_is_red_by_its_claims(fault):
     # The ledger has a name for what a constant keeps, and for a product that is not halved: these leave one check.
     named = fault.fault == "left out" or (fault.operation, fault.fault) == ("einsum", "plain gradient")
     assert len(red_by_claims(fault)) >= (1 if named else 2)
-
-
-@pytest.mark.parametrize("operation", ["einsum", "conv2d", "GELUActivation", "add_", "softmax"])
-def test_the_right_rules_are_green_by_their_claims(operation):
-    renamed = LRP("renamed", ATTNLRP)
-    for pair in PAIRS_OF_OPERATIONS[operation]:
-        for axiom in ("invariance", "balance"):
-            assert Check(axiom, renamed, pair).run(Settings()).status == "holds"
 
 
 def test_the_sample_has_every_fault():

@@ -234,18 +234,6 @@ def test_a_nonlinear_head_is_linearised(name):
 # --- padding ---------------------------------------------------------------------------------------------------------
 
 
-@every_text
-def test_a_padded_batch_equals_its_texts_one_by_one(name):
-    """Decoders have a different readout row in each example."""
-    model, case = embedding_model(name, 3), case_of(name)
-    together = explain(model, case)
-    for i, n in enumerate(LENGTHS):
-        torch.testing.assert_close(
-            together[i, :n].unsqueeze(0), explain(model, single_example(case, i)), rtol=0, atol=1e-12
-        )
-        assert (together[i, n:] == 0).all()
-
-
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @every_text
 def test_padding_on_the_left(name, implementation):
@@ -549,30 +537,6 @@ def test_the_gate_leaves_model_and_case_unchanged(broken, grad):
     assert torch.equal(case.forward_arguments["attention_mask"], original.forward_arguments["attention_mask"])
 
 
-@every_name
-def test_parameters_may_require_grad_or_not(name):
-    model, case = embedding_model(name, 2), case_of(name)
-    frozen = copy.deepcopy(model).requires_grad_(False)
-    assert torch.equal(explain(model, case), explain(frozen, case))
-
-
-def test_inference_mode_raises_the_error_of_torch():
-    model, case = embedding_model("bert", 2), case_of("bert")
-    with torch.inference_mode(), pytest.raises(RuntimeError, match="does not require grad"):
-        explain(model, case)
-
-
-@every_name
-@pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
-def test_lower_precision(name, dtype, within):
-    """Round-off of a few operations with 24 or 8 bits, relative to the largest value; errors are 1 or more."""
-    model, case = copy.deepcopy(embedding_model(name, 2)).to(dtype), case_of(name)
-    expected = explain(embedding_model(name, 2), case)
-    lower = replace(case, inputs=case.inputs.to(dtype), baseline=case.baseline.to(dtype))
-    attribution = checked_attribution(explain(model, lower), lower)
-    assert (attribution - expected).abs().max() < within * expected.abs().max()
-
-
 # --- long texts: a few features, removed from a few rows ---
 
 
@@ -592,17 +556,6 @@ def test_copying_every_row_for_every_feature_is_leave_one_out(long, implementati
     long(0.5)
     if layers > 1:
         assert (explain(model, case) - loo * case.unpadded).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("share", [0.5, 1.0, 2.0])
-def test_a_padded_batch_of_long_texts_equals_its_texts_one_by_one(long, share):
-    long(share)
-    model, case = embedding_model("bert", 3), case_of("bert")
-    together = explain(model, case)
-    for i, n in enumerate(LENGTHS):
-        torch.testing.assert_close(
-            together[i, :n].unsqueeze(0), explain(model, single_example(case, i)), rtol=0, atol=1e-12
-        )
 
 
 def test_a_batch_of_long_and_short_texts_equals_its_texts_one_by_one(monkeypatch):

@@ -324,16 +324,6 @@ def test_the_command_writes_pages_beside_the_json(tmp_path, capsys, everything):
     assert "as expected" in capsys.readouterr().out
 
 
-def test_the_command_refuses_missing_files_and_paths_that_it_cannot_write(tmp_path, capsys, everything):
-    assert main(["report", str(tmp_path / "none.json")]) == 2
-    assert "none.json: cannot be read: No such file" in capsys.readouterr().err
-    path = tmp_path / "run.json"
-    save(everything, path)
-    assert main(["report", str(path), "--md", str(path)]) == 2
-    assert to_json(results.load(path)) == to_json(everything)
-    assert main(["report", str(path), "--md", str(tmp_path / "no" / "run.md")]) == 2
-
-
 def test_symbolic_gaps_that_are_not_zero_are_listed():
     gaps = {"attnlrp": "x1*x2*x3 · (-1/4, 0, 1/4)", "cplrp": "x1*x2*x3 · (-1/4, 0, 1/4)", "loo": "0"}
     records = [
