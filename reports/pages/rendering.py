@@ -81,7 +81,7 @@ def markdown(value: object) -> Markup:
         return value
     text = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\|*_`\[\]~$#])", r"\\\1", text)
-    # GitHub finds mentions and issues (@name, #1, GH-1) in the text as shown, where an escaped character is a plain one.
+    # GitHub finds mentions and issues (@name, #1, GH-1) in the text as shown, where an escape is a plain character.
     text = re.sub(r"(?i)([@#]|\bgh-)(?=\w)", r"\1<!-- -->", text)
     text = re.sub(r"(?i):(?=//)|(?<=www)\.", lambda found: f"&#{ord(found[0])};", text)  # GitHub links bare addresses
     # A line that starts so would be a list, a heading or a rule.
