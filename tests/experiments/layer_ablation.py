@@ -31,10 +31,6 @@ def ablate(
 
     The sets share their forward and backward passes (`attributions_with_bypassed_softmax`). Measurements are stored in
     ``folder`` batch by batch, as by `align`.
-
-    Raises:
-        AlignmentError, StoreError: see `align`.
-        Unsupported: see `attributions_with_bypassed_softmax`.
     """
     plan = batches(examples, settings.max_tokens)
     key = {**common_key(model, examples, plan, settings), "softmax bypassed": [sorted(layers) for layers in sets]}

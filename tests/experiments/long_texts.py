@@ -133,15 +133,7 @@ SLOW = {"grouped mask gate, 4", "sparse surrogate, 64 ablations", "budgeted LOO,
 
 
 def explain(models, text, left_out, one):
-    """Add to a text's results the maps that they lack; yields the name of each.
-
-    Args:
-        models: by their numbers of layers: the one that is explained, then its proxy models.
-        text: the text.
-        left_out: names of `explainers`.
-        one: the results: ``maps``, their ``costs`` in forward rows of the explained model, the errors that some
-            ``estimated``, and the ``part`` and ``special`` of each token.
-    """
+    """Add to a text's results the maps that they lack; yields the name of each."""
     (layers, model), *proxies = models.items()
     case = case_of(model, text)
     part = case.segments["sentence"][0]

@@ -103,16 +103,7 @@ def why_not(call: Callable[[], object]) -> str:
 
 
 def measured_rows(model, case, chosen, reference, limits, seed) -> list[Row]:
-    """A row of the benchmark document for each plain pass and each explainer.
-
-    Args:
-        model: the model.
-        case: the case.
-        chosen: explainers by name.
-        reference: a function, the plain pass in whose units costs are given.
-        limits: of the turns.
-        seed: of the order in a turn.
-    """
+    """A row of the benchmark document for each plain pass and each explainer."""
     plain = {GRADIENT: partial(input_gradient, model, case), ROWS: partial(forward_of_rows, model, case)}
     calls = plain | {name: partial(explainer.attribute, model, case) for name, explainer in chosen.items()}
     unit_of = {name: name if name in plain else ROWS if name in PERTURBATION else GRADIENT for name in calls}
@@ -141,12 +132,7 @@ def measured_rows(model, case, chosen, reference, limits, seed) -> list[Row]:
 
 
 def figures(times: np.ndarray | None, *, on_gpu: bool) -> dict:
-    """The ratio to the unit, the cost in the reference, and on a GPU milliseconds.
-
-    Args:
-        times: of the explainer, its unit and the reference, ``(turns, 3)``; None if it was not measured.
-        on_gpu: whether to give milliseconds; on a CPU there are ratios only.
-    """
+    """The ratio to the unit, the cost in the reference, and on a GPU milliseconds."""
     if times is None:
         none = Ratio(median=None, low=None, high=None)
         return {"turns": 0, "ratio": none, "cost": none, "milliseconds": None}

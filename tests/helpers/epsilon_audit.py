@@ -47,12 +47,7 @@ EPSILONS = tuple(10.0 ** (power / 2) for power in range(-24, -1))
 
 
 def attributions(model: nn.Module, case: Case, epsilons: Sequence[float] = EPSILONS, *, signed: bool = True) -> Tensor:
-    """AttnLRP's maps with each stabiliser: ``(epsilons, batch, features)``.
-
-    Raises:
-        ZeroDivisionError: without the sign, a denominator is 0.
-        Unsupported, InvalidAttribution: from the explainer.
-    """
+    """AttnLRP's maps with each stabiliser: ``(epsilons, batch, features)``."""
     methods = (replace(AttnLRP(epsilon), signed=signed) for epsilon in epsilons)
     return torch.stack([attribution_of(method, model, case) for method in methods])
 
@@ -64,12 +59,7 @@ def gaps(left: Tensor, right: Tensor) -> list[float]:
 
 @torch.no_grad()
 def queries_rescaled(model: nn.Module, c: float) -> nn.Module:
-    """A copy with every query times c and every key divided by c, biases too: the logits are the same.
-
-    Args:
-        model: a model whose layers `faithcheck.models.architectures.base_models.layers` finds.
-        c: any number except 0.
-    """
+    """A copy with every query times c and every key divided by c, biases too: the logits are the same."""
     changed = deepcopy(model)
     for layer in layers(changed):
         multiply(layer.query, c)
@@ -82,9 +72,6 @@ def smallest_value(model: nn.Module, case: Case) -> float:
 
     A factor |z|/(|z| + ε) is 1 − ε/|z| up to (ε/z)²: for ε up to a hundredth of the smallest |z| the first order
     suffices. A result of 0 has the factor 0 at every ε, and is left out; infinity if all results are 0.
-
-    Raises:
-        Unsupported: see `LRP.attribute`.
     """
     smallest = math.inf
 
@@ -106,15 +93,7 @@ def smallest_value(model: nn.Module, case: Case) -> float:
 
 
 def two_maps_difference(first: Tensor, second: Tensor, case: Case, epsilon: float, signed: bool = True) -> Tensor:
-    """The closed form of a_f − a_g for two bias-free linear maps f against their product g: ``(batch, features)``.
-
-    Args:
-        first: the first map's weight ``(hidden, features)``.
-        second: the second's, ``(outputs, hidden)``.
-        case: its target chooses the row of ``second``.
-        epsilon: ε > 0.
-        signed: whether ε has the sign of z.
-    """
+    """The closed form of a_f − a_g for two bias-free linear maps f against their product g: ``(batch, features)``."""
     hidden, weights = case.inputs @ first.T, second[case.target]
     output = (hidden * weights).sum(1, keepdim=True)
 

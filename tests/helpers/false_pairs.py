@@ -108,13 +108,7 @@ class Training(Network):
 
 @dataclass(frozen=True)
 class FalsePair:
-    """Two models that are not one function.
-
-    Attributes:
-        f, g: make the models.
-        message: a pattern that the refusal or the record's detail matches.
-        case: makes the case.
-    """
+    """Two models that are not one function."""
 
     g: Callable[[], nn.Module]
     message: str

@@ -128,9 +128,6 @@ def finite_changes(embedding_model, case, halfway=None):
     2. With ``halfway``, ``(batch, features)`` bool, all outputs are halfway to those without these keys, except for
        rows that attend to nothing else. The weights of these keys are halved, and those of the other keys grow by the
        factor 1 + 1/r for r, the attention that the other keys have; the gradient takes the factor as a constant.
-
-    Returns:
-        ``(layers, batch, features, queries)`` and ``(batch,)``.
     """
     steps = []
 

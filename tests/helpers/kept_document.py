@@ -17,18 +17,6 @@ class KeptDocument:
     """A benchmark document and its file.
 
     A document of the same code and settings is continued. Any other one stays beside it, named by its key.
-
-    Attributes:
-        path: of the file; its folder is created.
-        document: what is in the file, or an empty document that is not in it yet.
-
-    Args:
-        path: see there.
-        faithcheck: the version of faithcheck.
-        environment: the versions and commits.
-        settings: how costs are measured.
-        device: where.
-        code: a digest of the code that is measured and that measures.
     """
 
     def __init__(

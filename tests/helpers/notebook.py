@@ -14,11 +14,7 @@ KERNEL = {
 
 
 def executed(path=NOTEBOOK):
-    """The notebook with the outputs of a new run, without what depends on the machine and the day.
-
-    Raises:
-        CellExecutionError: a cell raised an error.
-    """
+    """The notebook with the outputs of a new run, without what depends on the machine and the day."""
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=300, record_timing=False).execute(cwd=path.parent)
     for cell in cells_of_code(notebook):

@@ -32,13 +32,7 @@ def logging_restored() -> Iterator[None]:
 
 
 class RayInProcess:
-    """What `OnRay` uses of Ray. The first of several references is there first.
-
-    Args:
-        ends: whether the worker ends that gets this job.
-        starts: what the first workers say when they are asked whether they are ready; the others say it themselves.
-        there: the versions on the cluster.
-    """
+    """What `OnRay` uses of Ray. The first of several references is there first."""
 
     __spec__ = ModuleSpec("ray", None)  # it is installed
 

@@ -21,13 +21,7 @@ Attribute = Callable[[nn.Module, Case], Tensor]
 
 @dataclass(frozen=True)
 class Rewriting:
-    """A re-writing that is held to all that the built-in explainer is held to.
-
-    Attributes:
-        like: the built-in explainer's name.
-        by: how it is written, in words.
-        attribute: see `Explainer`.
-    """
+    """A re-writing that is held to all that the built-in explainer is held to."""
 
     like: str
     by: str

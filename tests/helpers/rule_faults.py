@@ -71,13 +71,7 @@ NO_GRADIENT += ("rms_norm_rule", "rms_norm_module_rule", "first_operand_constant
 
 @dataclass(frozen=True)
 class RuleFault:
-    """One wrong rule of an LRP method.
-
-    Attributes:
-        method: the correct method.
-        operation: the operation whose rule is wrong.
-        fault: a name in `FAULTS`.
-    """
+    """One wrong rule of an LRP method."""
 
     method: LRP
     operation: str

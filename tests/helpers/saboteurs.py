@@ -36,15 +36,7 @@ Act = Callable[[nn.Module, Case], object]
 
 @dataclass(frozen=True)
 class Saboteur:
-    """An explainer that does damage.
-
-    Attributes:
-        name: its name.
-        act: the damage, by the model and the case.
-        needs_process: whether nothing within the process can survive it or undo it, so that it needs its own.
-        first: whether it acts before it explains.
-        claims: as for any explainer.
-    """
+    """An explainer that does damage."""
 
     name: str
     act: Act

@@ -10,13 +10,7 @@ def labelled(texts):
 
 
 def write_training_data(folder, sentences, polarity=()):
-    """Write SST-2, sentence polarity and movie reviews: 60 labelled sentences are dealt to the three data sets.
-
-    Args:
-        folder: made here.
-        sentences: pairs of text and label; those from the 61st on are SST-2's dev sentences.
-        polarity: other rows of sentence polarity than the 41st to 50th sentences.
-    """
+    """Write SST-2, sentence polarity and movie reviews: 60 labelled sentences are dealt to the three data sets."""
     for name in ("sst2", "sentence_polarity", "movie_reviews"):
         (folder / name).mkdir(parents=True)
     for name, part in (("train", sentences[:40]), ("dev", sentences[60:])):

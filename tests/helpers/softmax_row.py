@@ -26,16 +26,7 @@ class SoftmaxRow(nn.Module):
     """
 
     def forward(self, inputs: Tensor, attention_mask: Tensor, values: Tensor | None = None) -> Tensor:
-        """``(batch, keys, heads, 2)``, logits and values, to ``(batch, 1)``; a key whose mask is 0 is removed.
-
-        Args:
-            inputs: ``(batch, keys, heads, 2)``, or with ``values`` the logits alone, ``(batch, keys, heads)``.
-            attention_mask: ``(batch, keys)``.
-            values: ``(batch, keys, heads)``, where they are constants.
-
-        Raises:
-            ValueError: the mask removes every key of an example.
-        """
+        """``(batch, keys, heads, 2)``, logits and values, to ``(batch, 1)``; a key whose mask is 0 is removed."""
         if not (attention_mask != 0).any(1).all():
             raise ValueError("a softmax over no key is undefined: keep at least one key of each example")
         logits, values = inputs.unbind(-1) if values is None else (inputs, values)
@@ -44,13 +35,7 @@ class SoftmaxRow(nn.Module):
 
 
 def row_case(logits: Tensor, values: Tensor, *, explain_values: bool) -> Case:
-    """The case of explaining each key by its logits alone, or by logits and values; the baseline is 0.
-
-    Args:
-        logits: ``(batch, keys, heads)``.
-        values: ``(batch, keys, heads)``.
-        explain_values: if false, values are constants, and all relevance comes through the softmax.
-    """
+    """The case of explaining each key by its logits alone, or by logits and values; the baseline is 0."""
     mask = torch.ones(logits.shape[:2], dtype=torch.int64, device=logits.device)
     inputs = torch.stack([logits, values], -1) if explain_values else logits
     arguments = {"attention_mask": mask} if explain_values else {"attention_mask": mask, "values": values}

@@ -67,16 +67,6 @@ def until_precise(
 
     A turn is a call and its units, one right after the other in an order drawn anew, so that a slow moment slows all of
     them. The next turn is that of the name that has taken the least time. Whoever is precise has no further turn.
-
-    Args:
-        calls: by name a function and its units, all of which were called before, to warm up.
-        device: where they run.
-        limits: see there.
-        seed: of the order.
-        clock: seconds, for the limit.
-
-    Returns:
-        By name ``(turns, functions)``.
     """
     times: dict[str, list[list[float]]] = {name: [] for name in calls}
     spent, start, random_order = dict.fromkeys(calls, 0.0), clock(), random.Random(seed)

@@ -33,17 +33,7 @@ Attribute: TypeAlias = Callable[[nn.Module], Tensor]
 
 
 class TransformedCopies:
-    """A model's copies by transforms.
-
-    Args:
-        model: the model.
-        case: what it runs on.
-        transforms: which are tried, in this order.
-
-    Attributes:
-        applied: those that apply, each of which leaves the function alone: see `values_of_the_function`.
-        reasons: ``{transform: why it does not apply}``, of all others.
-    """
+    """A model's copies by transforms."""
 
     def __init__(self, model: nn.Module, case: Case, transforms: Transforms = tuple(TRANSFORMS)) -> None:
         self.model, self.reasons = model, dict[str, str]()
@@ -111,16 +101,7 @@ class TransformedCopies:
     def gaps(
         self, attribute: Attribute, attribution: Tensor, allowed: float
     ) -> tuple[dict[str, float], dict[str, str]]:
-        """The difference of an explainer's map from that of the model, for each transform and for all together.
-
-        Args:
-            attribute: gives a model's map.
-            attribution: the map of the model itself.
-            allowed: the difference up to which no transform is looked at alone.
-
-        Returns:
-            ``{transform: difference}``, and ``{transform: the refusal}`` of those that the explainer refuses.
-        """
+        """The difference of an explainer's map from that of the model, for each transform and for all together."""
         kept, same, refused = self._attribute(attribute)
         if not kept:
             return {}, refused

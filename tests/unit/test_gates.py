@@ -89,17 +89,6 @@ def test_mask_gate_is_the_derivative_at_open_gates(name, side, implementation):
     assert (attribution[~case.unpadded] == 0).all()
 
 
-def test_mask_gate_is_the_limit_of_output_differences():
-    model, case, h = embedding_model("bert"), case_of("bert"), 1e-4
-    attribution = MaskGate().attribute(model, case)
-    with torch.no_grad():
-        for i in range(case.shape[1]):
-            step = h * hidden_keys.single(case, i).double()
-            up, down = (hidden_keys.gated(model, case, 1 + sign * step) for sign in (1, -1))
-            # A central difference errs by h²/6 of the third derivative, about 1e-9.
-            torch.testing.assert_close(attribution[:, i], (up - down) / (2 * h), rtol=0, atol=1e-7)
-
-
 # --- the finite gate -------------------------------------------------------------------------------------------------
 
 
@@ -165,12 +154,6 @@ def observed_readout_rows(model, case):
         output = select_target(case.run(model), case.target)
     attention.effects(output, "finite")
     return attention.readout_rows
-
-
-@pytest.mark.parametrize(("read", "expected"), [(0, [0]), (3, [3]), (None, [0, 1, 2, 3, 4])])
-def test_readout_rows_of_one_layer(read, expected):
-    attribution = observed_readout_rows(OneLayer(read), tokens())
-    assert [row.nonzero().flatten().tolist() for row in attribution] == [expected, expected]
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -339,17 +322,6 @@ def test_output_without_is_a_0_in_the_attention_mask(name, implementation):
         with torch.no_grad():
             masked = select_target(AttentionMask().remove(case, removed).run(model), case.target)
         torch.testing.assert_close(output_without(model, case, removed), masked, rtol=0, atol=1e-12)
-
-
-def test_output_without_on_images():
-    model, case = embedding_model("vit"), case_of("vit")
-    loo = hidden_keys.leave_one_out(model, case)
-    for implementation in ("eager", "sdpa"):
-        model = embedding_model("vit", implementation)
-        whole = select_target(case.run(model), case.target).detach()
-        removed = [(torch.arange(6) == i).expand(3, -1) for i in range(6)]
-        attribution = torch.stack([whole - output_without(model, case, gone) for gone in removed], 1)
-        torch.testing.assert_close(attribution, loo, **EXACT)
 
 
 # --- recognising a softmax --------------------------------------------------------------------------------------------
@@ -674,13 +646,6 @@ def test_halfway_weights_stay_causal(name):
         assert (weights[..., 0, 0] == 1).all()
         assert (weights.triu(1) == 0).all()
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]).double(), **EXACT)
-
-
-@pytest.mark.parametrize("name", DECODERS)
-def test_the_grouped_gate_is_the_same_in_eager_and_fused_attention(name):
-    case = replace(case_of(name), special_tokens_mask=None)
-    eager, fused = (GroupedMaskGate(2).attribute(embedding_model(name, kind), case) for kind in ("eager", "sdpa"))
-    torch.testing.assert_close(eager, fused, **EXACT)
 
 
 # --- no trace --------------------------------------------------------------------------------------------------------

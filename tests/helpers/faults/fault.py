@@ -35,15 +35,7 @@ class Change(Protocol):
 
 @dataclass(frozen=True)
 class Fault:
-    """One change of a built-in explainer.
-
-    Attributes:
-        name: what is wrong, in few words; unique among the faults of the explainer.
-        explainer: the name of the built-in explainer.
-        change: the change.
-        why: why the result is wrong.
-        escapes: why no check can be red by the explainer's name; empty: a check must be red.
-    """
+    """One change of a built-in explainer."""
 
     name: str
     explainer: str
@@ -73,13 +65,7 @@ class Unchanged:
 
 @dataclass(frozen=True)
 class Line:
-    """A change of the code of one function.
-
-    Attributes:
-        function: ``module:name`` below `faithcheck.explainers`; of a class ``module:Class.method``.
-        old: a part of its source that occurs once.
-        new: what takes its place.
-    """
+    """A change of the code of one function."""
 
     function: str
     old: str
@@ -99,11 +85,7 @@ class Line:
             function.__code__ = before
 
     def code(self, function: FunctionType) -> CodeType:
-        """The code of the changed function.
-
-        Raises:
-            ValueError: the source has the old part not exactly once.
-        """
+        """The code of the changed function."""
         source = textwrap.dedent(inspect.getsource(function))
         if source.count(self.old) != 1:
             raise ValueError(f"{self.function} has {self.old!r} {source.count(self.old)} times, not once")
@@ -146,13 +128,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Rule:
-    """Another rule for an operation.
-
-    Attributes:
-        table: ``module:NAME`` below `faithcheck.explainers`, a dictionary of rules.
-        operations: the names of the operations, separated by spaces.
-        rule: the rule; None: no rule, so that the explainer refuses.
-    """
+    """Another rule for an operation."""
 
     table: str
     operations: str
@@ -189,11 +165,7 @@ Attribute = Callable[[Explainer, nn.Module, Case], Tensor]
 
 @dataclass(frozen=True)
 class Around:
-    """Another method ``attribute``, which gets the correct explainer, the model and the case.
-
-    Attributes:
-        make: makes the method, so that a fault that keeps something keeps it for one run alone.
-    """
+    """Another method ``attribute``, which gets the correct explainer, the model and the case."""
 
     make: Callable[[], Attribute]
 

@@ -18,13 +18,7 @@ MAPPINGS: dict[str, Mapping[str, str | tuple[str, ...]] | Mapping[str, Sequence[
 
 @dataclass(frozen=True)
 class ModelClass:
-    """One class of `transformers`.
-
-    Attributes:
-        task: a key of `MAPPINGS`.
-        model_type: that of its configuration.
-        name: the class's name.
-    """
+    """One class of `transformers`."""
 
     task: str
     model_type: str

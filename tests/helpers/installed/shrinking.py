@@ -47,12 +47,7 @@ SIZES_OF_STAGES = (
 
 
 def small_configuration(model_type: str, **options: Any) -> PreTrainedConfig:
-    """The configuration of this model_type with small sizes; ``options`` override all others.
-
-    Raises:
-        KeyError: `transformers` has no configuration of this model_type.
-        Exception: whatever the configuration class raises when the sizes do not fit together.
-    """
+    """The configuration of this model_type with small sizes; ``options`` override all others."""
     kind = CONFIG_MAPPING[model_type]
     own = OWN_SIZES.get(model_type, {})
     return kind(**{**small_sizes(kind()), **SPECIAL_TOKENS, **own, **options})

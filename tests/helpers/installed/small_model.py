@@ -30,15 +30,7 @@ class NotBuilt(Exception):
 
 
 class Embedded(nn.Module):
-    """A `transformers` text model, called on the embeddings of its (encoder's) tokens.
-
-    Args:
-        model: the model.
-        classifies: whether its outputs are classes; else they are next tokens: after the token ``last``, or of an
-            encoder-decoder after two tokens of the decoder.
-        by_ids: whether the model gets token ids, and the output of its embedding layer is replaced; else it gets
-            ``inputs_embeds``. A classifier of decoders looks for the last token among the ids.
-    """
+    """A `transformers` text model, called on the embeddings of its (encoder's) tokens."""
 
     def __init__(self, model: Any, classifies: bool, by_ids: bool) -> None:
         super().__init__()
@@ -66,9 +58,6 @@ class Embedded(nn.Module):
         """The logits of a text of any words, with its embeddings replaced by the inputs.
 
         A model may put embeddings of its own before those of the text.
-
-        Raises:
-            NotBuilt: the embedding layer made nothing that has the shape of the inputs.
         """
         batch, n = inputs.shape[:2]
         ends = torch.full((batch, 1), n - 1, device=inputs.device) if last is None else last.unsqueeze(1)
@@ -133,12 +122,7 @@ class Patches(nn.Module):
 
 
 def small_model(kind: ModelClass, seed: int = 0) -> tuple[nn.Module, Case]:
-    """A small model in float64 and eval mode with eager attention, random weights by seed, and its case.
-
-    Raises:
-        NotBuilt: this class takes no text or image, or its output does not depend on it.
-        Exception: whatever `transformers` raises when it makes or runs the model.
-    """
+    """A small model in float64 and eval mode with eager attention, random weights by seed, and its case."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = random_weights(kind)
@@ -147,11 +131,7 @@ def small_model(kind: ModelClass, seed: int = 0) -> tuple[nn.Module, Case]:
 
 
 def random_weights(kind: ModelClass) -> Any:
-    """The model, of the configuration of its model_type, or of the one within it that its class takes.
-
-    Raises:
-        NotBuilt: a text or an image is not all that it takes.
-    """
+    """The model, of the configuration of its model_type, or of the one within it that its class takes."""
     model_class = getattr(transformers, kind.name)
     if kind.model_type in OTHER_INPUTS:
         raise NotBuilt(f"it does not run on a text or an image alone: it takes {OTHER_INPUTS[kind.model_type]}")
@@ -222,11 +202,7 @@ def measure_batch_statistics(model: nn.Module, case: Case) -> None:
 
 @torch.no_grad()
 def require_dependence(model: nn.Module, case: Case) -> None:
-    """Refuse a model that its inputs change nothing of.
-
-    Raises:
-        NotBuilt: the outputs are those of the baseline, or not finite.
-    """
+    """Refuse a model that its inputs change nothing of."""
     outputs = case.run(model)
     if not outputs.isfinite().all():
         raise NotBuilt("in float64 its outputs are not finite")

@@ -49,13 +49,7 @@ class DoesNotApply(Exception):
 
 @dataclass(frozen=True)
 class InstalledTransform:
-    """A function-preserving transform of any small model.
-
-    Attributes:
-        name: in words, for records.
-        change: ``change(model)`` changes it in place. Where it raises `DoesNotApply`, the model is as before.
-        operation: the operation that runs more often in the changed model; empty: any.
-    """
+    """A function-preserving transform of any small model."""
 
     name: str
     change: Callable[[Any], None]
@@ -235,12 +229,7 @@ def conv1d_as_linear(model: Any) -> None:
 
 
 class Reflection(nn.Module):
-    """Hx + b with H = 1 − 2nnᵀ/‖n‖², so that H H = 1; n has no zeros.
-
-    Args:
-        size: of the inputs and outputs.
-        bias: b, ``(size,)``; None: there is none.
-    """
+    """Hx + b with H = 1 − 2nnᵀ/‖n‖², so that H H = 1; n has no zeros."""
 
     def __init__(self, size: int, bias: Tensor | None = None) -> None:
         super().__init__()

@@ -243,16 +243,7 @@ def fit(
     learning_rate: float,
     warm_up: float,
 ) -> None:
-    """Train by AdamW on the batches of every epoch; prints its progress.
-
-    Args:
-        model: trained in place.
-        epochs: the batches of each epoch, as rows of texts.
-        loss_of: the loss of a batch.
-        accuracy_now: the accuracy on held-out texts, in [0, 1].
-        learning_rate: the largest; after the warm-up it falls by a cosine.
-        warm_up: the share of all steps in which it rises, in [0, 1].
-    """
+    """Train by AdamW on the batches of every epoch; prints its progress."""
     steps = sum(map(len, epochs))
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01, fused=True)
     schedule = get_cosine_schedule_with_warmup(optimizer, int(warm_up * steps), steps)
