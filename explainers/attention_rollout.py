@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from faithcheck.explainers.attention_observer import AttentionObserver
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.gates.gate_effects import rows_with_gradient
-from faithcheck.explainers.protocol import Unsupported, in_eval_mode
+from faithcheck.explainers.protocol import Unsupported, in_standard_modes
 from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
 from faithcheck.models.case import Case, select_target
 
@@ -72,7 +72,7 @@ class AttentionRollout:
         row = "the row that the output is read at" if self.row is None else f"row {self.row}"
         return f"{layer}, mean over heads, {row}"
 
-    @in_eval_mode
+    @in_standard_modes
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """One forward pass, and a backward pass to the last layer: ``(batch, features)``, non-negative.
 

@@ -30,7 +30,7 @@ from faithcheck.explainers.lrp.rules.linear_maps import linear_rule
 from faithcheck.explainers.lrp.rules.norms import batch_norm_rule
 from faithcheck.explainers.lrp.rules.products import constant_factor_rule
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
-from faithcheck.explainers.protocol import Unsupported, per_feature
+from faithcheck.explainers.protocol import Unsupported, in_standard_modes, per_feature
 from faithcheck.explainers.refused_modules import parts_of
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import ON_LINEAR_MODELS, Expectations
@@ -100,6 +100,7 @@ class DeepLiftRescale:
         """The settings in words."""
         return "from the case's baseline"
 
+    @in_standard_modes
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """A forward pass at the baseline, and one forward and one backward pass at the inputs: ``(batch, features)``.
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.protocol import CompletenessWarning as CompletenessWarning
-from faithcheck.explainers.protocol import in_eval_mode, input_gradient, per_feature, replacement_value
+from faithcheck.explainers.protocol import in_standard_modes, input_gradient, per_feature, replacement_value
 from faithcheck.explainers.refused_modules import flex_attention, quantised_weights, refuse_modules
 from faithcheck.models.case import Case, output_difference
 from faithcheck.models.expectation import ON_LINEAR_MODELS, Expectations, expect
@@ -64,7 +64,7 @@ class GradientTimesInput:
         """The settings in words, for reports."""
         return "none"
 
-    @in_eval_mode
+    @in_standard_modes
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """One forward and one backward pass: ``(batch, features)``.
 
@@ -128,7 +128,7 @@ class IntegratedGradients:
             )
         return attribution
 
-    @in_eval_mode
+    @in_standard_modes
     def attribute_with_error(self, model: nn.Module, case: Case) -> tuple[Tensor, Tensor]:
         """The attribution ``(batch, features)`` and its completeness error Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``.
 

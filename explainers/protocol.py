@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from typing import Concatenate, Literal, ParamSpec, Protocol, TypeVar, runtime_checkable
 
@@ -35,28 +35,76 @@ class ForwardPassesFailed(InvalidAttribution):
 Self = TypeVar("Self")
 Result = TypeVar("Result")
 Further = ParamSpec("Further")
-Method = Callable[Concatenate[Self, nn.Module, Further], Result]
+Method = Callable[Concatenate[Self, nn.Module, Case, Further], Result]
 
 
-def in_eval_mode(method: Method[Self, Further, Result]) -> Method[Self, Further, Result]:
-    """A decorator of an explainer's method of ``(model, …)``: the model is in eval mode within, and put back.
+def in_standard_modes(method: Method[Self, Further, Result]) -> Method[Self, Further, Result]:
+    """A decorator of an explainer's method of ``(model, case, …)``: it runs in the modes that explainers need.
 
-    So no explainer draws dropout, or moves a running mean of batch norm. All built-in explainers have it.
+    The caller's modes are restored afterwards. All built-in explainers have it.
+
+    * The model is in eval mode: no explainer draws dropout, or moves a running mean of batch norm.
+    * torch records gradients, and casts nothing automatically; see `_standard_torch_modes`.
+    * Tensors of the case and the model that were made in inference mode, and so have no gradient, are copies.
+
+    Raises:
+        Unsupported: it is called within a transform of `torch.func`.
     """
 
     @wraps(method)
-    def evaluated(self: Self, model: nn.Module, /, *args: Further.args, **kwargs: Further.kwargs) -> Result:
-        modules = model.modules() if isinstance(model, nn.Module) else ()  # any function of tensors can be removed from
-        in_training = [module for module in modules if module.training]
-        try:
-            for module in in_training:
-                module.training = False  # not by eval(), which the modules of an exported program refuse
-            return method(self, model, *args, **kwargs)
-        finally:
-            for module in in_training:
-                module.training = True
+    def within(self: Self, model: nn.Module, case: Case, /, *args: Further.args, **kwargs: Further.kwargs) -> Result:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            raise Unsupported(
+                "called within a transform of torch.func, such as vmap or grad, which hides the values of tensors: "
+                "explain a batch without it"
+            )
+        with _standard_torch_modes(case.inputs), _eval_mode(model):
+            tensors = (case.inputs, case.baseline, *case.forward_arguments.values())
+            return method(self, model, case.copy() if any(map(Tensor.is_inference, tensors)) else case, *args, **kwargs)
 
-    return evaluated
+    return within
+
+
+@contextmanager
+def _standard_torch_modes(inputs: Tensor) -> Iterator[None]:
+    """Within the block, gradients are recorded, autocast is off, and tensors are made on the device of the inputs.
+
+    A default device that no one has set is the CPU, and stays; the default dtype changes no built-in explainer.
+    """
+    device = torch.get_default_device()
+    with ExitStack() as modes:
+        modes.enter_context(torch.inference_mode(False))  # which turns gradients on, too
+        for kind in {"cpu", inputs.device.type}:
+            if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+                modes.enter_context(torch.autocast(kind, enabled=False))
+        if device.type != "cpu" and device != inputs.device:
+            modes.enter_context(inputs.device)
+        yield
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    """Within the block, the model is in eval mode, and its weights that were made in inference mode are copies."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []  # LOO explains any function of tensors
+    in_training = [module for module in modules if module.training]
+    tables = [table for module in modules for table in (module._parameters, module._buffers)]
+    replaced = [(table, name, x) for table in tables for name, x in table.items() if x is not None and x.is_inference()]
+    copies = {x: _normal_copy(x) for _, _, x in replaced}  # tied weights stay tied
+    try:
+        for module in in_training:
+            module.training = False  # not by eval(), which the modules of an exported program refuse
+        for table, name, x in replaced:
+            table[name] = copies[x]
+        yield
+    finally:
+        for table, name, x in replaced:
+            table[name] = x
+        for module in in_training:
+            module.training = True
+
+
+def _normal_copy(x: Tensor) -> Tensor:
+    return nn.Parameter(x.clone(), x.requires_grad) if isinstance(x, nn.Parameter) else x.clone()
 
 
 @runtime_checkable

@@ -134,7 +134,8 @@ class Case:
         except BaseException:  # an explainer that refuses an operation raises within the pass
             offload_again(model)
             raise
-        return _checked_outputs(returned, len(self.inputs))
+        with torch._C.DisableTorchFunction():  # a mode of the explainer's is for the operations of the model alone
+            return _checked_outputs(returned, len(self.inputs))
 
     def copy(self) -> Case:
         """An equal case that shares no memory with this one."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from faithcheck.explainers.gates.expectations import TANGENT
 from faithcheck.explainers.loo.removal import at_features, default_removal
-from faithcheck.explainers.protocol import in_eval_mode, per_feature
+from faithcheck.explainers.protocol import in_standard_modes, per_feature
 from faithcheck.explainers.refused_modules import flex_attention, quantised_weights, refuse_modules
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectation, Expectations
@@ -107,7 +107,7 @@ class OnePassGate(ABC):
         """The settings in words, for reports."""
         return removal_in_words(self.removal)
 
-    @in_eval_mode
+    @in_standard_modes
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """The effects of the gates ``(batch, features)``, 0 at padding.
 

@@ -15,7 +15,7 @@ from faithcheck.explainers.gates.expectations import GROUPED, GROUPED_ON_MASKED_
 from faithcheck.explainers.gates.gate import GATE_CLAIMS, GateRemoval, gates_attention, input_gate_effects, is_long_text
 from faithcheck.explainers.loo.outputs import outputs_without
 from faithcheck.explainers.loo.removal import Replacement
-from faithcheck.explainers.protocol import in_eval_mode, per_feature
+from faithcheck.explainers.protocol import in_standard_modes, per_feature
 from faithcheck.explainers.refused_modules import flex_attention, quantised_weights, refuse_modules
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectation
@@ -86,7 +86,7 @@ class GroupedMaskGate:
         """The settings in words, for reports."""
         return f"{self.groups} groups of features, each halfway to being removed in a pass of its own"
 
-    @in_eval_mode
+    @in_standard_modes
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """The attribution ``(batch, features)``, 0 at padding; raises as `MaskGate`."""
         refuse_modules(model, flex_attention, quantised_weights)

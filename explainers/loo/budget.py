@@ -35,7 +35,7 @@ from faithcheck.explainers.loo.budget_expectations import TWO_FIFTHS
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.outputs import outputs_without
 from faithcheck.explainers.loo.removal import Removal, Replacement, default_removal
-from faithcheck.explainers.protocol import Unsupported, in_eval_mode
+from faithcheck.explainers.protocol import Unsupported, in_standard_modes
 from faithcheck.explainers.refused_modules import flex_attention, quantised_weights, refuse_modules
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import Expectations
@@ -145,7 +145,7 @@ class BudgetedLeaveOneOut:
         """The attribution ``(batch, features)``, 0 at padding; raises as `attribute_with_report`."""
         return self.attribute_with_report(model, case)[0]
 
-    @in_eval_mode
+    @in_standard_modes
     def attribute_with_report(self, model: nn.Module, case: Case) -> tuple[Tensor, BudgetReport]:
         """The attribution ``(batch, features)``, 0 at padding, and what it cost.
 

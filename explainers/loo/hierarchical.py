@@ -34,7 +34,7 @@ from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.leave_one_out import effects_of_parts, parts_of, shared_among_features
 from faithcheck.explainers.loo.outputs import outputs_without
 from faithcheck.explainers.loo.removal import Removal, default_removal
-from faithcheck.explainers.protocol import Explainer, attribution_of, in_eval_mode
+from faithcheck.explainers.protocol import Explainer, attribution_of, in_standard_modes
 from faithcheck.models.case import Case
 
 ERROR_SAMPLE = 4
@@ -107,7 +107,7 @@ class HierarchicalLeaveOneOut:
         """The attribution ``(batch, features)``, 0 at padding; raises as `attribute_with_report`."""
         return self.attribute_with_report(model, case)[0]
 
-    @in_eval_mode
+    @in_standard_modes
     def attribute_with_report(self, model: nn.Module, case: Case) -> tuple[Tensor, HierarchyReport]:
         """The attribution ``(batch, features)``, 0 at padding, and what it cost.
 

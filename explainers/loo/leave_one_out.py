@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.loo.outputs import outputs_without
 from faithcheck.explainers.loo.removal import Removal, default_removal
-from faithcheck.explainers.protocol import Unsupported, in_eval_mode
+from faithcheck.explainers.protocol import Unsupported, in_standard_modes
 from faithcheck.models.case import Case
 
 
@@ -58,7 +58,7 @@ class LeaveOneOut:
         """
         return self.attribute_with_output(model, case)[0]
 
-    @in_eval_mode
+    @in_standard_modes
     def attribute_with_output(self, model: nn.Module, case: Case) -> tuple[Tensor, Tensor]:
         """The attribution ``(batch, features)`` and the explained output f(x), ``(batch,)``, from the same passes."""
         part = parts_of(case, self.by)

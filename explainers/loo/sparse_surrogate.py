@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from faithcheck.explainers.loo.leave_one_out import parts_of, shared_among_features
 from faithcheck.explainers.loo.outputs import outputs_without
 from faithcheck.explainers.loo.removal import Removal, default_removal, generators, require_draws
-from faithcheck.explainers.protocol import in_eval_mode
+from faithcheck.explainers.protocol import in_standard_modes
 from faithcheck.models.case import Case
 
 
@@ -56,7 +56,7 @@ class SparseSurrogate:
     def __post_init__(self) -> None:
         require_draws(self.ablations)
 
-    @in_eval_mode
+    @in_standard_modes
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """The weight of each part, shared equally among its features: ``(batch, features)``, 0 at padding.
 

@@ -20,7 +20,7 @@ from faithcheck.explainers.lrp.operation_call import Rule, RuleTrait, tensors_wi
 from faithcheck.explainers.lrp.position_pairs import AddedPositions
 from faithcheck.explainers.lrp.propagation import Propagation
 from faithcheck.explainers.lrp.rules_met import record_rules
-from faithcheck.explainers.protocol import Unsupported, in_eval_mode, per_feature
+from faithcheck.explainers.protocol import Unsupported, in_standard_modes, per_feature
 from faithcheck.explainers.refused_modules import (
     compiled,
     flex_attention,
@@ -77,6 +77,7 @@ class LRP:
         norm = "; σ of LayerNorm held constant" if holds_sigma else ""
         return (f"ε = {self.epsilon:g}" if self.epsilon else "ε → 0") + norm
 
+    @in_standard_modes
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """Relevance of each feature: one forward and one backward pass, ``(batch, features)``.
 
@@ -90,6 +91,7 @@ class LRP:
         (gradient,) = torch.autograd.grad(output.sum(), propagation.point)
         return per_feature(case.inputs * gradient)
 
+    @in_standard_modes
     def position_relevance(self, model: nn.Module, case: Case) -> Tensor:
         """What the position embeddings that a model adds keep of each example's relevance, ``(batch,)``.
 
@@ -100,12 +102,10 @@ class LRP:
         assert isinstance(pairs, AddedPositions)
         return pairs.relevance_of_examples(output)
 
-    @in_eval_mode
-    @torch.enable_grad()
     def propagate(
         self, model: nn.Module, case: Case, mode: type[Propagation] = Propagation
     ) -> tuple[Propagation, Tensor]:
-        """Run the forward pass with this method's rules.
+        """Run the forward pass with this method's rules, in the modes of `in_standard_modes`.
 
         Args:
             model: the model to explain.

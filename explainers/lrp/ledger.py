@@ -28,7 +28,7 @@ from faithcheck.explainers.lrp.constant_names import POSITIONS
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger_recorder import LedgerRecorder
 from faithcheck.explainers.lrp.recorded_operation import ExampleBalance, RecordedOperation, rule_name
-from faithcheck.explainers.protocol import per_feature
+from faithcheck.explainers.protocol import in_standard_modes, per_feature
 from faithcheck.models.case import Case
 from faithcheck.models.token_places import PLACES, places
 
@@ -176,6 +176,7 @@ class ConservationLedger:
         return float(torch.where(errors == 0, errors, errors / scale).max())
 
 
+@in_standard_modes
 def conservation_ledger(lrp: LRP, model: nn.Module, case: Case) -> ConservationLedger:
     """Compute the ledger of one attribution: one forward pass, and one backward pass for each example.
 
@@ -200,6 +201,7 @@ def conservation_ledger(lrp: LRP, model: nn.Module, case: Case) -> ConservationL
     return _ledger(recorder, output, balances, attribution, case.special_tokens_mask)
 
 
+@in_standard_modes
 def ledger_of_batch(lrp: LRP, model: nn.Module, case: Case) -> ConservationLedger:
     """The ledger of the sum of a batch's explained outputs, as of one example: one forward and one backward pass.
 

@@ -46,7 +46,7 @@ from torch import Tensor, nn
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.lrp.attnlrp import AttnLRP
 from faithcheck.explainers.lrp.position_pairs import PositionPairs, has_positions
-from faithcheck.explainers.protocol import Unsupported, per_feature
+from faithcheck.explainers.protocol import Unsupported, in_standard_modes, per_feature
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations, expect
 from faithcheck.models.networks.linear_attention_closed_forms import association_gap_with_positions, output_at_baseline
@@ -100,6 +100,7 @@ class PositionalLRP:
         """The settings in words."""
         return AttnLRP(self.epsilon).settings
 
+    @in_standard_modes
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """One forward and one backward pass: ``(batch, features)``.
 

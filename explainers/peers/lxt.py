@@ -24,6 +24,7 @@ from faithcheck.explainers.lrp.rules.attention import attention_rule
 from faithcheck.explainers.lrp.rules.dropout import dropout_rule
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.explainers.peers.peer import Peer, import_peer
+from faithcheck.explainers.protocol import in_standard_modes
 from faithcheck.models.case import Case
 
 
@@ -43,6 +44,7 @@ class Explicit(Peer):
     claims = frozenset({"conservation"})
     relevance = True
 
+    @in_standard_modes
     def explain(self, model: nn.Module, case: Case) -> Tensor:
         propagation, output = LRP(self.name, table()).propagate(model, case)
         (relevance,) = torch.autograd.grad(output, propagation.point, output.detach())
