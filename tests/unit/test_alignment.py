@@ -17,7 +17,6 @@ from msgspec import structs, to_builtins
 
 from faithcheck.alignment import evaluate
 from faithcheck.alignment import settings as alignment_settings
-from faithcheck.alignment.batch import LoadedModel, measure_batch
 from faithcheck.alignment.batches import AlignmentError, batches
 from faithcheck.alignment.defaults import TABLE_2
 from faithcheck.alignment.explainer_pass import ExplainerResult
@@ -193,19 +192,6 @@ def test_texts_get_the_same_figures_in_a_batch_as_alone(small, texts, tmp_path):
     for in_batch, by_itself in zip(together.explainers, alone.explainers, strict=True):
         for name, values in in_batch.examples.items():
             assert values == pytest.approx(by_itself.examples[name], abs=1e-9), (in_batch.name, name)
-
-
-def test_texts_get_the_same_maps_in_a_batch_as_alone_in_float32(small):
-    embedding_model, settings = load(small), AlignmentSettings(AttentionMask())
-    loaded = LoadedModel(embedding_model)
-    examples = embedding_model.encode(["the lazy dog", "a quick brown fox jumps over the dog", "dog and fox"])
-    for explainer in table_2(settings):
-        together = measure_batch(loaded, examples, explainer, settings, 0)["records"]
-        for i, example in enumerate(examples):
-            (alone,) = measure_batch(loaded, [example], explainer, settings, 0)["records"]
-            for key in ("map", "morf", "lerf"):
-                bound = 1e-5 * max(map(abs, alone[key]))
-                assert together[i][key] == pytest.approx(alone[key], abs=bound), (explainer.name, key)
 
 
 @pytest.fixture
@@ -422,14 +408,9 @@ def test_fp16_weights_are_measured_in_float32(small, texts, tmp_path):
     ("arguments", "message"),
     [
         (["--model", "no-such-owner/no-such-model"], "path of a folder"),
-        (["--data", "no-such-file.tsv"], "no-such-file.tsv"),
-        (["--explainer", "attnlpr"], "attnlrp"),
         (["--max-tokens", "8"], "--max-tokens"),
         (["--max-length", "33"], "to 32"),
         (["--draws", "3"], "not random"),
-        (["--html"], "--html needs a path"),
-        (["--json", "no/such/folder.json"], "does not exist"),
-        (["--device", "nowhere"], "nowhere"),
     ],
 )
 def test_an_impossible_request_prints_one_line_and_exits_with_2(
@@ -600,8 +581,6 @@ def compared(low, high, n=9, p=0.01):
         ((0.01, 0.2), "CP-LRP beats AttnLRP", "the same"),
         ((-0.2, -0.01), "CP-LRP does not beat AttnLRP", "the opposite"),
         ((-0.1, 0.1), "No difference between CP-LRP and AttnLRP shows", "that it beats AttnLRP"),
-        ((0.01, 0.2, 9, 0.05), "No difference between CP-LRP and AttnLRP shows", "that it beats AttnLRP"),
-        ((0.01, 0.2, 5, 0.01), "Whether CP-LRP beats AttnLRP cannot be told", "that it does"),
         ((None, None), "Whether CP-LRP beats AttnLRP cannot be told", "that it does"),
     ],
 )

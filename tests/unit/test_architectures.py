@@ -27,7 +27,7 @@ from faithcheck.explainers import (
 from faithcheck.explainers.loo.removal import AttentionMask, Deletion
 from faithcheck.explainers.lrp.attnlrp import ATTNLRP
 from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.models.case import Case, select_target
+from faithcheck.models.case import select_target
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.data.images import load_images
 from faithcheck.models.pretrained.folder import ModelError
@@ -181,37 +181,6 @@ def test_a_module_treated_as_one_operation_has_the_relevance_of_that_operation(f
     assert same(AttnLRP().attribute(other, case), relevance, tolerance)
     as_operations = LRP("operations", {row: rule for row, rule in ATTNLRP.items() if row != key})
     assert not same(as_operations.attribute(embedding_models[name], case), relevance, 1e-2)
-
-
-class Steps(nn.Module):
-    """Sums and multiples of activations, in place or not."""
-
-    def __init__(self, in_place):
-        super().__init__()
-        self.in_place = in_place
-        self.inner, self.outer = nn.Linear(3, 4, dtype=torch.float64), nn.Linear(4, 2, dtype=torch.float64)
-
-    def forward(self, x):
-        z, y = self.inner(x), self.inner(x.flip(0))
-        if self.in_place:
-            z += y
-            z.mul_(3).sub_(y).div_(2)
-            z /= 2
-            z.masked_fill_(y > 0, 0.5)
-        else:
-            z = (((z + y) * 3 - y) / 2) / 2
-            z = z.masked_fill(y > 0, 0.5)
-        return self.outer(z.tanh())
-
-
-@LRPS
-def test_operations_in_place_have_the_same_relevance(lrp):
-    torch.manual_seed(0)
-    in_place, not_in_place = Steps(True), Steps(False)
-    not_in_place.load_state_dict(in_place.state_dict())
-    inputs = torch.randn(5, 3, dtype=torch.float64)
-    case = Case(inputs, torch.zeros(5, dtype=torch.int64), torch.zeros_like(inputs))
-    assert same(lrp.attribute(in_place, case), lrp.attribute(not_in_place, case), 1e-14)
 
 
 # --- oracles ---------------------------------------------------------------------------------------------------------

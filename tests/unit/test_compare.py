@@ -264,15 +264,6 @@ def test_the_terminal_text_fits_its_width_and_is_complete(width):
     assert all(part in flat for part in parts)
 
 
-def test_names_with_markup_are_escaped():
-    new = document([named(0, "broken claim", id="invariance/a|b<script>[red]x")])
-    compared = comparison.compare(document([]), new)
-    assert "invariance/a\\|b&lt;script&gt;\\[red\\]x" in pages.to_markdown(compared)
-    page = pages.to_html(compared)
-    assert page.count("<script>") == 1, "the page's own"
-    assert "a|b<script>[red]x" in pages.to_terminal(compared, 200)
-
-
 # --- alignments ------------------------------------------------------------------------------------------------------
 
 

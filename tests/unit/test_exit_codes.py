@@ -75,6 +75,10 @@ def test_a_damaged_document_is_refused_or_shown(kind, wrong, tmp_path):
     ("text", "message"),
     [
         ("", "not JSON"),
+        ("\x00\x01", "not JSON"),
+        ("[1]", "not a document of faithcheck"),
+        ('{"records": []}', "not a document of faithcheck"),
+        ('{"schema_version": 2}', "damaged results document: faithcheck is missing"),
         ('{"schema_version": 2', "not JSON"),
         ("[" * 100_000, "nested too deeply"),
         ('{"schema_version": NaN}', "NaN is no finite number"),

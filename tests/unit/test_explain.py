@@ -467,13 +467,7 @@ def test_a_decoder_refuses_a_text_of_one_token(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--explainer", "nope"], "unknown explainer 'nope'"),
         (["--target", "nope"], "--target=nope: unknown output 'nope'"),
-        (["--html", "none/page.html"], "the folder none does not exist"),
-        (["--json", "none/map.json"], "the folder none does not exist"),
-        (["--json", "map", "--html", "map"], "--html=map would overwrite another file"),
-        (["--device", "gpu"], "did you mean cuda?"),
-        (["--explainer", "attnlrp", "--explainer", "nope"], "unknown explainer 'nope'"),
         (["--explainer", "epsilon_lrp"], "epsilon_lrp cannot explain this model: "),
     ],
 )

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from faithcheck.explainers import builtin_explainers
 from faithcheck.models import registered_pairs
@@ -31,12 +30,11 @@ VIOLATING = {
 
 
 @pytest.mark.parametrize("name", VIOLATING)
-@pytest.mark.parametrize("settings", [Settings(seed=1), Settings(seed=2, dtype=torch.float32)])
-def test_the_closed_forms_hold_for_other_seeds_and_types(name, settings):
+def test_the_closed_forms_hold_for_another_seed(name):
     pair = registered_pairs()[name]
     explainers = [builtin_explainers()[explainer] for explainer in VIOLATING[name]]
     for check in plan("invariance", explainers, [pair]):
-        record = check.run(settings)
+        record = check.run(Settings(seed=1))
         assert record.status == "predicted violation", record
         assert record.gap > 0.01, "far from round-off"
 

@@ -671,11 +671,6 @@ def test_every_module_of_axioms_is_one_axiom():
     assert list(AXIOMS) == sorted(AXIOMS)
 
 
-def test_statuses_are_imported_without_torch():
-    script = "import sys, faithcheck.axioms.measure.statuses; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"
-
-
 def test_the_explainers_are_listed_without_sklearn_and_transformers():
     script = "import sys; from faithcheck.explainers.builtin import builtin_explainers as listed; listed(); "
     script += "print([name for name in ('sklearn', 'transformers') if name in sys.modules])"
