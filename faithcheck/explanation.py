@@ -21,6 +21,7 @@ from faithcheck.models.case import Case, output_difference
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel, generated_or_refused
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.loading import class_in_words
+from faithcheck.models.pretrained.segments import without_words
 from faithcheck.models.pretrained.target_choice import (
     explained_in_words,
     gives_scores,
@@ -101,13 +102,10 @@ def explain(
         classes=_outputs(model, logits, output),
         probability=_kind_of_probability(model),
         outputs=len(logits),
-        features=[
-            Feature(**piece, special=is_special)
-            for piece, is_special in zip(model.pieces(example), special, strict=True)
-        ],
+        features=[Feature(**piece) for piece in example.pieces()],
         maps=[structs.replace(one, r=_r(one.values, loo, special, noise)) for one in maps],
         change=float(output_difference(model, case)),
-        notes=[*how, *_notes(model, example)],
+        notes=[*how, *_notes(model, text, example)],
     )
 
 
@@ -174,13 +172,15 @@ def _explained_name(model: TextModel, output: int) -> str:
     return f"{name_of_output(model, output)}{less}"
 
 
-def _notes(model: TextModel, example: Example) -> Iterator[str]:
-    """Sentences on tokens that the tokenizer does not know and on a text that was cut."""
+def _notes(model: TextModel, text: str, example: Example) -> Iterator[str]:
+    """Sentences on what the tokenizer does not know, a text that was cut, and one that has no words."""
     unknown_token = model.tokenizer.unk_token_id  # None where every byte has a token, as in Llama 3 and Qwen
     if unknown := 0 if unknown_token is None else int((example.features == unknown_token).sum()):
         yield f"{unknown} of {len(example)} tokens are unknown to the tokenizer."
     if example.truncated:
         yield f"The text was cut to {len(example)} tokens, the most that the model takes: the rest is not read."
+    if scripts := without_words(text):
+        yield f"Words in {' and '.join(scripts)} are found by a dictionary alone: here a character is a word."
 
 
 def _map(explainer: Explainer, model: TextModel, case: Case, max_memory: int | None) -> Map:

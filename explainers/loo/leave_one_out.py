@@ -81,8 +81,8 @@ def parts_of(case: Case, by: str) -> Tensor:
     if by not in case.segments:
         known = ", ".join(case.segments) or "none"
         raise Unsupported(
-            f"Leave-One-Out by {by}: case.segments has no {by!r} (it has: {known}); take a text model, whose fast "
-            "tokenizer says where its tokens lie in the text, or set case.segments"
+            f"Leave-One-Out by {by}: case.segments has no {by!r} (it has: {known}); take a case of a "
+            "text model, or set case.segments"
         )
     return case.segments[by].masked_fill(~case.unpadded, -1)
 

@@ -114,7 +114,7 @@ def document_of(
         explainers=found.explainers,
         comparisons=found.comparisons,
         parquet=_parquet(request.parquet, about, prepared, outcomes, figures) if request.parquet else None,
-        shown=shown_examples(figures, prepared.examples, records, prepared.model.pieces),
+        shown=shown_examples(figures, prepared.examples, records),
         run=run if run is not None and (request.place.cluster is not None or run.estimated is not None) else None,
     )
 

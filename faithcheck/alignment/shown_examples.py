@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 from faithcheck.alignment.batches import measurable
 from faithcheck.alignment.figures import Figures
 from faithcheck.json_object import Json
-from faithcheck.models.pretrained.example import Example, Examples
+from faithcheck.models.pretrained.example import Examples
 from faithcheck.reports.documents.alignment import Shown, ShownMap
 from faithcheck.reports.documents.words import Feature
 
@@ -25,7 +25,6 @@ def shown_examples(
     figures: Mapping[str, Figures],
     examples: Examples,
     records: Mapping[str, Mapping[int, Json]],
-    pieces: Callable[[Example], Iterable[Json]],
 ) -> list[Shown]:
     """The examples on which the explainers agree with LOO least, in the middle, and most, with every explainer's map.
 
@@ -35,7 +34,6 @@ def shown_examples(
         figures: of the measured explainers, see `faithcheck.alignment.figures`.
         examples: all examples.
         records: {explainer: {example: record}}, of the measured explainers; its ``map`` has a value for each feature.
-        pieces: the ``text`` of each feature, and whether it is ``glued`` to the one before it.
     """
     indices = measurable(examples)
     rs = {name: of.columns[R] for name, of in figures.items()}
@@ -50,17 +48,12 @@ def shown_examples(
     for place, agreement in sorted(chosen.items()):
         position = int(ranked[place])
         index = int(indices[position])
-        example = examples[index]
-        special: list[bool] = example.special_tokens_mask.tolist()
         shown.append(
             Shown(
                 index=index,
                 agreement=agreement,
                 mean=float(means[position]),
-                features=[
-                    Feature(**piece, special=is_special)
-                    for piece, is_special in zip(pieces(example), special, strict=True)
-                ],
+                features=[Feature(**piece) for piece in examples[index].pieces()],
                 maps=[
                     ShownMap(explainer=name, r=_defined(rs[name][position]), values=_rounded(of[index]["map"]))
                     for name, of in records.items()

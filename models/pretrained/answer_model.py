@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.text_model import NextTokenModel
+from faithcheck.models.pretrained.token_texts import decoded, token_texts
 from faithcheck.models.targets import NO_ANSWER, answer_positions, token_log_probabilities
 
 LONGEST_ANSWER = 20
@@ -98,13 +99,20 @@ class AnswerModel(NextTokenModel):
 def with_tokens(model: NextTokenModel, example: Example, ids: tuple[int, ...]) -> Example:
     """The example with these tokens after its own, all of them special and each a part of the text of its own."""
     further = torch.arange(len(ids), dtype=torch.int64)
+    # The last token before them says whether a space stands in between.
+    following = [*example.features[-1:].tolist(), *ids]
+    special = [i in model.special_ids for i in following]
+    shown = token_texts(
+        *decoded(model.tokenizer, following), model.tokenizer.convert_ids_to_tokens(following), special
+    )[-len(ids) :]
     return replace(
         example,
         features=torch.cat([example.features, torch.tensor(ids, dtype=torch.int64)]),
         special_tokens_mask=torch.cat([example.special_tokens_mask, torch.ones(len(ids), dtype=torch.bool)]),
-        names=(*example.names, *model.tokenizer.convert_ids_to_tokens(list(ids))),
+        names=(*example.names, *(token.name for token in shown)),
         segments={level: torch.cat([parts, parts.max() + 1 + further]) for level, parts in example.segments.items()},
         answer=(*(example.answer or ()), *ids),
+        glued=(*example.glued, *(token.glued for token in shown)),
     )
 
 

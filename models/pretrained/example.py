@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
@@ -21,13 +21,14 @@ class Example:
     Attributes:
         features: what the model embeds: token ids int64 ``(n,)``, or patches ``(n, values)``.
         special_tokens_mask: ``(n,)`` bool, true at special tokens: [CLS] and [SEP], and a decoder's readout row.
-        names: of each feature in a report; the tokens of a text.
+        names: of each feature in a report; those of tokens see `faithcheck.models.pretrained.token_texts`.
         truncated: whether the text was cut to the length that the model, or the user, allows.
         segments: the part of the text that each feature belongs to, by level, int64 ``(n,)``; see
-            `faithcheck.models.pretrained.segments`. Empty for an image, and if the tokenizer gives no offsets.
+            `faithcheck.models.pretrained.segments`. Empty for an image.
         answer: the ids of the answer, which the text's last tokens are; empty if the model gave none; None if no answer
             is explained.
         too_long: whether a decoder's prompt was cut although nobody asked for that: nothing is measured of it.
+        glued: whether no space is between each feature and the one before it; empty if none is known to be.
     """
 
     features: Tensor
@@ -37,9 +38,18 @@ class Example:
     segments: Mapping[str, Tensor] = field(default_factory=dict)
     answer: tuple[int, ...] | None = None
     too_long: bool = False
+    glued: tuple[bool, ...] = ()
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def pieces(self) -> Iterator[dict[str, Any]]:
+        """Of each feature what a report shows: ``text``, ``glued``, ``special``, and the number of its ``word``."""
+        words = self.segments["word"].tolist() if "word" in self.segments else [None] * len(self)
+        special: list[bool] = self.special_tokens_mask.tolist()
+        of_features = zip(self.names, self.glued or (False,) * len(self), special, words, strict=True)
+        for name, glued, is_special, word in of_features:
+            yield {"text": name, "glued": glued, "special": is_special, "word": None if is_special else word}
 
 
 class Examples(Sequence[Example]):

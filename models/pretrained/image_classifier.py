@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -80,11 +79,6 @@ class ImageClassifier(ExplainedOutput):
         names = tuple(f"r{row}c{column}" for row in range(self.grid[0]) for column in range(self.grid[1]))
         special = torch.zeros(len(names), dtype=torch.bool)
         return Examples(images, lambda image: Example(self._patches_of(image), special, names))
-
-    def pieces(self, example: Example) -> Iterator[dict[str, Any]]:
-        """Of each patch its ``text``, which is its name; no patch is ``glued`` to another."""
-        for name in example.names:
-            yield {"text": name, "glued": False}
 
     def _patches_of(self, image: Tensor) -> Tensor:
         prepared = self.preparation(image)

@@ -1,26 +1,22 @@
 """The words, sentences and paragraphs of a text, and which of them each token belongs to.
 
-The rules, from the largest to the smallest; each part lies within a larger one:
+Words and sentences are those of Unicode, UAX #29: a word is what lies between two word boundaries and is not white
+space, a sentence what lies between two sentence boundaries. Sentences follow more than the default rules, as UAX #29
+allows: no sentence ends at the full stop of an abbreviation (`ABBREVIATIONS`) or of single letters, as in initials, and
+an opening bracket begins one, as in 。「. A paragraph ends at a blank line.
 
-* A *paragraph* ends at a blank line.
-* A *sentence* ends at a full stop, an exclamation or question mark or an ellipsis, with the marks right after it and
-  closing quotes and brackets, where white space follows. It does not end at the full stop of an abbreviation
-  (`ABBREVIATIONS`) or of single letters, as in initials and in U.S.
-* A *word* is a run of letters and digits, which may hold apostrophes, hyphens and full stops between them; every other
-  character that is not white space is a word of its own.
+UAX #29 finds no words in scripts that write them without spaces, see `without_words`: there a character is a word.
 
-A token belongs to the part in which its first character lies that is not white space. A special token is a part of its
-own at every level, as it is no part of the text.
+A token belongs to the part in which its first character lies that is not white space; white space alone to the part
+that follows. A special token is a part of its own at every level, as it is no part of the text.
 """
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-import torch
-from torch import Tensor
+import regex
 
 LEVELS = ("word", "sentence", "paragraph")
 """The parts of a text, the smallest first."""
@@ -28,24 +24,45 @@ LEVELS = ("word", "sentence", "paragraph")
 ABBREVIATIONS = frozenset("mr mrs ms dr prof st jr sr vs etc cf no vol fig eq approx inc ltd co".split())
 """Words, in lower case and without their last full stop, after which a sentence does not end."""
 
-_BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
-_END_OF_SENTENCE = re.compile(r"[.!?…]+(?:[ \t]*[.!?…])*[\"'”’)\]]*(?=\s)\s*")
-_WORD = re.compile(r"\w+(?:['’.\-]\w+)*|[^\w\s]")
-_LAST_WORD = re.compile(r"\w+(?:\.\w+)*$")
-_SINGLE_LETTERS = re.compile(r"[^\W\d_](?:\.[^\W\d_])*")
+SCRIPTS_WITHOUT_SPACES = (
+    *("Han", "Hiragana", "Thai", "Lao", "Khmer", "Myanmar", "Tai Le", "New Tai Lue", "Tai Tham", "Tai Viet", "Ahom"),
+)
+"""Scripts whose words only a dictionary finds; Katakana is not among them, since a run of it is a word in UAX #29."""
+
+_BLANK_LINE = regex.compile(r"\n[^\S\n]*\n\s*")
+_END_OF_WORD = regex.compile(r"(?w)\b")
+_END_OF_SENTENCE = regex.compile(
+    r"""(?x)  # the rules SB3 to SB11 of UAX #29, by the names of the values of the property Sentence_Break
+    (?: \p{SB=AT} (?&ignored)
+        (?! \p{SB=NU} )                                                                 # SB6
+        (?! (?<= [\p{SB=UP}\p{SB=LO}] [\p{SB=EX}\p{SB=FO}]* \p{SB=AT} ) \p{SB=UP} )      # SB7
+        (?&closing)
+        (?! [^\p{SB=LE}\p{SB=UP}\p{SB=LO}\p{SB=SE}\p{SB=CR}\p{SB=LF}\p{SB=ST}\p{SB=AT}]*+ \p{SB=LO} )  # SB8
+      | \p{SB=ST} (?&ignored) (?&closing)
+    )
+    (?! [\p{SB=SC}\p{SB=ST}\p{SB=AT}] ) (?&line)?                                      # SB8a to SB11
+    | (?&line)                                                                         # SB4
+    (?(DEFINE)
+        (?<ignored> [\p{SB=EX}\p{SB=FO}]*+ )
+        (?<closing> (?: (?!\p{Ps}) \p{SB=CL} (?&ignored) )*+ (?: \p{SB=SP} (?&ignored) )*+ )
+        (?<line> \r\n | [\p{SB=SE}\p{SB=CR}\p{SB=LF}] )
+    )"""
+)
+_LAST_WORD = regex.compile(r"\w+(?:\.\w+)*$")
+_SINGLE_LETTERS = regex.compile(r"[^\W\d_](?:\.[^\W\d_])*")
 
 
-def segments_by_level(text: str, offsets: Sequence[tuple[int, int]], special: Sequence[bool]) -> dict[str, Tensor]:
-    """`segments` at every level, int64 ``(tokens,)``."""
-    return {level: torch.tensor(segments(text, offsets, special, level), dtype=torch.int64) for level in LEVELS}
+def without_words(text: str) -> list[str]:
+    """The scripts of a text in which Unicode finds no words without a dictionary."""
+    return [script for script in SCRIPTS_WITHOUT_SPACES if regex.search(rf"\p{{Script={script}}}", text)]
 
 
-def segments(text: str, offsets: Sequence[tuple[int, int]], special: Sequence[bool], level: str) -> list[int]:
+def segments(text: str, places: Sequence[int], special: Sequence[bool], level: str) -> list[int]:
     """Which part of a text each token belongs to: numbers 0, 1, … in the order of the tokens.
 
     Args:
         text: the text.
-        offsets: the first character and the one after the last of each token, as a tokenizer gives them.
+        places: the first character of each token that is not white space, see `token_texts`.
         special: whether each token is special.
         level: "word", "sentence" or "paragraph".
 
@@ -56,12 +73,10 @@ def segments(text: str, offsets: Sequence[tuple[int, int]], special: Sequence[bo
         raise ValueError(f"unknown level {level!r}: choose word, sentence or paragraph")
     starts = _STARTS[level](text)
     numbers: dict[tuple[bool, int], int] = {}
-    result = []
-    for i, ((start, end), is_special) in enumerate(zip(offsets, special, strict=True)):
-        blank = len(text[start:end]) - len(text[start:end].lstrip())
-        part = (True, i) if is_special else (False, bisect_right(starts, start + blank))
-        result.append(numbers.setdefault(part, len(numbers)))
-    return result
+    return [
+        numbers.setdefault((True, i) if is_special else (False, bisect_right(starts, place)), len(numbers))
+        for i, (place, is_special) in enumerate(zip(places, special, strict=True))
+    ]
 
 
 def _paragraphs(text: str) -> list[int]:
@@ -75,10 +90,10 @@ def _sentences(text: str) -> list[int]:
     return sorted({*_paragraphs(text), *(match.end() for match in ends)})
 
 
-def _is_abbreviation(text: str, end: re.Match[str]) -> bool:
+def _is_abbreviation(text: str, end: regex.Match[str]) -> bool:
     """Whether a full stop ends an abbreviation or single letters, and no sentence; "I" is a word."""
     word = _LAST_WORD.search(text, max(0, end.start() - 20), end.start())
-    if end.group().rstrip() != "." or word is None:
+    if end.group().rstrip(" \t") != "." or word is None:
         return False
     letters = word.group().lower()
     return letters in ABBREVIATIONS or (letters != "i" and _SINGLE_LETTERS.fullmatch(letters) is not None)
@@ -86,7 +101,7 @@ def _is_abbreviation(text: str, end: re.Match[str]) -> bool:
 
 def _words(text: str) -> list[int]:
     """The first characters of the words."""
-    return [match.start() for match in _WORD.finditer(text)]
+    return [match.start() for match in _END_OF_WORD.finditer(text) if text[match.start() :][:1].strip()]
 
 
 _STARTS: dict[str, Callable[[str], list[int]]] = {

@@ -26,15 +26,12 @@ from faithcheck.models.case import Case
 from faithcheck.models.offloaded_weights import device_of
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.pretrained.folder import ModelError
-from faithcheck.models.pretrained.segments import segments_by_level
+from faithcheck.models.pretrained.segments import LEVELS, segments
+from faithcheck.models.pretrained.token_texts import decoded, token_texts
 from faithcheck.models.targets import ExplainedOutput
 
 NO_TOKEN = -1
 """The id of padding for a model that knows none."""
-SPACES = ("Ġ", "▁")
-"""How byte-level and sentencepiece tokenizers write the space before a word."""
-
-
 LENGTH_LIMITS = ("max_position_embeddings", "max_seq_len")
 """The names that configurations have for the most positions; MPT has the second."""
 
@@ -94,27 +91,18 @@ class TextModel(ExplainedOutput):
             )
         added = cut["special_tokens_mask"]
         special = [bool(is_added) or i in self.special_ids for is_added, i in zip(added, ids, strict=True)]
+        if offsets is None:
+            text, offsets = decoded(self.tokenizer, ids)
+        shown = token_texts(text, offsets, self.tokenizer.convert_ids_to_tokens(ids), special)
+        places = [token.place for token in shown]
         return Example(
             torch.tensor(ids, dtype=torch.int64),
             torch.tensor(special, dtype=torch.bool),
-            tuple(self.tokenizer.convert_ids_to_tokens(ids)),
+            tuple(token.name for token in shown),
             len(whole["input_ids"]) > len(ids),
-            {} if offsets is None else segments_by_level(text, offsets, special),
+            {level: torch.tensor(segments(text, places, special, level), dtype=torch.int64) for level in LEVELS},
+            glued=tuple(token.glued for token in shown),
         )
-
-    def pieces(self, example: Example) -> Iterator[dict[str, Any]]:
-        """Of each token its ``text``, and whether it is ``glued`` to the token before it, with no space between."""
-        spaced = any(name.startswith(SPACES) for name in example.names)
-        special = set(self.tokenizer.all_special_tokens)
-        for i, name in enumerate(example.names):
-            if name in special:
-                yield {"text": name, "glued": False}
-            elif spaced:
-                # Byte-level tokens write other letters than those of the text.
-                text = str(self.tokenizer.convert_tokens_to_string([name])) if name.isprintable() else name
-                yield {"text": text.strip() or name, "glued": i > 0 and not name.startswith(SPACES)}
-            else:
-                yield {"text": name.removeprefix("##"), "glued": name.startswith("##")}
 
     @torch.no_grad()
     def case(self, examples: Sequence[Example]) -> Case:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Sequence
 
 from msgspec import Struct
 
-WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
-"""How Unicode begins the names of letters of scripts that put no spaces between words: there a piece stays alone."""
 
-
-class Feature(Struct, frozen=True, kw_only=True):
+class Feature(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A token of a text or a patch of an image.
 
     Attributes:
-        text: the token; of a patch its place, such as ``r0c1``.
+        text: the characters of the token, empty if it is a further part of the character before it; of a patch its
+            place, such as ``r0c1``.
         glued: whether no space is between it and the feature before it.
         special: whether it is a special token, such as ``[SEP]``.
+        word: the number of the word that it belongs to, by which Leave-One-Out removes words; None if it is not known.
     """
 
     text: str
     glued: bool
     special: bool
+    word: int | None = None
 
 
 class Word(Feature, frozen=True, kw_only=True):
@@ -35,16 +34,18 @@ class Word(Feature, frozen=True, kw_only=True):
 def words(features: Sequence[Feature]) -> list[Word]:
     """The words of these features.
 
-    A piece belongs to the word before it if no space and no punctuation is between them. Special tokens stay alone.
+    A piece belongs to the word before it if both have its number. Without numbers, as in documents of older versions,
+    it does if no space and no punctuation is between them. Special tokens stay alone.
     """
     found: list[Word] = []
     for one in alone(features):
         if found and _continues(found[-1], one):
             whole = found.pop()
             one = Word(
-                text=whole.text + one.text,
+                text=f"{whole.text}{'' if one.glued else ' '}{one.text}".strip() or whole.text,
                 glued=whole.glued,
                 special=whole.special,
+                word=whole.word,
                 features=whole.features + one.features,
             )
         found.append(one)
@@ -54,9 +55,14 @@ def words(features: Sequence[Feature]) -> list[Word]:
 def alone(features: Sequence[Feature]) -> list[Word]:
     """Each feature as a word of its own."""
     return [
-        Word(text=one.text, glued=one.glued, special=one.special, features=[index])
+        Word(text=one.text, glued=one.glued, special=one.special, word=one.word, features=[index])
         for index, one in enumerate(features)
     ]
+
+
+def label(text: str) -> str:
+    """The text of a word or token in a table, where white space and nothing are not seen."""
+    return text if text.strip() else repr(text) if text else "…"
 
 
 def relevance_of(found: Sequence[Word], values: Sequence[float]) -> list[float]:
@@ -65,9 +71,10 @@ def relevance_of(found: Sequence[Word], values: Sequence[float]) -> list[float]:
 
 
 def _continues(word: Word, piece: Word) -> bool:
-    special = word.special or piece.special
-    return piece.glued and not special and _in_word(word.text[-1:]) and _in_word(piece.text[:1])
+    if word.special or piece.special or piece.word is not None:
+        return not word.special and not piece.special and word.word == piece.word
+    return piece.glued and _in_word(word.text[-1:]) and _in_word(piece.text[:1])
 
 
 def _in_word(character: str) -> bool:
-    return character in "'’" or (character.isalnum() and not unicodedata.name(character, "").startswith(WITHOUT_SPACES))
+    return character in "'’" or character.isalnum()

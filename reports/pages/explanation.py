@@ -13,7 +13,7 @@ from rich.text import Text
 
 from faithcheck.reports.documents.explanation import Explanation, Output
 from faithcheck.reports.documents.figure import Figure
-from faithcheck.reports.documents.words import Word, alone, relevance_of, words
+from faithcheck.reports.documents.words import Word, alone, label, relevance_of, words
 from faithcheck.reports.pages import alignment_wording, relevance, rendering, wording
 from faithcheck.reports.pages.tables import Column, Table, plain_table, table
 
@@ -143,8 +143,8 @@ def _parts(document: Explanation) -> Iterator[RenderableType]:
     if len(found) > ROWS:
         yield Text(f"the {ROWS} largest of {len(found)} words; --html has all\n", style="dim")
     grid = Grid.grid(padding=(0, 2))
-    for label, text in facts(document):
-        grid.add_row(Text(label, style="dim"), Text(text))
+    for title, text in facts(document):
+        grid.add_row(Text(title, style="dim"), Text(text))
     yield grid
 
 
@@ -186,7 +186,7 @@ def _relevance_table(
     """The relevance of words or tokens, or of the ``shown`` ones alone."""
     values = [relevance_of(found, one.values) for one in document.maps]
     cells = [
-        [str(i), word.text, *(of[i] for of in values), "special" if word.special else ""]
+        [str(i), label(word.text), *(of[i] for of in values), "special" if word.special else ""]
         for i, word in enumerate(found)
         if shown is None or i in shown
     ]

@@ -19,7 +19,6 @@ from faithcheck.explainers.protocol import attribution_of
 from faithcheck.explanation import ExplainError
 from faithcheck.models.case import output_difference
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER
-from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.target_choice import name_of_output, with_chosen_output
@@ -28,8 +27,8 @@ from faithcheck.options.explainers import choose_explainers
 from faithcheck.reports.documents.document import load as load_document
 from faithcheck.reports.documents.document import save, to_json
 from faithcheck.reports.documents.explanation import Explanation
-from faithcheck.reports.documents.words import Feature, words
-from faithcheck.reports.pages import colours, relevance
+from faithcheck.reports.documents.words import Feature
+from faithcheck.reports.pages import colours
 from faithcheck.reports.pages import explanation as pages
 from faithcheck.tests.helpers import documents, small_models
 
@@ -318,7 +317,7 @@ def test_notes_repeat_the_warnings_of_the_explainer(bert):
 
 def test_a_long_table_shows_the_largest_tokens_and_counts_them(bert):
     view = viewed(load(bert), FixedMap(0, 1, -1, 0, 0.5, -0.5, 0))
-    features = [structs.replace(view.features[1], text=f"t{i}") for i in range(90)]
+    features = [structs.replace(view.features[1], text=f"t{i}", word=i) for i in range(90)]
     maps = [structs.replace(view.maps[0], values=[float(i) for i in range(90)])]
     view = structs.replace(view, features=features, maps=maps)
     printed = plain(view)
@@ -326,23 +325,6 @@ def test_a_long_table_shows_the_largest_tokens_and_counts_them(bert):
     assert rows == list(range(50, 90))
     assert "the 40 largest of 90 words" in printed
     assert pages.to_html(view).count("<td") >= 3 * 90
-
-
-@pytest.mark.parametrize(
-    ("names", "read"),
-    [
-        (["[CLS]", "un", "##fl", "##inching", "film", "[SEP]"], "[CLS] unflinching film [SEP]"),
-        (["A", "Ġfilm", "s", "Ġ,", "."], "A films ,."),
-        (["▁A", "▁film", "s"], "A films"),
-    ],
-)
-def test_tokens_are_joined_to_words(bert, names, read):
-    model = load(bert)
-    model.tokenizer = type("Tokenizer", (), {"all_special_tokens": ["[CLS]", "[SEP]"]})()
-    model.tokenizer.convert_tokens_to_string = lambda tokens: tokens[0].replace("Ġ", " ").replace("▁", " ")
-    example = Example(torch.arange(len(names)), torch.zeros(len(names), dtype=torch.bool), tuple(names))
-    found = words([Feature(**piece, special=False) for piece in model.pieces(example)])
-    assert pages.coloured(relevance.coloured(found, [0.0] * len(found)), True).plain == read
 
 
 # --- targets and contrasts -------------------------------------------------------------------------------------------

@@ -83,8 +83,7 @@ def summarised(number, folder):
     assert document.counts.measured == number
     assert document.examples is None
     files = [parquet.write_parquet(folder / "rows", one, found[one.name], str, str, {}) for one in results]
-    pieces = [{"text": "", "glued": False}] * FEATURES
-    shown = shown_examples(found, examples, {one.name: one.records for one in results}, lambda one: pieces)
+    shown = shown_examples(found, examples, {one.name: one.records for one in results})
     return texts, examples, plan, passes, results, found, document, files, shown
 
 

@@ -11,12 +11,12 @@ from faithcheck.memory.predicted_memory import with_length
 from faithcheck.models import Case
 from faithcheck.models.pretrained import SENTIMENT
 from faithcheck.models.pretrained.loading import load
-from faithcheck.models.pretrained.segments import LEVELS, segments
+from faithcheck.models.pretrained.segments import LEVELS, segments, without_words
 
 TEXT = 'Mr. Smith saw it. "Why?!" he asked ... it cost 3.5 m\n\n  A U.S. film, isn\'t it'
 PARTS = {
     "paragraph": ['Mr. Smith saw it. "Why?!" he asked ... it cost 3.5 m', "A U.S. film, isn't it"],
-    "sentence": ["Mr. Smith saw it.", '"Why?!"', "he asked ...", "it cost 3.5 m", "A U.S. film, isn't it"],
+    "sentence": ["Mr. Smith saw it.", '"Why?!"', "he asked ... it cost 3.5 m", "A U.S. film, isn't it"],
     "word": 'Mr . Smith saw it . " Why ? ! " he asked . . . it cost 3.5 m A U.S . film , isn\'t it'.split(),
 }
 
@@ -24,24 +24,52 @@ PARTS = {
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_parts_of_a_text(level):
     """Each character is a token; the text of a part is that of its tokens."""
-    numbers = segments(TEXT, [(i, i + 1) for i in range(len(TEXT))], [False] * len(TEXT), level)
-    found = [
-        "".join(letter for letter, number in zip(TEXT, numbers, strict=True) if number == part).strip()
+    assert parts(TEXT, level) == PARTS[level]
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "expected"),
+    [
+        ("这部电影很好看。演员很好！", "sentence", ["这部电影很好看。", "演员很好！"]),
+        ("映画は良い。「本当？」彼は", "sentence", ["映画は良い。", "「本当？」", "彼は"]),
+        ("यह अच्छी है। हाँ॥ फ़िल्म", "sentence", ["यह अच्छी है।", "हाँ॥", "फ़िल्म"]),
+        ("هل أعجبك؟ نعم، جدا.", "sentence", ["هل أعجبك؟", "نعم، جدا."]),
+        ("Version 3.5 is out. v. good", "sentence", ["Version 3.5 is out. v. good"]),
+        ("看カタカナだ", "word", ["看", "カタカナ", "だ"]),
+        ("यह फ़िल्म है।", "word", ["यह", "फ़िल्म", "है", "।"]),
+        ("cafe\u0301 nai\u0308ve", "word", ["cafe\u0301", "nai\u0308ve"]),
+        ("well-known 한국어 👩‍👧 🇩🇪🇫🇷", "word", ["well", "-", "known", "한국어", "👩‍👧", "🇩🇪", "🇫🇷"]),
+        ("ก็ดี", "word", ["ก็", "ดี"]),
+    ],
+)
+def test_words_and_sentences_are_those_of_unicode(text, level, expected):
+    """By hand from the rules of UAX #29: SB8 for "out. v.", WB13 for Katakana, WB4 for marks, WB15 for flags."""
+    assert parts(text, level) == expected
+
+
+def test_scripts_without_words_are_named():
+    assert without_words("Der Film, फ़िल्म, 영화") == []
+    assert without_words("หนัง ຮູບ and 电影") == ["Han", "Thai", "Lao"]
+
+
+def parts(text, level):
+    """The text of each part, if each character is a token; white space around it left out."""
+    following = [i + len(text[i:]) - len(text[i:].lstrip()) for i in range(len(text))]
+    numbers = segments(text, following, [False] * len(text), level)
+    return [
+        "".join(letter for letter, number in zip(text, numbers, strict=True) if number == part).strip()
         for part in range(max(numbers) + 1)
     ]
-    assert found == PARTS[level]
 
 
-def test_a_token_belongs_to_its_first_letter_and_a_special_token_to_no_sentence():
-    """Byte-level tokens begin with the space before them. [SEP] in the middle of a text has no characters."""
-    offsets = [(0, 0), (0, 3), (3, 4), (4, 8), (0, 0), (8, 10), (0, 0)]
+def test_a_special_token_belongs_to_no_sentence():
     special = [True, False, False, False, True, False, True]
-    assert segments("One. Two a", offsets, special, "sentence") == [0, 1, 1, 2, 3, 2, 4]
+    assert segments("One. Two a", [0, 0, 3, 5, 0, 9, 0], special, "sentence") == [0, 1, 1, 2, 3, 2, 4]
 
 
 def test_an_unknown_level_is_refused():
     with pytest.raises(ValueError, match="unknown level 'line': choose word, sentence or paragraph"):
-        segments("a", [(0, 1)], [False], "line")
+        segments("a", [0], [False], "line")
 
 
 @pytest.fixture(scope="module")
