@@ -33,6 +33,7 @@ from msgspec.structs import asdict
 
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group, Status, group_of
+from faithcheck.reports.causes import Change, KindOfChange, kinds
 from faithcheck.reports.common_catalogue import in_common
 from faithcheck.reports.documents import results
 from faithcheck.reports.documents.alignment import Alignment, Explainer
@@ -40,7 +41,6 @@ from faithcheck.reports.documents.benchmark import Benchmark
 from faithcheck.reports.documents.document import COMMITS, Document, DocumentError
 from faithcheck.reports.documents.explanation import Explanation
 from faithcheck.reports.documents.results import Results
-from faithcheck.reports.kinds_of_change import Change, KindOfChange, kinds
 from faithcheck.reports.pages import wording
 from faithcheck.reports.paired_differences import Paired, paired_differences
 

@@ -70,7 +70,7 @@ def main(arguments: argparse.Namespace) -> int:
     """
     specs = _refuse_wrong_names(arguments)
     refuse_wrong_cluster(arguments)
-    from faithcheck.reports.pages import report, screen
+    from faithcheck.reports.pages import report, terminal
 
     files = output.files(arguments, {"md": report.to_markdown, "html": report.to_html})
     expectations = choose_expectations(arguments.expectations)
@@ -93,7 +93,7 @@ def main(arguments: argparse.Namespace) -> int:
             request, checks = choose_checks(arguments, specs, expectations, settings)
         found, stopped = run_checks(request, checks, executor, ["faithcheck", *arguments.argv])
     files.write(found.document)
-    output.print_for_terminal(screen.render, found.document)
+    output.print_for_terminal(terminal.render_screen, found.document)
     files.print_paths()
     if files.json is not None:
         print(f"every check: faithcheck report {files.json}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from types import ModuleType
 
 from faithcheck.cli import output
 from faithcheck.cli.arguments import add_file, add_folder, add_pages
@@ -40,7 +39,7 @@ def main(arguments: argparse.Namespace) -> int:
     from faithcheck.reports.pages import export
 
     document = load(arguments.results)
-    page = _pages_of(document)
+    page = export.page_of(document)
     views = {"md": page.to_markdown, "html": page.to_html}
     pages = output.pages(arguments, views, arguments.results, [arguments.results])
     if arguments.figures is not None:
@@ -52,13 +51,6 @@ def main(arguments: argparse.Namespace) -> int:
     elif not pages:
         output.print_for_terminal(page.to_terminal, document)
     return exit_code(document) if arguments.exit_code else 0
-
-
-def _pages_of(document: Document) -> ModuleType:
-    """The module with the Markdown page, the HTML page and the text for a terminal of this kind of document."""
-    from faithcheck.reports.pages import alignment, benchmark, explanation, report
-
-    return {"alignment": alignment, "benchmark": benchmark, "explanation": explanation}.get(document.NAME, report)
 
 
 def exit_code(document: Document) -> int:

@@ -18,7 +18,7 @@ from faithcheck.plan import checks_of, not_applicable
 from faithcheck.pytest_plugin.options import Run
 from faithcheck.reports.documents.document import save
 from faithcheck.reports.documents.results import Results, RunSettings, verdict
-from faithcheck.reports.pages import screen, wording
+from faithcheck.reports.pages import terminal, wording
 from faithcheck.reports.pages.visible import visible
 
 CUT_SHORT = "the run was stopped before it"
@@ -125,7 +125,7 @@ class Reporter:
         writer = terminalreporter._tw
         if self.document and (self.document.records or self.document.tables):
             terminalreporter.section("faithcheck")
-            writer.write(screen.render(self.document, width=writer.fullwidth, color=writer.hasmarkup))
+            writer.write(terminal.render_screen(self.document, width=writer.fullwidth, color=writer.hasmarkup))
         if self.run.path:
             terminalreporter.write_line(f"results written to {self.run.path}")
             terminalreporter.write_line(f"every check: faithcheck report {self.run.path}; pages of it: add --md --html")

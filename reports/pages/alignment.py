@@ -12,8 +12,7 @@ from faithcheck.reports.documents.document import Run
 from faithcheck.reports.documents.figure import Figure
 from faithcheck.reports.memory_units import in_words
 from faithcheck.reports.pages import rendering, wording
-from faithcheck.reports.pages.alignment_figures import figures, note_on_maps, side_by_side
-from faithcheck.reports.pages.alignment_tables import tables, terminal_tables
+from faithcheck.reports.pages.alignment_tables import figures, note_on_maps, side_by_side, tables, terminal_tables
 from faithcheck.reports.pages.alignment_wording import counted, findings, headline
 from faithcheck.reports.pages.tables import Column, Table, table
 
@@ -63,16 +62,6 @@ def _run(run: Run) -> Iterator[tuple[str, str]]:
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 
-def to_markdown(document: Alignment) -> str:
-    """The document as Markdown."""
-    return rendering.to_page("alignment.md.j2", _view(document))
-
-
-def to_html(document: Alignment) -> str:
-    """The document as one self-contained HTML page."""
-    return rendering.to_page("alignment.html.j2", _view(document))
-
-
 def exported(document: Alignment) -> tuple[list[Table], list[Figure]]:
     """The tables and the figures of the page."""
     return [*tables(document), *(one.table for one in side_by_side(document))], figures(document)
@@ -109,12 +98,8 @@ def _warned(document: Alignment) -> list[str]:
     return [f"{one.title} {one.warned}" for one in document.explainers if one.warned]
 
 
-def to_terminal(document: Alignment, width: int = 80, color: bool = False) -> str:
-    """The main tables and the findings in sentences; the pages have all tables."""
-    return rendering.to_terminal(_parts, document, width, color)
-
-
 def _parts(document: Alignment) -> Iterator[RenderableType]:
+    """The main tables and the findings in sentences; the pages have all tables."""
     for one in terminal_tables(document):
         yield Text(f"\n{one.title}", style="bold")
         yield rendering.terminal_table(one)
@@ -133,6 +118,8 @@ def _parts(document: Alignment) -> Iterator[RenderableType]:
     yield Text(f"removed: {settings.removal}; curves: {settings.chunk_reason}; seed {settings.seed}")
     yield Text(f"\n{headline(document)}", style="bold")
 
+
+to_markdown, to_html, to_terminal = rendering.views_of("alignment", _view, _parts)
 
 # --- the plan ---------------------------------------------------------------------------------------------------------
 

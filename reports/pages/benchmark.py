@@ -27,21 +27,6 @@ from faithcheck.reports.pages.wording import number, with_interval
 NOT_MEASURED = "not measured"
 
 
-def to_markdown(document: Benchmark) -> str:
-    """The document as Markdown."""
-    return rendering.to_page("benchmark.md.j2", _view(document))
-
-
-def to_html(document: Benchmark) -> str:
-    """The document as one self-contained HTML page, with the figures drawn."""
-    return rendering.to_page("benchmark.html.j2", _view(document))
-
-
-def to_terminal(document: Benchmark, width: int = 80, color: bool = False) -> str:
-    """The main tables; the pages have the figures and every measurement."""
-    return rendering.to_terminal(_parts, document, width, color)
-
-
 def exported(document: Benchmark) -> tuple[list[Table], list[Figure]]:
     """The tables and the figures of the page."""
     return [*_tables(document), _every(document)], _figures(document)
@@ -60,12 +45,16 @@ def _view(document: Benchmark) -> dict[str, object]:
 
 
 def _parts(document: Benchmark) -> Iterator[RenderableType]:
+    """The main tables; the pages have the figures and every measurement."""
     for one in _tables(document):
         yield Text(f"\n{one.title}", style="bold")
         yield rendering.terminal_table(one)
         yield Text(one.note, style="dim")
     yield Text(f"\n{device(document)}")
     yield Text(f"\n{headline(document)}", style="bold")
+
+
+to_markdown, to_html, to_terminal = rendering.views_of("benchmark", _view, _parts)
 
 
 # --- sentences -------------------------------------------------------------------------------------------------------

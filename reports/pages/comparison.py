@@ -10,8 +10,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from faithcheck.axioms.measure.statuses import Group
+from faithcheck.reports.causes import Change, KindOfChange
 from faithcheck.reports.comparison import LISTS, Comparison
-from faithcheck.reports.kinds_of_change import Change, KindOfChange
 from faithcheck.reports.pages import alignment_wording, colours, rendering, wording
 from faithcheck.reports.pages.tables import Table, plain_table
 

@@ -94,16 +94,6 @@ def notes(document: Explanation) -> list[str]:
     return [*document.notes, *(note for one in document.maps for note in one.notes)]
 
 
-def to_markdown(document: Explanation) -> str:
-    """The numbers of the maps as Markdown, which has no colours."""
-    return rendering.to_page("explanation.md.j2", _view(document))
-
-
-def to_html(document: Explanation) -> str:
-    """The maps as one self-contained HTML page."""
-    return rendering.to_page("explanation.html.j2", _view(document))
-
-
 def exported(document: Explanation) -> tuple[list[Table], list[Figure]]:
     """The tables of the page; it has no figures."""
     return tables(document), []
@@ -120,11 +110,6 @@ def _view(document: Explanation) -> dict[str, object]:
         "numbers": numbers,
         "facts": facts(document),
     }
-
-
-def to_terminal(document: Explanation, width: int = 80, color: bool = False) -> str:
-    """The maps: the words in colour, the outputs, the numbers and the settings."""
-    return rendering.to_terminal(_parts, document, width, color, "auto")
 
 
 def _parts(document: Explanation) -> Iterator[RenderableType]:
@@ -146,6 +131,9 @@ def _parts(document: Explanation) -> Iterator[RenderableType]:
     for title, text in facts(document):
         grid.add_row(Text(title, style="dim"), Text(text))
     yield grid
+
+
+to_markdown, to_html, to_terminal = rendering.views_of("explanation", _view, _parts, "auto")
 
 
 def coloured(found: Sequence[relevance.ColouredWord], signed: bool) -> Text:

@@ -9,13 +9,10 @@ import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
-from faithcheck.reports.documents.alignment import Alignment
-from faithcheck.reports.documents.benchmark import Benchmark
 from faithcheck.reports.documents.document import Document
-from faithcheck.reports.documents.explanation import Explanation
 from faithcheck.reports.documents.figure import Figure
-from faithcheck.reports.documents.results import Results
 from faithcheck.reports.pages import alignment, benchmark, explanation, figures, report
 from faithcheck.reports.pages.tables import Table
 from faithcheck.reports.pages.visible import visible
@@ -79,26 +76,18 @@ _LAST_LATIN, _LACKING, _FURTHER = "ž", "ĦħĸĿŀŉŦŧ", "—‘’“”„�
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 
 
+def page_of(document: Document) -> ModuleType:
+    """The module with the pages of this kind of document: `to_markdown`, `to_html`, `to_terminal`, `exported`."""
+    return {"alignment": alignment, "benchmark": benchmark, "explanation": explanation}.get(document.NAME, report)
+
+
 def exported(document: Document) -> tuple[list[Table], list[Figure]]:
     """The tables and the figures of a document of any kind; the numbers of the figures are tables too."""
-    tables, drawn = _exported(document)
+    tables, drawn = page_of(document).exported(document)
     for figure in drawn:
         for numbers in figures.to_tables(figure):
             tables.append(replace(numbers, title=": ".join(filter(None, (figure.title, numbers.title)))))
     return tables, drawn
-
-
-def _exported(document: Document) -> tuple[list[Table], list[Figure]]:
-    match document:
-        case Results():
-            return report.exported(document)
-        case Alignment():
-            return alignment.exported(document)
-        case Benchmark():
-            return benchmark.exported(document)
-        case Explanation():
-            return explanation.exported(document)
-    return [], []
 
 
 def write(folder: Path, tables: Iterable[Table], figures_: Iterable[Figure]) -> list[Path]:

@@ -63,6 +63,33 @@ def to_terminal(
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
+def views_of(
+    name: str,
+    view: Callable[[Content], View],
+    parts: Callable[[Content], Iterable[RenderableType]],
+    colors: Literal["standard", "auto"] = "standard",
+) -> tuple[Callable[[Content], str], Callable[[Content], str], Callable[..., str]]:
+    """How content is shown: as a page of Markdown, as one self-contained HTML page, and as text for a terminal.
+
+    Args:
+        name: of the templates, without their endings.
+        view: what the templates show.
+        parts: what is printed in a terminal, whose function takes its ``width`` and whether to use ``color``.
+        colors: see `to_terminal`.
+    """
+
+    def markdown(content: Content) -> str:
+        return to_page(f"{name}.md.j2", view(content))
+
+    def html(content: Content) -> str:
+        return to_page(f"{name}.html.j2", view(content))
+
+    def terminal(content: Content, width: int = 80, color: bool = False) -> str:
+        return to_terminal(parts, content, width, color, colors)
+
+    return markdown, html, terminal
+
+
 def terminal_table(table: tables.Table) -> Table:
     """A table for Rich: words on the left, numbers on the right, columns of a group in its colour."""
     styles = {group.label: style for group, style in colours.TERMINAL.items()}

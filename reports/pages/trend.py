@@ -32,23 +32,9 @@ def headline(trend: Trend) -> str:
     return "; ".join(parts)
 
 
-def to_markdown(trend: Trend) -> str:
-    """The trend as Markdown: its tables."""
-    return rendering.to_page("trend.md.j2", _view(trend))
-
-
-def to_html(trend: Trend) -> str:
-    """The trend as one self-contained HTML page: figures, and tables with their numbers."""
-    return rendering.to_page("trend.html.j2", {**_view(trend), "figures": list(_figures(trend))})
-
-
-def to_terminal(trend: Trend, width: int = 80, color: bool = False) -> str:
-    """The verdict of the last run and the tables."""
-    return rendering.to_terminal(_parts, trend, width, color)
-
-
 def _view(trend: Trend) -> rendering.View:
-    return {"headline": headline(trend), "outcome": _outcome(trend), "tables": list(_tables(trend))}
+    tables, figures = list(_tables(trend)), list(_figures(trend))
+    return {"headline": headline(trend), "outcome": _outcome(trend), "tables": tables, "figures": figures}
 
 
 def _outcome(trend: Trend) -> Group:
@@ -64,6 +50,9 @@ def _parts(trend: Trend) -> Iterator[RenderableType]:
         yield rendering.terminal_table(shown.only(IN_TERMINAL) if shown.title == RUNS_TITLE else shown)
         if shown.note:
             yield Text(shown.note, style="dim")
+
+
+to_markdown, to_html, to_terminal = rendering.views_of("trend", _view, _parts)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

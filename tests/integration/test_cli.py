@@ -14,7 +14,7 @@ from faithcheck.explainers import builtin_explainers
 from faithcheck.models.pair import registered_pairs
 from faithcheck.reports.documents import results
 from faithcheck.reports.documents.document import save, to_json
-from faithcheck.reports.pages import screen
+from faithcheck.reports.pages import terminal
 from faithcheck.tests.helpers.documents import document, record
 from faithcheck.tests.helpers.processes import run
 
@@ -206,7 +206,7 @@ def test_check_has_the_records_of_check_explainer_and_prints_the_report(theirs, 
     of_document = [to_json(one.as_measured()) for one in sorted(expected, key=lambda one: one.id)]
     assert to_json(document.records) == of_document, "the document has rules and times once for all records"
     assert {one.axiom for one in expected} >= {"invariance", "completeness", "trace"}
-    assert said.out.startswith(screen.render(document))
+    assert said.out.startswith(terminal.render_screen(document))
     assert said.out.endswith("written: a.html\nevery check: faithcheck report a.json\n")
     assert said.err == "", "no progress bar if stderr is not a terminal"
     counts = document.counts

@@ -6,7 +6,7 @@ import pytest
 
 from faithcheck.reports.documents.alignment import Comparison
 from faithcheck.reports.documents.figure import Estimate
-from faithcheck.reports.pages import alignment, alignment_figures, alignment_tables, alignment_wording
+from faithcheck.reports.pages import alignment, alignment_tables, alignment_wording
 from faithcheck.tests.helpers.documents import alignment as aligned
 from faithcheck.tests.helpers.documents import shown, typed
 
@@ -55,7 +55,7 @@ def test_the_columns_of_curves_are_away_where_there_are_none(document):
     assert {len(row) for row in tables[0].rows} == {len(titles) - 4}
     assert "LeRF" not in tables[0].note
     assert not any("curves" in table.title for table in tables)
-    assert [figure.title for figure in alignment_figures.figures(typed(document))][-1].startswith("Cost")
+    assert [figure.title for figure in alignment_tables.figures(typed(document))][-1].startswith("Cost")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_finding_says_what_decides(document, changed, words):
 
 
 def test_the_figures_are_the_forest_plot_cost_and_curves(document):
-    forest, cost, curves = alignment_figures.figures(typed(document))
+    forest, cost, curves = alignment_tables.figures(typed(document))
     (panel,) = forest.panels
     assert [one.label for one in panel.estimates] == ["attnlrp", "cplrp", "attention_rollout"]
     assert panel.estimates[0] == Estimate(label="attnlrp", value=0.75, low=0.65, high=0.85)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from faithcheck.executors.executor import InThisProcess
 from faithcheck.progress import LINES_EVERY, measured
-from faithcheck.reports.pages import screen
+from faithcheck.reports.pages import terminal
 from faithcheck.tests.helpers.documents import document, record
 
 AXIOMS = "balance batching completeness determinism dummy invariance linearity loo precision scale shift trace".split()
@@ -43,15 +43,15 @@ def run_of(explainers, reds=81):
 @pytest.mark.parametrize(("width", "most"), [(80, 48), (100, 40), (120, 40)])
 def test_the_end_of_a_run_fits_a_screen(width, most):
     for explainers in (["mine"], [f"explainer_{i}" for i in range(14)]):
-        lines = screen.render(run_of(explainers), width).splitlines()
+        lines = terminal.render_screen(run_of(explainers), width).splitlines()
         assert len(lines) <= most, "\n".join(lines)
         assert max(map(len, lines)) <= width
-    green = screen.render(document([record("holds")], tables=[], figures=[]), width).splitlines()
+    green = terminal.render_screen(document([record("holds")], tables=[], figures=[]), width).splitlines()
     assert len(green) <= 8
 
 
 def test_the_end_of_a_run_says_the_verdict_the_worst_and_the_causes():
-    said = screen.render(run_of(["mine"]), 120)
+    said = terminal.render_screen(run_of(["mine"]), 120)
     places = [said.index(text) for text in ("93 red", "the worst of 93", "13 causes", "skipped, or")]
     assert places == sorted(places)
     assert "again: faithcheck check mine --axiom" in said
@@ -61,23 +61,23 @@ def test_the_end_of_a_run_says_the_verdict_the_worst_and_the_causes():
 
 
 def test_of_many_explainers_the_last_line_counts_those_left_out():
-    said = screen.render(run_of([f"explainer_{i}" for i in range(14)]), 100)
-    assert said.count(" 35 skipped") == screen.EXPLAINERS
-    assert f"and {14 - screen.EXPLAINERS} more: see the report" in said
+    said = terminal.render_screen(run_of([f"explainer_{i}" for i in range(14)]), 100)
+    assert said.count(" 35 skipped") == terminal.EXPLAINERS
+    assert f"and {14 - terminal.EXPLAINERS} more: see the report" in said
 
 
 def test_what_is_cut_ends_in_an_ellipsis():
-    said = screen.render(document([replace(red(1), subject="long " * 200)], tables=[], figures=[]), 100)
+    said = terminal.render_screen(document([replace(red(1), subject="long " * 200)], tables=[], figures=[]), 100)
     assert [line for line in said.splitlines() if line.startswith("long long") and line.endswith(" …")]
 
 
 def test_of_a_long_word_as_much_is_shown_as_fits():
-    said = screen.render(document([replace(red(1), subject="x" * 900)], tables=[], figures=[]), 100)
+    said = terminal.render_screen(document([replace(red(1), subject="x" * 900)], tables=[], figures=[]), 100)
     assert [line for line in said.splitlines() if re.fullmatch("x{98} …", line)]
 
 
 def test_hostile_text_is_shown_and_not_run():
-    said = screen.render(document([red(1, explainer="a\x1b[2J[bold]")], tables=[], figures=[]), 100)
+    said = terminal.render_screen(document([red(1, explainer="a\x1b[2J[bold]")], tables=[], figures=[]), 100)
     assert "\x1b" not in said
     assert r"a\x1b[2J[bold]" in said
 
