@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import types
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -151,7 +151,7 @@ def from_json(content: object, kind: type[Plain]) -> Plain:
     try:
         return msgspec.convert(content, kind, dec_hook=_converted)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second: half a character where a word is due
-        raise ValueError(_mismatch(content, kind, "") or str(error)) from error
+        raise ValueError(_with_place(error)) from error
 
 
 def _converted(kind: type, value: object) -> object:
@@ -165,76 +165,10 @@ def _converted(kind: type, value: object) -> object:
     return value
 
 
-# --- the first place where a document is damaged ---------------------------------------------------------------------
-
-_NAMES: Mapping[object, str] = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    Number: "a number",
-    bool: "true or false",
-    list: "a list",
-    tuple: "a list",
-    dict: "a mapping",
-    types.NoneType: "null",
-}
-
-
-def _mismatch(value: object, kind: Any, place: str) -> str | None:
-    """A sentence on the first place where the value has another type, such as ``records[2].gap is a list, …``.
-
-    msgspec names no index of a list, so that the place is looked for here, once something is known to be wrong.
-    """
-    try:
-        msgspec.convert(value, kind, dec_hook=_converted)
-    except msgspec.ValidationError as error:
-        reason = str(error).partition(" - at `")[0]
-    else:
-        return None
-    for name, inner, inner_kind in _inner(value, kind):
-        inner_place = name if not place or name.startswith("[") else f".{name}"
-        if inner is msgspec.UNSET:
-            return f"{place}{inner_place} is missing"
-        if found := _mismatch(inner, inner_kind, place + inner_place):
-            return found
-    where = place or "the document"
-    if any(isinstance(value, dict | list) for _ in _containers(value, kind)):
-        return f"{place}: {reason}" if place else reason
-    got = repr(value) if isinstance(value, str) and len(value) < 40 else _NAMES[type(value)]
-    return f"{where} is {got}, not {_described(kind)}"
-
-
-def _inner(value: object, kind: Any) -> Iterator[tuple[str, object, Any]]:
-    """The name, the value (UNSET if it is missing) and the type of what a list or a mapping holds."""
-    for container in _containers(value, kind):
-        if isinstance(value, list):
-            yield from ((f"[{i}]", item, get_args(container)[0]) for i, item in enumerate(value))
-        elif isinstance(value, dict) and get_origin(container) is dict:
-            yield from ((key, item, get_args(container)[1]) for key, item in value.items())
-        elif isinstance(value, dict):
-            hints = get_type_hints(container)
-            for field in msgspec.structs.fields(container):
-                if field.encode_name in value or field.required:
-                    yield field.encode_name, value.get(field.encode_name, msgspec.UNSET), hints[field.name]
-
-
-def _containers(value: object, kind: Any) -> Iterator[Any]:
-    """The alternatives of a type that are containers of the kind that the value is."""
-    for one in _alternatives(kind):
-        origin = get_origin(one)
-        mapping = origin is dict or (isinstance(one, type) and issubclass(one, Struct))
-        if (isinstance(value, dict) and mapping) or (isinstance(value, list) and origin in (list, tuple)):
-            yield one
-
-
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-
-
-def _described(kind: Any) -> str:
-    def name(one: Any) -> str:
-        if get_origin(one) is Literal:
-            return " or ".join(map(repr, get_args(one)))
-        return _NAMES.get(get_origin(one) or one, "a mapping")
-
-    return " or ".join(map(name, _alternatives(kind)))
+def _with_place(error: Exception) -> str:
+    """msgspec's error with its place first, such as ``records[2].gap: Expected `float | null`, got `array` ``."""
+    reason, _, path = str(error).partition(" - at `$")
+    place = path.strip(".`")
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", reason):
+        return f"{place}.{missing[1]} is missing".removeprefix(".")
+    return f"{place}: {reason}" if place else reason

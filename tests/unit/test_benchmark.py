@@ -13,9 +13,9 @@ from faithcheck.cli.main import main
 from faithcheck.explainers import AttnLRP, GradientTimesInput, LeaveOneOut
 from faithcheck.explainers.protocol import Unsupported, input_gradient
 from faithcheck.reports import comparison
+from faithcheck.reports.causes import Change
 from faithcheck.reports.documents import benchmark
 from faithcheck.reports.documents.document import DocumentError, load
-from faithcheck.reports.causes import Change
 from faithcheck.reports.pages import benchmark as pages
 from faithcheck.tests.helpers import cost, documents, timing
 from faithcheck.tests.helpers.kept_document import KeptDocument

@@ -102,12 +102,12 @@ def test_what_is_no_document_is_a_usage_error(text, message, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("records", 0, "gap"), [], "records[0].gap is a list, not a number or null"),
-        (("records", 0, "status"), None, "records[0].status is null, not text"),
+        (("records", 0, "gap"), [], "records[0].gap: not a number"),
+        (("records", 0, "status"), None, "records[0].status: Expected `str`, got `null`"),
         (("counts", "ran"), MISSING, "counts.ran is missing"),
         (("tables", 0, "rows"), [["LOO"]], "tables[0]: table 'Table 1': rows[0] has 1 cells, not 2"),
-        (("settings", "seed"), True, "settings.seed is true or false, not a whole number"),
-        (("records",), "none", "records is 'none', not a list"),
+        (("settings", "seed"), True, "settings.seed: Expected `int`, got `bool`"),
+        (("records",), "none", "records: Expected `array`, got `str`"),
     ],
 )
 def test_the_damaged_place_is_named(place, value, message, tmp_path, capsys):

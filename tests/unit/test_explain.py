@@ -506,7 +506,7 @@ def test_the_document_makes_its_pages_again(tmp_path, capsys):
     ("damage", "message"),
     [
         ({"schema_version": 2}, "explanation schema version 2, this faithcheck reads 1: run faithcheck explain again"),
-        ({"text": 1}, "damaged explanation document: text is a whole number, not text"),
+        ({"text": 1}, "damaged explanation document: text: Expected `str`, got `int`"),
         ({"features": []}, "damaged explanation document: maps[0].values has 5 numbers for 0 features"),
         ({"classes": []}, "damaged explanation document: classes has 0 explained outputs, not 1"),
     ],

@@ -424,7 +424,7 @@ def bad(panel=None, **line):
         (bad(x=[2, 1]), "the x must be finite and increase"),
         (bad(x=[1, "nan"]), "the x must be finite and increase"),
         (bad({"log": "y"}, y=[0, 1]), "a logarithmic axis cannot show y ≤ 0"),
-        (bad(y=["a", 1]), "panels[0].lines[0].y[0] is 'a', not a number or null"),
+        (bad(y=["a", 1]), "panels[0].lines[0].y[0]: not a number"),
     ],
 )
 def test_a_malformed_figure_is_refused(malformed, message):

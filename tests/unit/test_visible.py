@@ -99,7 +99,7 @@ def test_a_damaged_document_is_named_without_its_escape_sequences(tmp_path, caps
     path.write_text(json.dumps(to_json(document([record("holds")])) | {"created": 3, "schema_version": 2}))
     assert main(["report", str(path)]) == 2
     assert capsys.readouterr().err == (
-        f"faithcheck: {visible(str(path))}: damaged results document: created is a whole number, not text\n"
+        f"faithcheck: {visible(str(path))}: damaged results document: created: Expected `str`, got `int`\n"
     )
 
 
