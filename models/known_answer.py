@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations, expect
-from faithcheck.models.pair import WHY, MakeCase, Pair, copies, register
+from faithcheck.models.pair import MakeCase, control, copies
 
 Map: TypeAlias = Callable[[Tensor], Tensor]
 """A map in closed form: inputs ``(batch, features, …)`` to ``(batch, features)``."""
@@ -67,8 +67,7 @@ def known_answer(
 
     def decorate(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
         build = copies(lambda: KnownAnswer(make(), right, why))
-        axioms = frozenset({"ground_truth"})
-        register(Pair(f"known_answer.{name}", build, case, WHY, cite, expected, axioms, control=True))
+        control(f"known_answer.{name}", build, case, "ground_truth", expected, cite=cite)
         return make
 
     return decorate

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import nn
@@ -92,6 +92,9 @@ def random_points(rows: int, *features: int, classes: int = 1) -> MakeCase:
     return case
 
 
+Model = TypeVar("Model", bound=nn.Module)
+WHY = "a deep copy is the same model"
+
 _registry: dict[str, Pair] = {}
 _registered_by: dict[str, str] = {}
 PACKAGE = "faithcheck.models.pairs"
@@ -152,17 +155,18 @@ def invariance_pair(name: str, build: Build, case: MakeCase, *expected: Expectat
     register(Pair(name, build, case, why, cite, with_invariance(*expected), frozenset({"invariance"})))
 
 
+def control(name: str, build: Build, case: MakeCase, axioms: str, *expected: Expectations, cite: str = "") -> None:
+    """Register a model and its deep copy, on which these axioms are measured, whose names are separated by spaces."""
+    expectations = {key: value for part in expected for key, value in part.items()}
+    register(Pair(name, build, case, WHY, cite, expectations, frozenset(axioms.split()), control=True))
+
+
 def registered_pairs() -> dict[str, Pair]:
     """All pairs by name; imports every module of `faithcheck.models.pairs` first."""
     package = importlib.import_module(PACKAGE)
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
     return dict(sorted(_registry.items()))
-
-
-Model = TypeVar("Model", bound=nn.Module)
-
-WHY = "a deep copy is the same model"
 
 
 def seed_torch(seed: int) -> None:
@@ -186,21 +190,33 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def model_and_copy(
-    make: Callable[[], Model], seed: int, dtype: torch.dtype, device: torch.device, **changed: object
+    make: Callable[[], Model], seed: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Model, Model]:
-    """A model with the random weights of this seed, and its deep copy with these attributes changed, in eval mode."""
+    """A model with the random weights of this seed, and its deep copy, in eval mode."""
     with seeded(seed):
         model = make().to(device, dtype).eval()
-    copy = deepcopy(model)
-    for name, value in changed.items():
-        setattr(copy, name, value)
-    return model, copy
+    return model, deepcopy(model)
 
 
-def copies(make: Callable[[], nn.Module], **changed: object) -> Build:
-    """A pair's ``build``: a model, and its deep copy with these attributes changed, see `model_and_copy`."""
+def copies(make: Callable[[], nn.Module], change: Callable[[Any], object] | None = None, **changed: object) -> Build:
+    """A pair's ``build``: f with the random weights of the seed, and g, its changed deep copy, both in eval mode.
+
+    Args:
+        make: makes f.
+        change: changes the copy in place, without gradients, or returns the module that g is; it draws from the seed.
+        changed: the attributes that the copy has.
+    """
 
     def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-        return model_and_copy(make, seed, dtype, device, **changed)
+        with seeded(seed):
+            f = make().to(device, dtype).eval()
+            g = deepcopy(f)
+            for name, value in changed.items():
+                setattr(g, name, value)
+            if change is not None:
+                with torch.no_grad():
+                    new = change(g)
+                g = new.eval() if isinstance(new, nn.Module) else g
+        return f, g
 
     return build

@@ -130,12 +130,10 @@ def subterms(term: Term) -> Iterator[Term]:
 
 
 def operations(term: Term) -> int:
-    """The number of operations of a term: its size."""
     return sum(isinstance(part, Apply) for part in subterms(term))
 
 
 def features(term: Term) -> int:
-    """The number of features of a model of this term: 1 + the largest index, 0 for a constant."""
     return max((part.index + 1 for part in subterms(term) if isinstance(part, Input)), default=0)
 
 
@@ -191,7 +189,6 @@ class Expression(nn.Module):
         return intermediates(self.term, inputs)[self.term].expand(len(inputs)).unsqueeze(1)
 
     def term_as_json(self) -> Any:
-        """The term, see `to_json`."""
         return to_json(self.term)
 
 

@@ -23,7 +23,6 @@ Weights = Mapping[tuple[int, int], float]
 
 
 def linear(width: int, weights: Weights, bias: Sequence[float] = ()) -> nn.Linear:
-    """A linear map of ``width`` coordinates with these weights."""
     layer = nn.Linear(width, width)
     with torch.no_grad():
         layer.weight.zero_()
@@ -51,7 +50,6 @@ class Head(nn.Module):
         self.value, self.positions = linear(width, value), nn.Parameter(positions)
 
     def forward(self, states: Tensor) -> Tensor:
-        """States ``(batch, tokens, width)`` to the same."""
         logits = torch.matmul(self.query(states), self.key(states).transpose(1, 2)) + self.positions
         return states + torch.matmul(torch.softmax(logits, -1), self.value(states))
 
@@ -64,7 +62,6 @@ class HandBuilt(nn.Module):
         self.heads, self.read = nn.Sequential(*heads), read
 
     def forward(self, inputs: Tensor, last: Tensor) -> Tensor:
-        """The outputs at the row ``last`` ``(batch,)`` of each example."""
         states = self.heads(inputs)
         return states[torch.arange(len(last), device=last.device), last][:, self.read]
 

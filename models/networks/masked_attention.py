@@ -23,7 +23,6 @@ class MaskedLayer(nn.Module):
             nn.init.normal_(part.weight, std=WIDTH**-0.5)
 
     def forward(self, states: Tensor, mask: Tensor) -> Tensor:
-        """States ``(batch, tokens, width)`` and a mask that is added to the logits, ``(batch, 1, queries, keys)``."""
         q, k, v = (
             part(states).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.query, self.key, self.value)
         )

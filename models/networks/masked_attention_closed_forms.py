@@ -48,12 +48,10 @@ class Example:
 
     @property
     def tokens(self) -> range:
-        """The tokens."""
         return range(len(self.inputs))
 
     @property
     def layers(self) -> list[MaskedLayer]:
-        """The layers of the model."""
         return [layer for layer in self.model.layers if isinstance(layer, MaskedLayer)]
 
 
@@ -84,7 +82,6 @@ def of_case(oracle: OracleMap) -> Callable[[MaskedAttention, Case], Tensor]:
 
 
 def difference(one: OracleMap, other: OracleMap) -> Callable[[MaskedAttention, Case], Tensor]:
-    """One oracle minus another, ``(batch, features)``."""
     return of_case(lambda example: one(example) - other(example))
 
 
@@ -128,7 +125,6 @@ def without(weights: Tensor, keys: Tensor) -> Tensor:
 
 
 def one_hot(example: Example, i: int) -> Tensor:
-    """Token i alone, ``(tokens,)`` bool."""
     return torch.arange(len(example.inputs)) == i
 
 
@@ -273,12 +269,10 @@ def contrasts(example: Example) -> tuple[Tensor, Tensor]:
 
 
 def derivative_of_one_layer(example: Example) -> Tensor:
-    """Σ_h a_h (v_h − o_h)·w_h."""
     return contrasts(example)[0].sum(0)
 
 
 def leave_one_out_of_one_layer(example: Example) -> Tensor:
-    """Σ_h a_h (v_h − o_h)·w_h / (1 − a_h)."""
     contrast, weight = contrasts(example)
     return (contrast / (1 - weight)).sum(0)
 

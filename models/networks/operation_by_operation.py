@@ -50,7 +50,6 @@ class AffineMap(nn.Module):
         self.register_buffer("bias", at_zero[0].clone() if at_zero.any() else None)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """M x + b."""
         return functional.linear(inputs, self.weight, self.bias)
 
 
@@ -81,7 +80,6 @@ def multiples_of_a_64th(*shape: int) -> Tensor:
 
 
 def as_it_is(inputs: Tensor) -> Tensor:
-    """The inputs themselves."""
     return inputs
 
 
@@ -122,7 +120,6 @@ def both_models(
 
 
 def one_example_each(operations: int, seed: int, dtype: torch.dtype, device: torch.device) -> Case:
-    """An example of eight features for each output."""
     with seeded(seed):
         inputs = multiples_of_a_64th(operations, FEATURES).to(device, dtype)
     return Case(inputs, torch.arange(operations, device=device), torch.zeros_like(inputs))

@@ -39,23 +39,19 @@ class Probe(nn.Module):
         self.function = function
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``(batch, features)`` to ``(batch, 1)``."""
         return self.function(inputs)
 
 
 def saturated(inputs: Tensor) -> Tensor:
-    """1 − ReLU(1 − x); Sundararajan et al. 2017, §2.1."""
     return 1 - torch.relu(1 - inputs)
 
 
 def sigmoids(inputs: Tensor) -> Tensor:
-    """x + σ(u) + σ(−u) = x + 1."""
     x, u = inputs.unbind(1)
     return (x + torch.sigmoid(u) + torch.sigmoid(-u)).unsqueeze(1)
 
 
 def products(inputs: Tensor) -> Tensor:
-    """x₁ + (x₁x₂)x₃ − x₁(x₂x₃) = x₁."""
     x1, x2, x3 = inputs.unbind(1)
     return (x1 + (x1 * x2) * x3 - x1 * (x2 * x3)).unsqueeze(1)
 
@@ -75,11 +71,9 @@ class PositionalAttention(nn.Module):
         self.values.data[3] = 0
 
     def weights(self, batch: int) -> Tensor:
-        """A, ``(batch, 4, 4)``."""
         return torch.softmax(self.logits.expand(batch, 4, 4), -1)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Σⱼ A₁ⱼ vⱼxⱼ."""
         attended = torch.matmul(self.weights(len(inputs)), inputs.unsqueeze(2) * self.values)
         return attended[:, 0]
 
@@ -105,7 +99,6 @@ class WithConstants(nn.Module):
         self.position, self.linear = nn.Parameter(torch.randn(4)), nn.Linear(4, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """W(x + p) + b."""
         return self.linear(inputs + self.position)
 
 
@@ -116,7 +109,6 @@ def even(inputs: Tensor) -> Tensor:
 
 
 def affine(bias: bool = True) -> nn.Module:
-    """An affine function of 12 features, two numbers each: ``(batch, 12, 2)`` to ``(batch, 2)``."""
     return nn.Sequential(nn.Flatten(), nn.Linear(24, 2, bias))
 
 

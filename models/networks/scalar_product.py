@@ -72,7 +72,6 @@ def evaluate(tree: Tree, factors: Sequence[Any], multiply: Callable[[Any, Any], 
 
 
 def depths(tree: Tree, depth: int = 0) -> list[int]:
-    """The depth of each leaf, in the factors' order."""
     if isinstance(tree, Leaf):
         return [depth]
     return depths(tree.left, depth + 1) + depths(tree.right, depth + 1)

@@ -48,7 +48,6 @@ def expect_lost_quarter(why: str) -> Expectations:
 
 
 def gelu_by_erf(z: Tensor) -> Tensor:
-    """GELU by its definition, ½z(1 + erf(z/√2))."""
     return 0.5 * z * (1 + torch.erf(z / math.sqrt(2)))
 
 
@@ -119,7 +118,6 @@ def slope_of_the_one(z: Tensor) -> Tensor:
 
 
 def softplus_log_exp(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Softplus against log(1 + eᶻ)."""
     exact = partial(functional.softplus, threshold=40)  # the default, 20, is off by e⁻²⁰ = 2e-9
     return two_hidden_layers(seed, dtype, device, exact, lambda z: torch.log(1 + torch.exp(z)))
 

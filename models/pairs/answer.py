@@ -56,7 +56,6 @@ def answers(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
 
 
 def build(base: BuildModel, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """The answer's tokens in one pass, and one after the other, by one decoder of random weights."""
     logits = AllLogits(base(seed, dtype, device).get_submodule("model"))
     return AnswerTokens(logits).eval(), OneAfterTheOther(logits).eval()
 

@@ -48,7 +48,6 @@ class Concatenated(nn.Module):
         self.maps = nn.ModuleList(map(as_module, maps))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(…, inputs)`` to ``(…, Σ outputs)``."""
         return torch.cat([linear(x) for linear in self.maps], -1)
 
 
@@ -60,7 +59,6 @@ class FusedPart(nn.Module):
         self.fused, self.start, self.size = fused, start, size
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(…, inputs)`` to ``(…, size)``."""
         outputs: Tensor = self.fused(x)
         return outputs.narrow(-1, self.start, self.size)
 
@@ -69,7 +67,6 @@ class WithMask(Derived):
     """A decoder called with an explicit causal mask; without one it leaves the mask to SDPA's flag ``is_causal``."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """See `faithcheck.models.architectures.embedding_model.EmbeddingModel`."""
         batch, n = inputs.shape[:2]
         mask = torch.ones(batch, 1, n, n, dtype=torch.bool, device=inputs.device).tril()
         return self.model(inputs, attention_mask=mask)
@@ -79,7 +76,6 @@ class WithMask(Derived):
     "attention.sdpa", why="scaled_dot_product_attention computes what the eager model writes out", lrp=WRITTEN_OUT
 )
 def sdpa(embedding_model: nn.Module) -> nn.Module:
-    """Compute attention by torch's one operation."""
     model: Any = embedding_model.model
     model.set_attn_implementation("sdpa")
     return embedding_model
@@ -92,7 +88,6 @@ def sdpa(embedding_model: nn.Module) -> nn.Module:
     requires=[every_layer("one module for queries, keys and values", lambda layer: layer.fused)],
 )
 def separate(embedding_model: nn.Module) -> nn.Module:
-    """Replace the fused map to queries, keys and values by three maps."""
     for layer in layers(embedding_model):
         assert layer.query_key_value is not None
         layer.replace(layer.query_key_value, Concatenated((layer.query, layer.key, layer.value)))
@@ -131,7 +126,6 @@ SHARED_HEADS = every_layer(
     requires=[SHARED_HEADS],
 )
 def expanded(embedding_model: nn.Module) -> nn.Module:
-    """Give each query head its own copy of its head of keys and values."""
     for layer in layers(embedding_model):
         blocks = torch.arange(len(layer.key.weight)).view(layer.key_value_heads, -1)
         rows = blocks.repeat_interleave(layer.queries_per_key, 0).flatten()

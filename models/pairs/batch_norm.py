@@ -72,12 +72,10 @@ def folded(make: Callable[[], list[nn.Module]], fuse: Callable[[Any, Any], nn.Mo
 
 
 def perceptron() -> list[nn.Module]:
-    """The layers of a perceptron with ReLU."""
     return [nn.Linear(SIDE * SIDE, 12), nn.BatchNorm1d(12, momentum=None), nn.ReLU(), nn.Linear(12, CLASSES)]
 
 
 def convolution() -> list[nn.Module]:
-    """The layers of a convolution of an image, with ReLU and a linear head."""
     layers = [nn.Unflatten(1, (1, SIDE, SIDE)), nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3, momentum=None)]
     return [*layers, nn.ReLU(), nn.Flatten(), nn.Linear(3 * (SIDE - 2) ** 2, CLASSES)]
 

@@ -59,7 +59,6 @@ class OneByOne(Derived):
     """A model that runs the examples of a batch one by one."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``(batch, features, …)`` to ``(batch, outputs)``, like the model itself."""
         return torch.cat([self.model(inputs[i : i + 1]) for i in range(len(inputs))])
 
 
@@ -97,7 +96,6 @@ NO_RELEVANCE = "the attention weights of padding are 0, so that neither its valu
     },
 )
 def padded(embedding_model: nn.Module) -> nn.Module:
-    """Pad the texts on the right by three masked tokens."""
     return Padded(embedding_model)
 
 
@@ -108,7 +106,6 @@ def padded(embedding_model: nn.Module) -> nn.Module:
     requires=[is_architecture("a decoder", lambda architecture: architecture.decoder)],
 )
 def left_padded(embedding_model: nn.Module) -> nn.Module:
-    """Pad the texts on the left by three masked tokens."""
     return Padded(embedding_model, left=True)
 
 

@@ -42,7 +42,7 @@ from faithcheck.models.expectation import (
 )
 from faithcheck.models.networks.hidden_layer import bias_free_perceptron, lrp_under_shift
 from faithcheck.models.networks.scalar_product import ScalarProduct, excess_of_last_factor, left_comb, shift_of_shares
-from faithcheck.models.pair import WHY, Pair, equivalent_pair, model_and_copy, register, seeded
+from faithcheck.models.pair import control, copies, seeded
 from faithcheck.models.pairs import linear_attention
 from faithcheck.models.pairs.product import BILINEAR_RULE, LRP_OF_PRODUCTS
 
@@ -52,9 +52,7 @@ FROM_BASELINE = "loo integrated_gradients"
 OF_EVERY_FUNCTION = f"{FROM_BASELINE} {GRADIENT} {LRP_OF_PRODUCTS}"
 """The explainers that run on every model here, with attention or without."""
 
-SINGLE_MODEL_AXIOMS = tuple(
-    "sensitivity linearity shift scale randomisation determinism batching precision trace".split()
-)
+SINGLE_MODEL_AXIOMS = "sensitivity linearity shift scale randomisation determinism batching precision trace"
 
 SHIFTED = "(x + c) ⊙ gradient − x ⊙ gradient = c ⊙ gradient"
 KINDERMANS = "Kindermans et al. 2017, arXiv 1711.00867"
@@ -91,83 +89,43 @@ def expect_of_any_model(values: str, gradients: str) -> Expectations:
     }
 
 
-ON_THE_PERCEPTRON: Expectations = {
-    **COPIES,
-    **CHORD_NOT_TANGENT,
-    **expect_of_any_model(f"{FROM_BASELINE} deeplift_rescale", f"{GRADIENT} {ALL_LRP}"),
-    **expect("sensitivity", "loo", "it is the change of the output"),
-    **expect(
+control(
+    "control.mlp",
+    copies(bias_free_perceptron),
+    points,
+    f"invariance loo {SINGLE_MODEL_AXIOMS} completeness conservation",
+    COPIES,
+    CHORD_NOT_TANGENT,
+    expect_of_any_model(f"{FROM_BASELINE} deeplift_rescale", f"{GRADIENT} {ALL_LRP}"),
+    expect("sensitivity", "loo", "it is the change of the output"),
+    expect(
         "sensitivity", "integrated_gradients deeplift_rescale", "complete: the one feature that differs gets it all"
     ),
-    **expect("sensitivity", f"{GRADIENT} {ALL_LRP}", "an analytic gradient is 0 on a set of measure 0 only"),
-    **expect("shift", GRADIENT, SHIFTED, predict=gradient_under_shift, cite=KINDERMANS),
-    **expect("shift", ALL_LRP, SHIFTED, predict=lrp_under_shift, cite=KINDERMANS),
-    **expect(
+    expect("sensitivity", f"{GRADIENT} {ALL_LRP}", "an analytic gradient is 0 on a set of measure 0 only"),
+    expect("shift", GRADIENT, SHIFTED, predict=gradient_under_shift, cite=KINDERMANS),
+    expect("shift", ALL_LRP, SHIFTED, predict=lrp_under_shift, cite=KINDERMANS),
+    expect(
         "completeness",
         GRADIENT,
         "the tangent at x is not the chord to 0",
         predict=completeness_error(gradient_times_input),
     ),
-    **expect(
+    expect(
         "completeness",
         "loo",
         "the joint effect of features counts for each of them",
         predict=completeness_error(leave_one_out),
     ),
-    **expect("conservation", ALL_LRP, "no bias, and activations pass relevance on unchanged", cite=BACH),
-    **expect("loo", "loo", "Leave-One-Out correlates with itself"),
-    **expect("completeness", "integrated_gradients", "tanh is analytic: quadrature converges"),
-    **expect(
+    expect("conservation", ALL_LRP, "no bias, and activations pass relevance on unchanged", cite=BACH),
+    expect("loo", "loo", "Leave-One-Out correlates with itself"),
+    expect("completeness", "integrated_gradients", "tanh is analytic: quadrature converges"),
+    expect(
         "completeness", "epsilon_lrp", "without biases every linear map and every activation conserves, and f(0) = 0"
     ),
-    **expect("completeness", LRP_OF_PRODUCTS, "the same rules as ε-LRP where there is no product of data"),
-}
-
-
-@equivalent_pair(
-    "control.mlp",
-    case=points,
-    why=WHY,
-    control=True,
-    axioms=("invariance", "loo", *SINGLE_MODEL_AXIOMS, "completeness", "conservation"),
-    expected=ON_THE_PERCEPTRON,
+    expect("completeness", LRP_OF_PRODUCTS, "the same rules as ε-LRP where there is no product of data"),
 )
-def perceptron(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A bias-free perceptron with tanh, random weights."""
-    return model_and_copy(bias_free_perceptron, seed, dtype, device)
 
 
-ON_BERT: Expectations = {
-    **COPIES,
-    **CHORD_NOT_TANGENT,
-    **expect_of_any_model(FROM_BASELINE, f"{GRADIENT} {LRP_OF_PRODUCTS}"),
-    **expect("sensitivity", "loo", "it is the change of the output"),
-    **expect(
-        "sensitivity", "integrated_gradients", "complete, to the quadrature: the one feature that differs gets it all"
-    ),
-    **expect("sensitivity", f"{GRADIENT} {LRP_OF_PRODUCTS}", "an analytic gradient is 0 on a set of measure 0 only"),
-    **expect("shift", f"{GRADIENT} {LRP_OF_PRODUCTS}", "LayerNorm subtracts a token's mean, so its gradient sums to 0"),
-    **expect("sensitivity", ROLLOUT, "a product of softmax weights, which are positive"),
-    **expect("shift", ROLLOUT, "the attention weights stay the same"),
-    **expect(f"determinism batching {PRECISION}", ROLLOUT, "a product of each example's own attention weights"),
-    **expect("linearity", ROLLOUT, "the same for every output: 2a beside 3a", floor=0.66, ceiling=0.67),
-    **expect("additivity", ROLLOUT, "the same for every output: a − 2a beside 2a", floor=0.49, ceiling=0.51),
-    **expect("antisymmetry", ROLLOUT, "the same for every output: a + a beside a", floor=1.99, ceiling=2.01),
-    **expect("scale", ROLLOUT, "the same for every factor of the output: 2a beside 3a", floor=0.66, ceiling=0.67),
-    **expect("randomisation", ROLLOUT, "it does not depend on the last layer: ρ = 1", floor=0.99, ceiling=1.01),
-    **expect("loo", "loo", "Leave-One-Out correlates with itself"),
-}
-
-
-@equivalent_pair(
-    "control.bert",
-    case=sentences,
-    why=WHY,
-    control=True,
-    # Not completeness or conservation: the conservation ledger reports where LRP's relevance is lost.
-    axioms=("invariance", "loo", *SINGLE_MODEL_AXIOMS),
-    expected=ON_BERT,
-)
 def bert(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
     """An unmodified two-layer `BertForSequenceClassification` with random weights, eager attention."""
     config = BertConfig(
@@ -185,46 +143,63 @@ def bert(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module
     return model, deepcopy(model)
 
 
-def product_copies(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """x₁x₂x₃ twice."""
-    model = ScalarProduct(left_comb(3)).eval()
-    return model, deepcopy(model)
+control(
+    "control.bert",
+    bert,
+    sentences,
+    # Not completeness or conservation: the conservation ledger reports where LRP's relevance is lost.
+    f"invariance loo {SINGLE_MODEL_AXIOMS}",
+    COPIES,
+    CHORD_NOT_TANGENT,
+    expect_of_any_model(FROM_BASELINE, f"{GRADIENT} {LRP_OF_PRODUCTS}"),
+    expect("sensitivity", "loo", "it is the change of the output"),
+    expect(
+        "sensitivity", "integrated_gradients", "complete, to the quadrature: the one feature that differs gets it all"
+    ),
+    expect("sensitivity", f"{GRADIENT} {LRP_OF_PRODUCTS}", "an analytic gradient is 0 on a set of measure 0 only"),
+    expect("shift", f"{GRADIENT} {LRP_OF_PRODUCTS}", "LayerNorm subtracts a token's mean, so its gradient sums to 0"),
+    expect("sensitivity", ROLLOUT, "a product of softmax weights, which are positive"),
+    expect("shift", ROLLOUT, "the attention weights stay the same"),
+    expect(f"determinism batching {PRECISION}", ROLLOUT, "a product of each example's own attention weights"),
+    expect("linearity", ROLLOUT, "the same for every output: 2a beside 3a", floor=0.66, ceiling=0.67),
+    expect("additivity", ROLLOUT, "the same for every output: a − 2a beside 2a", floor=0.49, ceiling=0.51),
+    expect("antisymmetry", ROLLOUT, "the same for every output: a + a beside a", floor=1.99, ceiling=2.01),
+    expect("scale", ROLLOUT, "the same for every factor of the output: 2a beside 3a", floor=0.66, ceiling=0.67),
+    expect("randomisation", ROLLOUT, "it does not depend on the last layer: ρ = 1", floor=0.99, ceiling=1.01),
+    expect("loo", "loo", "Leave-One-Out correlates with itself"),
+)
+control(
+    "control.product",
+    copies(lambda: ScalarProduct(left_comb(3))),
+    factors(3),
+    "invariance symmetry shift scale conservation",
+    COPIES,
+    expect("symmetry", f"loo {GRADIENT}", "every factor gets y", cite=SUNDARARAJAN),
+    expect("symmetry", "integrated_gradients", "every factor gets y/3", cite=SUNDARARAJAN),
+    expect("symmetry", LRP_OF_PRODUCTS, "the last factor gets y/2, the others y/4", predict=excess_of_last_factor),
+    expect("shift", FROM_BASELINE, "x − x′, and the function between them, stay the same"),
+    expect("shift", GRADIENT, SHIFTED, predict=shift_of_shares([1, 1, 1]), cite=KINDERMANS),
+    expect("shift", LRP_OF_PRODUCTS, SHIFTED, predict=shift_of_shares([1 / 4, 1 / 4, 1 / 2]), cite=KINDERMANS),
+    expect(
+        "scale", OF_EVERY_FUNCTION, "c·x ⊙ gradient/c, and a factor of the output is a factor of values and gradients"
+    ),
+    expect("conservation", LRP_OF_PRODUCTS, "each product passes ½ + ½ of its relevance on", cite=BILINEAR_RULE),
+)
 
 
 def attention_copies(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """The trained left-associated linear attention twice."""
     left, _ = linear_attention.build(seed, dtype, device)
     return left, deepcopy(left)
 
 
-ON_A_PRODUCT: Expectations = {
-    **COPIES,
-    **expect("symmetry", f"loo {GRADIENT}", "every factor gets y", cite=SUNDARARAJAN),
-    **expect("symmetry", "integrated_gradients", "every factor gets y/3", cite=SUNDARARAJAN),
-    **expect("symmetry", LRP_OF_PRODUCTS, "the last factor gets y/2, the others y/4", predict=excess_of_last_factor),
-    **expect("shift", FROM_BASELINE, "x − x′, and the function between them, stay the same"),
-    **expect("shift", GRADIENT, SHIFTED, predict=shift_of_shares([1, 1, 1]), cite=KINDERMANS),
-    **expect("shift", LRP_OF_PRODUCTS, SHIFTED, predict=shift_of_shares([1 / 4, 1 / 4, 1 / 2]), cite=KINDERMANS),
-    **expect(
-        "scale", OF_EVERY_FUNCTION, "c·x ⊙ gradient/c, and a factor of the output is a factor of values and gradients"
-    ),
-    **expect("conservation", LRP_OF_PRODUCTS, "each product passes ½ + ½ of its relevance on", cite=BILINEAR_RULE),
-}
-register(
-    Pair(
-        "control.product",
-        product_copies,
-        factors(3),
-        WHY,
-        expected=ON_A_PRODUCT,
-        axioms=frozenset({"invariance", "symmetry", "shift", "scale", "conservation"}),
-        control=True,
-    )
-)
-ON_LINEAR_ATTENTION: Expectations = {
-    **COPIES,
+control(
+    "control.linear_attention",  # the pair linear_attention.assoc measures its models alone
+    attention_copies,
+    linear_attention.digits_case,
+    "invariance",
+    COPIES,
     # By weights of 8 bits, trained on MNIST with seed 1, its map of one digit falls to 0.73 of itself.
-    **{
+    {
         (axiom, "cplrp"): Expectation(
             "UNCLAIMED",
             "queries and keys are constant, so that all relevances have one factor, hᵀV p of the target's row of the "
@@ -232,15 +207,4 @@ ON_LINEAR_ATTENTION: Expectations = {
         )
         for axiom in ("precision_bfloat16", "precision_float16", "precision_int8")
     },
-}
-register(
-    Pair(
-        "control.linear_attention",  # the pair linear_attention.assoc measures its models alone
-        attention_copies,
-        linear_attention.digits_case,
-        WHY,
-        expected=ON_LINEAR_ATTENTION,
-        axioms=frozenset({"invariance"}),
-        control=True,
-    )
 )

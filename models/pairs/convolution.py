@@ -80,7 +80,6 @@ TOKENS, WIDTH = 8, 4
 
 
 def angles(size: int, like: Tensor) -> Tensor:
-    """2πjk/n, ``(n, n)``."""
     index = torch.arange(size, dtype=torch.float64, device=like.device)
     return (2 * math.pi / size * index.unsqueeze(1) * index).to(like)
 

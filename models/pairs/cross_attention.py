@@ -13,7 +13,6 @@ Gᵀ q, as without M.
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from faithcheck.models.architectures.architecture import HEADS, TOKENS, WIDTH, random_features, spread
 from faithcheck.models.architectures.transformer_layer import LinearView, linear_view
 from faithcheck.models.expectation import expect_lrp
-from faithcheck.models.pair import invariance_pair, seeded
+from faithcheck.models.pair import copies, invariance_pair
 from faithcheck.models.pairs.basis_of_queries_keys_values import multiply, well_conditioned
 
 DECODED = 3
@@ -73,15 +72,11 @@ def value_output(attention: Any) -> None:
 def register_change(name: str, change: Callable[[Any], None], why: str, lrp: str) -> None:
     """Register the pair of a model and its copy, in which every cross-attention is changed."""
 
-    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-        with seeded(seed), torch.no_grad():
-            f = EncoderDecoder().to(device, dtype).eval()
-            g = deepcopy(f)
-            for layer in g.model.get_decoder().layers:
-                change(layer.encoder_attn)
-        return f, g
+    def change_layers(model: EncoderDecoder) -> None:
+        for layer in model.model.get_decoder().layers:
+            change(layer.encoder_attn)
 
-    expected = expect_lrp(lrp, of="attnlrp cplrp blockwise_lrp")
+    build, expected = copies(EncoderDecoder, change_layers), expect_lrp(lrp, of="attnlrp cplrp blockwise_lrp")
     invariance_pair(f"cross_attention.{name}", build, random_features(), expected, why=why)
 
 

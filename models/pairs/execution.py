@@ -43,7 +43,6 @@ class Cached(Derived):
     """A decoder that runs all tokens but the last two first, and these two with the cached keys and values."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Embeddings ``(batch, tokens, width)`` to the logits after the last token."""
         model, first = self.model.model, inputs.shape[1] - 2
         with KeepFloat64():
             past = model(inputs_embeds=inputs[:, :first], use_cache=True).past_key_values
@@ -58,7 +57,6 @@ class Cached(Derived):
     requires=[DECODER],
 )
 def cached(embedding_model: nn.Module) -> nn.Module:
-    """Run the text in two parts, the second with the cache of the first."""
     return Cached(embedding_model)
 
 
@@ -71,7 +69,6 @@ class AfterPrefix(nn.Module):
         self.prefix = nn.Buffer(prefix)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Embeddings ``(batch, tokens, width)`` to the logits after the last token."""
         if not self.reuse:
             prefix = self.prefix.expand(len(inputs), -1, -1)
             return self.embedding_model(torch.cat([prefix, inputs], 1))
@@ -85,8 +82,6 @@ class AfterPrefix(nn.Module):
 
 
 def register_prefix(base_model: BaseModel) -> None:
-    """Register the pair of a decoder that runs a prefix with each example, and one that runs it once."""
-
     def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
         f = base_model.model(seed, dtype, device)
         prefix = torch.randn(1, 3, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
@@ -140,12 +135,10 @@ class Packed(Derived):
     requires=[DECODER],
 )
 def packed(embedding_model: nn.Module) -> nn.Module:
-    """Run two texts in one row."""
     return Packed(embedding_model)
 
 
 def chunked_layers(embedding_model: nn.Module) -> list[Any]:
-    """The layers that can run their feed-forward block in chunks of tokens."""
     return [module for module in embedding_model.modules() if hasattr(module, "chunk_size_feed_forward")]
 
 
@@ -157,7 +150,6 @@ def chunked_layers(embedding_model: nn.Module) -> list[Any]:
     too_slow_on=("bert_trained",),
 )
 def chunked_feed_forward(embedding_model: nn.Module) -> nn.Module:
-    """Run the feed-forward blocks one token at a time."""
     for layer in chunked_layers(embedding_model):
         layer.chunk_size_feed_forward = 1
     return embedding_model

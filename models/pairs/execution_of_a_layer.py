@@ -22,14 +22,12 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedConfig
 
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectation, Expectations, expect_lrp
-from faithcheck.models.pair import copies, invariance_pair, model_and_copy, random_points
+from faithcheck.models.pair import copies, invariance_pair, random_points
 
-INVARIANCE = ("invariance",)
 CASE = random_points(4, 5, 6, classes=2)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """softmax(QKᵀ) V, of ``(…, tokens, width)`` each."""
     return torch.softmax(query @ key.transpose(-2, -1), -1) @ value
 
 
@@ -57,17 +55,14 @@ class Network(nn.Module):
 
 
 def as_it_is(layer: nn.Module, tokens: Tensor) -> Tensor:
-    """Call the layer."""
     return layer(tokens)
 
 
 def recomputed(layer: nn.Module, tokens: Tensor) -> Tensor:
-    """Call the layer, keep none of its activations, and call it again in the backward pass."""
     return checkpoint(layer, tokens, use_reentrant=False)
 
 
 def mapped(layer: nn.Module, tokens: Tensor) -> Tensor:
-    """Call the layer on one example, for all examples at once."""
     return torch.func.vmap(lambda one: layer(one.unsqueeze(0)).squeeze(0))(tokens)
 
 
@@ -100,15 +95,12 @@ invariance_pair(
 )
 
 
-def build_traced(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A layer against the graph that `torch.fx` makes of it."""
-    f, g = model_and_copy(lambda: Network(as_it_is), seed, dtype, device)
-    g.attention = symbolic_trace(g.attention).eval()  # type: ignore[assignment]
-    return f, g
-
-
 invariance_pair(
-    "execution.traced", build_traced, CASE, SEEN, why="the graph has the operations that the forward pass called"
+    "execution.traced",
+    copies(lambda: Network(as_it_is), lambda g: setattr(g, "attention", symbolic_trace(g.attention).eval())),
+    CASE,
+    SEEN,
+    why="the graph has the operations that the forward pass called",
 )
 
 
@@ -126,16 +118,9 @@ class Offloaded(nn.Module):
         return torch.func.functional_call(self.empty[0], weights, (tokens,))
 
 
-def build_offloaded(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A layer with its weights against one on the device ``meta``, which gets them when it runs."""
-    f, g = model_and_copy(lambda: Network(as_it_is), seed, dtype, device)
-    g.attention = Offloaded(g.attention).eval()  # type: ignore[assignment]
-    return f, g
-
-
 invariance_pair(
     "execution.offloaded",
-    build_offloaded,
+    copies(lambda: Network(as_it_is), lambda g: setattr(g, "attention", Offloaded(g.attention).eval())),
     CASE,
     SEEN,
     why="a layer gives the same values wherever its weights lie between its calls",
@@ -162,7 +147,6 @@ class HiddenLayer(nn.Module):
         self.hidden, self.output = nn.Linear(5, 4), nn.Linear(4, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``(batch, 5)`` to ``(batch, 2)``."""
         return self.output(torch.tanh(self.hidden(inputs)))
 
 
@@ -178,17 +162,15 @@ class Compiled(nn.Module):
             return self.layer(inputs)
 
 
-def build_compiled(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A hidden layer against `torch.compile` of it."""
-    f, g = model_and_copy(HiddenLayer, seed, dtype, device)
-    compiled = Compiled(g).eval()
-    compiled(torch.zeros(1, 5).to(device, dtype))  # the first call patches torch.nn.Module: here, and not in a check
-    return f, compiled
+def compiled(layer: HiddenLayer) -> Compiled:
+    model = Compiled(layer).eval()
+    model(torch.zeros(1, 5).to(layer.hidden.weight))  # the first call patches torch.nn.Module: here, not in a check
+    return model
 
 
 invariance_pair(
     "execution.compiled",
-    build_compiled,
+    copies(HiddenLayer, compiled),
     random_points(4, 5, classes=2),
     refused("torch.compile", "rules see no operation of a compiled graph", f"{ALL_LRP} blockwise_lrp deeplift_rescale"),
     why="the compiled graph has the operations that the forward pass called",
@@ -211,7 +193,6 @@ class ForwardByFlex(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, *operands: Tensor) -> Tensor:
-        """Queries, keys and values, ``(batch, 1, tokens, width)`` each, to the same."""
         context.save_for_backward(*operands)
         # Every example twice: of a batch of one, torch would compile another graph, in half a second.
         twice = [operand.detach().repeat(2, 1, 1, 1) for operand in operands]
@@ -221,7 +202,6 @@ class ForwardByFlex(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, ...]:
-        """The gradient of the attention written out."""
         with torch.enable_grad():
             operands = [saved.detach().requires_grad_() for saved in context.saved_tensors]
             attended = attend(*operands)
@@ -242,19 +222,15 @@ class FlexAttention(Attention):
         return attended.squeeze(1)
 
 
-def build_flex(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Attention written out against torch's flex attention."""
-    f, g = model_and_copy(lambda: Network(as_it_is), seed, dtype, device)
-    flex = FlexAttention().to(device, dtype).eval()
-    flex.load_state_dict(f.attention.state_dict())
-    g.attention = flex
-    g(torch.zeros(1, 5, 6).to(device, dtype))  # the first call patches torch.nn.Module: here, and not in a check
-    return f, g
+def with_flex_attention(network: Network) -> None:
+    weights, network.attention = network.attention.state_dict(), FlexAttention().to(network.head.weight).eval()
+    network.attention.load_state_dict(weights)
+    network(torch.zeros(1, 5, 6).to(network.head.weight))  # see `compiled`
 
 
 invariance_pair(
     "execution.flex",
-    build_flex,
+    copies(lambda: Network(as_it_is), with_flex_attention),
     CASE,
     refused(
         "flex attention",

@@ -29,36 +29,30 @@ from faithcheck.models.case import Case
 from faithcheck.models.cases import points
 from faithcheck.models.closed_forms import gradient_times_input
 from faithcheck.models.expectation import Predict, expect_lrp
-from faithcheck.models.pair import copies, invariance_pair, model_and_copy
+from faithcheck.models.pair import copies, invariance_pair
 
 EXPERTS, SELECTED, WIDTH = 4, 2, 5
 THREE = "attnlrp cplrp blockwise_lrp"
-INVARIANCE = ("invariance",)
 CITE = "Shazeer et al. 2017, arXiv 1701.06538, Eqs. 1–5; Jiang et al. 2024, arXiv 2401.04088, §2.1"
 
 
 def weighted(weights: Tensor, outputs: Tensor) -> Tensor:
-    """Σ_e w_e E_e, ``(batch, experts)`` and ``(batch, experts, width)`` to ``(batch, width)``."""
     return (weights.unsqueeze(1) @ outputs).squeeze(1)
 
 
 def dense(logits: Tensor, outputs: Tensor) -> Tensor:
-    """All experts, by one softmax."""
     return weighted(torch.softmax(logits, 1), outputs)
 
 
 def first(logits: Tensor, outputs: Tensor) -> Tensor:
-    """The first expert alone."""
     return outputs[:, 0]
 
 
 def largest(logits: Tensor, count: int) -> Tensor:
-    """The indices of the largest logits, ``(batch, count)``."""
     return logits.detach().topk(count).indices
 
 
 def at(index: Tensor, outputs: Tensor) -> Tensor:
-    """The outputs of these experts, ``(batch, count, width)``."""
     return outputs.gather(1, index.unsqueeze(2).expand(-1, -1, outputs.shape[2]))
 
 
@@ -96,26 +90,21 @@ class Mixture(nn.Module):
             expert.load_state_dict(self.experts[0].state_dict())
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        """E_e(x) for every expert, ``(batch, experts, width)``."""
         return torch.stack([expert(inputs) for expert in self.experts], 1)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.head(self.combine(self.router(inputs), self.outputs(inputs)))
 
 
-def permuted(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """The experts in reverse order."""
-    f, g = model_and_copy(lambda: Mixture(dense), seed, dtype, device)
-    g.experts = nn.ModuleList(reversed(g.experts)).eval()
-    with torch.no_grad():
-        for rows in (g.router.weight, g.router.bias):
-            rows.copy_(rows.flip(0))
-    return f, g
+def reverse(mixture: Mixture) -> None:
+    mixture.experts = nn.ModuleList(reversed(mixture.experts)).eval()
+    for rows in mixture.router.parameters():
+        rows.copy_(rows.flip(0))
 
 
 invariance_pair(
     "experts.permuted",
-    permuted,
+    copies(lambda: Mixture(dense), reverse),
     points,
     expect_lrp("each expert and its logit keep their relevance; the sum over experts has no order", of=THREE),
     why="a sum over experts has no order, and the router's logits are permuted with the experts",

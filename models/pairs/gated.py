@@ -36,12 +36,10 @@ Unit: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def gate_with_sigmoid_first(g: Tensor, u: Tensor) -> Tensor:
-    """(g·σ(g))·u."""
     return (g * torch.sigmoid(g)) * u
 
 
 def sigmoid_with_input_first(g: Tensor, u: Tensor) -> Tensor:
-    """g·(σ(g)·u)."""
     return g * (torch.sigmoid(g) * u)
 
 

@@ -30,8 +30,6 @@ x1, x2, x3 = (Input(i) for i in range(3))
 
 
 def models_of_terms(left: Term, right: Term) -> Build:
-    """The pair's models: the two terms."""
-
     def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
         return Expression(left).eval(), Expression(right).eval()
 

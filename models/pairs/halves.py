@@ -39,7 +39,6 @@ class Residual(nn.Module):
         self.branch = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, FEATURES))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``(batch, features)`` to the same."""
         skip = inputs / 2 + inputs / 2 if self.halves else inputs
         return skip + self.branch(inputs)
 
@@ -56,12 +55,10 @@ class SplitLinear(nn.Module):
                 rest.sub_(random)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The outputs: ``(batch, features)`` to ``(batch, outputs)``."""
         return self.first(inputs) + self.second(inputs)
 
 
 def residual(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Two residual blocks with tanh and a linear head."""
     with seeded(seed):
         f = nn.Sequential(Residual(halves=False), Residual(halves=False), nn.Linear(FEATURES, CLASSES))
     g = nn.Sequential(Residual(halves=True), Residual(halves=True), nn.Linear(FEATURES, CLASSES))
@@ -73,7 +70,6 @@ invariance_pair("halves.residual", residual, points, *EXPECTED, why="x = Â½x + Â
 
 
 def linear(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A perceptron with tanh, its first layer whole or as the sum of two."""
     with seeded(seed):
         whole, head = nn.Linear(FEATURES, HIDDEN).double(), nn.Linear(HIDDEN, CLASSES).double()
         f = nn.Sequential(whole, nn.Tanh(), head)

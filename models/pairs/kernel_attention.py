@@ -44,7 +44,6 @@ def weights_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def keys_and_values_first(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """q(KᵀV)/(q·Σk)."""
     return (q @ (k.transpose(1, 2) @ v)) / (q @ k.sum(1).unsqueeze(2))
 
 
@@ -58,7 +57,6 @@ class KernelAttention(nn.Module):
         self.head = nn.Linear(6, 2)
 
     def features(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v, each ``(batch, tokens, 6)``."""
         return self.query(tokens).square(), self.key(tokens).square(), self.value(tokens)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -31,17 +31,14 @@ XAI_UNITS = "Lee et al. 2025, arXiv 2506.01059"
 
 
 def zeros(x: Tensor) -> Tensor:
-    """Nothing to any feature."""
     return torch.zeros_like(x)
 
 
 def each_in_full(x: Tensor) -> Tensor:
-    """1 to every feature."""
     return torch.ones_like(x)
 
 
 def halves(x: Tensor) -> Tensor:
-    """½ to every feature."""
     return torch.full_like(x, 1 / 2)
 
 
@@ -65,7 +62,6 @@ def cancellation() -> nn.Module:
 
 
 def conflict_removed(x: Tensor) -> Tensor:
-    """(0, −x₁)."""
     return x[:, :1] * x.new_tensor([0, -1])
 
 
@@ -124,7 +120,6 @@ def disjunction() -> nn.Module:
 
 
 def parity_slope(x: Tensor) -> Tensor:
-    """x_i (1 − 2x_j)."""
     return x * (1 - 2 * x.flip(1))
 
 
@@ -152,7 +147,6 @@ def exclusive_or() -> nn.Module:
 
 
 def tangent_of_tanh(x: Tensor) -> Tensor:
-    """x (1 − tanh² x)."""
     return x * (1 - torch.tanh(x).square())
 
 
@@ -228,7 +222,6 @@ PRESENT = (0.0, 1.0, 1.0, 0.0)
 
 
 def weighted_inputs(x: Tensor) -> Tensor:
-    """w ⊙ x."""
     return x * x.new_tensor(WEIGHTS)
 
 

@@ -110,7 +110,6 @@ def retrieved(share: float, of_question: float = 0.0) -> Map:
 
 
 def half_each(x: Tensor) -> Tensor:
-    """½ at the token whose key is asked for, and at the token that asks."""
     return (fitting(x) + at(x, (TOKENS - 1, torch.ones_like(x[:, 0, 0])))) / 2
 
 
@@ -156,7 +155,6 @@ def repeated_word() -> Tensor:
 
 
 def amount(x: Tensor) -> Tensor:
-    """m, how much of B there is, ``(batch,)``."""
     return x[:, COPIED, 1]
 
 
@@ -216,18 +214,15 @@ def numbers(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def of_subject(share: float) -> Map:
-    """This share of m at the subject."""
     return lambda x: at(x, (SUBJECT, share * numbers(x)[0]))
 
 
 def by_preposition_right(x: Tensor) -> Tensor:
-    """(11m − d)/12 to the subject, (m − 2d)/6 to the preposition and (5d − m)/12 to the distractor."""
     m, d = numbers(x)
     return at(x, (SUBJECT, (11 * m - d) / 12), (BEFORE, (m - 2 * d) / 6), (DISTRACTOR, (5 * d - m) / 12))
 
 
 def by_preposition_removed(x: Tensor) -> Tensor:
-    """m to the subject, ½(m − d) to the preposition, 0 to the distractor."""
     m, d = numbers(x)
     return at(x, (SUBJECT, m), (BEFORE, (m - d) / 2))
 

@@ -116,7 +116,6 @@ def digits_case(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
     expected=EXPECTED,
 )
 def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """f associates to the left, g to the right."""
     return build_one("left", seed, dtype, device), build_one("right", seed, dtype, device)
 
 

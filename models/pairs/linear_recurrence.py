@@ -30,7 +30,6 @@ from faithcheck.models.pair import copies, invariance_pair, random_points
 
 STEPS, WIDTH, STATE = 6, 3, 4
 CASE = random_points(6, STEPS, WIDTH, classes=2)
-INVARIANCE = ("invariance",)
 
 
 def in_sequence(decay: Tensor, inputs: Tensor) -> Tensor:
@@ -123,7 +122,6 @@ class Retention(nn.Module):
         self.head = nn.Linear(STEPS * STATE, 2)
 
     def forward_paths(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
-        """The outputs from separate inputs for each path."""
         retained = self.retain(self.query(for_query), self.key(for_key), self.value(for_value))
         return self.head(retained.flatten(1))
 

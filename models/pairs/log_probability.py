@@ -53,7 +53,6 @@ def logits_and_maps(model: nn.Module, case: Case) -> tuple[Tensor, Tensor]:
 
 
 def of_target(values: Tensor, case: Case) -> Tensor:
-    """The row of each example's target."""
     return values[torch.arange(len(values), device=values.device), case.target]
 
 
@@ -82,7 +81,6 @@ def of_perceptron(
 
 
 def common_term(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Log-probabilities, and those of logits with one function added to all of them."""
     return of_perceptron(lambda model: LogProbabilities(CommonTerm(model)), (seed, dtype, device))
 
 
@@ -97,7 +95,6 @@ invariance_pair(
 
 
 def log_of_softmax(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Log-probabilities from the normaliser, and from a softmax."""
     return of_perceptron(LogOfSoftmax, (seed, dtype, device))
 
 

@@ -32,7 +32,6 @@ OUTPUTS, TERMS = 3, 4
 
 
 def from_definition(z: Tensor) -> Tensor:
-    """Log Σ exp(z) over the last axis."""
     return z.exp().sum(-1).log()
 
 

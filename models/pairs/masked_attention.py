@@ -18,11 +18,11 @@ from faithcheck.models.cases import generator
 from faithcheck.models.expectation import Expectations, expect
 from faithcheck.models.networks import masked_attention_closed_forms as exact
 from faithcheck.models.networks.masked_attention import OUTPUTS, WIDTH, MaskedAttention
-from faithcheck.models.pair import WHY, Build, MakeCase, Pair, copies, register
+from faithcheck.models.pair import Build, MakeCase, control, copies
 from faithcheck.models.pairs.control import NOTHING_FROM_PADDING
 
-ONE_LAYER = frozenset({"full_removal", "local_limit"})
-TWO_LAYERS = frozenset({"local_limit", "loo"})  # nothing but Leave-One-Out itself is exact there
+ONE_LAYER = "full_removal local_limit"
+TWO_LAYERS = "local_limit loo"  # nothing but Leave-One-Out itself is exact there
 
 
 def stack(layers: int, heads: int, causal: bool = False) -> Build:
@@ -54,11 +54,6 @@ def texts(*lengths: int, special: float = 0.0, read_last: bool = False) -> MakeC
     return case
 
 
-def masked(name: str, build: Build, case: MakeCase, axioms: frozenset[str], expected: Expectations) -> None:
-    """Register a model as a control on which these axioms are measured."""
-    register(Pair(f"masked.{name}", build, case, WHY, expected=expected, axioms=axioms, control=True))
-
-
 CHORD = "the whole removal is not the removal of a small part"
 OF_ONE_LAYER: Expectations = expect(
     "local_limit",
@@ -71,17 +66,13 @@ OF_TWO_LAYERS: Expectations = expect(
 )
 LENGTHS = 6, 6, 5, 5, 4, 4, 6, 6
 
-masked("one_head", stack(1, 1), texts(5, 4, 3), ONE_LAYER, OF_ONE_LAYER)
-masked(
-    "padded",
-    stack(1, 2),
-    texts(6, 5, 4, 3, special=1),
-    ONE_LAYER | {"batching"},
-    {**OF_ONE_LAYER, **NOTHING_FROM_PADDING},
-)
-masked("causal", stack(1, 2, True), texts(6, 5, 4, special=1, read_last=True), frozenset({"full_removal"}), {})
-masked("two_layers", stack(2, 2), texts(*LENGTHS, special=1), TWO_LAYERS, OF_TWO_LAYERS)
-masked("two_causal_layers", stack(2, 2, True), texts(*LENGTHS, special=1, read_last=True), TWO_LAYERS, OF_TWO_LAYERS)
+control("masked.one_head", stack(1, 1), texts(5, 4, 3), ONE_LAYER, OF_ONE_LAYER)
+PADDED = texts(6, 5, 4, 3, special=1)
+control("masked.padded", stack(1, 2), PADDED, f"{ONE_LAYER} batching", OF_ONE_LAYER, NOTHING_FROM_PADDING)
+control("masked.causal", stack(1, 2, True), texts(6, 5, 4, special=1, read_last=True), "full_removal")
+control("masked.two_layers", stack(2, 2), texts(*LENGTHS, special=1), TWO_LAYERS, OF_TWO_LAYERS)
+CAUSAL = texts(*LENGTHS, special=1, read_last=True)
+control("masked.two_causal_layers", stack(2, 2, True), CAUSAL, TWO_LAYERS, OF_TWO_LAYERS)
 # Large special tokens draw attention, as [CLS] and [SEP] do: without one of them every row changes by much.
-masked("large_special", stack(2, 2), texts(*8 * [6], special=5), frozenset({"loo"}), {})
-masked("large_special_causal", stack(2, 2, True), texts(*12 * [10], special=5, read_last=True), frozenset({"loo"}), {})
+control("masked.large_special", stack(2, 2), texts(*8 * [6], special=5), "loo")
+control("masked.large_special_causal", stack(2, 2, True), texts(*12 * [10], special=5, read_last=True), "loo")

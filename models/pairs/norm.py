@@ -35,12 +35,10 @@ from faithcheck.models.pair import invariance_pair
 
 
 def centred_variance(z: Tensor) -> Tensor:
-    """The variance as mean (z − mean z)², ``(…, 1)``."""
     return (z - z.mean(-1, keepdim=True)).square().mean(-1, keepdim=True)
 
 
 def variance_from_moments(z: Tensor) -> Tensor:
-    """The variance as mean z² − (mean z)², ``(…, 1)``."""
     return z.square().mean(-1, keepdim=True) - z.mean(-1, keepdim=True).square()
 
 
@@ -52,7 +50,6 @@ class LayerNormByHand(nn.Module):
         self.weight, self.bias, self.eps, self.variance = norm.weight, norm.bias, norm.eps, variance
 
     def forward(self, z: Tensor) -> Tensor:
-        """(z − mean z)/√(variance + eps) ⊙ γ + β."""
         sigma = torch.sqrt(self.variance(z) + self.eps)
         return (z - z.mean(-1, keepdim=True)) / sigma * self.weight + self.bias
 
@@ -65,7 +62,6 @@ class RMSNormOfAnotherName(nn.Module):
         self.weight, self.eps = norm.weight, norm.variance_epsilon
 
     def forward(self, z: Tensor) -> Tensor:
-        """γ ⊙ z/√(mean z² + eps)."""
         single = z.to(torch.float32)
         single = single * torch.rsqrt(single.pow(2).mean(-1, keepdim=True) + self.eps)
         return self.weight * single.to(z.dtype)
@@ -85,20 +81,17 @@ def expect_half_lost(why: str) -> Expectations:
 
 
 def layer_norm(seed: int, dtype: torch.dtype, device: torch.device) -> nn.LayerNorm:
-    """LayerNorm over six numbers, γ and β random."""
     norm = nn.LayerNorm(6)
     randomise_affine(norm, seed)
     return norm.to(device, dtype)
 
 
 def randomise_affine(norm: nn.Module, seed: int) -> None:
-    """Replace γ and β, which are 1 and 0 at first, by random numbers."""
     for parameter in norm.parameters():
         nn.init.normal_(parameter, 1, 0.5, generator=torch.Generator().manual_seed(seed))
 
 
 def layer_norm_by_hand(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """LayerNorm against mean, variance, root and quotient."""
     norm = layer_norm(seed, dtype, device)
     return two_hidden_layers(seed, dtype, device, norm, LayerNormByHand(norm))
 
@@ -113,7 +106,6 @@ invariance_pair(
 
 
 def two_variances(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """LayerNorm by hand, with one and with another formula of the variance."""
     norm = layer_norm(seed, dtype, device)
     return two_hidden_layers(seed, dtype, device, LayerNormByHand(norm), LayerNormByHand(norm, variance_from_moments))
 
@@ -128,7 +120,6 @@ invariance_pair(
 
 
 def rms_norm_by_hand(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """F.rms_norm against square, mean, root and quotient."""
     weight = layer_norm(seed, dtype, device).weight.detach()
     return two_hidden_layers(
         seed,
@@ -154,7 +145,6 @@ def float32_points(seed: int, dtype: torch.dtype, device: torch.device) -> Case:
 
 
 def llama_rms_norm(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """LlamaRMSNorm against its own code, in float32."""
     norm = LlamaRMSNorm(6)
     randomise_affine(norm, seed)
     return two_hidden_layers(seed, torch.float32, device, norm, RMSNormOfAnotherName(norm))

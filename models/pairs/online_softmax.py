@@ -49,7 +49,6 @@ CITE = "Milakov & Gimelshein 2018, arXiv 1805.02867; Dao et al. 2022, arXiv 2205
 
 
 def at_once(z: Tensor, values: Tensor) -> Tensor:
-    """Σ A_k v_k, ``(batch, 1, tokens)`` and ``(batch, tokens, width)`` to ``(batch, 1, width)``."""
     return torch.softmax(z, -1) @ values
 
 

@@ -29,7 +29,6 @@ def constant(like: Tensor, *shape: int) -> Tensor:
 
 
 def tokens(x: Tensor) -> Tensor:
-    """The eight features as a matrix, ``(batch, 2, 4)``."""
     return x.view(-1, 2, 4)
 
 
@@ -170,7 +169,6 @@ operation_pair(
 
 
 def turned(x: Tensor) -> Tensor:
-    """The features as four complex numbers, each times 2 + i: rotary positions are computed so."""
     factor = torch.complex(constant(x, 1).new_full((), 2), constant(x, 1).new_ones(()))
     return torch.view_as_real(torch.view_as_complex(x.view(-1, 4, 2)) * factor)
 

@@ -26,12 +26,10 @@ def chosen(x: Tensor, choice: Tensor) -> Tensor:
 
 
 def largest(x: Tensor) -> Tensor:
-    """The largest entry of each of two tokens, by its index."""
     return chosen(tokens(x), tokens(x.detach()).argmax(2))
 
 
 def smallest(x: Tensor) -> Tensor:
-    """The smallest entry of each of two tokens, by its index."""
     return chosen(tokens(x), tokens(x.detach()).argmin(2))
 
 

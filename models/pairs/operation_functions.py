@@ -30,7 +30,6 @@ UNCHANGED = expect_lrp("each function leaves relevance unchanged, so that every 
 
 
 def positive(x: Tensor) -> Tensor:
-    """exp(tanh x), between 1/e and e."""
     return torch.exp(torch.tanh(x))
 
 

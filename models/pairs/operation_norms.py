@@ -30,12 +30,10 @@ EPS = 1e-5
 
 
 def layer_norm(x: Tensor) -> Tensor:
-    """LayerNorm in one operation, with γ and β."""
     return functional.layer_norm(x, (FEATURES,), constant(x, FEATURES), constant(x, FEATURES), EPS)
 
 
 def layer_norm_by_rms_norm(x: Tensor) -> Tensor:
-    """RMSNorm of x − mean x, times γ, plus β."""
     centred = x - x.mean(1, keepdim=True)
     return functional.rms_norm(centred, (FEATURES,), eps=EPS) * constant(x, FEATURES) + constant(x, FEATURES)
 
@@ -72,7 +70,6 @@ def weighted(norm: nn.Module) -> nn.Module:
 
 
 def weighted_rms_norm(x: Tensor) -> Tensor:
-    """RMSNorm with a weight."""
     return functional.rms_norm(x, (FEATURES,), constant(x, FEATURES), EPS)
 
 
@@ -167,7 +164,6 @@ operation_pair(
 
 
 def root_of_squares(x: Tensor) -> Tensor:
-    """√Σx²."""
     return x.square().sum(1, keepdim=True).sqrt()
 
 

@@ -25,29 +25,24 @@ EQS = "Eqs. 3–4 of arXiv 2510.18810"
 
 
 def matrices(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Two matrices of data, ``(batch, 2, 2)`` each."""
     return x[:, :4].view(-1, 2, 2), x[:, 4:].view(-1, 2, 2)
 
 
 def halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Two vectors of data, ``(batch, 4)`` each."""
     return x[:, :4], x[:, 4:]
 
 
 def matrix_product(x: Tensor) -> Tensor:
-    """AB, entry by entry."""
     a, b = matrices(x)
     return (a.unsqueeze(3) * b.unsqueeze(1)).sum(2)
 
 
 def inner_product(x: Tensor) -> Tensor:
-    """a·b."""
     a, b = halves(x)
     return (a * b).sum(1, keepdim=True)
 
 
 def outer_product(x: Tensor) -> Tensor:
-    """abᵀ."""
     a, b = halves(x)
     return a.unsqueeze(2) * b.unsqueeze(1)
 
@@ -118,7 +113,6 @@ def system(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def in_one_operation(x: Tensor) -> Tensor:
-    """A⁻¹B."""
     return torch.linalg.solve_triangular(*system(x), upper=False, unitriangular=True)
 
 

@@ -31,7 +31,6 @@ class LowRankAdapter(nn.Module):
         self.base, self.down, self.up = base, nn.Parameter(down), nn.Parameter(up)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``(…, inputs)`` to ``(…, outputs)``."""
         adapted = nn.functional.linear(nn.functional.linear(inputs, self.down), self.up)
         return self.base(inputs) + adapted
 

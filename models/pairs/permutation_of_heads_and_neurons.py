@@ -30,7 +30,6 @@ def reorder(linear: LinearView, order: Tensor) -> None:
 
 
 def reorder_inputs(linear: LinearView, order: Tensor) -> None:
-    """Reorder the map's inputs in blocks of equal size; ``order`` has the blocks' indices ``(blocks,)``."""
     reorder(LinearView(linear.weight.T, None), order)
 
 
@@ -48,7 +47,6 @@ def cycle(size: int) -> Tensor:
     lrp="every rule acts on each head alone, so that relevance is permuted with the heads, then summed over them",
 )
 def heads(embedding_model: nn.Module) -> nn.Module:
-    """Permute the heads, or the groups of heads that share keys and values."""
     for layer in layers(embedding_model):
         order = cycle(layer.key_value_heads)
         for linear in (layer.query, layer.key, layer.value):
@@ -63,7 +61,6 @@ def heads(embedding_model: nn.Module) -> nn.Module:
     lrp="every rule acts on each neuron alone, so that relevance is permuted with the neurons, then summed over them",
 )
 def neurons(embedding_model: nn.Module) -> nn.Module:
-    """Permute the hidden neurons of the feed-forward blocks."""
     for layer in layers(embedding_model):
         order = cycle(len(layer.up[0].weight))
         for linear in layer.up:

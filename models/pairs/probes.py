@@ -34,7 +34,7 @@ from faithcheck.models.networks.probes import (
     sigmoids,
     tied_perceptron,
 )
-from faithcheck.models.pair import WHY, Build, MakeCase, Pair, copies, random_points, register
+from faithcheck.models.pair import Build, MakeCase, control, copies, random_points
 from faithcheck.models.pairs.control import (
     CHORD_NOT_TANGENT,
     COPIES,
@@ -59,10 +59,9 @@ def away_from_baseline(seed: int, dtype: torch.dtype, device: torch.device) -> C
     return replace(case, baseline=case.inputs.roll(1, 0) / 2)
 
 
-def probe(name: str, build: Build, case: MakeCase, axioms: str, expected: Expectations) -> None:
-    """Register a model as a control on which these axioms are measured."""
-    measured = frozenset({"invariance", *axioms.split()})
-    register(Pair(f"probe.{name}", build, case, WHY, expected={**COPIES, **expected}, axioms=measured, control=True))
+def probe(name: str, build: Build, case: MakeCase, axioms: str, *expected: Expectations) -> None:
+    """Register a model as a control on which these axioms are measured, and invariance."""
+    control(f"probe.{name}", build, case, f"invariance {axioms}", COPIES, *expected)
 
 
 probe(
@@ -70,65 +69,51 @@ probe(
     copies(lambda: Probe(saturated)),
     examples([[2], [0.5], [-1]]),  # the ReLU is off at 2
     "sensitivity",
-    {
-        **expect(
-            "sensitivity", COMPLETE_ALONG_A_PATH, "complete: the one feature gets the whole change", cite=SUNDARARAJAN
-        ),
-        **expect(
-            "sensitivity",
-            f"{GRADIENT} {ALL_LRP}",
-            "the gradient is 0 above 1, ReLU's modified gradient too",
-            predict=missed_change(1),
-            cite=SUNDARARAJAN,
-        ),
-    },
+    expect("sensitivity", COMPLETE_ALONG_A_PATH, "complete: the one feature gets the whole change", cite=SUNDARARAJAN),
+    expect(
+        "sensitivity",
+        f"{GRADIENT} {ALL_LRP}",
+        "the gradient is 0 above 1, ReLU's modified gradient too",
+        predict=missed_change(1),
+        cite=SUNDARARAJAN,
+    ),
 )
 probe(
     "perceptron",
     copies(tied_perceptron),
     points(4),
     "completeness dummy symmetry",
-    {
-        **expect("dummy", OF_EVERY_NETWORK, "a weight of 0 passes nothing on"),
-        **expect("symmetry", OF_EVERY_NETWORK, "equal weights and values are treated alike"),
-    },
+    expect("dummy", OF_EVERY_NETWORK, "a weight of 0 passes nothing on"),
+    expect("symmetry", OF_EVERY_NETWORK, "equal weights and values are treated alike"),
 )
 probe(
     "sigmoids",
     copies(lambda: Probe(sigmoids)),
     points(2),
     "dummy",
-    {
-        **expect(
-            "dummy", f"{COMPLETE_ALONG_A_PATH} {GRADIENT}", "values, slopes and gradients of the two sigmoids cancel"
-        ),
-        **expect("dummy", ALL_LRP, "u gets σ(u) + σ(−u) = 1", predict=relevance_of_both_sigmoids),
-    },
+    expect("dummy", f"{COMPLETE_ALONG_A_PATH} {GRADIENT}", "values, slopes and gradients of the two sigmoids cancel"),
+    expect("dummy", ALL_LRP, "u gets σ(u) + σ(−u) = 1", predict=relevance_of_both_sigmoids),
 )
 probe(
     "products",
     copies(lambda: Probe(products)),
     points(3),
     "dummy",
-    {
-        **expect("dummy", f"loo integrated_gradients {GRADIENT}", "values and gradients of the two products cancel"),
-        **expect(
-            "dummy",
-            LRP_OF_PRODUCTS,
-            "x₃ gets y/2 of the first product and y/4 of the second",
-            predict=quarter_of_third_factor,
-        ),
-    },
+    expect("dummy", f"loo integrated_gradients {GRADIENT}", "values and gradients of the two products cancel"),
+    expect(
+        "dummy",
+        LRP_OF_PRODUCTS,
+        "x₃ gets y/2 of the first product and y/4 of the second",
+        predict=quarter_of_third_factor,
+    ),
 )
 probe(
     "attention",
     copies(PositionalAttention),
     points(4),
     "dummy",
-    {
-        **expect("dummy", OF_EVERY_NETWORK, "the function is linear and has no term in the feature of value 0"),
-        **expect("dummy", ROLLOUT, "attention of ½A₁₄ goes to a value of 0", predict=rollout_of_valueless_feature),
-    },
+    expect("dummy", OF_EVERY_NETWORK, "the function is linear and has no term in the feature of value 0"),
+    expect("dummy", ROLLOUT, "attention of ½A₁₄ goes to a value of 0", predict=rollout_of_valueless_feature),
 )
 probe(
     "affine",  # with as many features that some fit the budget of `BudgetedLeaveOneOut`
@@ -149,31 +134,25 @@ probe(
     copies(partial(affine, bias=False)),
     points(12, 2),
     "completeness",
-    {
-        **expect("completeness", f"loo {GATES}", "f(x) = w·x: each feature by itself"),
-        **expect("local_limit", f"loo {GATES}", "f(x) = w·x: a part of a feature is as much of its effect"),
-    },
+    expect("completeness", f"loo {GATES}", "f(x) = w·x: each feature by itself"),
+    expect("local_limit", f"loo {GATES}", "f(x) = w·x: a part of a feature is as much of its effect"),
 )
 probe(
     "tokens",
     copies(TokenAttention),
     points(4, 3),
     "symmetry",
-    {
-        **CHORD_NOT_TANGENT,
-        **expect("symmetry", OF_EVERY_FUNCTION, "swapping two tokens swaps everything computed from them"),
-        **expect("symmetry", ROLLOUT, "the mean of the rows, of which swapping two tokens swaps two"),
-    },
+    CHORD_NOT_TANGENT,
+    expect("symmetry", OF_EVERY_FUNCTION, "swapping two tokens swaps everything computed from them"),
+    expect("symmetry", ROLLOUT, "the mean of the rows, of which swapping two tokens swaps two"),
 )
 probe(
     "softmax",
     copies(lambda: Probe(self_attention)),
     points(4),
     "conservation",
-    {
-        **expect("conservation", "attnlrp", "Eq. 5 passes ½Var_A x on, not ½Σ Ax", predict=loss_at_softmax),
-        **expect("conservation", "cplrp", "A is a constant, and x gets all of Σ Ax"),
-    },
+    expect("conservation", "attnlrp", "Eq. 5 passes ½Var_A x on, not ½Σ Ax", predict=loss_at_softmax),
+    expect("conservation", "cplrp", "A is a constant, and x gets all of Σ Ax"),
 )
 probe(
     "constants",

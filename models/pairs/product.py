@@ -55,8 +55,6 @@ EXPECTED = {
 
 
 def against_left_comb(tree: Tree, n: int) -> Build:
-    """The pair's models: the left comb and the tree."""
-
     def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
         return ScalarProduct(left_comb(n)).eval(), ScalarProduct(tree).eval()
 

@@ -37,12 +37,10 @@ from faithcheck.models.pair import copies, invariance_pair, random_points
 
 
 def convex(z: Tensor, n: Tensor, h: Tensor) -> Tensor:
-    """(1 − z)n + zh."""
     return (1 - z) * n + z * h
 
 
 def step(z: Tensor, n: Tensor, h: Tensor) -> Tensor:
-    """n + z(h − n)."""
     return n + z * (h - n)
 
 

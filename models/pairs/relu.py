@@ -73,7 +73,6 @@ EXPECTED: Expectations = {
     axioms=("invariance", "completeness"),
 )
 def sundararajan(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Without parameters."""
     return Sundararajan(nested=False).eval(), Sundararajan(nested=True).eval()
 
 

@@ -86,7 +86,6 @@ def gated_neurons(embedding_model: nn.Module) -> nn.Module:
     cite=RULES,
 )
 def logits(embedding_model: nn.Module) -> nn.Module:
-    """Move the factor of the attention logits into W_Q and its bias."""
     for layer in layers(embedding_model):
         multiply(layer.query, layer.attention.scaling)
         layer.attention.scaling = 1.0
@@ -104,7 +103,6 @@ def logits(embedding_model: nn.Module) -> nn.Module:
     cite=RULES,
 )
 def key_bias(embedding_model: nn.Module) -> nn.Module:
-    """Replace the keys' biases by random ones."""
     for layer in layers(embedding_model):
         assert layer.key.bias is not None
         layer.key.bias.normal_()

@@ -22,8 +22,8 @@ from faithcheck.models.cases import WIDTH, sentences
 from faithcheck.models.expectation import expect, expect_lrp
 from faithcheck.models.networks.masked_attention import MaskedAttention
 from faithcheck.models.networks.masked_attention_closed_forms import of_case, rollout
-from faithcheck.models.pair import copies, invariance_pair, model_and_copy
-from faithcheck.models.pairs.masked_attention import stack, texts
+from faithcheck.models.pair import copies, invariance_pair
+from faithcheck.models.pairs.masked_attention import texts
 
 HEADS, HEAD_WIDTH = 2, 4
 
@@ -38,7 +38,6 @@ class TwoHeads(nn.Module):
         self.head = nn.Linear(HEADS * HEAD_WIDTH, 2)
 
     def weights(self, tokens: Tensor) -> Tensor:
-        """The attention weights, ``(batch, heads, tokens, tokens)``."""
         q, k = (linear(tokens).unflatten(2, (HEADS, -1)).transpose(1, 2) for linear in (self.query, self.key))
         return torch.softmax(q @ k.transpose(2, 3) / HEAD_WIDTH**0.5, -1)
 
@@ -51,7 +50,6 @@ class TwoHeads(nn.Module):
 
 @torch.no_grad()
 def with_dead_head() -> TwoHeads:
-    """Two heads with random weights, the second one dead."""
     model = TwoHeads()
     model.head.weight[:, HEAD_WIDTH:] = 0
     return model
@@ -64,17 +62,15 @@ def gap_of_dead_head(f: TwoHeads, g: TwoHeads, case: Case) -> Tensor:
     return difference.mean(1) / 2 / HEADS
 
 
-def dead_head(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Two heads, and the same with a dead head whose query has the opposite sign."""
-    f, g = model_and_copy(with_dead_head, seed, dtype, device)
-    with torch.no_grad():
-        g.query.weight[HEAD_WIDTH:] *= -1
-    return f, g
+def negate_dead_queries(model: nn.Module) -> None:
+    for name, weight in model.named_parameters():
+        if name.endswith("query.weight"):
+            weight[HEAD_WIDTH:] *= -1
 
 
 invariance_pair(
     "rollout.dead_head",
-    dead_head,
+    copies(with_dead_head, negate_dead_queries),
     sentences,
     expect_lrp("the dead head's output gets the gradient 0, and so does everything below it"),
     expect(
@@ -112,20 +108,17 @@ def gap_of_dead_heads(f: MaskedAttention, g: MaskedAttention, case: Case) -> Ten
     return of_case(rollout)(f, case) - of_case(rollout)(g, case)
 
 
-def dead_heads(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Two layers with a dead head each, and the same with dead heads whose queries have the opposite sign."""
-    f, g = stack(2, HEADS)(seed, dtype, device)
-    with torch.no_grad():
-        for i in range(2):
-            for model in (f, g):
-                model.get_parameter(f"layers.{i}.output.weight")[:, HEAD_WIDTH:] = 0
-            g.get_parameter(f"layers.{i}.query.weight")[HEAD_WIDTH:] *= -1
-    return f, g
+@torch.no_grad()
+def with_dead_heads() -> MaskedAttention:
+    model = MaskedAttention(2, HEADS)
+    for i in range(2):
+        model.get_parameter(f"layers.{i}.output.weight")[:, HEAD_WIDTH:] = 0
+    return model
 
 
 invariance_pair(
     "rollout.dead_heads",
-    dead_heads,
+    copies(with_dead_heads, negate_dead_queries),
     texts(6, 5, 4),
     expect_lrp("the dead heads' outputs get the gradient 0, and so does everything below them"),
     expect(

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import INVARIANT_BY_DEFINITION, expect_lrp
-from faithcheck.models.pair import copies, invariance_pair, model_and_copy, random_points
+from faithcheck.models.pair import copies, invariance_pair, random_points
 
 STEPS, WIDTH, SIZE = 5, 6, 8
 CASE = random_points(5, STEPS, WIDTH, classes=2)
@@ -51,7 +51,6 @@ def exchanged_halves(x: Tensor, angles: Tensor) -> Tensor:
 
 
 def complex_product(x: Tensor, angles: Tensor) -> Tensor:
-    """(x₁ + i x₂) e^{iφ} in complex numbers."""
     rotated = torch.view_as_complex(torch.stack(x.chunk(2, -1), -1)) * torch.polar(torch.ones_like(angles), angles)
     return torch.cat([rotated.real, rotated.imag], -1)
 
@@ -71,7 +70,6 @@ def neighbours(x: Tensor, angles: Tensor) -> Tensor:
 
 
 def two_steps(x: Tensor, angles: Tensor) -> Tensor:
-    """A rotation by half of each angle, twice."""
     return exchanged_halves(exchanged_halves(x, angles / 2), angles / 2)
 
 
@@ -121,20 +119,16 @@ invariance_pair(
 )
 
 
-def by_neighbours(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """Halves, as in Llama, against neighbours, as in the paper and in GPT-J, with the rows of weights permuted."""
-    f, g = model_and_copy(lambda: Rotary(exchanged_halves), seed, dtype, device, rotate=neighbours)
+def permute_coordinates(model: Rotary) -> None:
+    """From halves, as in Llama, to neighbours, as in the paper and in GPT-J: permute the rows of weights."""
     order = torch.arange(SIZE).view(2, -1).T.flatten()
-    with torch.no_grad():
-        for linear in (g.query, g.key):
-            linear.weight.copy_(linear.weight[order])
-            linear.bias.copy_(linear.bias[order])
-    return f, g
+    for rows in (*model.query.parameters(), *model.key.parameters()):
+        rows.copy_(rows[order])
 
 
 invariance_pair(
     "rotary.neighbours",
-    by_neighbours,
+    copies(lambda: Rotary(exchanged_halves), permute_coordinates, rotate=neighbours),
     CASE,
     expect_lrp("q·k is a sum over coordinates, each with half of its own term in any order", of=THREE),
     SAME_PRODUCTS,

@@ -54,8 +54,6 @@ def stack(embedding_model: nn.Module) -> nn.ModuleList:
 
 
 def register_layers(base_model: BaseModel) -> None:
-    """Register the pair of a model whose layers are all one object, as in ALBERT, and a model with a copy for each."""
-
     def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
         f = base_model.model(seed, dtype, device)
         g = deepcopy(f)
@@ -72,7 +70,6 @@ class Tokens(Derived):
     """A decoder called on one-hot tokens, so that its embedding weights are used at the input and at the output."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """One-hot tokens ``(batch, tokens, vocabulary)`` to the logits after the last token ``(batch, vocabulary)``."""
         return self.model(inputs @ self.model.model.get_input_embeddings().weight)
 
 

@@ -76,7 +76,6 @@ def rational(seed: int, *shape: int) -> Tensor:
     axioms=("invariance", "symbolic"),
 )
 def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """f is (QKᵀ)V, g is Q(KᵀV)."""
     square = rational(seed, 3, WIDTH, WIDTH)
     weights = [weight.to(device, dtype) for weight in (*square, rational(seed + 1, TOKENS, WIDTH))]
     return SmallAttention(LEFT, weights).eval(), SmallAttention(RIGHT, weights).eval()

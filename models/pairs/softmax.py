@@ -39,17 +39,14 @@ CITE = "arXiv 2510.18810, Eqs. 3–5"
 
 
 def one_operation(z: Tensor) -> Tensor:
-    """The softmax over the last axis, one operation."""
     return torch.softmax(z, -1)
 
 
 def normalised(exponentials: Tensor) -> Tensor:
-    """Exponentials divided by their sum."""
     return exponentials / exponentials.sum(-1, keepdim=True)
 
 
 def exp_divide(z: Tensor) -> Tensor:
-    """The softmax from its definition."""
     return normalised(torch.exp(z))
 
 
@@ -88,11 +85,9 @@ class Head(nn.Module):
         return self.read(self.softmax(self.logits(tokens)), self.value(tokens))
 
     def logits(self, tokens: Tensor) -> Tensor:
-        """z = QKᵀ/√d, ``(batch, tokens, tokens)``."""
         return self.query(tokens) @ self.key(tokens).transpose(1, 2) / 8**0.5
 
     def read(self, weights: Tensor, values: Tensor) -> Tensor:
-        """The outputs of attention weights ``(batch, tokens, tokens)`` and values ``(batch, tokens, 8)``."""
         return self.head((weights @ values).mean(1))
 
 

@@ -417,7 +417,7 @@ def bad(panel=None, **line):
         (figure_content(extra=1), "Object contains unknown field `extra`"),
         (figure_content(panels=[]), "figure 'Figure 2' has no panel"),
         (bad({"lines": []}), "panel 'p' has no line"),
-        (bad({"log": "z"}), "panels[0].log is 'z', not '' or 'x' or 'y' or 'xy'"),
+        (bad({"log": "z"}), "panels[0].log: Invalid enum value 'z'"),
         (bad({"legend": 1}), "panels[0]: Object contains unknown field `legend`"),
         (bad(colour="red"), "panels[0].lines[0]: Object contains unknown field `colour`"),
         (bad(x=[1]), "line 'a': 1 x and 2 y"),
