@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
