@@ -26,8 +26,7 @@ from faithcheck.axioms.measure.axiom import axiom
 from faithcheck.axioms.measure.measurement import Measurement, relative_gap
 from faithcheck.explainers.protocol import Explainer, Unsupported, attribution_of, expected_like
 from faithcheck.models.case import Case
-from faithcheck.models.networks.scalar_product import Leaf, ScalarProduct, Tree, depths, evaluate
-from faithcheck.models.pairs.small_attention import SmallAttention
+from faithcheck.models.networks.scalar_product import Leaf, ScalarProduct, SmallAttention, Tree, depths, evaluate
 
 # The explainers do a handful of multiplications: 1e-12 is thousands of times their round-off.
 TOLERANCE = 1e-12

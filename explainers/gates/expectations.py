@@ -35,7 +35,7 @@ from faithcheck.models.closed_forms import (
 )
 from faithcheck.models.expectation import PRECISION, Expectations, expect
 from faithcheck.models.networks import counterexamples, scalar_product
-from faithcheck.models.networks import masked_attention_closed_forms as exact
+from faithcheck.models.networks import masked_attention as exact
 from faithcheck.models.networks.probes import missed_change
 
 GROUPS = 4

@@ -10,7 +10,7 @@ from __future__ import annotations
 from faithcheck.models.expectation import PRECISION, Expectations, expect
 from faithcheck.models.networks.counterexamples import distributed_gap, exp_of_sum_blockwise_gap, share_of_bias
 from faithcheck.models.networks.hidden_layer import lrp_under_shift
-from faithcheck.models.networks.linear_attention_closed_forms import BLOCKWISE, path_completeness_error
+from faithcheck.models.networks.linear_attention import BLOCKWISE, path_completeness_error
 from faithcheck.models.networks.probes import loss_at_softmax, loss_to_constants, missed_change
 from faithcheck.models.networks.scalar_product import shift_of_shares
 

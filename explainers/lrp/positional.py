@@ -49,7 +49,7 @@ from faithcheck.explainers.lrp.position_pairs import PositionPairs, has_position
 from faithcheck.explainers.protocol import Unsupported, in_standard_modes, per_feature
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations, expect
-from faithcheck.models.networks.linear_attention_closed_forms import association_gap_with_positions, output_at_baseline
+from faithcheck.models.networks.linear_attention import association_gap_with_positions, output_at_baseline
 
 EXPECTED: Expectations = {
     **expect(

@@ -1,19 +1,29 @@
 """The linear-attention classifier of You et al. 2025 (arXiv 2510.18810, §4.1): one token a pixel, no softmax.
 
-Without biases its output is a sum of products of a query, a key and a value. So every propagation rule has a closed
-form on it, in the gradients through these three paths (`path_gradients`); see
-`faithcheck.models.networks.linear_attention_closed_forms`.
+Without biases its output is a sum of products q·k·v of three linear maps of the tokens. So every propagation rule has a
+closed form on it, in the gradients g_q, g_k and g_v through these three paths alone (`path_gradients`):
+
+1. AttnLRP with ε → 0 (the bilinear rule, arXiv 2510.18810, Eqs. 3–4) gives each factor of a product half of its
+   gradient. (QKᵀ)V propagates first V against QKᵀ, then Q against K: ½ for V, ½·½ for Q and K. Q(KᵀV) propagates first
+   Q against KᵀV, then K against V: ½ for Q, ¼ for K and V. Gap ¼ x ⊙ (g_v − g_q).
+2. CP-LRP holds the attention weights, and so query and key, constant: x ⊙ g_v in either order.
+3. Gradient × input gives x ⊙ (g_q + g_k + g_v), and Integrated Gradients from 0, without positions, a third of it, as
+   block-wise LRP does for any order.
+4. Several heads add up, and each halves as one head does. The residual of a block gets the same in both orders.
+5. PA-LRP gives position embeddings their part: the same as AttnLRP, of the tokens e = wx + p in place of x.
 """
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from faithcheck.models.case import Case, select_target
+from faithcheck.models.case import Case, output_difference, select_target
 
 Order: TypeAlias = Literal["left", "right"]
 Pooling: TypeAlias = Literal["mean", "flatten"]
@@ -153,3 +163,118 @@ def path_gradients(model: HasPaths, case: Case) -> tuple[Tensor, Tensor, Tensor]
         q, k, v = (case.inputs.detach().clone().requires_grad_() for _ in range(3))
         gradients = torch.autograd.grad(select_target(model.forward_paths(q, k, v), case.target).sum(), (q, k, v))
     return gradients[0], gradients[1], gradients[2]
+
+
+# --- closed forms -----------------------------------------------------------------------------------------------------
+
+
+class PathShares(NamedTuple):
+    """The weights of the three paths in a propagated map x ⊙ (query·g_q + key·g_k + value·g_v)."""
+
+    query: float
+    key: float
+    value: float
+
+
+ATTNLRP: dict[Order, PathShares] = {"left": PathShares(1 / 4, 1 / 4, 1 / 2), "right": PathShares(1 / 2, 1 / 4, 1 / 4)}
+
+
+def in_either_order(query: float, key: float, value: float) -> dict[Order, PathShares]:
+    """The same shares whichever product is computed first."""
+    return {"left": PathShares(query, key, value), "right": PathShares(query, key, value)}
+
+
+CPLRP = in_either_order(0, 0, 1)
+GRADIENT = in_either_order(1, 1, 1)
+BLOCKWISE = in_either_order(1 / 3, 1 / 3, 1 / 3)
+
+
+def weighted_paths(shares: PathShares, model: HasPaths, case: Case) -> Tensor:
+    """x ⊙ (query·g_q + key·g_k + value·g_v), shaped like the inputs."""
+    paths = zip(shares, path_gradients(model, case), strict=True)
+    return case.inputs * torch.stack([share * gradient for share, gradient in paths]).sum(0)
+
+
+def propagated(shares: dict[Order, PathShares], model: LinearAttention, case: Case) -> Tensor:
+    """The map ``(batch, pixels)`` that the shares of the model's order give."""
+    return weighted_paths(shares[model.order], model, case)
+
+
+def attnlrp_gap(f: LinearAttention, g: LinearAttention, case: Case) -> Tensor:
+    """AttnLRP's map on f minus that on g, ``(batch, pixels)``: ¼ x ⊙ (g_v − g_q) where f is left and g right.
+
+    As f and g are one function, f's path gradients serve both.
+    """
+    difference = PathShares(*(in_f - in_g for in_f, in_g in zip(ATTNLRP[f.order], ATTNLRP[g.order], strict=True)))
+    return weighted_paths(difference, f, case)
+
+
+def association_gap(f: HasPaths, g: nn.Module, case: Case) -> Tensor:
+    """AttnLRP's map on f = (QKᵀ)V minus that on g = Q(KᵀV): ¼ x ⊙ (g_v − g_q), summed over the axes of a feature.
+
+    Shape ``(batch, features)``. For any model with paths; a bias keeps its share of a query, key or value in both.
+    """
+    gap = weighted_paths(PathShares(-1 / 4, 0, 1 / 4), f, case)
+    return gap.reshape(*case.shape, -1).sum(2)
+
+
+class OfTokens:
+    """The upper part of a `LinearAttention`, with separate tokens for each path."""
+
+    def __init__(self, model: LinearAttention) -> None:
+        self.forward_paths = model.attend
+
+
+def association_gap_with_positions(f: LinearAttention, g: nn.Module, case: Case) -> Tensor:
+    """`attnlrp_gap` of tokens with their positions, e = wx + p: ¼ e ⊙ (g_v − g_q), ``(batch, pixels)``."""
+    with torch.no_grad():
+        tokens = f.embed(f.scale(case.inputs))
+    case_of_tokens = replace(case, inputs=tokens, baseline=torch.zeros_like(tokens))
+    return association_gap(OfTokens(f), g, case_of_tokens)
+
+
+@torch.no_grad()
+def output_at_baseline(model: nn.Module, case: Case) -> Tensor:
+    """f(x′), ``(batch,)``: Σ_i a_i − (f(x) − f(x′)) of a map whose sum is f(x)."""
+    return select_target(replace(case, inputs=case.baseline).run(model), case.target)
+
+
+def path_completeness_error(shares: dict[Order, PathShares]) -> Callable[[LinearAttention, Case], Tensor]:
+    """Σ_i a_i − (f(x) − f(x′)), ``(batch,)``, with the map a that the shares give."""
+
+    def predict(model: LinearAttention, case: Case) -> Tensor:
+        return propagated(shares, model, case).sum(1) - output_difference(model, case)
+
+    return predict
+
+
+@torch.no_grad()
+def loo_excess(model: LinearAttention, case: Case) -> Tensor:
+    """Σ LOO_i − (f(x) − f(0)), ``(batch,)``, from the weights alone: no pixel is removed, the model never runs.
+
+    1. The n tokens e_j = w x_j + p_j are pooled by their mean, so f = QᵀM/n² with Q = Σ_j q_j, M = Σ_j k_j v_j, where
+       v_j = h·W_V e_j is what the explained output's row h of the head reads of a value.
+    2. With a = W_Q w, b = W_K w, c = h·W_V w: removing pixel i takes a x_i from Q and
+       Δ_i = x_i (b v_i + c k_i) − x_i² bc from M.
+    3. Hence n² Σ LOO_i = Σ_i [x_i aᵀM + QᵀΔ_i − x_i aᵀΔ_i].
+    4. And n² (f(x) − f(0)) = QᵀM − Q₀ᵀM₀, with e_j = p_j in Q₀ and M₀.
+
+    The model has positions, is pooled by the mean, and does not standardise.
+    """
+    assert model.position is not None
+    x = case.inputs
+    value_row = (model.head.weight @ model.value.weight)[case.target]  # h W_V, (batch, width)
+
+    def query_key_value(tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys ``(batch, n, width)``, and values as the head reads them ``(batch, n, 1)``."""
+        return model.query(tokens), model.key(tokens), (tokens * value_row.unsqueeze(1)).sum(2, keepdim=True)
+
+    pixel = model.pixel.T.unsqueeze(0)  # (1, 1, width)
+    (a, b, c), (q, k, v) = query_key_value(pixel), query_key_value(x.unsqueeze(2) * pixel + model.position)
+    q0, k0, v0 = query_key_value(model.position.expand(len(x), -1, -1))
+    query, moment = q.sum(1), (k * v).sum(1)
+    x = x.unsqueeze(2)
+    delta = x * (b * v + c * k) - x.square() * b * c  # (batch, n, width)
+    loo_sum = (x * a).sum(1) * moment + query * delta.sum(1) - (x * a * delta).sum(1)
+    difference = query * moment - q0.sum(1) * (k0 * v0).sum(1)
+    return (loo_sum - difference).sum(1) / x.shape[1] ** 2

@@ -94,6 +94,28 @@ class ScalarProduct(nn.Module):
         return evaluate(self.tree, names, lambda left, right: ["*", left, right])
 
 
+class SmallAttention(nn.Module):
+    """Σ H ⊙ QKᵀV, multiplied in the tree's order: tokens' coordinates ``(batch, tokens·width)`` to ``(batch, 1)``.
+
+    ``weights`` are W_Q, W_K and W_V, ``(width, width)`` each, and H, ``(tokens, width)``.
+    """
+
+    def __init__(self, tree: Tree, weights: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.tree = tree
+        self.query, self.key, self.value, self.head = (nn.Parameter(weight) for weight in weights)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.forward_paths(inputs, inputs, inputs)
+
+    def forward_paths(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
+        """The output from separate coordinates for each path, each ``(batch, tokens·width)``, to ``(batch, 1)``."""
+        q, k, v = (x.view(len(x), *self.head.shape) for x in (for_query, for_key, for_value))
+        factors = q @ self.query, (k @ self.key).transpose(1, 2), v @ self.value
+        attended: Tensor = evaluate(self.tree, factors, operator.matmul)
+        return (attended * self.head).sum((1, 2)).unsqueeze(1)
+
+
 def halved_by_depth(model: ScalarProduct, case: Case) -> Tensor:
     """AttnLRP's map y·2^−d, ``(batch, n)``."""
     powers = 0.5 ** torch.tensor(depths(model.tree)).to(case.inputs)

@@ -1,7 +1,7 @@
 """Linear attention, associated to the left and to the right.
 
 The pair of You et al. 2025 (arXiv 2510.18810), Table 1, on real digits, and one of BERT-base's size. The derivations
-are in `faithcheck.models.networks.linear_attention_closed_forms`.
+are in `faithcheck.models.networks.linear_attention`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from faithcheck.models.case import Case
 from faithcheck.models.data.handwritten_digits import load_digits
 from faithcheck.models.expectation import Expectations, expect, expect_lrp
-from faithcheck.models.networks.linear_attention import LinearAttention, LinearAttentionBlock, Order
-from faithcheck.models.networks.linear_attention_closed_forms import (
+from faithcheck.models.networks.linear_attention import (
     ATTNLRP,
     CPLRP,
     GRADIENT,
+    LinearAttention,
+    LinearAttentionBlock,
+    Order,
     PathShares,
     association_gap,
     attnlrp_gap,

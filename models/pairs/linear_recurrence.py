@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from faithcheck.models.expectation import LINEAR_WITH_CONSTANT_WEIGHTS, expect_lrp
-from faithcheck.models.networks.linear_attention_closed_forms import association_gap
+from faithcheck.models.networks.linear_attention import association_gap
 from faithcheck.models.pair import copies, invariance_pair, random_points
 
 STEPS, WIDTH, STATE = 6, 3, 4

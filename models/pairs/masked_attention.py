@@ -2,8 +2,7 @@
 
 The gates in the attention and Leave-One-Out by the attention mask are held to closed forms here. With one layer the
 output is linear in the attention's output, so every finite change is exact; with two it is not. The models and the
-derivations are in `faithcheck.models.networks.masked_attention`, what each explainer must give in
-`faithcheck.models.networks.masked_attention_closed_forms`.
+derivations are in `faithcheck.models.networks.masked_attention`.
 
 There are as many ordinary tokens as `GroupedMaskGate` has groups, at most. Then each has a group of its own, and the
 guess of the output that special tokens need is exact with one layer.
@@ -16,7 +15,7 @@ import torch
 from faithcheck.models.case import Case
 from faithcheck.models.cases import generator
 from faithcheck.models.expectation import Expectations, expect
-from faithcheck.models.networks import masked_attention_closed_forms as exact
+from faithcheck.models.networks import masked_attention as exact
 from faithcheck.models.networks.masked_attention import OUTPUTS, WIDTH, MaskedAttention
 from faithcheck.models.pair import Build, MakeCase, control, copies
 from faithcheck.models.pairs.control import NOTHING_FROM_PADDING

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from faithcheck.models.case import Case
 from faithcheck.models.cases import WIDTH, sentences
 from faithcheck.models.expectation import expect, expect_lrp
-from faithcheck.models.networks.masked_attention import MaskedAttention
-from faithcheck.models.networks.masked_attention_closed_forms import of_case, rollout
+from faithcheck.models.networks.masked_attention import MaskedAttention, of_case, rollout
 from faithcheck.models.pair import copies, invariance_pair
 from faithcheck.models.pairs.masked_attention import texts
 

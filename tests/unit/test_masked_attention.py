@@ -19,7 +19,7 @@ from faithcheck.explainers.loo.removal import AttentionMask, Replacement
 from faithcheck.explainers.protocol import InvalidAttribution
 from faithcheck.models import Expectation, registered_pairs, select_target
 from faithcheck.models.closed_forms import gradient_times_input, leave_one_out
-from faithcheck.models.networks import masked_attention_closed_forms as exact
+from faithcheck.models.networks import masked_attention as exact
 from faithcheck.plan import not_applicable, plan
 from faithcheck.tests.helpers.attention_models import case_of, embedding_model
 from faithcheck.tests.helpers.gate_faults import CORRECT, GATE_FAULTS

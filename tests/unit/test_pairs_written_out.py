@@ -19,8 +19,12 @@ from faithcheck.explainers.registry import builtin_explainers
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.case import output_difference
 from faithcheck.models.networks.hidden_layer import HiddenLayer
-from faithcheck.models.networks.linear_attention import LinearAttention, LinearAttentionBlock
-from faithcheck.models.networks.linear_attention_closed_forms import association_gap, loo_excess
+from faithcheck.models.networks.linear_attention import (
+    LinearAttention,
+    LinearAttentionBlock,
+    association_gap,
+    loo_excess,
+)
 from faithcheck.models.pairs import gated, norm, softmax
 from faithcheck.request import Settings
 from faithcheck.tests.helpers import oracles
@@ -457,13 +461,3 @@ def test_the_excess_of_leave_one_out_at_a_point():
     case = Case(x, torch.tensor([3]), torch.zeros_like(x))
     assert model(x)[0, 3].item() == 15 / 4
     assert loo_excess(model, case).tolist() == [6 / 4]
-
-
-@pytest.mark.parametrize("options", [{"pooling": "flatten"}, {"position": False}, {"std": 2.0}])
-def test_the_closed_form_of_leave_one_out_refuses_other_models(options):
-    model = LinearAttention(pixels=2, **options).double().eval()
-    x = torch.ones(1, 2).double()
-    with pytest.raises(ValueError, match="closed form"):
-        loo_excess(model, Case(x, torch.tensor([0]), torch.zeros_like(x)))
-    with pytest.raises(TypeError, match="Linear"):
-        loo_excess(nn.Linear(2, 1), Case(x, torch.tensor([0]), torch.zeros_like(x)))

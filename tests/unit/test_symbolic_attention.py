@@ -30,7 +30,7 @@ from faithcheck.explainers.lrp.cplrp import CP_LRP
 from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
 from faithcheck.models import Case, registered_pairs
 from faithcheck.models.networks.scalar_product import ScalarProduct, depths, parenthesisations
-from faithcheck.models.pairs.small_attention import LEFT, RIGHT, SmallAttention, rational
+from faithcheck.models.pairs.product import LEFT, RIGHT, SmallAttention, rational
 from faithcheck.plan import plan
 
 PAIR = registered_pairs()["linear_attention.symbolic"]
