@@ -1,7 +1,5 @@
 """Random cases that several families of pairs share; every baseline is 0."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

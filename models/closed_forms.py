@@ -5,8 +5,6 @@ Expectations predict a violation by one of these, or by a closed form that stand
 explainer runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """The digest of a tensor, by which equal tensors are known."""
 
-from __future__ import annotations
-
 import hashlib
 
 import torch

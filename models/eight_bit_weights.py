@@ -8,8 +8,6 @@ The numbers of the grid are held in the type of the model. So it computes what i
 up to the round-off of that type, and needs neither a package nor a class of tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 

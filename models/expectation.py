@@ -1,7 +1,5 @@
 """Expectations: what theory expects of an explainer under an axiom, and the functions that write them down."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

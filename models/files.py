@@ -1,7 +1,5 @@
 """The files that this project writes: where its cache is, and how a file is written completely or not at all."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

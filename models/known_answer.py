@@ -14,8 +14,6 @@ XAI-Units (Lee et al. 2025, arXiv 2506.01059) and Arras et al. 2025 (arXiv 2502.
 tasks of this kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

@@ -8,8 +8,6 @@ What belongs here: where the values are, told from accelerate's hooks; accelerat
 the pair of a model and an offloaded one (`faithcheck.models.pairs.execution`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

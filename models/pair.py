@@ -1,7 +1,5 @@
 """Pairs: two models that compute one function in different ways, their registry, and models with their copies."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import sys

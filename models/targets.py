@@ -8,8 +8,6 @@ int64 is an argument of the forward pass: the token's id where a token belongs t
 id stands at its own token, as ``labels`` of `transformers` do, and is predicted at the token before it.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -4,8 +4,6 @@ Language models put much attention on the first token and on separators, whateve
 arXiv 1906.04341, §3.2; attention sinks, Xiao et al. 2023, arXiv 2309.17453), and maps made of attention follow them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

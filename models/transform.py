@@ -5,8 +5,6 @@ makes a pair: f is the base model's model, g a changed deep copy. Every explaine
 should hold on such a pair. A stabiliser, or a rule that depends on more than the function, breaks on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from copy import deepcopy
 from dataclasses import dataclass, replace

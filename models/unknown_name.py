@@ -1,7 +1,5 @@
 """The message for an unknown name, with the nearest known names: "did you mean …?"."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What is red, by cause: one cause may make a hundred records red, and a person mends causes, not records."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence

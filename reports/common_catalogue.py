@@ -1,7 +1,5 @@
 """Documents of two catalogues: they are not compared silently, or only in what both have."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from msgspec.structs import asdict, replace

@@ -23,8 +23,6 @@ In two benchmark documents every ratio that both measured is compared: it is slo
 intervals. Neither is a regression: benchmarks inform.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite

@@ -3,8 +3,6 @@
 The first rule that finds something in a record counts. Rules read the document alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How far two alignments differ on the examples that both measured: paired differences with their intervals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The one command that measures a record again, from what its document says of the run."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from itertools import pairwise

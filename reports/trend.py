@@ -4,8 +4,6 @@ A run of the suite is placed by its date. A document of ``faithcheck align`` hol
 bytes: it is placed by the name of its file. What cannot be read is named and left out.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections import Counter
 from collections.abc import Callable, Mapping

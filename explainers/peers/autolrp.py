@@ -8,8 +8,6 @@ The README claims: "the logit equals the sum of the relevance that reaches the i
 and not completeness, Σ = f(x) − f(x′), an axiom with a baseline. ``pytest -m peers`` measures Σ = f(x).
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any, ClassVar
 

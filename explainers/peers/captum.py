@@ -1,7 +1,5 @@
 """Captum's explainers (Kokhlikyan et al. 2020, arXiv 2009.07896), each with captum's own defaults."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from typing import Any

@@ -7,8 +7,6 @@ the rules, ``lxt.explicit.functional`` and ``.rules``: functions whose gradient 
 torch. Operations that lxt has no rule for are refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any

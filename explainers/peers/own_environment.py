@@ -11,8 +11,6 @@ make the environments. A model is sent as a folder of `transformers`, if `transf
 configuration, or as a program of `torch.export`. If the sent model would not have the same operations, it is refused.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

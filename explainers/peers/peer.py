@@ -1,7 +1,5 @@
 """The base class of the adapters to explainers of other libraries, and the import of such a library."""
 
-from __future__ import annotations
-
 import importlib
 import warnings
 from copy import deepcopy

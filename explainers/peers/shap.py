@@ -4,8 +4,6 @@ The model-agnostic explainers get the game v(z) = f(x′ + z ⊙ (x − x′)), 
 its coordinates is one player.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@ The package imports torchvision, which only its canonizers use. Without torchvis
 that it needs without the package's ``__init__``.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from functools import cache

@@ -1,7 +1,5 @@
 """What the file of a family needs: the types `Architecture` and `BaseModel`, and functions that make base models."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy

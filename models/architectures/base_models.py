@@ -3,8 +3,6 @@
 A module of this package with an `ARCHITECTURE` is the file of a family; it is listed nowhere else.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Iterator

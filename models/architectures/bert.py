@@ -1,7 +1,5 @@
 """BERT: a post-LayerNorm encoder that classifies by its first token; small, small with ReLU, and the trained one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

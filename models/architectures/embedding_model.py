@@ -3,8 +3,6 @@
 So it maps ``(batch, features, width)`` to ``(batch, outputs)``, and explainers can change its features continuously.
 """
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 

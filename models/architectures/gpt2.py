@@ -1,7 +1,5 @@
 """GPT-2: a pre-LayerNorm decoder with one fused map to queries, keys and values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Llama: a decoder with RMSNorm, rotary positions, shared heads of keys and values, and SwiGLU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """RoBERTa: an encoder like BERT, with positions counted from 2 and a classifier without pooler."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

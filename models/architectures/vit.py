@@ -1,7 +1,5 @@
 """ViT: a pre-LayerNorm encoder of image patches that classifies by a class token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -31,8 +31,6 @@ r = ReLU(x₂) and the baseline 0:
 3. LOO: without x₁ the output is 0, without x₂ it is ReLU(x₁ − 1). The sum of LOO exceeds f(x) by y − ReLU(x₁ − 1).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

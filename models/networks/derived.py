@@ -1,7 +1,5 @@
 """Models derived from a model: an axiom states how their attributions relate to those of the model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -6,8 +6,6 @@ row attends to itself, and the model is built such that it finds nothing there. 
 residual stream, in coordinates of its own (Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

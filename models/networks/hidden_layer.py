@@ -1,7 +1,5 @@
 """Networks with one hidden layer, and closed forms of LRP on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 

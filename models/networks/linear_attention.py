@@ -13,8 +13,6 @@ closed form on it, in the gradients g_q, g_k and g_v through these three paths a
 5. PA-LRP gives position embeddings their part: the same as AttnLRP, of the tokens e = wx + p in place of x.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, NamedTuple, Protocol, TypeAlias

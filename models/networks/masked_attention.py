@@ -20,8 +20,6 @@ and w_h the readout of head h:
 Several layers have none: there gates are differentiated, and removals are run.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ by other operations, are a pair for each operation: a rule that is wrong moves o
 All numbers are multiples of 1/64, so that sums, selections and casts to float32 are exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass

@@ -21,8 +21,6 @@ With LRP at ε → 0 as input × modified gradient:
 8. `WithConstants`, f = w·(x + p) + b. Relevance starts as f; b stays at the linear map, and w·p at the sum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -20,8 +20,6 @@ GELU's formulas have products of data, which ε-LRP refuses; it runs on the othe
 rescale rule multiplies Δoutput/Δinput along a chain of operations. All are functions of z alone, so it gives Δf/Δz.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

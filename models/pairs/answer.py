@@ -5,8 +5,6 @@ The outputs are log p(token | all before it) of each token of the answer. On the
 measured too: the outputs are read at different positions, and their sum is the log-likelihood of the answer.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -16,8 +16,6 @@ Why AttnLRP and CP-LRP hold on these pairs, at ε = 0:
    −m·|i − j|. These are constants, which get no relevance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any

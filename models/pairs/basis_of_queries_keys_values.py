@@ -16,8 +16,6 @@ With ε > 0 each coordinate of M z is scaled by its own |·| / (|·| + ε), whic
 pairs, CP-LRP on the pair of values. In float32 M z is rounded differently from z: gaps of 1e-7 to 1e-5.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -9,8 +9,6 @@
    and β among the features, while the folded model's bias keeps them: it breaks (`tests/unit/test_pairs_affine.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any

@@ -18,8 +18,6 @@ would be enough. Or it is padded on the left, as for generation, with explicit p
 keeps padding out. A ViT takes images of one size, and has no padding.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -14,8 +14,6 @@ The axioms of single models are measured on f alone: a perceptron, a small BERT 
   and added constants keep.
 """
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import torch

@@ -8,8 +8,6 @@ FNet (Lee-Thorp et al. 2021, arXiv 2105.03824, Eq. 3) mixes tokens by the real p
 transforms over tokens and over coordinates. By matrices it takes real numbers alone; the fast transform is complex.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

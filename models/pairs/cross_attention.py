@@ -10,8 +10,6 @@ constants, so that keys get all of the relevance of the logits. Behind M⁻ᵀ t
 Gᵀ q, as without M.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -15,8 +15,6 @@ activation passes its relevance on.
 4. (1 − u)x₃ = x₃ − (x₁x₂)x₃ is the second pair with −u in place of u.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

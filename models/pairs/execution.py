@@ -17,8 +17,6 @@ Why AttnLRP and CP-LRP stay the same, at ε = 0:
    that it needs until the backward pass. Explainers must read weights only while their module runs.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import logging
 from copy import deepcopy

@@ -7,8 +7,6 @@ only the function's values and gradients give the same map there too. Flex atten
 has no gradient on a CPU, so the pair's gradient is written by hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from copy import deepcopy

@@ -17,8 +17,6 @@ Why and how much AttnLRP, CP-LRP and block-wise LRP hold or differ, at ε = 0:
 ε-LRP and DeepLIFT refuse a softmax.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -17,8 +17,6 @@ With ε > 0, AttnLRP and CP-LRP change: each linear map's output z is scaled by 
 once a bias or a factor is elsewhere. In float32: gaps of 1e-7 to 1e-5.
 """
 
-from __future__ import annotations
-
 from torch import nn
 
 from faithcheck.models.architectures.base_models import layers

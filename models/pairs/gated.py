@@ -10,8 +10,6 @@ the same halves. The sigmoid passes relevance on unchanged (modified gradient σ
 ε-LRP refuses all of these, as they are products of data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial

@@ -9,8 +9,6 @@ The four contain no matrix product, so CP-LRP gives the maps of AttnLRP. ε-LRP 
 otherwise the same rules: it gives the same on the last two.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

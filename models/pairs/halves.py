@@ -9,8 +9,6 @@
 4. DeepLIFT's rescale rule takes plain gradients through sums too, and its slopes are computed from the same values.
 """
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import torch

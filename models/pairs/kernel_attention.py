@@ -17,8 +17,6 @@ Shares of m_ij for q_i, k_j, v_j, and of A_ij o_i, the denominator's part, for q
 A square passes all of its relevance on to its root. ε-LRP refuses products of data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -12,8 +12,6 @@ What a family of explainers gives at inputs x and the baseline 0, where nothing 
   where one of the three other groups is.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

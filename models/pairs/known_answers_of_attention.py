@@ -13,8 +13,6 @@ Let m be the number that the last row finds, at token t. What a family of explai
   that reads the previous token, ¼ to these two and to the tokens before them.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -4,8 +4,6 @@ The pair of You et al. 2025 (arXiv 2510.18810), Table 1, on real digits, and one
 are in `faithcheck.models.networks.linear_attention`.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

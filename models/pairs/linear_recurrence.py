@@ -16,8 +16,6 @@ yₜ = q_t Sₜ. Let g_q, g_k and g_v be the gradients of the explained output t
 ε-LRP and DeepLIFT refuse products of data, and take constant coefficients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

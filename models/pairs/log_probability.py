@@ -10,8 +10,6 @@ gradient, in which the identity rule of tanh replaces its slope by tanh u/u.
    together y Σ_k (δ_tk − p_k) m_k. CP-LRP's softmax passes nothing on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

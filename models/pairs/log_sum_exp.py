@@ -14,8 +14,6 @@ Let y = log Σ exp(z), A = softmax(z), m the largest or the first of z, t = z �
 There is no product of data: AttnLRP, CP-LRP and ε-LRP have the same rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

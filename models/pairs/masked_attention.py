@@ -8,8 +8,6 @@ There are as many ordinary tokens as `GroupedMaskGate` has groups, at most. Then
 guess of the output that special tokens need is exact with one layer.
 """
 
-from __future__ import annotations
-
 import torch
 
 from faithcheck.models.case import Case

@@ -16,8 +16,6 @@ Two ways to write a variance agree: mean (x − mean x)² and mean x² − (mean
 the identity rule of the square. ε-LRP refuses a norm written out, as it has a product of data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -30,8 +30,6 @@ T_c = Σ exp(z_k), L_c = log T_c, weights B_k = exp(z_k)/T_c and the output o_c 
 ε-LRP refuses all of these; Attention Rollout and the gates refuse a model without a softmax.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

@@ -5,8 +5,6 @@ LRP with ε → 0 passes relevance through an affine map as its gradient does: i
 multiplies by constants has the map x ⊙ Mᵀw of its matrix M. The matrix is the operation's value at the unit vectors.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

@@ -4,8 +4,6 @@ max passes relevance to the value that it chooses, as its gradient does. Where t
 without relevance, what remains is a selection, or a product with 0, 1 and −1. relu and |·| choose among x, 0 and −x.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

@@ -10,8 +10,6 @@
 The operand u = exp(tanh x) lies between 1/e and e.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -12,8 +12,6 @@ The norm of a vector stands against the root of a sum of squares: both have the 
 x/‖x‖ in one operation is RMSNorm of the n values over √n: both hold the norm constant.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -9,8 +9,6 @@
    holds N constant, in the operation and in the substitution by `einsum` alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -10,8 +10,6 @@ Why AttnLRP and CP-LRP stay the same, at ε = 0:
 With ε > 0 the map and its adapter have a stabiliser each: AttnLRP and CP-LRP change on the first.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations

@@ -12,8 +12,6 @@ Why AttnLRP and CP-LRP stay the same, for every ε:
 In float32 the sums run in another order: gaps of 1e-7 to 1e-5.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

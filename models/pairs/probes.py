@@ -5,8 +5,6 @@ BERT on sentences of unequal lengths: a masked key weighs exp(−∞) = 0, so ne
 reach an example's padding or come from it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

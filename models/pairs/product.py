@@ -13,8 +13,6 @@ With g_q, g_k, g_v the output's gradients through the three paths of QKᵀV:
 The axiom ``symbolic`` derives both from Eqs. 1, 3 and 4 (arXiv 2510.18810) alone.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -22,8 +22,6 @@ products: h₄ = a₄a₃a₂b₁ + a₄a₃b₂ + a₄b₃ + b₄.
 ε-LRP refuses products of data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 

@@ -9,8 +9,6 @@
   rescale rule is not defined for max, and refuses it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 

@@ -20,8 +20,6 @@ With ε > 0, |z| / (|z| + ε) depends on the scale of z and on its bias: AttnLRP
 neurons'. In float32: gaps of 1e-7 to 1e-5.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

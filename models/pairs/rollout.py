@@ -12,8 +12,6 @@ read at (one layer).
 LRP and gradients: nothing arrives at a dead head, and reversing is a rearrangement.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

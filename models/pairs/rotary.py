@@ -23,8 +23,6 @@ numbers are refused.
 3. B is ¼ b ⊙ ∂f/∂q: the weights have ½ of a product with values, and a query ½ of a product with keys.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

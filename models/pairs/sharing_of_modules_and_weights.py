@@ -6,8 +6,6 @@ at the features, whichever objects hold the weights. An explainer that keeps sta
 stores the activation of a module, above all DeepLIFT's) is called twice for one object here.
 """
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any
 

@@ -20,8 +20,6 @@ gives all relevance to the experts; a softmax written out is data and takes half
 ε-LRP refuses all of these. Attention Rollout refuses a model without a softmax operation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias

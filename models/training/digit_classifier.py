@@ -1,7 +1,5 @@
 """Digit classifiers: the training loop, and the cache of trained weights in the user's cache folder."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

@@ -5,8 +5,6 @@
 `faithcheck.models.pretrained.loading.load` loads the folder, as it loads any image classifier of `transformers`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

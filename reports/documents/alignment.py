@@ -1,7 +1,5 @@
 """The document of ``faithcheck align``: how explainers agree with Leave-One-Out over the examples of a data set."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar, Literal
 

@@ -4,8 +4,6 @@ A document is a `msgspec.Struct`. A field without a default is always written, a
 a field with a default is written only if its value is another one. Keys that a struct does not have are ignored.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

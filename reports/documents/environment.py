@@ -1,7 +1,5 @@
 """What the present run depends on: the versions of packages, and the commits of the user's code and of faithcheck."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """The document of ``faithcheck explain``: the maps of one text by several explainers."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from msgspec import Struct, field

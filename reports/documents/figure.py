@@ -1,7 +1,5 @@
 """A figure as data: panels of lines, or of estimates. The pages draw it as SVG or PDF, or write it as tables."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Literal

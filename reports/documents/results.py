@@ -1,7 +1,5 @@
 """The results document, of one run of the suite, and what follows from it: the verdict, what is red or missing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The features of a text or an image, and the words of a text: the pieces of one word together, relevance summed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

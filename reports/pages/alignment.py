@@ -1,7 +1,5 @@
 """The document of ``faithcheck align`` as pages and as text for a terminal; and the plan of ``--plan``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType

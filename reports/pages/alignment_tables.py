@@ -3,8 +3,6 @@
 A new column of the main table is one more `Column` in `TABLE_2`. Its cell is made from one `Explainer` of the document.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct

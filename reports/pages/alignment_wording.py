@@ -1,7 +1,5 @@
 """The sentences, labels and number formats of the alignment document."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The badge of a results document: a few words in a colour, never green where nothing was judged or all is old."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from faithcheck.axioms.measure.statuses import Group

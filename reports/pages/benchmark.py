@@ -1,7 +1,5 @@
 """The document of ``make bench`` as pages and as text for a terminal: pure functions of the document."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import RenderableType

@@ -3,8 +3,6 @@
 Every text on a page has a contrast of at least `CONTRAST` with what it stands on; a unit test computes it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from faithcheck.axioms.measure.statuses import Group

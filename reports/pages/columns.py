@@ -5,8 +5,6 @@ A new column is one more `Column` in `SUMMARY`, `CORRELATIONS`, `SLOWEST`, `DIGI
 ``Measurement.detail``, in the axiom that measures it.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """The comparison of two documents as pages and as text for a terminal: pure functions of `comparison.compare`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The evidence of a red record, ready to draw: images, coloured words, expression trees or bars, each with a text."""
 
-from __future__ import annotations
-
 import base64
 import math
 import struct

@@ -1,7 +1,5 @@
 """The explanation document as pages and as coloured text for a terminal: pure functions of the document."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import Struct

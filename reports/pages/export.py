@@ -1,7 +1,5 @@
 """``faithcheck report --figures``: every table of a page as CSV and LaTeX, every figure as SVG and PDF."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

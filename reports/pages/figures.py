@@ -1,7 +1,5 @@
 """Figures of the report, drawn as SVG or PDF, or written as tables."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import math

@@ -5,19 +5,12 @@ printed strongest. A map with values of both signs is red for the output and blu
 value has one hue. The ink is black or white, whichever contrasts more: always at least 4.5, as WCAG 2 AA asks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec import structs
 
 from faithcheck.reports.documents.words import Word
-from faithcheck.reports.pages.colours import (
-    NEGATIVE_RELEVANCE,
-    POSITIVE_RELEVANCE,
-    SURFACES,
-    UNSIGNED_RELEVANCE,
-)
+from faithcheck.reports.pages.colours import NEGATIVE_RELEVANCE, POSITIVE_RELEVANCE, SURFACES, UNSIGNED_RELEVANCE
 
 Rgb = tuple[int, int, int]
 

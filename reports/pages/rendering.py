@@ -1,7 +1,5 @@
 """From a view to text: a template filled in for a page, Rich's output for a terminal."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping

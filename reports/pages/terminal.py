@@ -3,8 +3,6 @@
 The screen has the verdict, the worst checks, the causes, and what was skipped.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 

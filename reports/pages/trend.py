@@ -1,7 +1,5 @@
 """A trend over the documents of a folder as pages: pure functions of `faithcheck.reports.trend.trend`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 

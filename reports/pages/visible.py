@@ -4,8 +4,6 @@ A control character moves a terminal's cursor or changes its colours, a bidi con
 half of a surrogate pair cannot be encoded. Every text that a terminal or a page shows goes through `visible`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import unicodedata

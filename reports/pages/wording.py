@@ -1,7 +1,5 @@
 """The sentences and number formats that the terminal, the pages and the failure messages of tests share."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
