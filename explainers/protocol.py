@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -48,7 +49,7 @@ def in_standard_modes(method: Method[Self, Further, Result]) -> Method[Self, Fur
     * Tensors of the case and the model that were made in inference mode, and so have no gradient, are copies.
 
     Raises:
-        Unsupported: it is called within a transform of `torch.func`.
+        Unsupported: it is called within a transform of `torch.func`; or it failed, and the model has no gradient.
     """
 
     @wraps(method)
@@ -59,10 +60,34 @@ def in_standard_modes(method: Method[Self, Further, Result]) -> Method[Self, Fur
                 "explain a batch without it"
             )
         with _standard_torch_modes(case.inputs), _eval_mode(model):
-            tensors = (case.inputs, case.baseline, *case.forward_arguments.values())
-            return method(self, model, case.copy() if any(map(Tensor.is_inference, tensors)) else case, *args, **kwargs)
+            if any(map(Tensor.is_inference, (case.inputs, case.baseline, *case.forward_arguments.values()))):
+                case = case.copy()
+            try:
+                return method(self, model, case, *args, **kwargs)
+            except RuntimeError as error:
+                if why := _why_no_gradient(model, case, error):
+                    raise Unsupported(why) from error
+                raise
 
     return within
+
+
+def _why_no_gradient(model: nn.Module, case: Case, error: RuntimeError) -> str:
+    """Why a model that can run has no gradient; empty if it has one, if it cannot run, or if memory ran out."""
+    if "memory" in str(error):
+        return ""
+    with suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.no_grad():
+            case.run(model)
+        try:
+            input_gradient(model, case)
+        except RuntimeError as failure:
+            way_out = "use Leave-One-Out, which needs no gradient"
+            if "use_reentrant=True" in str(failure):
+                return f"the model has no gradient at its inputs: checkpoint with use_reentrant=False, or {way_out}"
+            return f"the model runs, but has no gradient: {way_out} (torch says: {str(failure).splitlines()[0][:200]})"
+    return ""
 
 
 @contextmanager

@@ -265,18 +265,28 @@ def select_target(output: Tensor, target: Tensor) -> Tensor:
 
 
 def input_gradient(model: nn.Module, case: Case) -> Tensor:
-    """The gradient of each example's explained output at its inputs, shaped like ``inputs``; touches no ``.grad``."""
+    """The gradient of each example's explained output at its inputs, shaped like ``inputs``; touches no ``.grad``.
+
+    It is 0 where the output does not depend on the inputs, or depends on them by operations without a gradient alone.
+    """
     with torch.enable_grad():
         point = case.inputs.detach().clone().requires_grad_()
-        output = replace(case, inputs=point).run(model)
-        return torch.autograd.grad(select_target(output, case.target).sum(), point)[0]
+        # Cloned: a model may write to its input, and autograd forbids writes to a leaf.
+        output = select_target(replace(case, inputs=point.clone()).run(model), case.target)
+        if not output.requires_grad:
+            return torch.zeros_like(case.inputs)
+        return torch.autograd.grad(output.sum(), point, materialize_grads=True)[0]
 
 
 @torch.no_grad()
 def output_difference(model: nn.Module, case: Case) -> Tensor:
     """f(x) − f(x′), the explained output of each example minus that of its baseline: ``(batch,)``."""
-    at_baseline = replace(case, inputs=case.baseline)
-    return select_target(case.run(model), case.target) - select_target(at_baseline.run(model), case.target)
+    # Cloned: a model may write to its input.
+    at_inputs, at_baseline = (
+        select_target(replace(case, inputs=inputs.clone()).run(model), case.target)
+        for inputs in (case.inputs, case.baseline)
+    )
+    return at_inputs - at_baseline
 
 
 def describe_tensor(tensor: Tensor) -> str:
