@@ -40,7 +40,8 @@ def a_run(**changed):
     records.append(documents.record("holds", **equivalence))
     axioms = {"equivalence": "one function", "invariance": "one attribution", "dummy": "zero"}
     failures = [{"id": "tests/test_x.py::test_y", "message": "AssertionError: no"}]
-    return documents.document(records, axioms=axioms, failures=failures, **changed)
+    figures = [documents.figure_content()]
+    return documents.document(records, axioms=axioms, failures=failures, figures=figures, **changed)
 
 
 def a_comparison():

@@ -116,7 +116,7 @@ def test_help_version_and_completion_import_nothing_heavy(arguments, tmp_path):
 
 
 def test_report_and_compare_import_nothing_heavy(tmp_path):
-    save(document([record("holds")], figures=[]), tmp_path / "a.json")
+    save(document([record("holds")]), tmp_path / "a.json")
     for arguments in (["report", "a.json"], ["compare", "a.json", "a.json"]):
         assert ending(tmp_path, *arguments) == (0, set(), ""), arguments
 
@@ -182,7 +182,7 @@ def test_entry_points_are_listed_without_importing_them(tmp_path, monkeypatch, c
 
 
 def test_a_closed_pipe_causes_no_traceback(tmp_path):
-    save(document([record("holds")], figures=[]), tmp_path / "a.json")
+    save(document([record("holds")]), tmp_path / "a.json")
     run_main = "from faithcheck.cli.main import main; raise SystemExit(main())"
     command = [sys.executable, "-c", run_main, "report", str(tmp_path / "a.json")]  # it imports no torch
     printed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

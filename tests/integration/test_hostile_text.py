@@ -46,7 +46,8 @@ def a_run():
     left = {"pearson": 0.5, "symbolic gap": "x", "left behind": "hooks", "note": "noted", "told apart by": "y"}
     records += [documents.record("recorded", axiom="loo", id="loo/x", gap=None, detail=left)]
     records += [documents.record("broken claim", axiom="trace", id="trace/x", detail={"left behind": "hooks (x)"})]
-    run = to_json(documents.document(records, failures=[{"id": "test", "message": "message"}]))
+    parts = {"failures": [{"id": "test", "message": "message"}], "figures": [documents.figure_content()]}
+    run = to_json(documents.document(records, **parts))
     run["settings"] |= {
         "origins": {"x": "here"},
         "pair_origins": {"words": "my_pairs"},

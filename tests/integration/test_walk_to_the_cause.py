@@ -99,6 +99,7 @@ def test_one_click_from_the_top_to_the_line_that_names_the_cause(browser, tmp_pa
         expect(line).to_be_in_viewport()
 
 
+@pytest.mark.slow
 def test_cards_with_evidence_are_accessible_at_any_width_and_in_the_dark(browser, tmp_path):
     records = [record("broken claim", axiom=layout, evidence=kept) for layout, kept in EVIDENCE.items()]
     (tmp_path / "page.html").write_text(report.to_html(document(records)), encoding="utf-8")

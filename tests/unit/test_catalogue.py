@@ -135,7 +135,7 @@ def test_writing_says_what_changed_and_repeats(tmp_path, monkeypatch, registry):
 
 def test_a_results_document_names_it_and_what_the_user_added():
     origins = {"their.pair": "their_pairs", "their.other": "their_pairs"}
-    content = document([record("holds"), record("holds", axiom="theirs")], {"pair_origins": origins}, figures=[])
+    content = document([record("holds"), record("holds", axiom="theirs")], {"pair_origins": origins})
     content = outcomes.document(
         content.settings, {}, counts=content.counts, skips=[], failures=[], records=content.records
     )
@@ -147,7 +147,7 @@ def test_a_results_document_names_it_and_what_the_user_added():
 
 
 def test_documents_of_older_versions_do_not_name_it():
-    content = document([record("holds")], figures=[])
+    content = document([record("holds")])
     assert wording.catalogue(content) is None
     assert "None" not in report.to_markdown(content)
 

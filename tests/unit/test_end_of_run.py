@@ -37,7 +37,7 @@ def run_of(explainers, reds=81):
         "origins": {name: f"their_module:{name}; called as function(model, inputs, target)" for name in explainers},
     }
     skips = [{"reason": reason, "count": 7, "ids": []} for reason in reasons]
-    return document(records, settings, tables=[], figures=[], skips=skips)
+    return document(records, settings, tables=[], skips=skips)
 
 
 @pytest.mark.parametrize(("width", "most"), [(80, 48), (100, 40), (120, 40)])
@@ -46,7 +46,7 @@ def test_the_end_of_a_run_fits_a_screen(width, most):
         lines = terminal.render_screen(run_of(explainers), width).splitlines()
         assert len(lines) <= most, "\n".join(lines)
         assert max(map(len, lines)) <= width
-    green = terminal.render_screen(document([record("holds")], tables=[], figures=[]), width).splitlines()
+    green = terminal.render_screen(document([record("holds")], tables=[]), width).splitlines()
     assert len(green) <= 8
 
 
@@ -67,17 +67,17 @@ def test_of_many_explainers_the_last_line_counts_those_left_out():
 
 
 def test_what_is_cut_ends_in_an_ellipsis():
-    said = terminal.render_screen(document([replace(red(1), subject="long " * 200)], tables=[], figures=[]), 100)
+    said = terminal.render_screen(document([replace(red(1), subject="long " * 200)], tables=[]), 100)
     assert [line for line in said.splitlines() if line.startswith("long long") and line.endswith(" …")]
 
 
 def test_of_a_long_word_as_much_is_shown_as_fits():
-    said = terminal.render_screen(document([replace(red(1), subject="x" * 900)], tables=[], figures=[]), 100)
+    said = terminal.render_screen(document([replace(red(1), subject="x" * 900)], tables=[]), 100)
     assert [line for line in said.splitlines() if re.fullmatch("x{98} …", line)]
 
 
 def test_hostile_text_is_shown_and_not_run():
-    said = terminal.render_screen(document([red(1, explainer="a\x1b[2J[bold]")], tables=[], figures=[]), 100)
+    said = terminal.render_screen(document([red(1, explainer="a\x1b[2J[bold]")], tables=[]), 100)
     assert "\x1b" not in said
     assert r"a\x1b[2J[bold]" in said
 

@@ -18,7 +18,6 @@ WRONG = (MISSING, None, "\ud800\x1b[31m")
 SUITE = document(
     [record("inconclusive", detail={"control gap": 0.5, "symbolic gap": "x"})],
     failures=[{"id": "test", "message": "message"}],
-    figures=[],
 )
 DOCUMENTS = {
     "suite": to_json(SUITE),

@@ -13,7 +13,16 @@ from faithcheck.reports.documents.document import save
 from faithcheck.reports.pages import export
 from faithcheck.reports.pages.export import exported
 from faithcheck.reports.pages.tables import plain_table
-from faithcheck.tests.helpers.documents import alignment, benchmark, document, explanation, record, shown, typed
+from faithcheck.tests.helpers.documents import (
+    alignment,
+    benchmark,
+    document,
+    explanation,
+    figure_content,
+    record,
+    shown,
+    typed,
+)
 
 HOSTILE = [
     "=1+1",
@@ -37,7 +46,7 @@ def hostile_table():
 def of_each_kind():
     aligned = alignment(loo=(1.0, 0.5), attnlrp=(0.5, 0.25))
     return {
-        "suite": document([record("holds"), record("broken claim")]),
+        "suite": document([record("holds"), record("broken claim")], figures=[figure_content()]),
         "alignment": typed({**aligned, **shown("loo", "attnlrp")}),
         "benchmark": typed(benchmark()),
         "explanation": typed(explanation()),

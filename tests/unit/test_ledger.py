@@ -39,8 +39,8 @@ SINGLE = 1e-6
 CLOSE = {"rtol": 1e-12, "atol": 1e-14}
 UNSIGNED = LRP("unsigned", ATTNLRP, 1e-2, signed=False)
 EMBEDDINGS = ("token_type", "position")
-METHODS = [AttnLRP(), CPLRP(), AttnLRP(1e-2), CPLRP(1e-2), UNSIGNED]
-IDS = ["attnlrp", "cplrp", "attnlrp coarse", "cplrp coarse", "unsigned"]
+METHODS = [AttnLRP(), CPLRP(1e-2), UNSIGNED]
+IDS = ["attnlrp", "cplrp coarse", "unsigned"]
 
 
 @pytest.fixture(scope="module")
@@ -186,8 +186,7 @@ def test_the_ledger_of_sdpa_attention_is_that_of_its_steps(folders, embedding_mo
                 torch.testing.assert_close(lost, expected[cause], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 1e-2])
-def test_the_ledger_balances_for_any_table_of_rules(embedding_models, epsilon):
+def test_the_ledger_balances_for_any_table_of_rules(embedding_models):
     """Every part of AttnLRP replaced as in `PARTS`, and the softmax bypassed in one layer.
 
     The ledger balances except for activations by their gradient: the activations lose relevance without a named cause.
@@ -195,13 +194,13 @@ def test_the_ledger_balances_for_any_table_of_rules(embedding_models, epsilon):
     embedding_model = embedding_models["bert"]
     case = case_of(embedding_model)
     for parts in sets_of_parts():
-        ledger = conservation_ledger(attnlrp_without(parts, epsilon), embedding_model, case)
+        ledger = conservation_ledger(attnlrp_without(parts, 1e-2), embedding_model, case)
         by_gradient = "activations by their gradient" in parts
         if not by_gradient:
             assert_consistent(ledger)
         assert unaccounted(ledger) == ({"GELUActivation", "tanh"} if by_gradient else set())
         assert ("softmax" in ledger.by_cause()) == ("softmax bypassed" not in parts)
-    ledger = conservation_ledger(attnlrp_with_bypassed_softmax([0], epsilon), embedding_model, case)
+    ledger = conservation_ledger(attnlrp_with_bypassed_softmax([0], 1e-2), embedding_model, case)
     assert_consistent(ledger)
     first, second = (e for e in ledger.operations if e.operation == "softmax")
     assert first.received.abs().max() == 0

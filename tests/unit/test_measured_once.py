@@ -58,9 +58,11 @@ def records(explainer, settings, pairs=PAIRS, axiom="invariance") -> list[Record
     return [check.run(settings) for check in plan(axiom, explainers, pairs)]
 
 
-@pytest.mark.parametrize("explainer", builtin_explainers().values(), ids=lambda explainer: explainer.name)
-def test_records_are_the_same_as_if_all_was_measured(explainer):
-    anew, again = (records(explainer, settings) for settings in (Settings(), AGAIN))
+@pytest.mark.parametrize(
+    "name", ["gradient_x_input", "loo", "attnlrp", "attention_rollout", "readout_gate", "deeplift_rescale"]
+)
+def test_records_are_the_same_as_if_all_was_measured(name):
+    anew, again = (records(builtin_explainers()[name], settings) for settings in (Settings(), AGAIN))
     assert again == anew
     assert not any(record.reused for record in anew)
     measured = [record for record in again if record.status != "unsupported"]

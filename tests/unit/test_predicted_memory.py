@@ -53,10 +53,9 @@ def predictor(bert):
     ],
     ids=lambda explainer: explainer.name,
 )
-@pytest.mark.parametrize(("batch", "features"), [(1, 128), (3, 90)])
-def test_the_peak_of_a_longer_example_and_of_more_examples_is_predicted(bert, predictor, explainer, batch, features):
-    predicted = predictor.peak(explainer, batch, features, longest=61)
-    case = larger_models.case("bert", batch, features)
+def test_the_peak_of_longer_and_more_examples_is_predicted(bert, predictor, explainer):
+    predicted = predictor.peak(explainer, 3, 90, longest=61)
+    case = larger_models.case("bert", 3, 90)
     measured = peak_memory(lambda: explainer.attribute(bert, case), model=bert)
     assert measured > 2**20, "megabytes, not noise"
     if explainer.name == "loo":  # the short run is plain, and fast rows take less: see `fast.removal_rows`

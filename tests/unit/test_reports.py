@@ -62,6 +62,7 @@ def test_red_records_come_before_the_matrices(view, everything):
 def test_the_html_page_escapes_text_and_loads_nothing(everything):
     everything.records[0] = record("holds", why="<script>alert(1)</script>")
     everything.tables[0] = replace(everything.tables[0], note="a < b & c")
+    everything.figures.append(figure())
     page = report.to_html(everything)
     assert page.count("<script") == 2, "the page's own"
     assert "&lt;script&gt;alert(1)" in page
@@ -391,6 +392,7 @@ def test_figures_of_one_page_share_no_ids_and_take_the_ink_of_the_page():
 
 
 def test_html_draws_a_figure_and_both_pages_list_its_numbers(everything):
+    everything.figures.append(figure())
     markdown, html = report.to_markdown(everything), report.to_html(everything)
     assert "<svg" not in markdown
     assert r"| layers &amp; \$k\$ | AttnLRP | a &lt; b \$ |" in markdown

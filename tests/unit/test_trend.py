@@ -28,7 +28,7 @@ def run(day, *statuses, catalogue=None, **changed):
             "pairs": {},
         }
     changed = {"environment": {"user_commit": f"{day:040}"}, "catalogue": named, **changed}
-    return document(records, **{"created": f"2026-01-{day:02}T12:00:00+00:00", "figures": [], "tables": [], **changed})
+    return document(records, **{"created": f"2026-01-{day:02}T12:00:00+00:00", "tables": [], **changed})
 
 
 RUNS = {
