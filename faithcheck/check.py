@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from faithcheck.axioms.fast.measured_once import reusing, with_known_maps
 from faithcheck.axioms.measure.axiom import Axiom, UnmeasurableInType
-from faithcheck.axioms.measure.degenerate_maps import degenerate_kind
 from faithcheck.axioms.measure.error_text import difference_text, error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.measure.evidence import evidence_of
 from faithcheck.axioms.measure.expectations import SuppliedExpectation, expectation_of, explicit_expectation
@@ -27,7 +26,7 @@ from faithcheck.axioms.measure.measurement import Compared, Measurement, relativ
 from faithcheck.axioms.measure.record import Evidence, Record, to_json
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.axioms.measure.roundoff import TOLERANCES
-from faithcheck.axioms.measure.settling import settle
+from faithcheck.axioms.measure.settling import degenerate_kind, settle
 from faithcheck.axioms.measure.statuses import Group, Status
 from faithcheck.axioms.traces.left_behind import restored
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot

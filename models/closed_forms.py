@@ -44,9 +44,10 @@ def partly_removed(case: Case, feature: int, part: float) -> Case:
     its baseline.
     """
     if "attention_mask" in case.forward_arguments:
-        gates = torch.ones(case.shape[1]).to(case.inputs)
+        mask = case.forward_arguments["attention_mask"]
+        gates = torch.ones(case.shape[1]).to(case.inputs if 0 < part < 1 else mask)  # not every model takes fractions
         gates[feature] = 1 - part
-        mask = case.forward_arguments["attention_mask"] * gates
+        mask = mask * gates
         return replace(case, forward_arguments={**case.forward_arguments, "attention_mask": mask})
     inputs = case.inputs.clone()
     inputs[:, feature] = (1 - part) * case.inputs[:, feature] + part * case.baseline[:, feature]

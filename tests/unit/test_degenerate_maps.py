@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from faithcheck import check_explainer
-from faithcheck.axioms.measure.degenerate_maps import kinds_of
+from faithcheck.axioms.measure.settling import kinds_of
 from faithcheck.explainers import GradientTimesInput, LeaveOneOut
 from faithcheck.models import registered_pairs
 from faithcheck.models.case import output_difference
