@@ -1,6 +1,6 @@
 """No trace: an attribution leaves nothing behind, on the model or in the process, and it fails if the model fails.
 
-What is compared before and after is listed in `faithcheck.axioms.traces.left_behind`.
+What is compared before and after is listed in `faithcheck.axioms.traces`: `process_snapshot` and `model_snapshot`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom
 from faithcheck.axioms.measure.measurement import Measurement
-from faithcheck.axioms.traces.left_behind import restored
+from faithcheck.axioms.traces.model_snapshot import restored
 from faithcheck.explainers.forward_passes import observed_forward_passes
 from faithcheck.explainers.protocol import Explainer, ForwardPassesFailed, attribution_of
 from faithcheck.models.case import Case

@@ -1,7 +1,7 @@
 """What checks need of a pair: its two models and its case, made once for all checks of a pair that follow each other.
 
 The f of several pairs is built once for all of them. A check leaves the models as they were, or nothing of what was
-built or measured is used again: `left_behind.restored` says whether it did. Each check gets a copy of the case.
+built or measured is used again: `model_snapshot.restored` says whether it did. Each check gets a copy of the case.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.axioms.measure.roundoff import TOLERANCES
 from faithcheck.axioms.measure.settling import degenerate_kind, settle
 from faithcheck.axioms.measure.statuses import Group, Status
-from faithcheck.axioms.traces.left_behind import restored
-from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
+from faithcheck.axioms.traces.model_snapshot import ModelSnapshot, restored
 from faithcheck.built_pairs import built, discard
 from faithcheck.explainers.lrp.rules_met import recording_rules
 from faithcheck.explainers.protocol import CompletenessWarning, Explainer, MadeElsewhere, Unsupported

@@ -19,8 +19,8 @@ from typing import TypeVar
 import numpy as np
 from torch import nn
 
-from faithcheck.axioms.traces.left_behind import RANDOM, restored
-from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
+from faithcheck.axioms.traces.model_snapshot import ModelSnapshot, restored
+from faithcheck.axioms.traces.process_snapshot import RANDOM
 from faithcheck.models.pair import seed_torch
 
 T = TypeVar("T")

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.case import Case, input_gradient, output_difference, select_target
-from faithcheck.models.networks.derived import SHIFT
 
 ClosedForm: TypeAlias = Callable[[nn.Module, Case], Tensor]
 """A function of a model and a case: of a map ``(batch, features)``, or of one number for each example ``(batch,)``."""
@@ -30,11 +29,6 @@ def gradient_times_input(model: nn.Module, case: Case) -> Tensor:
     """(x − x′) ⊙ ∇f(x), summed over the axes of a feature: ``(batch, features)``."""
     product = (case.inputs - case.baseline) * input_gradient(model, case)
     return product.reshape(*case.shape, -1).sum(2)
-
-
-def gradient_under_shift(model: nn.Module, case: Case) -> Tensor:
-    """What gradient × input gains when inputs are shifted by c = `SHIFT`: c ⊙ ∇f(x), shaped like ``inputs``."""
-    return SHIFT * input_gradient(model, case)
 
 
 def partly_removed(case: Case, feature: int, part: float) -> Case:

@@ -1,4 +1,6 @@
-"""The state of a model that explainers change: attributes, hooks, weights, gradients, and the methods of its classes.
+"""What a block of code leaves behind on models and in the process: it is found, reported and undone.
+
+`process_snapshot` says what of the process is compared. This module has the state of a model that explainers change.
 
 Compared before and after a block of code, and put back: train mode, hooks, weights, buffers, ``requires_grad``,
 ``.grad``, submodules, attributes, configuration, methods, the class of each module, the methods of the classes, and the
@@ -10,7 +12,8 @@ none of it between its passes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import isroutine
 from types import ModuleType
@@ -30,7 +33,7 @@ from faithcheck.axioms.traces.namespaces import (
     report,
     same_objects,
 )
-from faithcheck.axioms.traces.process_snapshot import current_namespaces
+from faithcheck.axioms.traces.process_snapshot import ProcessSnapshot, current_namespaces
 from faithcheck.explainers.refused_modules import parts_of
 from faithcheck.models.offloaded_weights import offloaded_weights
 
@@ -260,3 +263,30 @@ def _put(namespace: Any, key: str, before: Namespace) -> None:
         namespace[key] = before[key]
     else:
         namespace.pop(key, None)
+
+
+@contextmanager
+def restored(*models: nn.Module | ModelSnapshot) -> Iterator[list[str]]:
+    """Run a block, then find what it left behind on the models and in the process, and undo it, also on an exception.
+
+    Args:
+        models: models, or snapshots of models, which save a copy of the weights for each of many blocks.
+
+    Yields:
+        The traces, a line for each kind, such as ``train mode (encoder.0 and 4 more)``; filled at the end of the block.
+    """
+    of_models = [model if isinstance(model, ModelSnapshot) else ModelSnapshot(model) for model in models]
+    snapshots: list[ProcessSnapshot | ModelSnapshot] = [ProcessSnapshot(), *of_models]
+    lines: list[str] = []
+    try:
+        yield lines
+    finally:
+        changes: Changes = {}
+        for snapshot in snapshots:
+            snapshot.restore(changes)
+        lines.extend(_line(kind, places) for kind, places in changes.items())
+
+
+def _line(kind: str, places: Sequence[str]) -> str:
+    first, more = places[0], len(places) - 1
+    return kind + (f" ({first}{f' and {more} more' if more else ''})" if first else "")

@@ -23,8 +23,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from faithcheck.axioms.traces.left_behind import restored
-from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
+from faithcheck.axioms.traces.model_snapshot import ModelSnapshot, restored
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.memory.peak_memory import changes
 from faithcheck.models.case import Case

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from faithcheck.models.case import Case
+from faithcheck.models.case import Case, input_gradient
 
 OUTPUT_WEIGHTS = (2.0, -3.0)
 """α and β, the weights of a model's first two outputs in `WeightedOutputs`."""
@@ -67,3 +67,8 @@ def affine_case(case: Case, *, factor: float = 1.0, offset: float = 0.0) -> Case
         baseline=case.baseline * factor + offset,
         replacements={name: value * factor + offset for name, value in case.replacements.items()},
     )
+
+
+def gradient_under_shift(model: nn.Module, case: Case) -> Tensor:
+    """What gradient × input gains when inputs are shifted by c = `SHIFT`: c ⊙ ∇f(x), shaped like ``inputs``."""
+    return SHIFT * input_gradient(model, case)

@@ -26,7 +26,6 @@ from faithcheck.models.closed_forms import (
     chord_minus_tangent,
     completeness_error,
     gradient_times_input,
-    gradient_under_shift,
     leave_one_out,
 )
 from faithcheck.models.expectation import (
@@ -38,6 +37,7 @@ from faithcheck.models.expectation import (
     expect,
     expect_lrp,
 )
+from faithcheck.models.networks.derived import gradient_under_shift
 from faithcheck.models.networks.hidden_layer import bias_free_perceptron, lrp_under_shift
 from faithcheck.models.networks.scalar_product import ScalarProduct, excess_of_last_factor, left_comb, shift_of_shares
 from faithcheck.models.pair import control, copies, seeded

@@ -9,8 +9,7 @@ from torch import nn
 from faithcheck.alignment import batch, evaluate
 from faithcheck.alignment.batch import LoadedModel
 from faithcheck.alignment.settings import AlignmentSettings, table_2
-from faithcheck.axioms.traces.left_behind import restored
-from faithcheck.axioms.traces.model_snapshot import ModelSnapshot, same_values
+from faithcheck.axioms.traces.model_snapshot import ModelSnapshot, restored, same_values
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.models.pretrained.loading import load

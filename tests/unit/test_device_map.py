@@ -16,7 +16,7 @@ from faithcheck.axioms.measure.coarse_maps import map_in
 from faithcheck.axioms.precision import precision
 from faithcheck.axioms.randomisation import randomised
 from faithcheck.axioms.trace import trace
-from faithcheck.axioms.traces.left_behind import restored
+from faithcheck.axioms.traces.model_snapshot import restored
 from faithcheck.check import Check
 from faithcheck.explainers import AttnLRP, GradientTimesInput, LeaveOneOut, Unsupported, builtin_explainers
 from faithcheck.explainers.fast.removal_rows import may_be_fast

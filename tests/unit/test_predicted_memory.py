@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from faithcheck.axioms.traces.left_behind import restored
+from faithcheck.axioms.traces.model_snapshot import restored
 from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Unsupported

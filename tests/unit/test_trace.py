@@ -30,7 +30,7 @@ from faithcheck import Settings, check_explainer
 from faithcheck.axioms.measure import measurement
 from faithcheck.axioms.measure.statuses import Group
 from faithcheck.axioms.trace import trace
-from faithcheck.axioms.traces.left_behind import restored
+from faithcheck.axioms.traces.model_snapshot import restored
 from faithcheck.explainers import GradientTimesInput, Unsupported
 from faithcheck.models import Case, Expectation, registered_pairs
 from faithcheck.models import case as case_module
