@@ -10,7 +10,7 @@ from faithcheck.axioms.measure.settling import kinds_of
 from faithcheck.explainers import GradientTimesInput, LeaveOneOut
 from faithcheck.models import registered_pairs
 from faithcheck.models.case import output_difference
-from faithcheck.reports.pages import report, screen, terminal, wording
+from faithcheck.reports.pages import report, terminal, wording
 from faithcheck.tests.helpers.documents import document, record
 
 PAIR, MLP = (registered_pairs()[f"control.{name}"] for name in ("bert", "mlp"))
@@ -106,7 +106,13 @@ def test_padding_and_examples_of_one_feature_do_not_count():
 
 
 @pytest.mark.parametrize(
-    "view", [report.to_html, report.to_markdown, partial(terminal.render, width=160), partial(screen.render, width=160)]
+    "view",
+    [
+        report.to_html,
+        report.to_markdown,
+        partial(terminal.render, width=160),
+        partial(terminal.render_screen, width=160),
+    ],
 )
 def test_every_report_names_them_for_each_explainer(view):
     empty = [record("holds", id=f"invariance/{i}", degenerate="one-hot") for i in range(2)]
