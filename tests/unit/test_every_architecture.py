@@ -51,6 +51,7 @@ of_this_version = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @of_this_version
 @pytest.mark.parametrize("name", SAMPLE)
 def test_what_ran_and_held_still_does(name):

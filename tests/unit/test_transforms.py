@@ -53,7 +53,7 @@ CHANGES = {
     "folding.value_bias": {"value", "output"},
 }
 ON_BASE_MODELS = [(name, base_model) for name in CHANGES for base_model in TRANSFORMS[name].base_models]
-SMALL_BASE_MODELS = [(name, base_model) for name, base_model in ON_BASE_MODELS if base_model != "bert_trained"]
+ON_ONE_BASE_MODEL = {name: base_model for name, base_model in ON_BASE_MODELS if base_model != "bert_trained"}
 
 
 def built(name, base_model, seed=0):
@@ -302,7 +302,7 @@ def test_the_bias_of_shared_values_is_folded_for_every_query_head():
 OF_LOGITS = {"basis.query_key", "rescaling.logits", "rescaling.key_bias"}  # in CP-LRP the logits have no relevance
 
 
-@pytest.mark.parametrize(("name", "base_model"), SMALL_BASE_MODELS)
+@pytest.mark.parametrize(("name", "base_model"), ON_ONE_BASE_MODEL.items())
 def test_a_positive_epsilon_breaks_invariance_and_the_limit_zero_does_not(name, base_model):
     """Permutations alone are invariant for every ε; CP-LRP has no relevance before the softmax."""
     changed = TRANSFORMS[name].on(BASE_MODELS[base_model])
