@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
+from msgspec import structs
 from torch import Tensor, nn
 
 from faithcheck.alignment.alignment_memory import WAYS_OUT, AlignmentMemory, Prediction
+from faithcheck.alignment.batch_result import BatchResult, MeasuredExample, joined
 from faithcheck.alignment.matrix_products import MatrixProducts
 from faithcheck.alignment.perturbation_curves import curves
 from faithcheck.alignment.run_key import StoreError, structure
@@ -26,6 +28,8 @@ from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_
 from faithcheck.memory.peak_memory import peak_memory
 from faithcheck.models.case import Case
 from faithcheck.models.pretrained.example import Example
+from faithcheck.reports.documents.alignment import Peaks
+from faithcheck.reports.documents.document import from_json
 from faithcheck.reports.memory_units import in_words
 from faithcheck.sandbox import Raised, Traces, attempt, sandbox
 
@@ -37,6 +41,7 @@ CHANGED = (
     "back. Measure it in a run of its own"
 )
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -62,7 +67,7 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class BatchJob:
-    """One explainer on one batch; its result is what is stored of the batch, see `measure_batch`.
+    """One explainer on one batch; see `measure_batch`.
 
     Attributes:
         of: the explainer.
@@ -90,57 +95,47 @@ class BatchJob:
         """The time limit of a batch."""
         return self.settings.timeout
 
-    def run(self) -> Json:
-        """See `measure_batch`. Nothing counts that was measured on a model that the explainer changed for good."""
-        loaded = self.model()
-        content = measure_batch(loaded, self.examples, self.of, self.settings, self.number)
-        return content if loaded.unchanged() else {**content, "refused": CHANGED, "failed": True}
+    def run(self) -> BatchResult:
+        """See `measure_batch`."""
+        return measure_batch(self.model(), self.examples, self.of, self.settings, self.number)
 
     def remote(self) -> Remote:
         """The job for another process."""
         assert self.elsewhere is not None
         return self.elsewhere(self)
 
-    def result(self, content: Json) -> Json:
-        """The content, as it is.
+    def result(self, content: Json) -> BatchResult:
+        """The result that came back as JSON.
 
         Raises:
             ValueError: it is that of no batch.
         """
-        if "refused" not in content and len(content.get("records", ())) != len(self.examples):
+        result = from_json(content, BatchResult)
+        if result.refused is None and len(result.examples) != len(self.examples):
             raise ValueError(f"its process sent no records of the {len(self.examples)} examples of batch {self.number}")
-        return content
+        return result
 
-    def failed(self, why: str, printed: str | None = None) -> Json:
+    def failed(self, why: str, printed: str | None = None) -> BatchResult:
         """The explainer could not be measured."""
-        return refused(why, failed=True)
+        return BatchResult(refused=why, failed=True)
 
-    def not_run(self, why: str) -> Json:
+    def not_run(self, why: str) -> BatchResult:
         """As `failed`: an explainer has all batches or none."""
-        return refused(why, failed=True)
+        return self.failed(why)
 
-    def left_out(self, why: str) -> Json:
+    def left_out(self, why: str) -> BatchResult:
         """The examples of this batch have no figures of this explainer."""
-        return {"left_out": f"batch {self.number}: {why}"}
-
-
-def refused(why: str, failed: bool) -> Json:
-    """The content of a batch in which an explainer could not be measured.
-
-    Args:
-        why: the reason, in words.
-        failed: whether that is an error of the explainer, and not its refusal of this model.
-    """
-    return {"refused": why, "failed": failed, "warnings": [], "left_behind": []}
+        return BatchResult(left_out=f"batch {self.number}: {why}")
 
 
 def measure_batch(
     loaded: LoadedModel, examples: Sequence[Example], explainer: Explainer, settings: AlignmentSettings, number: int
-) -> Json:
+) -> BatchResult:
     """One batch, whatever the explainer does: it may raise anything, and what it leaves behind is undone.
 
     A batch that is predicted not to fit the memory, or for which memory runs out, is measured in halves, and a single
-    example with half as many rows in a forward pass.
+    example with half as many rows in a forward pass. Nothing counts that was measured on a model that the explainer
+    changed for good: then the result is refused with `CHANGED`.
 
     Args:
         loaded: the model.
@@ -149,17 +144,17 @@ def measure_batch(
         settings: removal, chunk, memory, time limit.
         number: of the batch; random numbers follow from it, so that a resumed run draws the same.
 
-    Returns:
-        Plain values: ``warnings`` and ``left_behind``, lists of lines; ``records``, what `records_of` returns, and of
-        each example its ``positions``, what position embeddings keep, or None;
-        ``cost``, the operations of the matrix products of the ``attribution`` and of one ``forward`` pass, 0 in a batch
-        where they are not counted; ``no_positions``, and perhaps ``memory`` and ``smaller``, see `ExplainerResult`. In
-        place of ``records``, ``cost`` and ``no_positions``, if the explainer could not be measured, ``refused``, the
-        reason, and whether it ``failed``.
-
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.
     """
+    result = _within_memory(loaded, examples, explainer, settings, number)
+    return result if loaded.unchanged() else structs.replace(result, refused=CHANGED, failed=True)
+
+
+def _within_memory(
+    loaded: LoadedModel, examples: Sequence[Example], explainer: Explainer, settings: AlignmentSettings, number: int
+) -> BatchResult:
+    """The batch in as many parts as the memory asks for."""
     features = max(len(example.special_tokens_mask) for example in examples)
     device = next((weight.device for weight in loaded.snapshot.model.parameters()), torch.device("cpu"))
     limit = memory_limit(device, settings.max_memory)
@@ -169,69 +164,68 @@ def measure_batch(
         case: Case = loaded.model.case([shortest])
         return case
 
-    def in_halves(why: str, failed: bool) -> Json:
+    def in_halves(why: str, failed: bool) -> BatchResult:
         parts = halves(examples, explainer, settings)
         if not parts:
             reason = f"an example of {features} features does not fit the memory, one row in a forward pass: {why}"
-            return refused(f"{reason}; {WAYS_OUT}", failed)
+            return BatchResult(refused=f"{reason}; {WAYS_OUT}", failed=failed)
         loaded.memory.say_once(explainer.name, why)
-        return joined([measure_batch(loaded, *part, number) for part in parts], why)
+        return joined([_within_memory(loaded, *part, number) for part in parts], why)
 
     if refusal := loaded.memory.refusal(explainer, settings, limit, short_case):
-        return refused(refusal, failed=False)
+        return BatchResult(refused=refusal)
     prediction = loaded.memory.predict(explainer, settings, len(examples), features, short_case)
     if prediction is not None and prediction.peak > limit:
         return in_halves(f"{in_words(prediction.peak)} predicted, the limit is {in_words(limit)}", failed=False)
-    content = _measured(loaded, examples, explainer, settings, number, prediction)
-    if content.pop("out_of_memory", False):
+    result = _in_one_part(loaded, examples, explainer, settings, number, prediction)
+    if result.out_of_memory:
         gc.collect()
         return in_halves("memory ran out", failed=True)
-    return content
+    return result
 
 
-def _measured(
+def _in_one_part(
     loaded: LoadedModel,
     examples: Sequence[Example],
     explainer: Explainer,
     settings: AlignmentSettings,
     number: int,
     prediction: Prediction | None,
-) -> Json:
-    """One batch in one part; ``out_of_memory`` is true if memory ran out."""
+) -> BatchResult:
     case: Case = loaded.model.case(examples)
-    traces = Traces()
-    memory: Json = {}
+    traces, memory = Traces(), None
 
     def attribution() -> Tensor:
+        nonlocal memory
         if prediction is None:
             return attribution_of(explainer, loaded.model, case)
         result: list[Tensor] = []
-        measured = peak_memory(
+        peak = peak_memory(
             lambda: result.append(attribution_of(explainer, loaded.model, case)), case.inputs.device, loaded.model
         )
-        memory["memory"] = {"predicted": prediction.attribution, "measured": measured}
+        memory = Peaks(predicted=prediction.attribution, measured=peak)
         return result[0]
 
-    def records() -> Json:
+    def measured() -> BatchResult:
         nonlocal traces
         # The seed follows from the batch, so that a resumed run draws the same.
         with sandbox(loaded.snapshot, seed=SEED + number, timeout=settings.timeout) as traces:
             with MatrixProducts() if number % COUNTED == 0 else nullcontext() as products:
                 explained = attribution()
             positions, no_positions = positions_of(explainer, loaded.model, case)
-        cost = {"attribution": 0, "forward": 0}
-        if products is not None:
-            cost = {"attribution": products.operations, "forward": forward_operations(loaded.model, case)}
-        of_examples = zip(records_of(loaded.model, case, explained, settings), positions, strict=True)
-        return {
-            "records": [{**record, "positions": kept} for record, kept in of_examples],
-            "no_positions": no_positions,
-            "cost": cost,
-        }
+        return BatchResult(
+            examples=measured_examples(loaded.model, case, explained, settings, positions),
+            no_positions=no_positions,
+            attribution=0 if products is None else products.operations,
+            forward=0 if products is None else forward_operations(loaded.model, case),
+        )
 
-    content = attempted(explainer.name, records)
-    texts = [error_text(cast(Warning, one.message)) for one in traces.warnings]
-    return {**content, **memory, "warnings": texts, "left_behind": [safe_text(line) for line in traces.left_behind]}
+    return structs.replace(
+        attempted(explainer.name, measured),
+        memory=memory,
+        warnings=[error_text(cast(Warning, one.message)) for one in traces.warnings],
+        left_behind=[safe_text(line) for line in traces.left_behind],
+    )
 
 
 def forward_operations(model: nn.Module, case: Case) -> int:
@@ -257,27 +251,8 @@ def halves(
     return [(examples, fewer or explainer, halved)]
 
 
-def joined(contents: Sequence[Json], why: str) -> Json:
-    """What was measured in parts as one batch; if a part was refused, that part's refusal."""
-    for content in contents:
-        if "refused" in content:
-            return content
-    measured = [content["memory"] for content in contents if content.get("memory")]
-    return {
-        "records": [record for content in contents for record in content["records"]],
-        "warnings": [warning for content in contents for warning in content["warnings"]],
-        "left_behind": left_behind(contents),
-        "cost": {key: sum(content["cost"][key] for content in contents) for key in ("attribution", "forward")},
-        "no_positions": next((content["no_positions"] for content in contents if content["no_positions"]), ""),
-        "smaller": why,
-        **({"memory": max(measured, key=lambda memory: memory["predicted"])} if measured else {}),
-    }
-
-
-def attempted(name: str, work: Callable[[], Json]) -> Json:
-    """What ``work`` returns; or, if code of the explainer with this name raised, ``refused`` and ``failed``.
-
-    ``out_of_memory`` is true if that is because memory ran out.
+def attempted(name: str, work: Callable[[], T]) -> T | BatchResult:
+    """What ``work`` returns; or, if code of the explainer with this name raised, why it was refused.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.
@@ -287,16 +262,11 @@ def attempted(name: str, work: Callable[[], Json]) -> Json:
         return found
     error = found.error
     if isinstance(error, Unsupported | InvalidAttribution | StoreError):
-        return {"refused": message_text(error), "failed": not isinstance(error, Unsupported)}
+        return BatchResult(refused=message_text(error), failed=not isinstance(error, Unsupported))
     if is_out_of_memory(error):
-        return {"refused": "memory ran out", "failed": True, "out_of_memory": True}
+        return BatchResult(refused="memory ran out", failed=True, out_of_memory=True)
     log.error("%s raised:\n%s", name, traceback_text(error))
-    return {"refused": f"it raised {error_text(error)}", "failed": True}
-
-
-def left_behind(contents: Iterable[Json]) -> list[str]:
-    """What was left behind in any of these batches, each line once."""
-    return list(dict.fromkeys(line for content in contents for line in content["left_behind"]))
+    return BatchResult(refused=f"it raised {error_text(error)}", failed=True)
 
 
 def positions_of(explainer: Explainer, model: nn.Module, case: Case) -> tuple[list[float | None], str]:
@@ -321,15 +291,18 @@ def positions_of(explainer: Explainer, model: nn.Module, case: Case) -> tuple[li
     return kept.tolist(), ""
 
 
-def records_of(model: Any, case: Case, attribution: Tensor, settings: AlignmentSettings) -> list[Json]:
-    """What is stored of each example: its target, its map ``(features,)``, and the outputs along MoRF and LeRF."""
+def measured_examples(
+    model: Any, case: Case, attribution: Tensor, settings: AlignmentSettings, positions: Sequence[float | None]
+) -> list[MeasuredExample]:
+    """What is stored of each example: see `MeasuredExample`; ``positions`` is from `positions_of`."""
     outputs = curves(model, case, attribution, settings.removal, settings.chunk, settings.max_tokens)
     return [
-        {
-            "target": int(case.target[i]),
-            "map": attribution[i, case.unpadded[i]].tolist(),
-            "morf": outputs.morf[i].tolist(),
-            "lerf": outputs.lerf[i].tolist(),
-        }
+        MeasuredExample(
+            target=int(case.target[i]),
+            map=attribution[i, case.unpadded[i]].tolist(),
+            morf=outputs.morf[i].tolist(),
+            lerf=outputs.lerf[i].tolist(),
+            positions=positions[i],
+        )
         for i in range(len(attribution))
     ]

@@ -27,7 +27,6 @@ from faithcheck.alignment.settings import AlignmentSettings
 from faithcheck.executors.executor import Executor, InThisProcess
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.job import Remote
-from faithcheck.json_object import Json
 from faithcheck.models import targets
 from faithcheck.models.case import Case
 from faithcheck.models.digest import digest
@@ -118,7 +117,7 @@ def passes_of(
     return [ExplainerPass(explainer, plan, key, folder, advance) for explainer in explainers]
 
 
-def common_key(model: Any, examples: Examples, plan: Batches, settings: AlignmentSettings) -> Json:
+def common_key(model: Any, examples: Examples, plan: Batches, settings: AlignmentSettings) -> dict[str, object]:
     """Everything but the explainer that determines the numbers: the part of the run key that all explainers share."""
     assert isinstance(model, nn.Module)
     first = model.case([examples[plan[0][0]]])  # type: ignore[operator]

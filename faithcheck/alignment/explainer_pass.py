@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from msgspec import convert, to_builtins
 
-from faithcheck.alignment.batch import attempted, left_behind
+from faithcheck.alignment.batch import attempted
+from faithcheck.alignment.batch_result import BatchResult, MeasuredExample, left_behind
 from faithcheck.alignment.batches import Batches
 from faithcheck.alignment.run_key import state_of
 from faithcheck.alignment.store import Store, StoredRecords
 from faithcheck.axioms.measure.error_text import safe_text
 from faithcheck.explainers.protocol import Explainer, describe_settings, display_label
-from faithcheck.json_object import Json
 from faithcheck.models.data.stored import stored_array
+from faithcheck.reports.documents.alignment import Peaks
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,8 @@ class ExplainerResult:
         name: the name of the explainer.
         label: its name in tables and figures.
         how: its settings, in words.
-        records: {example: {"target", "map", "morf", "lerf", "positions"}}, empty if the explainer could not be
-            measured; those of a store are read when they are asked for.
+        records: by example, empty if the explainer could not be measured; those of a store are read when they are
+            asked for.
         store: that has the records; None without one.
         refused: why the explainer could not be measured; else empty.
         failed: whether that is an error of the explainer, and not its refusal of this model.
@@ -38,8 +40,7 @@ class ExplainerResult:
         batches: the number of batches.
         smaller: which batches were measured in smaller parts, and why, in words; else empty.
         left_out: which batches were not measured, because they ended several workers, in words; else empty.
-        memory: ``predicted`` and ``measured``, the peak memory of the attribution that was predicted to take most, in
-            bytes over what was in use before; None if it cannot be predicted.
+        memory: of the attribution that was predicted to take most; None if it cannot be predicted.
         cost: the arithmetic of an attribution, in plain forward passes of the same examples, over one batch in
             `COUNTED`; None without any.
         no_positions: why no relevance of position embeddings is known; else empty.
@@ -48,7 +49,7 @@ class ExplainerResult:
     name: str
     label: str = ""
     how: str = ""
-    records: Mapping[int, Json] = field(default_factory=dict)
+    records: Mapping[int, MeasuredExample] = field(default_factory=dict)
     store: Store | None = None
     refused: str = ""
     failed: bool = False
@@ -57,7 +58,7 @@ class ExplainerResult:
     batches: int = 0
     smaller: str = ""
     left_out: str = ""
-    memory: Mapping[str, int] | None = None
+    memory: Peaks | None = None
     cost: float | None = None
     no_positions: str = ""
 
@@ -84,17 +85,20 @@ class ExplainerPass:
         self,
         explainer: Explainer,
         plan: Batches,
-        key: Json,
+        key: Mapping[str, object],
         folder: Path,
         advance: Callable[[str, int], None] = lambda explainer, done: None,
     ) -> None:
         self.explainer, self.plan, self._advance = explainer, plan, advance
+        self._refused: dict[int, BatchResult] = {}
+        self._store: Store | None = None
         described = attempted(explainer.name, lambda: _described(explainer))
-        self.state = described.get("state")
-        label, how = described.get("label", explainer.name), described.get("how", "")
+        if isinstance(described, BatchResult):
+            self._refused[0], described = described, (explainer.name, "", None)
+        label, how, self.state = described
         self._result = ExplainerResult(explainer.name, label, how, batches=len(plan))
-        self._store = None if self.state is None else Store(folder, explainer.name, {**key, "explainer": self.state})
-        self._refused: dict[int, Json] = {0: {"left_behind": [], **described}} if self._store is None else {}
+        if self.state is not None:
+            self._store = Store(folder, explainer.name, {**key, "explainer": self.state})
         self._left_out: dict[int, str] = {}
         self._missing = stored_array(len(plan), np.bool_)
         self._missing[:] = True
@@ -120,23 +124,23 @@ class ExplainerPass:
         """Whether this batch is still to be measured."""
         return bool(self._missing[number])
 
-    def keep(self, number: int, content: Json) -> bool:
+    def keep(self, number: int, result: BatchResult) -> bool:
         """Store what was measured of a batch; or keep in mind that the explainer, or this batch, was not measured.
 
         Returns:
             Whether the batch was measured.
         """
-        if "left_out" in content:
-            self._left_out[number] = content["left_out"]
-        elif "refused" in content:
-            self._refused[number] = content
+        if result.left_out is not None:
+            self._left_out[number] = result.left_out
+        elif result.refused is not None:
+            self._refused[number] = result
             self._done(range(number, len(self.plan)))
             return False
         else:
             assert self._store is not None
-            self._store.append(number, content)
+            self._store.append(number, to_builtins(result))
         self._done([number])
-        return "left_out" not in content
+        return result.left_out is None
 
     def _done(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -151,15 +155,15 @@ class ExplainerPass:
             refused = self._refused[first]
             return replace(
                 self._result,
-                refused=refused["refused"],
-                failed=refused["failed"],
-                left_behind=left_behind(chain(self._contents(range(first)), [refused])),
+                refused=refused.refused or "",
+                failed=refused.failed,
+                left_behind=left_behind(chain(self._stored(range(first)), [refused])),
                 batches=0,
             )
         assert self._store is not None
         total = _Total()
-        for content in self._contents(range(len(self.plan))):
-            total.add(content)
+        for result in self._stored(range(len(self.plan))):
+            total.add(result)
         return replace(
             self._result,
             records=StoredRecords(self._store, self.plan, self._left_out.keys()),
@@ -173,10 +177,11 @@ class ExplainerPass:
             no_positions=total.no_positions,
         )
 
-    def _contents(self, numbers: Iterable[int]) -> Iterator[Json]:
+    def _stored(self, numbers: Iterable[int]) -> Iterator[BatchResult]:
         """What was measured of these batches, one after the other; nothing of those that were left out."""
         if self._store is not None:
-            yield from (self._store[number] for number in numbers if number not in self._left_out)
+            stored = (self._store[number] for number in numbers if number not in self._left_out)
+            yield from (convert(content, BatchResult) for content in stored)
 
 
 @dataclass
@@ -189,25 +194,23 @@ class _Total:
     left_behind: dict[str, None] = field(default_factory=dict)
     smaller: int = 0
     first_smaller: str = ""
-    memory: Mapping[str, int] | None = None
+    memory: Peaks | None = None
     attribution: int = 0
     forward: int = 0
     no_positions: str = ""
 
-    def add(self, content: Json) -> None:
-        """One batch, as `measure` returned it."""
+    def add(self, result: BatchResult) -> None:
         self.batches += 1
-        self.first_warning = self.first_warning or next(iter(content["warnings"]), "")
-        self.warnings += len(content["warnings"])
-        self.left_behind |= dict.fromkeys(content["left_behind"])
-        self.first_smaller = self.first_smaller or content.get("smaller", "")
-        self.smaller += bool(content.get("smaller"))
-        self.no_positions = self.no_positions or content["no_positions"]
-        memory = content.get("memory")
-        if memory and (self.memory is None or memory["predicted"] > self.memory["predicted"]):
-            self.memory = memory
-        self.attribution += content["cost"]["attribution"]
-        self.forward += content["cost"]["forward"]
+        self.first_warning = self.first_warning or next(iter(result.warnings), "")
+        self.warnings += len(result.warnings)
+        self.left_behind |= dict.fromkeys(result.left_behind)
+        self.first_smaller = self.first_smaller or result.smaller
+        self.smaller += bool(result.smaller)
+        self.no_positions = self.no_positions or result.no_positions
+        if result.memory and (self.memory is None or result.memory.predicted > self.memory.predicted):
+            self.memory = result.memory
+        self.attribution += result.attribution
+        self.forward += result.forward
 
     def warned(self, batches: int) -> str:
         """Of an explainer with so many batches."""
@@ -219,10 +222,6 @@ def _of_batches(number: int, first: str, batches: int) -> str:
     return f"{number} of {batches} batches; the first: {first}" if number else ""
 
 
-def _described(explainer: Explainer) -> Json:
-    """What an explainer says of itself, and its state for the key of its store."""
-    return {
-        "label": safe_text(display_label(explainer)),
-        "how": safe_text(describe_settings(explainer)),
-        "state": state_of(explainer),
-    }
+def _described(explainer: Explainer) -> tuple[str, str, object]:
+    """The label and the settings of an explainer in words, and its state for the key of its store."""
+    return safe_text(display_label(explainer)), safe_text(describe_settings(explainer)), state_of(explainer)

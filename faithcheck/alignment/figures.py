@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from faithcheck.alignment.batch_result import MeasuredExample
 from faithcheck.alignment.batches import measurable
 from faithcheck.alignment.explainer_pass import ExplainerResult
 from faithcheck.alignment.perturbation_curves import aopc, delta, mean_output
 from faithcheck.axioms.loo_correlation import STATISTICS, correlations
 from faithcheck.axioms.measure import statistics
-from faithcheck.json_object import Json
 from faithcheck.models.data.stored import stored_array
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.token_places import PLACES, places
@@ -77,7 +77,11 @@ def figures_of(examples: Examples, results: Sequence[ExplainerResult], dtype: to
 
 
 def _columns(
-    examples: Examples, chosen: np.ndarray, records: Mapping[int, Json], loo: Mapping[int, Json], dtype: torch.dtype
+    examples: Examples,
+    chosen: np.ndarray,
+    records: Mapping[int, MeasuredExample],
+    loo: Mapping[int, MeasuredExample],
+    dtype: torch.dtype,
 ) -> Figures:
     shape = len(FIGURES), len(chosen)
     values, masked = stored_array(shape, np.float64), stored_array(shape, np.bool_)
@@ -92,33 +96,34 @@ def _columns(
         for scope in SCOPES:
             undefined[scope][place] = REASONS.index(reasons[scope])
         for name, total in sums.items():
-            total += np.interp(shares, np.linspace(0, 1, len(record[name])), record[name])
+            curve = getattr(record, name)
+            total += np.interp(shares, np.linspace(0, 1, len(curve)), curve)
     columns = {name: np.ma.array(values[row], mask=masked[row]) for row, name in enumerate(FIGURES)}
     means = {name: (total / len(records)).tolist() for name, total in sums.items()} if records else None
     return Figures(chosen, columns, undefined, Curves(removed=shares.round(9).tolist(), **means) if means else None)
 
 
 def _figures(
-    example: Example, record: Json, loo: Json | None, dtype: torch.dtype
+    example: Example, record: MeasuredExample, loo: MeasuredExample | None, dtype: torch.dtype
 ) -> tuple[dict[str, float | None], dict[str, str | None]]:
     """One example's figures, and of each scope the reason why its correlations with LOO are undefined."""
     keep = {
         "no_special": (~example.special_tokens_mask).numpy(),
         "all": np.ones(len(example.special_tokens_mask), dtype=bool),
     }
-    noise = ROUND_OFF * torch.finfo(dtype).eps * abs(record["morf"][0])  # the curves begin with f(x)
+    noise = ROUND_OFF * torch.finfo(dtype).eps * abs(record.morf[0])  # the curves begin with f(x)
     figures: dict[str, float | None] = dict.fromkeys(CORRELATIONS)
     reasons: dict[str, str | None] = dict.fromkeys(SCOPES, NO_LOO)
     if loo is not None:
         for scope in SCOPES:
-            attribution, loo_map = (np.asarray(of["map"])[keep[scope]] for of in (record, loo))
+            attribution, loo_map = (np.asarray(of.map)[keep[scope]] for of in (record, loo))
             defined = correlations(attribution, loo_map, noise) or dict.fromkeys(STATISTICS)
             figures |= {f"{name}_{scope}": defined[name] for name in STATISTICS}
             reasons[scope] = statistics.undefined(attribution, loo_map, noise)
-    lerf, morf = record["lerf"], record["morf"]
+    lerf, morf = record.lerf, record.morf
     figures |= {"lerf": mean_output(lerf), "morf": mean_output(morf), "delta": delta(morf, lerf)}
     figures |= {"lerf_aopc": aopc(lerf), "morf_aopc": aopc(morf)}
-    return figures | _shares(example, np.abs(record["map"]), record.get("positions")), reasons
+    return figures | _shares(example, np.abs(record.map), record.positions), reasons
 
 
 def _shares(example: Example, sizes: np.ndarray, positions: float | None) -> dict[str, float | None]:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from faithcheck.alignment.explainer_pass import ExplainerResult
 from faithcheck.alignment.figures import FIGURES, REASONS, SCOPES, Figures
-from faithcheck.json_object import Json
 
-CURVES = {"morf_curve": "morf", "lerf_curve": "lerf"}
-"""The columns of the curves, and their names in a record: MoRF and LeRF are figures too, the means of the curves."""
+Row: TypeAlias = Mapping[str, Any]
+"""The values of an example by column."""
+CURVES = ("morf_curve", "lerf_curve")
+"""The columns of the curves: MoRF and LeRF are figures too, the means of the curves."""
 SHARD = 10_000
 """The most examples of a file."""
 VALUES = 2**19
@@ -29,7 +30,7 @@ def write_parquet(
     figures: Figures,
     digest_of: Callable[[int], str],
     answer_of: Callable[[int], str | None],
-    about: Json,
+    about: Mapping[str, object],
 ) -> list[str]:
     """Write what was measured of one explainer: a row for each example, in the order of the batches.
 
@@ -85,7 +86,7 @@ def _rows(
     figures: Figures,
     digest_of: Callable[[int], str],
     answer_of: Callable[[int], str | None],
-) -> Iterator[Json]:
+) -> Iterator[Row]:
     for example, record in result.records.items():
         place = int(np.searchsorted(figures.examples, example))
         values = {name: column[place] for name, column in figures.columns.items()}
@@ -93,16 +94,17 @@ def _rows(
             "example": example,
             "digest": digest_of(example),
             "answer": answer_of(example),
-            **{name: record[name] for name in ("target", "map")},
-            **{name: record[curve] for name, curve in CURVES.items()},
+            "target": record.target,
+            "map": record.map,
+            **dict(zip(CURVES, (record.morf, record.lerf), strict=True)),
             **{name: None if value is np.ma.masked else float(value) for name, value in values.items()},
             **{f"undefined_{scope}": REASONS[reasons[place]] for scope, reasons in figures.undefined.items()},
         }
 
 
-def _groups(rows: Iterable[Json]) -> Iterator[list[Json]]:
+def _groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
     """The rows in lists of about `VALUES` values."""
-    group: list[Json] = []
+    group: list[Row] = []
     values = 0
     for row in rows:
         group.append(row)

@@ -18,7 +18,6 @@ from faithcheck.alignment.settings import AlignmentSettings, AlignRequest
 from faithcheck.alignment.store import Store
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content, make_removal
 from faithcheck.explainers.protocol import Unsupported
-from faithcheck.json_object import Json
 from faithcheck.models.data import DataError
 from faithcheck.models.data.images import Images, load_images
 from faithcheck.models.data.stored import stored_array
@@ -149,15 +148,15 @@ def choose_removal(request: AlignRequest, model: TextModel | ImageClassifier, ex
             raise OptionError(f"--draws: removal by {name} is not random; {random} are")
         return make_removal(name)
     options: dict[str, Any] = {"seed": request.settings.seed, **({"draws": request.draws} if request.draws else {})}
-    pool = pool_of(model, examples, request.settings.seed) if kind.draws_from_pool else {}
-    return make_removal(name, **pool, **options)
+    if kind.draws_from_pool:
+        options["pool"], options["owners"] = pool_of(model, examples, request.settings.seed)
+    return make_removal(name, **options)
 
 
-def pool_of(model: TextModel | ImageClassifier, examples: Examples, seed: int) -> Json:
-    """The pool of resampling: at most `POOL` features that are not special, drawn from all examples, and their owners.
-
-    Returns:
-        ``pool`` and ``owners`` of `Resampling`.
+def pool_of(
+    model: TextModel | ImageClassifier, examples: Examples, seed: int
+) -> tuple[torch.Tensor, tuple[object, ...]]:
+    """``pool`` and ``owners`` of `Resampling`: at most `POOL` features that are not special, from all examples.
 
     Raises:
         OptionError: fewer than two examples have features.
@@ -173,7 +172,7 @@ def pool_of(model: TextModel | ImageClassifier, examples: Examples, seed: int) -
         inputs = model.case([example]).inputs[0]
         pool.append(inputs[torch.nonzero(~example.special_tokens_mask)[chosen, 0]])
         contents += [content(inputs)] * len(chosen)
-    return {"pool": torch.cat(pool), "owners": tuple(contents)}
+    return torch.cat(pool), tuple(contents)
 
 
 NAME = "answers"
@@ -221,7 +220,7 @@ def with_answers(
     return Examples(range(len(prompts)), example_of)
 
 
-def _key(model: AnswerModel, prompts: Examples, max_tokens: int) -> Json:
+def _key(model: AnswerModel, prompts: Examples, max_tokens: int) -> dict[str, object]:
     """Everything that determines the answers."""
     return {
         "model": fingerprint(model),

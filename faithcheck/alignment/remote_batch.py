@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import psutil
 import torch
+from msgspec import to_builtins
 
 from faithcheck.alignment.batch import CHANGED, LoadedModel, measure_batch
 from faithcheck.alignment.preparation import load_model
@@ -92,13 +93,13 @@ class RemoteBatch:
         self.model.explainer(self.spec)
 
     def run(self) -> Json:
-        """What is stored of the batch, see `faithcheck.alignment.batch.measure_batch`."""
+        """The result in plain values, see `faithcheck.alignment.batch.measure_batch`."""
         loaded, explainer = self.model.load(), self.model.explainer(self.spec)
-        content = measure_batch(loaded, self.examples, explainer, self.model.within_memory(), self.number)
-        if loaded.unchanged():
-            return content
-        self.model.load_again()
-        return {**content, "refused": CHANGED, "failed": True}
+        result = measure_batch(loaded, self.examples, explainer, self.model.within_memory(), self.number)
+        if result.refused == CHANGED:
+            self.model.load_again()
+        content: Json = to_builtins(result)
+        return content
 
 
 @dataclass(frozen=True)

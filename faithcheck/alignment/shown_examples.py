@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from faithcheck.alignment.batch_result import MeasuredExample
 from faithcheck.alignment.batches import measurable
 from faithcheck.alignment.figures import Figures
-from faithcheck.json_object import Json
 from faithcheck.models.pretrained.example import Examples
 from faithcheck.reports.documents.alignment import Shown, ShownMap
 from faithcheck.reports.documents.words import Feature
@@ -24,7 +24,7 @@ BLOCK = 1024  # examples whose means are taken at once
 def shown_examples(
     figures: Mapping[str, Figures],
     examples: Examples,
-    records: Mapping[str, Mapping[int, Json]],
+    records: Mapping[str, Mapping[int, MeasuredExample]],
 ) -> list[Shown]:
     """The examples on which the explainers agree with LOO least, in the middle, and most, with every explainer's map.
 
@@ -33,7 +33,7 @@ def shown_examples(
     Args:
         figures: of the measured explainers, see `faithcheck.alignment.figures`.
         examples: all examples.
-        records: {explainer: {example: record}}, of the measured explainers; its ``map`` has a value for each feature.
+        records: {explainer: {example: record}}, of the measured explainers.
     """
     indices = measurable(examples)
     rs = {name: of.columns[R] for name, of in figures.items()}
@@ -55,7 +55,7 @@ def shown_examples(
                 mean=float(means[position]),
                 features=[Feature(**piece) for piece in examples[index].pieces()],
                 maps=[
-                    ShownMap(explainer=name, r=_defined(rs[name][position]), values=_rounded(of[index]["map"]))
+                    ShownMap(explainer=name, r=_defined(rs[name][position]), values=_rounded(of[index].map))
                     for name, of in records.items()
                     if index in of  # not if its batch was left out
                 ],

@@ -15,6 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from msgspec import convert
+
+from faithcheck.alignment.batch_result import BatchResult, MeasuredExample
 from faithcheck.alignment.batches import Batches
 from faithcheck.alignment.run_key import StoreError, plain_json
 
@@ -211,7 +214,7 @@ class Store(Mapping[int, Any]):
             self._connection = None
 
 
-class StoredRecords(Mapping[int, Any]):
+class StoredRecords(Mapping[int, MeasuredExample]):
     """The records in a store, by example. A batch is read when one of its examples is asked for.
 
     In the order of iteration each batch is read once.
@@ -225,7 +228,7 @@ class StoredRecords(Mapping[int, Any]):
     def __init__(self, store: Store, batches: Batches, left_out: Collection[int] = ()) -> None:
         self._store, self._batches, self._left_out = store, batches, frozenset(left_out)
         self._length = sum(1 for _ in self)
-        self._read: tuple[int, dict[int, Any]] = -1, {}
+        self._read: tuple[int, dict[int, MeasuredExample]] = -1, {}
 
     def __len__(self) -> int:
         return self._length
@@ -234,12 +237,13 @@ class StoredRecords(Mapping[int, Any]):
         measured = (batch for number, batch in enumerate(self._batches) if number not in self._left_out)
         return chain.from_iterable(measured)
 
-    def __getitem__(self, example: int) -> Any:
+    def __getitem__(self, example: int) -> MeasuredExample:
         number = self._batches.number_of(example)
         if number is None or number in self._left_out:
             raise KeyError(example)
         if self._read[0] != number:
-            self._read = number, dict(zip(self._batches[number], self._store[number]["records"], strict=True))
+            examples = convert(self._store[number], BatchResult).examples
+            self._read = number, dict(zip(self._batches[number], examples, strict=True))
         return self._read[1][example]
 
 

@@ -20,7 +20,6 @@ from faithcheck.reports.documents.alignment import (
     Explainer,
     Mean,
     Means,
-    Peaks,
     Undefined,
 )
 from faithcheck.reports.documents.document import from_json
@@ -94,7 +93,7 @@ def _explainer(result: ExplainerResult, label: str, figures: Figures | None, see
         smaller=result.smaller,
         left_out=result.left_out,
         no_positions=result.no_positions,
-        memory=None if result.memory is None else from_json(result.memory, Peaks),
+        memory=result.memory,
         cost=result.cost,
         mean_curves=figures.mean_curves if figures else None,
         figures=Means(**means),

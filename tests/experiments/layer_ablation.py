@@ -9,7 +9,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from faithcheck.alignment.batch import records_of
+from msgspec import convert, to_builtins
+
+from faithcheck.alignment.batch import measured_examples
+from faithcheck.alignment.batch_result import MeasuredExample
 from faithcheck.alignment.batches import batches
 from faithcheck.alignment.evaluate import common_key
 from faithcheck.alignment.explainer_pass import ExplainerResult
@@ -34,14 +37,16 @@ def ablate(
     """
     plan = batches(examples, settings.max_tokens)
     key = {**common_key(model, examples, plan, settings), "softmax bypassed": [sorted(layers) for layers in sets]}
-    measured: list[dict[int, Any]] = [{} for _ in sets]
+    measured: list[dict[int, MeasuredExample]] = [{} for _ in sets]
     with Store(folder, "softmax_bypassed", key) as store:
         for number, batch in enumerate(plan):
             if number not in store:
                 case: Case = model.case([examples[i] for i in batch])
                 maps = attributions_with_bypassed_softmax(model, case, sets)
-                store.append(number, [records_of(model, case, attribution, settings) for attribution in maps])
-            for of_set, records in zip(measured, store[number], strict=True):
+                unknown = [None] * len(batch)  # what position embeddings keep
+                examples_of = [measured_examples(model, case, one, settings, unknown) for one in maps]
+                store.append(number, to_builtins(examples_of))
+            for of_set, records in zip(measured, convert(store[number], list[list[MeasuredExample]]), strict=True):
                 of_set.update(zip(batch, records, strict=True))
     results = zip(sets, measured, strict=True)
     return [ExplainerResult(name_of(layers), how="softmax bypassed", records=records) for layers, records in results]

@@ -17,6 +17,7 @@ from msgspec import structs, to_builtins
 
 from faithcheck.alignment import evaluate
 from faithcheck.alignment import settings as alignment_settings
+from faithcheck.alignment.batch_result import MeasuredExample
 from faithcheck.alignment.batches import AlignmentError, batches
 from faithcheck.alignment.defaults import TABLE_2
 from faithcheck.alignment.explainer_pass import ExplainerResult
@@ -300,12 +301,12 @@ def test_a_constant_loo_map_is_counted(texts, tmp_path):
 def test_a_loo_map_of_round_off_is_constant():
     """f(x) is 3, and in float32 LOO's values differ by a few units in the last place of f(x)."""
     noise = torch.finfo(torch.float32).eps * 3
-    record = {"map": [0.1, 0.5, 0.2], "morf": [3.0, 2.0], "lerf": [3.0, 2.0]}
-    loo = {"map": [0.0, 4 * noise, -4 * noise]}
+    record = MeasuredExample(target=0, map=[0.1, 0.5, 0.2], morf=[3.0, 2.0], lerf=[3.0, 2.0])
+    loo = structs.replace(record, map=[0.0, 4 * noise, -4 * noise])
     words = Examples(["a b c"], lambda text: Example(torch.arange(3), torch.zeros(3, dtype=torch.bool), text.split()))
     for dtype, reasons in ((torch.float32, {"no_special": "constant LOO", "all": "constant LOO"}), (torch.float64, {})):
         outcomes = [
-            ExplainerResult("loo", records={0: {**record, **loo}}),
+            ExplainerResult("loo", records={0: loo}),
             ExplainerResult("other", records={0: record}),
         ]
         other = summary(words, outcomes, figures_of(words, outcomes, dtype), 0).explainers[1]
@@ -315,7 +316,7 @@ def test_a_loo_map_of_round_off_is_constant():
 
 
 def test_an_example_whose_batch_was_left_out_has_no_figure_and_the_others_have_theirs():
-    record = {"map": [0.1, 0.5, 0.2], "morf": [3.0, 2.0], "lerf": [3.0, 1.0]}
+    record = MeasuredExample(target=0, map=[0.1, 0.5, 0.2], morf=[3.0, 2.0], lerf=[3.0, 1.0])
     words = Examples(
         ["a b c"] * 3, lambda text: Example(torch.arange(3), torch.zeros(3, dtype=torch.bool), text.split())
     )

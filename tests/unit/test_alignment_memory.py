@@ -47,9 +47,9 @@ def whole(model, tmp_path_factory):
 def assert_same(result, expected):
     assert result.records.keys() == expected.records.keys()
     for i, record in result.records.items():
-        assert record["target"] == expected.records[i]["target"]
+        assert record.target == expected.records[i].target
         for key in ("map", "morf", "lerf"):
-            assert record[key] == pytest.approx(expected.records[i][key], abs=ROUND_OFF)
+            assert getattr(record, key) == pytest.approx(getattr(expected.records[i], key), abs=ROUND_OFF)
 
 
 class RunsOutOfMemory(GradientTimesInput):
@@ -96,7 +96,7 @@ def test_where_memory_runs_out_for_one_example_it_is_an_error_with_a_way_out(mod
 
 
 def test_a_batch_that_is_predicted_not_to_fit_is_never_run(model, tmp_path, whole):
-    peak = whole["gradient_x_input"].memory["predicted"]
+    peak = whole["gradient_x_input"].memory.predicted
     seen = []
 
     class Observed(GradientTimesInput):
@@ -108,19 +108,19 @@ def test_a_batch_that_is_predicted_not_to_fit_is_never_run(model, tmp_path, whol
     result = align(model, tmp_path, [Observed(name="observed")], settings)["observed"]
     assert_same(result, whole["gradient_x_input"])
     assert "predicted" in result.smaller
-    assert result.memory["predicted"] < peak
+    assert result.memory.predicted < peak
 
 
 def test_leave_one_out_takes_fewer_rows_in_a_pass_where_one_example_does_not_fit(model, tmp_path, whole):
     loo = LeaveOneOut(AttentionMask(), max_tokens=256)
-    quarter = whole["loo"].memory["predicted"] // 4
+    quarter = whole["loo"].memory.predicted // 4
     settings = AlignmentSettings(AttentionMask(), max_tokens=256, max_memory=quarter)
     result = align(model, tmp_path, [loo], settings)["loo"]
     assert result.smaller
     assert_same(result, whole["loo"])
-    assert result.memory["predicted"] <= quarter
-    assert result.memory["measured"] == pytest.approx(result.memory["predicted"], rel=0.2), "docs/results/cost.md"
-    assert result.memory["measured"] < whole["loo"].memory["measured"] / 2
+    assert result.memory.predicted <= quarter
+    assert result.memory.measured == pytest.approx(result.memory.predicted, rel=0.2), "docs/results/cost.md"
+    assert result.memory.measured < whole["loo"].memory.measured / 2
 
 
 def test_an_example_that_cannot_fit_is_refused_before_anything_is_run(model, tmp_path):

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from faithcheck.alignment import parquet, summary
+from faithcheck.alignment.batch_result import BatchResult, MeasuredExample
 from faithcheck.alignment.batches import Batches
 from faithcheck.alignment.document import digest_of
 from faithcheck.alignment.measurement import measure
@@ -136,13 +137,14 @@ def test_what_parquet_needs_is_said_in_one_line(tmp_path, monkeypatch, capsys):
 
 def test_records_are_read_from_the_store_batch_by_batch(tmp_path, monkeypatch):
     with Store(tmp_path, "name", {}) as store:
-        for number, rows in ((0, "ab"), (2, "c")):
-            store.append(number, {"records": [{"map": row} for row in rows]})
+        for number, targets in ((0, [10, 11]), (2, [12])):
+            examples = [MeasuredExample(target=target, map=[], morf=[], lerf=[]) for target in targets]
+            store.append(number, to_builtins(BatchResult(examples=examples)))
     asked, content = [], Store._content
     monkeypatch.setattr(Store, "_content", lambda store, batch: asked.append(batch) or content(store, batch))
     batches = Batches(np.array([4, 1, 2, 7]), np.array([0, 2, 3, 4]))
     records = StoredRecords(store, batches, left_out=[1])
-    assert {i: record["map"] for i, record in records.items()} == {4: "a", 1: "b", 7: "c"}
+    assert {i: record.target for i, record in records.items()} == {4: 10, 1: 11, 7: 12}
     assert asked == [0, 2], "each batch once"
     assert len(records) == 3
     assert not any(i in records for i in (-1, 0, 2, 3, 8)), "2 was left out"

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from faithcheck.alignment import figures, parquet, summary
+from faithcheck.alignment.batch_result import BatchResult, MeasuredExample
 from faithcheck.alignment.batches import batches
 from faithcheck.alignment.explainer_pass import ExplainerPass
 from faithcheck.alignment.shown_examples import shown_examples
@@ -46,7 +47,8 @@ def example_of(text):
 
 
 def record(draw):
-    return {"target": 0, **{name: draw.random(FEATURES).round(3).tolist() for name in ("map", "morf", "lerf")}}
+    values = {name: draw.random(FEATURES).round(3).tolist() for name in ("map", "morf", "lerf")}
+    return MeasuredExample(target=0, **values)
 
 
 def examples_of(number, folder):
@@ -71,12 +73,12 @@ def summarised(number, folder):
     assert len(plan) == number // BATCH
     passes = {name: ExplainerPass(Stub(name), plan, {"number": number}, folder) for name in ("loo", "attnlrp")}
     draw = np.random.default_rng(0)
-    common = {"warnings": ["one"], "left_behind": [], "no_positions": "", "cost": {"attribution": 2, "forward": 1}}
     with ExitStack() as stores:
         for one in passes.values():
             stores.enter_context(one)
             for batch in one.missing():
-                one.keep(batch, {**common, "records": [record(draw) for _ in plan[batch]]})
+                records = [record(draw) for _ in plan[batch]]
+                one.keep(batch, BatchResult(examples=records, warnings=["one"], attribution=2, forward=1))
     results = [one.result() for one in passes.values()]
     found = figures.figures_of(examples, results, torch.float64)
     document = summary.summary(examples, results, found, 0)
