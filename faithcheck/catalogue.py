@@ -22,9 +22,8 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from faithcheck.json_object import Json
 from faithcheck.models.files import write_atomically
 from faithcheck.reports.common_catalogue import PARTS, changes
 from faithcheck.reports.documents.results import DIGITS, Catalogue
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from faithcheck.models.expectation import Expectation
     from faithcheck.models.pair import Pair
 
+Json: TypeAlias = dict[str, Any]
 FILE = Path(__file__).resolve().parent / "catalogue.json"
 CHANGED = "+changed"
 """What follows the version where the registries are not what the file holds."""

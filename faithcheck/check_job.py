@@ -17,7 +17,6 @@ from faithcheck.check import Check
 from faithcheck.claims import claiming
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.registry import load_explainer
-from faithcheck.json_object import Json
 from faithcheck.models.data import handwritten_digits
 from faithcheck.models.pair import Pair, registered_pairs, seed_torch
 from faithcheck.reports.documents.document import from_json, to_json
@@ -26,20 +25,14 @@ from faithcheck.request import Request, Settings
 
 @dataclass(frozen=True)
 class CheckJob:
-    """A check and how it is measured; its result is a `Record`.
-
-    Attributes:
-        check: the check.
-        settings: how it is measured.
-        spec: the text by which another process loads the explainer: a built-in name, an entry point or
-            ``module:Object``; empty without an explainer.
-        checkpoint: the user's own model, whose pairs another process must register.
-    """
+    """A check and how it is measured; its result is a `Record`."""
 
     check: Check
     settings: Settings
+    # The text by which another process loads the explainer: a built-in name, an entry point or ``module:Object``; empty
+    # without an explainer
     spec: str = ""
-    checkpoint: Sequence[str] = ()
+    checkpoint: Sequence[str] = ()  # the user's own model, whose pairs another process must register
 
     @classmethod
     def of(cls, check: Check, request: Request) -> CheckJob:
@@ -79,7 +72,7 @@ class CheckJob:
             None if (folder := handwritten_digits.folder()) is None else str(folder),
         )
 
-    def result(self, content: Json) -> Record:
+    def result(self, content: object) -> Record:
         """The record that came back as JSON.
 
         Raises:
@@ -111,33 +104,19 @@ def _modules(pair: Pair) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RemoteCheck:
-    """A check for another process, which looks pair and explainer up by their names.
-
-    Attributes:
-        axiom: its name.
-        spec: see `CheckJob`.
-        like: the built-in explainer to which the explainer is held; empty: none.
-        claims: the axioms that the explainer claims.
-        pair: the name of the pair.
-        modules: those whose import registers the pair.
-        side: see `Check`.
-        supplied: the user's expectations that are about this check.
-        settings: how it is measured.
-        checkpoint: see `CheckJob`.
-        data: the folder that the handwritten digits come from; None for the bundled ones.
-    """
+    """A check for another process, which looks pair and explainer up by their names."""
 
     axiom: str
-    spec: str
-    like: str
-    claims: tuple[str, ...]
+    spec: str  # see `CheckJob`
+    like: str  # the built-in explainer to which the explainer is held; empty: none
+    claims: tuple[str, ...]  # the axioms that the explainer claims
     pair: str
-    modules: tuple[str, ...]
+    modules: tuple[str, ...]  # those whose import registers the pair
     side: str
-    supplied: tuple[SuppliedExpectation, ...]
+    supplied: tuple[SuppliedExpectation, ...]  # the user's expectations that are about this check
     settings: Settings
-    checkpoint: tuple[str, ...]
-    data: str | None
+    checkpoint: tuple[str, ...]  # see `CheckJob`
+    data: str | None  # the folder that the handwritten digits come from; None for the bundled ones
 
     def prepare(self) -> None:
         """Load the explainer and build the models of the pair.
@@ -150,10 +129,9 @@ class RemoteCheck:
             seed_torch(settings.seed)  # as in `Check.run`, which reports an error of the pair
             built(check.pair, settings.seed, check.type_of_models(settings), settings.device)
 
-    def run(self) -> Json:
+    def run(self) -> object:
         """The record in plain values."""
-        content: Json = to_json(self.check().run(self.settings))
-        return content
+        return to_json(self.check().run(self.settings))
 
     def check(self) -> Check:
         """The check.
@@ -184,24 +162,20 @@ class RemoteCheck:
 
 @dataclass(frozen=True)
 class RemoteExplainer:
-    """Loads an explainer in another process, to see whether that ends the process.
+    """Loads an explainer in another process, to see whether that ends the process."""
 
-    Attributes:
-        spec: see `CheckJob`.
-    """
-
-    spec: str
+    spec: str  # see `CheckJob`
 
     def prepare(self) -> None:
         """Nothing: loading the explainer is the job."""
 
-    def run(self) -> Json:
+    def run(self) -> str:
         """The name of the explainer.
 
         Raises:
             ValueError: it cannot be loaded.
         """
-        return {"name": loaded_explainer(self.spec).name}
+        return loaded_explainer(self.spec).name
 
 
 @functools.cache

@@ -110,12 +110,7 @@ def report_of(
 ) -> CheckReport:
     """The report of a run without pytest: the records, and those of claims that none of them measured.
 
-    Args:
-        request: what the run was asked for.
-        checks: the checks of the request.
-        records: one for each check.
-        arguments: the command line.
-        run: how the work was shared between workers, if it was.
+    ``records`` has one for each check; ``run`` says how the work was shared between workers, if it was.
     """
     records = [*records]
     records += unmeasured_claims(request, checks, records)
@@ -133,14 +128,8 @@ def run_checks(
 ) -> tuple[CheckReport, bool]:
     """Measure checks where the request says, with progress on stderr, until all have run or the user stops the run.
 
-    Args:
-        request: what the run is asked for.
-        checks: the checks of the request.
-        executor: runs them if they run on this machine.
-        arguments: the command line.
-
-    Returns:
-        The report, and whether the user stopped the run: then it says so of each check that did not run.
+    Returns the report, and whether the user stopped the run: then it says so of each check that did not run. The
+    executor runs the checks if they run on this machine.
     """
     jobs = [CheckJob.of(check, request) for check in checks]
     records: dict[str, Record] = {}

@@ -67,11 +67,6 @@ def unmeasured_claims(request: Request, checks: Iterable[Check], records: Iterab
     """A record for each claim that the run was to measure, and that no check measured.
 
     A claim that has no check on the chosen pairs is outside the run, unless its axiom applies on no pair at all.
-
-    Args:
-        request: what the run was asked for.
-        checks: the checks that were planned.
-        records: the records of those that ran.
     """
     planned = {(check.axiom, check.explainer.name) for check in checks if check.explainer is not None}
     settled: dict[tuple[str, str], list[Record]] = {}

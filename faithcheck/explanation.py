@@ -119,11 +119,7 @@ def _r(values: Sequence[float], loo: Sequence[float] | None, special: Sequence[b
 
 
 def _encoded(model: TextModel, text: str) -> Example:
-    """The text as the model reads it.
-
-    Raises:
-        ExplainError: it is empty, or all of its tokens are special.
-    """
+    """The text as the model reads it."""
     if not text.strip():
         raise ExplainError("the text is empty: give one with at least one word")
     (example,) = model.encode([text])
@@ -142,11 +138,7 @@ def _encoded(model: TextModel, text: str) -> Example:
 
 
 def _chosen(model: TextModel, text: str, target: str | None, contrast: str | None) -> tuple[TextModel, list[str]]:
-    """The model with its explained output, and a note on an answer that it generated.
-
-    Raises:
-        ModelError: see `with_chosen_output` and `generated_or_refused`.
-    """
+    """The model with its explained output, and a note on an answer that it generated."""
     chosen = with_chosen_output(model, target, contrast)
     assert isinstance(chosen, TextModel)
     if target is not None or contrast is not None or not isinstance(model, NextTokenModel):
@@ -184,12 +176,7 @@ def _notes(model: TextModel, text: str, example: Example) -> Iterator[str]:
 
 
 def _map(explainer: Explainer, model: TextModel, case: Case, max_memory: int | None) -> Map:
-    """The map of an explainer, without its correlation with LOO. All code of the explainer runs here.
-
-    Raises:
-        ExplainError: the explainer refused, failed or returned no map.
-        KeyboardInterrupt: Ctrl-C was pressed.
-    """
+    """The map of an explainer, without its correlation with LOO. All code of the explainer runs here."""
     name, traces = safe_text(explainer.name), Traces()
 
     def work() -> tuple[list[float], list[str], str, str]:
@@ -232,11 +219,7 @@ def _refusal(name: str, error: BaseException) -> ExplainError:
 
 
 def _fitting(explainer: Explainer, model: TextModel, case: Case, limit: int) -> tuple[Explainer, list[str]]:
-    """The explainer with as many rows in a forward pass as fit the limit, and a note if it has fewer than before.
-
-    Raises:
-        ExplainError: one row does not fit.
-    """
+    """The explainer with as many rows in a forward pass as fit the limit, and a note if it has fewer than before."""
     n, predictor = case.shape[1], PeakPredictor(model, case)
 
     def fitted() -> tuple[Explainer, int]:
@@ -261,12 +244,7 @@ def _fitting(explainer: Explainer, model: TextModel, case: Case, limit: int) -> 
 
 
 def _attribution(explainer: Explainer, model: TextModel, case: Case) -> tuple[torch.Tensor, list[str]]:
-    """The attribution, with half as many rows in a forward pass whenever memory runs out, and then a note.
-
-    Raises:
-        ExplainError: memory ran out for one row.
-        Exception: from the explainer.
-    """
+    """The attribution, with half as many rows in a forward pass whenever memory runs out, and then a note."""
     name, notes = safe_text(explainer.name), list[str]()
     while True:
         try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from faithcheck.json_object import Json
-
 Result = TypeVar("Result", covariant=True)
 
 
@@ -16,7 +14,7 @@ class Remote(Protocol):
         """Load what the job needs: the explainer, the models. This time does not count toward the time limit."""
         ...
 
-    def run(self) -> Json:
+    def run(self) -> object:
         """The result of the job in plain values."""
         ...
 
@@ -45,7 +43,7 @@ class Job(Protocol[Result]):
         """The same job for another process."""
         ...
 
-    def result(self, content: Json) -> Result:
+    def result(self, content: object) -> Result:
         """The result that `Remote.run` returned in another process.
 
         Raises:

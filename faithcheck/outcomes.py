@@ -88,12 +88,7 @@ def slowest(records: Sequence[Record]) -> list[TimedCheck]:
 
 
 def rules_met(tables: Mapping[str, Sequence[str]], records: Sequence[Record]) -> dict[str, RulesMet]:
-    """How many rules of each LRP explainer's table the checks met.
-
-    Args:
-        tables: the operations in the table of rules of each LRP explainer.
-        records: the records of the run, each with the operations that its check computed by a rule.
-    """
+    """How many rules of each LRP explainer's table the checks met."""
     met: dict[str, set[str]] = {explainer: set() for explainer in tables}
     for record in records:
         if record.explainer in met:
@@ -113,12 +108,7 @@ def of_records(
 ) -> Results:
     """The results document of checks that ran without pytest. Each counts as a test with the outcome of its record.
 
-    Args:
-        records: the records of the checks that ran, and of claims that none of them measured.
-        planned: the number of checks to run.
-        settings: the settings of the run.
-        axioms: the axioms of the run, by name.
-        run: how the work was shared between workers, if it was.
+    ``records`` has also those of claims that no check measured; ``planned`` is the number of checks to run.
     """
     checks = [record for record in records if record.status != Status.NOT_MEASURED.label]
     groups = [record.group for record in checks]
@@ -182,12 +172,7 @@ class Outcomes:
         return {record.axiom for records in self.records.values() for record in records}
 
     def results(self, settings: RunSettings, axioms: Mapping[str, Axiom]) -> Results:
-        """The results document of the run.
-
-        Args:
-            settings: the settings of the run.
-            axioms: the axioms of the run, by name.
-        """
+        """The results document of the run."""
         not_run = {node for node, records in self.records.items() if any(map(_is_unmeasured, records))}
         outcomes = [outcome for node, outcome in self.outcomes.items() if node not in not_run]
         passed, failed, skipped = (outcomes.count(outcome) for outcome in ("passed", "failed", "skipped"))
@@ -262,15 +247,7 @@ def run_settings(
     not_applicable: Sequence[NotApplicable] = (),
     claimed: Mapping[str, list[str]] | None = None,
 ) -> RunSettings:
-    """The settings of a run of the suite.
-
-    Args:
-        request: what the run is asked for.
-        arguments: the command line.
-        max_skips: how many tests may be skipped; None for any number.
-        not_applicable: the axioms that cannot be measured for some explainers.
-        claimed: the axioms of which something is claimed or expected of each explainer that the user named.
-    """
+    """The settings of a run of the suite."""
     settings, explainers, specs = request.settings, request.explainers, request.specs
     return RunSettings(
         seed=settings.seed,

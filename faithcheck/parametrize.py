@@ -131,17 +131,11 @@ def _claims(request: Request, tests: Sequence[AxiomCheck]) -> Iterator[ClaimChec
 
 @dataclass(frozen=True)
 class AxiomCheck:
-    """One check as a test: a function without arguments, which fails, skips or returns.
+    """One check as a test: a function without arguments, which fails, skips or returns."""
 
-    Attributes:
-        check: the axiom, the explainer and the subject.
-        settings: seed, floating-point type and device.
-        expected_failure: the reason for which it is known to be red; ``""`` if it should be green.
-    """
-
-    check: Check
-    settings: Settings
-    expected_failure: str = ""
+    check: Check  # the axiom, the explainer and the subject
+    settings: Settings  # seed, floating-point type and device
+    expected_failure: str = ""  # the reason for which it is known to be red; ``""`` if it should be green
 
     @property
     def id(self) -> str:
@@ -185,18 +179,12 @@ class ClaimCheck:
 
     It runs checks until one is measured, and none again that has run in this process: whatever tests are chosen, and
     however they are spread over processes, its outcome is the same.
-
-    Attributes:
-        axiom: the claimed axiom.
-        explainer: the name of the explainer that claims it.
-        checks: the checks of the axiom on the explainer.
-        reason: why there are no checks, if there are none.
     """
 
     axiom: str
-    explainer: str
-    checks: Sequence[AxiomCheck]
-    reason: str
+    explainer: str  # the name of the explainer that claims it
+    checks: Sequence[AxiomCheck]  # the checks of the axiom on the explainer
+    reason: str  # why there are no checks, if there are none
 
     @property
     def id(self) -> str:

@@ -31,12 +31,6 @@ def plan(
 
     Explainers to which the axiom does not apply are left out: see `not_applicable`.
 
-    Args:
-        axiom: a name in `AXIOMS`.
-        explainers: the explainers that are checked.
-        pairs: the pairs on which they are checked.
-        supplied: the user's expectations, which take precedence over those of the pair, the explainer and the axiom.
-
     Raises:
         ValueError: an unknown axiom, or an expectation that matches no check.
     """

@@ -39,44 +39,30 @@ class Settings:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run computes: in this process, in a process for each explainer, or on a Ray cluster.
+    """Where a run computes: in this process, in a process for each explainer, or on a Ray cluster."""
 
-    Attributes:
-        isolate: whether each explainer gets a process of its own.
-        cluster: the address of a Ray cluster, ``local`` for one that is started on this machine; None: no cluster.
-        workers: the number of workers of the cluster; None: as many as there is room for.
-        cpus_per_worker: the processors of a worker, which are also its threads.
-        gpus_per_worker: the GPUs of a worker; also a fraction of one.
-    """
-
-    isolate: bool = False
+    isolate: bool = False  # whether each explainer gets a process of its own
+    # The address of a Ray cluster, ``local`` for one that is started on this machine; None: no cluster
     cluster: str | None = None
-    workers: int | None = None
-    cpus_per_worker: int = 1
-    gpus_per_worker: float = 0.0
+    workers: int | None = None  # the number of workers of the cluster; None: as many as there is room for
+    cpus_per_worker: int = 1  # the processors of a worker, which are also its threads
+    gpus_per_worker: float = 0.0  # the GPUs of a worker; also a fraction of one
 
 
 @dataclass(frozen=True)
 class Request:
-    """The checks that a run is asked for.
+    """The checks that a run is asked for."""
 
-    Attributes:
-        explainers: the explainers as they are checked: with what the user claims of them, and what they are held to.
-        specs: by the name of an explainer, the text by which another process loads it, see `load_explainer`; empty for
-            the built-in explainers, which are loaded by their names.
-        axioms: names in `AXIOMS`.
-        pairs: the pairs.
-        expectations: the user's own, which take precedence over those of pairs, explainers and axioms.
-        settings: how each check is measured.
-        checkpoint: the folder or hub name of the user's own model, whose pairs another process must register.
-        place: where the checks run.
-    """
-
+    # The explainers as they are checked: with what the user claims of them, and what they are held to
     explainers: Sequence[Explainer]
-    axioms: Sequence[str]
+    axioms: Sequence[str]  # names in `AXIOMS`
     pairs: Sequence[Pair]
+    # By the name of an explainer, the text by which another process loads it, see `load_explainer`; empty for the
+    # built-in explainers, which are loaded by their names
     specs: Mapping[str, str] = field(default_factory=dict)
+    # The user's own, which take precedence over those of pairs, explainers and axioms
     expectations: Sequence[SuppliedExpectation] = ()
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = field(default_factory=Settings)  # how each check is measured
+    # The folder or hub name of the user's own model, whose pairs another process must register
     checkpoint: Sequence[str] = ()
-    place: Place = field(default_factory=Place)
+    place: Place = field(default_factory=Place)  # where the checks run

@@ -28,15 +28,11 @@ T = TypeVar("T")
 
 @dataclass
 class Traces:
-    """What a block did besides its result; complete when the block has ended.
+    """What a block did besides its result; complete when the block has ended."""
 
-    Attributes:
-        left_behind: what it left behind on the models and in the process, a line for each kind; all of it is undone.
-        warnings: the warnings that it gave.
-    """
-
+    # What it left behind on the models and in the process, a line for each kind; all of it is undone
     left_behind: list[str] = field(default_factory=list)
-    warnings: list[warnings.WarningMessage] = field(default_factory=list)
+    warnings: list[warnings.WarningMessage] = field(default_factory=list)  # the warnings that it gave
 
 
 @contextmanager

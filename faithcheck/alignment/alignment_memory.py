@@ -22,15 +22,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted bytes over what is in use before a batch.
+    """Predicted bytes over what is in use before a batch."""
 
-    Attributes:
-        attribution: the peak of the attribution.
-        curves: the peak of the perturbation curves, which run the model as Leave-One-Out does.
-    """
-
-    attribution: int
-    curves: int
+    attribution: int  # the peak of the attribution
+    curves: int  # the peak of the perturbation curves, which run the model as Leave-One-Out does
 
     @property
     def peak(self) -> int:
@@ -64,12 +59,7 @@ class AlignmentMemory:
     ) -> Prediction | None:
         """The prediction for a batch of examples of so many features; None if the explainer raises in the short run.
 
-        Args:
-            explainer: the explainer.
-            settings: of the alignment.
-            batch: the number of examples.
-            features: of each example, padding included.
-            make_case: makes a case of the model, of any length; called once for all explainers.
+        ``features`` counts padding. ``make_case`` makes a case of the model, of any length, and is called once.
         """
         if explainer.name in self._unpredictable:
             return None

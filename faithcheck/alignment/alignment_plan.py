@@ -32,17 +32,11 @@ PASSES = 20
 
 @dataclass(frozen=True)
 class Work:
-    """Work that is to be done.
-
-    Attributes:
-        examples: how many.
-        rows: of forward passes.
-        tokens: of these rows.
-    """
+    """Work that is to be done."""
 
     examples: int = 0
-    rows: int = 0
-    tokens: int = 0
+    rows: int = 0  # of forward passes
+    tokens: int = 0  # of these rows
 
     def __add__(self, other: Work) -> Work:
         return Work(self.examples + other.examples, self.rows + other.rows, self.tokens + other.tokens)

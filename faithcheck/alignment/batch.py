@@ -23,7 +23,6 @@ from faithcheck.axioms.measure.error_text import error_text, message_text, safe_
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
 from faithcheck.job import Remote
-from faithcheck.json_object import Json
 from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
 from faithcheck.memory.peak_memory import peak_memory
 from faithcheck.models.case import Case
@@ -67,23 +66,14 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class BatchJob:
-    """One explainer on one batch; see `measure_batch`.
-
-    Attributes:
-        of: the explainer.
-        number: of the batch.
-        examples: of the batch.
-        settings: how it is measured.
-        model: loads the model in this process, once.
-        elsewhere: the job for another process; None where there is none.
-    """
+    """One explainer on one batch; see `measure_batch`."""
 
     of: Explainer
     number: int
     examples: Sequence[Example]
     settings: AlignmentSettings
-    model: Callable[[], LoadedModel]
-    elsewhere: Callable[[BatchJob], Remote] | None = None
+    model: Callable[[], LoadedModel]  # loads the model in this process, once
+    elsewhere: Callable[[BatchJob], Remote] | None = None  # the job for another process; None where there is none
 
     @property
     def explainer(self) -> str:
@@ -104,7 +94,7 @@ class BatchJob:
         assert self.elsewhere is not None
         return self.elsewhere(self)
 
-    def result(self, content: Json) -> BatchResult:
+    def result(self, content: object) -> BatchResult:
         """The result that came back as JSON.
 
         Raises:
@@ -137,12 +127,7 @@ def measure_batch(
     example with half as many rows in a forward pass. Nothing counts that was measured on a model that the explainer
     changed for good: then the result is refused with `CHANGED`.
 
-    Args:
-        loaded: the model.
-        examples: of the batch.
-        explainer: the explainer.
-        settings: removal, chunk, memory, time limit.
-        number: of the batch; random numbers follow from it, so that a resumed run draws the same.
+    Random numbers follow from the number of the batch, so that a resumed run draws the same.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.

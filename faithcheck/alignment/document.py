@@ -88,11 +88,7 @@ def document_of(
 ) -> Alignment:
     """The document of what was measured; --parquet also writes its files.
 
-    Args:
-        request: the options.
-        prepared: the model, the data and the settings.
-        outcomes: of `faithcheck.alignment.evaluate.align`.
-        run: how the work was shared. Without a cluster, it is in the document only if a plan estimated it.
+    How the work was shared is in the document with a cluster, or if a plan estimated it.
 
     Raises:
         AlignmentError: every explainer was refused.
@@ -155,13 +151,7 @@ def digest_of(data: Texts | Images, i: int) -> str:
 
 
 def plan_file(folder: Path, about: Heading, explainers: Sequence[str]) -> Path:
-    """Where the plan of this alignment is kept: beside the stores, named by what is measured.
-
-    Args:
-        folder: of the stores.
-        about: the model, the data and the settings.
-        explainers: the names of the explainers.
-    """
+    """Where the plan of this alignment is kept: beside the stores, named by what is measured."""
     same = {"about": to_json([about.model, about.data, about.settings]), "explainers": [*explainers]}
     return folder / f"plan-{run_key.digest_of(same)[:32]}.json"
 

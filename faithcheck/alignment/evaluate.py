@@ -98,15 +98,6 @@ def passes_of(
 ) -> list[ExplainerPass]:
     """What each explainer is to measure: see `align`, and `ExplainerPass`.
 
-    Args:
-        model: see `align`; so are the others.
-        examples: all of them.
-        explainers: one pass each.
-        settings: removal, chunk, memory, time limit.
-        folder: of the stores.
-        advance: see `ExplainerPass`.
-        device: the type of the device that measures, if it is not the model's.
-
     Raises:
         AlignmentError: no example can be measured, or one has too many features.
     """

@@ -24,43 +24,27 @@ from faithcheck.reports.documents.alignment import Peaks
 
 @dataclass(frozen=True)
 class ExplainerResult:
-    """The maps and perturbation curves of one explainer, or the reason why it could not be measured.
-
-    Attributes:
-        name: the name of the explainer.
-        label: its name in tables and figures.
-        how: its settings, in words.
-        records: by example, empty if the explainer could not be measured; those of a store are read when they are
-            asked for.
-        store: that has the records; None without one.
-        refused: why the explainer could not be measured; else empty.
-        failed: whether that is an error of the explainer, and not its refusal of this model.
-        warned: how many warnings it gave, and the first of them, in words; else empty.
-        left_behind: what it left behind on the model or in the process, which was undone, a line for each kind.
-        batches: the number of batches.
-        smaller: which batches were measured in smaller parts, and why, in words; else empty.
-        left_out: which batches were not measured, because they ended several workers, in words; else empty.
-        memory: of the attribution that was predicted to take most; None if it cannot be predicted.
-        cost: the arithmetic of an attribution, in plain forward passes of the same examples, over one batch in
-            `COUNTED`; None without any.
-        no_positions: why no relevance of position embeddings is known; else empty.
-    """
+    """The maps and perturbation curves of one explainer, or the reason why it could not be measured."""
 
     name: str
-    label: str = ""
-    how: str = ""
+    label: str = ""  # its name in tables and figures
+    how: str = ""  # its settings, in words
+    # By example, empty if the explainer could not be measured; those of a store are read when they are asked for
     records: Mapping[int, MeasuredExample] = field(default_factory=dict)
-    store: Store | None = None
-    refused: str = ""
-    failed: bool = False
-    warned: str = ""
+    store: Store | None = None  # that has the records; None without one
+    refused: str = ""  # why the explainer could not be measured; else empty
+    failed: bool = False  # whether that is an error of the explainer, and not its refusal of this model
+    warned: str = ""  # how many warnings it gave, and the first of them, in words; else empty
+    # What it left behind on the model or in the process, which was undone, a line for each kind
     left_behind: Sequence[str] = ()
     batches: int = 0
-    smaller: str = ""
-    left_out: str = ""
-    memory: Peaks | None = None
+    smaller: str = ""  # which batches were measured in smaller parts, and why, in words; else empty
+    left_out: str = ""  # which batches were not measured, because they ended several workers, in words; else empty
+    memory: Peaks | None = None  # of the attribution that was predicted to take most; None if it cannot be predicted
+    # The arithmetic of an attribution, in plain forward passes of the same examples, over one batch in `COUNTED`; None
+    # without any
     cost: float | None = None
-    no_positions: str = ""
+    no_positions: str = ""  # why no relevance of position embeddings is known; else empty
 
 
 class ExplainerPass:

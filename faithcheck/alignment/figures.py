@@ -37,17 +37,13 @@ class Figures:
     """The figures of one explainer, with a value for each example that can be measured, in the order of the data.
 
     The arrays are in temporary files: see `faithcheck.models.data.stored`.
-
-    Attributes:
-        examples: the index of each in the data, increasing, ``(examples,)``.
-        columns: {figure: float64 ``(examples,)``}, masked where the figure is undefined.
-        undefined: {scope: uint8 ``(examples,)``}: the place in `REASONS` of why its correlations are undefined.
-        mean_curves: the means of the curves; between steps a curve is straight. None if no example was measured.
     """
 
-    examples: np.ndarray
-    columns: Mapping[str, np.ma.MaskedArray]
+    examples: np.ndarray  # the index of each in the data, increasing, ``(examples,)``
+    columns: Mapping[str, np.ma.MaskedArray]  # {figure: float64 ``(examples,)``}, masked where the figure is undefined
+    # {scope: uint8 ``(examples,)``}: the place in `REASONS` of why its correlations are undefined
     undefined: Mapping[str, np.ndarray]
+    # The means of the curves; between steps a curve is straight. None if no example was measured.
     mean_curves: Curves | None
 
     def why_undefined(self, scope: str) -> Iterator[str]:
@@ -61,10 +57,7 @@ def figures_of(examples: Examples, results: Sequence[ExplainerResult], dtype: to
 
     The records are read once, one batch after the other, those of LOO beside them.
 
-    Args:
-        examples: all of them.
-        results: of `faithcheck.alignment.evaluate.align`.
-        dtype: of the model: a LOO map that varies by round-off is constant.
+    ``dtype`` is that of the model: a LOO map that varies by round-off is constant.
     """
     loo = next((result.records for result in results if result.name == "loo"), {})
     found = measurable(examples)

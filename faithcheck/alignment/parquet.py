@@ -40,16 +40,8 @@ def write_parquet(
     ``explainer`` and the ``key`` of its store: everything that determined the numbers. Equal measurements give equal
     files.
 
-    Args:
-        folder: where; the files have the name of the store.
-        result: of the explainer, which was measured.
-        figures: of the explainer.
-        digest_of: the digest of the content of an example.
-        answer_of: the answer that is explained in an example; None if none is.
-        about: the model, the data, the settings and the versions.
-
-    Returns:
-        The names of the files, each of at most `SHARD` examples.
+    Returns the names of the files, which begin with that of the store and have at most `SHARD` examples each. ``about``
+    has the model, the data, the settings and the versions.
 
     Raises:
         OSError: they cannot be written.

@@ -72,10 +72,7 @@ def removals(relevance: Tensor, removable: Tensor, chunk: int) -> Tensor:
 
     Row 0 removes nothing. Then follow the K steps of MoRF, and the first K − 1 of LeRF: both end with the same step.
 
-    Args:
-        relevance: ``(features,)``.
-        removable: ``(features,)`` bool.
-        chunk: features removed at each step.
+    ``relevance`` and ``removable``, a bool, are ``(features,)``.
     """
     places = removable.nonzero()[:, 0]
     chunk_of = torch.arange(len(places), device=places.device) // chunk

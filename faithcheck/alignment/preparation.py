@@ -43,23 +43,14 @@ POOL = 4096  # features that resampling draws from, at most
 
 @dataclass(frozen=True)
 class Prepared:
-    """The model, the data and the settings of a request, ready to be measured.
-
-    Attributes:
-        model: loaded.
-        data: texts or images.
-        examples: the data as the model reads it.
-        setup: how alignment is measured.
-        chunk_reason: how many features the curves remove at a step and why, in words.
-        folder: the folder that keeps the measurements.
-    """
+    """The model, the data and the settings of a request, ready to be measured."""
 
     model: TextModel | ImageClassifier
     data: Texts | Images
-    examples: Examples
-    setup: AlignmentSettings
-    chunk_reason: str
-    folder: Path
+    examples: Examples  # the data as the model reads it
+    setup: AlignmentSettings  # how alignment is measured
+    chunk_reason: str  # how many features the curves remove at a step and why, in words
+    folder: Path  # the folder that keeps the measurements
 
     def answer_of(self, i: int) -> str | None:
         """The answer that is explained in an example, as text; None if none is."""
@@ -70,10 +61,6 @@ class Prepared:
 
 def prepare(request: AlignRequest, advance: Advance = lambda name, done, of: None) -> Prepared:
     """Load the model and the data, generate the answers, and choose the options that the request leaves open.
-
-    Args:
-        request: the options.
-        advance: called with the examples whose answers were generated, see `Advance`.
 
     Raises:
         ModelError, DataError, OptionError: a file or a name is missing, or an option does not fit the model.
@@ -188,15 +175,7 @@ def with_answers(
 ) -> Examples:
     """Generate the answer to each prompt that can be measured. Those that are stored already are not generated again.
 
-    Args:
-        model: whose examples have answers of their own.
-        prompts: from its method ``encode``.
-        max_tokens: see `batches`: the prompts of a batch are answered together.
-        folder: of the store.
-        advance: called with `NAME` and the number of prompts done since the last call.
-
-    Returns:
-        The prompts with their answers, see `answered`.
+    The prompts of a batch are answered together, see `batches`.
 
     Raises:
         AlignmentError, StoreError, OSError: see `faithcheck.alignment.evaluate.align`.

@@ -16,7 +16,6 @@ from faithcheck.alignment.run_key import fingerprint
 from faithcheck.alignment.settings import AlignmentSettings, AlignRequest, table_2
 from faithcheck.executors.ray.worker import refuse_other_explainers
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.json_object import Json
 from faithcheck.memory.memory_limit import SHARE
 from faithcheck.models.pretrained.example import Example
 from faithcheck.options import OptionError
@@ -25,23 +24,14 @@ from faithcheck.options.explainers import choose_explainers
 
 @dataclass(frozen=True, eq=False)
 class RemoteModel:
-    """The model of an alignment for another process, which loads it once for all batches.
+    """The model of an alignment for another process, which loads it once for all batches."""
 
-    Attributes:
-        request: from which the model is loaded.
-        device: on which it is loaded, see `load_model`.
-        settings: how it is measured.
-        longest: of the data, see `faithcheck.alignment.batches.longest`.
-        memory: the bytes above which the process is killed; None: it is not.
-        key: by which a process knows what it has loaded.
-    """
-
-    request: AlignRequest
-    device: torch.device | str
+    request: AlignRequest  # from which the model is loaded
+    device: torch.device | str  # on which it is loaded, see `load_model`
     settings: AlignmentSettings
-    longest: tuple[int, int]
-    memory: int | None = None
-    key: str = field(default_factory=lambda: uuid4().hex)
+    longest: tuple[int, int]  # of the data, see `faithcheck.alignment.batches.longest`
+    memory: int | None = None  # the bytes above which the process is killed; None: it is not
+    key: str = field(default_factory=lambda: uuid4().hex)  # by which a process knows what it has loaded
 
     def load(self) -> LoadedModel:
         """The model, loaded once."""
@@ -73,17 +63,10 @@ _explainers: dict[tuple[str, str], Explainer] = {}
 
 @dataclass(frozen=True)
 class RemoteBatch:
-    """One explainer on one batch.
-
-    Attributes:
-        model: the model.
-        spec: the text by which the explainer is chosen.
-        number: of the batch.
-        examples: of the batch.
-    """
+    """One explainer on one batch."""
 
     model: RemoteModel
-    spec: str
+    spec: str  # the text by which the explainer is chosen
     number: int
     examples: Sequence[Example]
 
@@ -92,31 +75,23 @@ class RemoteBatch:
         self.model.load()
         self.model.explainer(self.spec)
 
-    def run(self) -> Json:
+    def run(self) -> object:
         """The result in plain values, see `faithcheck.alignment.batch.measure_batch`."""
         loaded, explainer = self.model.load(), self.model.explainer(self.spec)
         result = measure_batch(loaded, self.examples, explainer, self.model.within_memory(), self.number)
         if result.refused == CHANGED:
             self.model.load_again()
-        content: Json = to_builtins(result)
-        return content
+        return to_builtins(result)
 
 
 @dataclass(frozen=True)
 class AlignmentReadiness:
-    """The worker has the model and the explainers of the driver.
-
-    Attributes:
-        model: the model.
-        specs: the name of ``--explainer`` of each explainer, by the explainer's name.
-        fingerprint: of the driver's model.
-        states: `states_of` the driver's explainers.
-    """
+    """The worker has the model and the explainers of the driver."""
 
     model: RemoteModel
-    specs: Mapping[str, str]
-    fingerprint: str
-    states: Mapping[str, str | None]
+    specs: Mapping[str, str]  # the name of ``--explainer`` of each explainer, by the explainer's name
+    fingerprint: str  # of the driver's model
+    states: Mapping[str, str | None]  # `states_of` the driver's explainers
 
     def confirm(self) -> None:
         """Load the model and the explainers.

@@ -40,10 +40,6 @@ def state_of(value: object, containers: tuple[int, ...] = ()) -> Any:
     a hash of their code is added (`sources` has the hash of faithcheck's own). Default arguments and closed-over values
     of functions are included. Tensors and bytes are hashed.
 
-    Args:
-        value: the object.
-        containers: the ids of the objects that contain it.
-
     Raises:
         StoreError: it contains an object that cannot be written down, such as an open file, or contains itself.
     """

@@ -49,23 +49,14 @@ IG_STEPS = 20  # as in the figures that the project compares with; the error of 
 
 @dataclass(frozen=True)
 class AlignmentSettings:
-    """How alignment is measured.
+    """How alignment is measured."""
 
-    Attributes:
-        removal: the way a feature is removed, for LOO and for the curves.
-        chunk: how many neighbouring features the curves remove at once; LOO removes single ones.
-        max_tokens: the most features in one forward pass, padding included.
-        seed: of the bootstrap.
-        timeout: the seconds that an explainer may take for a batch; None: no limit.
-        max_memory: the bytes that an attribution may take over what is in use; None: what is available.
-    """
-
-    removal: Removal
-    chunk: int = 1
-    max_tokens: int = MAX_TOKENS
-    seed: int = 0
-    timeout: float | None = None
-    max_memory: int | None = None
+    removal: Removal  # the way a feature is removed, for LOO and for the curves
+    chunk: int = 1  # how many neighbouring features the curves remove at once; LOO removes single ones
+    max_tokens: int = MAX_TOKENS  # the most features in one forward pass, padding included
+    seed: int = 0  # of the bootstrap
+    timeout: float | None = None  # the seconds that an explainer may take for a batch; None: no limit
+    max_memory: int | None = None  # the bytes that an attribution may take over what is in use; None: what is available
 
 
 def specs_of(asked: Sequence[str]) -> list[str]:

@@ -29,11 +29,6 @@ def shown_examples(
     """The examples on which the explainers agree with LOO least, in the middle, and most, with every explainer's map.
 
     The agreement on an example is the mean of r over the explainers, LOO left out, that have one there.
-
-    Args:
-        figures: of the measured explainers, see `faithcheck.alignment.figures`.
-        examples: all examples.
-        records: {explainer: {example: record}}, of the measured explainers.
     """
     indices = measurable(examples)
     rs = {name: of.columns[R] for name, of in figures.items()}

@@ -123,12 +123,7 @@ class Store(Mapping[int, Any]):
         self._holds[batch] = True
 
     def _open(self) -> None:
-        """Lock the file for this connection, create the tables, and read the rows.
-
-        Raises:
-            _Damaged, _Locked: see there.
-            StoreError: see the class.
-        """
+        """Lock the file for this connection, create the tables, and read the rows."""
         try:
             with self._named_errors():
                 self._connection = sqlite3.connect(self.file, timeout=0, isolation_level=None)
@@ -166,12 +161,7 @@ class Store(Mapping[int, Any]):
             log.warning("%s: damaged batches %s are measured anew", self.file, ", ".join(map(str, damaged)))
 
     def _content(self, batch: int) -> str:
-        """The text of a batch.
-
-        Raises:
-            _Locked: see there.
-            StoreError: it is damaged, or no longer there.
-        """
+        """The text of a batch."""
         with self._named_errors(), ExitStack() as opened:
             connection = self._connection or opened.enter_context(closing(sqlite3.connect(self.file, timeout=0)))
             rows = connection.execute("SELECT content, sha256 FROM batches WHERE batch = ?", (batch,)).fetchall()

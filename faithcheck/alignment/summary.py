@@ -47,11 +47,7 @@ def summary(
     A figure that is undefined for an example is None. It is left out of means and pairs, and counted by reason. Of more
     than `EACH` measured examples there are no values of each.
 
-    Args:
-        examples: all of them.
-        results: of `faithcheck.alignment.evaluate.align`.
-        figures: from `faithcheck.alignment.figures.figures_of`.
-        seed: of the bootstrap.
+    ``seed`` is that of the bootstrap.
     """
     chosen = measurable(examples)
     each = len(chosen) <= EACH

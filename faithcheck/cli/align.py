@@ -34,8 +34,7 @@ EXAMPLE = """examples:
   faithcheck align --html evaluate.html
   faithcheck align --model textattack/bert-base-uncased-SST-2 --data sst2 --limit 200 --json sst2.json --html
 """
-FAILED = 1
-"""The exit code of a run in which an explainer failed or left something behind; the others are measured."""
+FAILED = 1  # the exit code if an explainer failed or left something behind; the others are measured
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -91,34 +90,22 @@ def _add_examples(parser: argparse.ArgumentParser) -> None:
     removals = [name for name in removal_names() if name != "baseline"]
     meaning = "how LOO and the curves remove a feature (default: attention_mask, as in the paper; zero for images)"
     parser.add_argument("--removal", choices=removals, help=meaning)
-    for flag, metavar, default, meaning in (
-        ("--limit", "N", None, "only the first N examples"),
-        ("--draws", "K", None, "draws of each removal by resample or noise (default: 8)"),
-        (
-            "--chunk",
-            "N",
-            None,
-            f"features that the curves remove at each step (default: 1, or {CHUNK} if half of the examples have more "
-            f"than {LONG})",
-        ),
-        ("--max-length", "N", None, "cut texts to N tokens (default: the most that the model takes)"),
-        (
-            "--max-tokens",
-            "N",
-            MAX_TOKENS,
-            "the most tokens in one forward pass, padding included: bounds memory (default: %(default)s)",
-        ),
+    chunk = f"default: 1, or {CHUNK} if half of the examples have more than {LONG}"
+    tokens = f"the most tokens in one forward pass, padding included: bounds memory (default: {MAX_TOKENS})"
+    for flag, metavar, meaning in (
+        ("--limit", "N", "only the first N examples"),
+        ("--draws", "K", "draws of each removal by resample or noise (default: 8)"),
+        ("--chunk", "N", f"features that the curves remove at each step ({chunk})"),
+        ("--max-length", "N", "cut texts to N tokens (default: the most that the model takes)"),
+        ("--max-tokens", "N", tokens),
     ):
-        parser.add_argument(flag, type=positive_integer, metavar=metavar, default=default, help=meaning)
+        parser.add_argument(flag, type=positive_integer, metavar=metavar, help=meaning)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code.
 
     It is 0; 1 if an explainer failed or left something behind; 2 if the request cannot be measured; 130 after Ctrl-C.
-
-    Raises:
-        OptionError, DataError, OSError: a file or a name is wrong, and that shows before the model is loaded.
     """
     refuse_wrong_options(arguments)
     refuse_wrong_cluster(arguments)

@@ -26,11 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns its exit code, 0.
-
-    Raises:
-        DocumentError, OptionError, OSError: the document cannot be read, or the file cannot be written.
-    """
+    """Run the command. Returns its exit code, 0."""
     from faithcheck import catalogue
     from faithcheck.reports.documents import results
     from faithcheck.reports.documents.environment import environment

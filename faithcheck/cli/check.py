@@ -64,9 +64,6 @@ def main(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code: that of the verdict, or 130 if the user stopped the run.
 
     Names are checked first, then files: torch takes seconds to import, and the pairs take more.
-
-    Raises:
-        OptionError, DataError, OSError: the run cannot start as asked.
     """
     specs = _refuse_wrong_names(arguments)
     refuse_wrong_cluster(arguments)
@@ -103,11 +100,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_wrong_names(arguments: argparse.Namespace) -> list[str]:
-    """Refuse names that there are not, before torch is imported. Returns the explainers that are named, each once.
-
-    Raises:
-        OptionError: a name is wrong, or no explainer is named.
-    """
+    """Refuse names that there are not, before torch is imported. Returns the explainers that are named, each once."""
     import_from_current_folder()
     specs = list(dict.fromkeys([*arguments.explainers, *arguments.explainer]))
     if not specs:

@@ -44,11 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns its exit code: 0, or 1 on a regression.
-
-    Raises:
-        DocumentError, OptionError, OSError: a document cannot be read or compared, or the page cannot be written.
-    """
+    """Run the command. Returns its exit code: 0, or 1 on a regression."""
     from faithcheck.reports.pages import comparison as page
 
     old, new = load(arguments.old), load(arguments.new)

@@ -57,10 +57,6 @@ def main(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code.
 
     It is 0; 1 if an explainer left something behind; 2 if the text cannot be explained as asked; 130 after Ctrl-C.
-
-    Raises:
-        OptionError: the text cannot be read, a file cannot be written, there is no such device, or no explainer has
-            this name.
     """
     from faithcheck.models.pretrained.folder import refuse_wrong_folder
     from faithcheck.reports.pages import explanation
@@ -77,11 +73,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _standard_input() -> str:
-    """The text on standard input.
-
-    Raises:
-        OptionError: it is not UTF-8.
-    """
+    """The text on standard input."""
     try:
         return sys.stdin.buffer.read().decode("utf-8").strip()
     except UnicodeDecodeError as error:

@@ -102,11 +102,7 @@ LISTS = {
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the list of this name, or the rows whose name matches the glob. Returns the exit code, 0.
-
-    Raises:
-        OptionError: no name matches the glob, or two packages offer entry points of one name.
-    """
+    """Print the list of this name, or the rows whose name matches the glob. Returns the exit code, 0."""
     list_rows, columns, _ = LISTS[arguments.command]
     glob = arguments.glob
     try:

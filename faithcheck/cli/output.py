@@ -29,15 +29,10 @@ View = Callable[[Any], str]
 
 @dataclass(frozen=True)
 class Files:
-    """The files that a command writes: the results document and its pages.
+    """The files that a command writes: the results document and its pages."""
 
-    Attributes:
-        json: the path of the document, or None.
-        pages: for each path the function that makes the page from the document.
-    """
-
-    json: Path | None
-    pages: Mapping[Path, View]
+    json: Path | None  # the path of the document, or None
+    pages: Mapping[Path, View]  # for each path the function that makes the page from the document
 
     def write(self, document: Document) -> None:
         """Write the document and its pages."""
@@ -63,9 +58,7 @@ def write_pages(pages: Mapping[Path, View], content: object) -> None:
 def files(arguments: argparse.Namespace, views: Mapping[str, View]) -> Files:
     """The files of ``--json``, ``--md`` and ``--html``, checked before the run.
 
-    Args:
-        arguments: with ``json`` and a path or None for each name in ``views``.
-        views: for ``md`` and ``html`` the function that makes the page.
+    ``views`` has for ``md`` and ``html`` the function that makes the page.
 
     Raises:
         OptionError: a path cannot be written, two paths are one file, or a page has no path and there is no ``--json``.
@@ -84,12 +77,7 @@ def pages(
 ) -> dict[Path, View]:
     """The pages of ``--md`` and ``--html``: for each path the function that makes the page.
 
-    Args:
-        arguments: with a path or None for each name in ``views``.
-        views: for ``md`` and ``html`` the function that makes the page.
-        beside: the file that a page without a path is written beside; None if there is none.
-        taken: the other files of the command.
-        suffix: what the name of such a page has before its ending, such as ``.compare``.
+    A page without a path is written ``beside`` a file, with the suffix before the ending, such as ``.compare``.
 
     Raises:
         OptionError: see `page_path`.
@@ -106,11 +94,7 @@ def pages(
 def page_path(option: str, path: Path | None, beside: Path | None, taken: Iterable[Path]) -> Path | None:
     """The path of a page; None without the option.
 
-    Args:
-        option: its name, for the error.
-        path: the value of the option.
-        beside: the path of the page if the option names none; None if it must name one.
-        taken: the other files of the command.
+    ``beside`` is its path if the option names none; None if the option must name one.
 
     Raises:
         OptionError: the path cannot be written, would overwrite another file, or is missing.

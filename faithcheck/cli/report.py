@@ -31,11 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns its exit code: 0; with --exit-code that of the function `exit_code`.
-
-    Raises:
-        DocumentError, OptionError, OSError: the document cannot be read, or a page cannot be written.
-    """
+    """Run the command. Returns its exit code: 0; with --exit-code that of the function `exit_code`."""
     from faithcheck.reports.pages import export
 
     document = load(arguments.results)

@@ -25,11 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns its exit code, 0.
-
-    Raises:
-        DocumentError, OptionError, OSError: there is no document, or a page cannot be written.
-    """
+    """Run the command. Returns its exit code, 0."""
     from faithcheck.cli.compare import load
     from faithcheck.reports.pages import trend as page
     from faithcheck.reports.trend import read_folder, trend

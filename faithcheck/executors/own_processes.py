@@ -68,11 +68,7 @@ class OwnProcesses(InThisProcess):
 
 
 def killed_after(timeout: float | None) -> float:
-    """The seconds after which a process that does not answer is killed.
-
-    Args:
-        timeout: the user's limit, if any.
-    """
+    """The seconds after which a process that does not answer is killed."""
     return WITHOUT_LIMIT if timeout is None else 2 * timeout + BEYOND_LIMIT
 
 
@@ -82,11 +78,7 @@ def _without_libraries(printed: str) -> str:
 
 
 class LocalChecks(OwnProcesses):
-    """Runs the checks of each isolated explainer in a process of its own, and all other checks in this process.
-
-    Args:
-        limits: what a process may take; by default half of the machine's memory.
-    """
+    """Runs the checks of each isolated explainer in a process of its own, and all other checks in this process."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         super().__init__(limits)
@@ -95,8 +87,7 @@ class LocalChecks(OwnProcesses):
     def isolate(self, spec: str) -> None:
         """Load an explainer in its process. Call it before this process loads the explainer, which could end it.
 
-        Args:
-            spec: the text by which the process loads the explainer, see `CheckJob`.
+        ``spec`` is the text by which the process loads it, see `CheckJob`.
 
         Raises:
             ProcessEnded: loading the explainer ends the process.
@@ -104,7 +95,7 @@ class LocalChecks(OwnProcesses):
             OSError: no process can be started here.
         """
         process = Process(self._limits)
-        name = str(process.run(RemoteExplainer(spec), WITHOUT_LIMIT)["name"])
+        name = str(process.run(RemoteExplainer(spec), WITHOUT_LIMIT))
         self._processes[name] = process
         self._isolated.add(name)
 

@@ -14,9 +14,11 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from weakref import WeakSet
 
-from faithcheck.executors.supervisor import Limits, Surroundings, supervise
+from msgspec import UNSET
+
+from faithcheck.executors.supervisor import Limits, Message, Report, Surroundings, supervise
 from faithcheck.job import Remote
-from faithcheck.json_object import Json
+from faithcheck.reports.documents.document import from_json
 
 PRELOADED = "faithcheck.executors.preload"
 LOADING = 600.0
@@ -82,8 +84,8 @@ class Process:
         self._jobs.send_bytes(pickle.dumps(Surroundings.of_this_process()))
         _open.add(self)
 
-    def run(self, remote: Remote, seconds: float) -> Json:
-        """Run a job.
+    def run(self, remote: Remote, seconds: float) -> object:
+        """Run a job. Returns its result in plain values.
 
         Args:
             remote: the job.
@@ -97,15 +99,14 @@ class Process:
             with suppress(ConnectionError):  # the reason is found when the answer is missing
                 self._jobs.send_bytes(pickle.dumps(remote))
             answer = self._receive(LOADING)
-            if "prepared" in answer:
+            if answer.prepared:
                 answer = self._receive(seconds)
         except BaseException:  # the user's Ctrl-C: the answer that is still to come must not be taken for another
             self.close()
             raise
-        if "result" not in answer:
-            raise JobFailed(str(answer.get("error")), str(answer.get("traceback")))
-        result: Json = answer["result"]
-        return result
+        if answer.result is UNSET:
+            raise JobFailed(answer.error, answer.traceback)
+        return answer.result
 
     def close(self) -> None:
         """End the process and all that it started."""
@@ -113,16 +114,12 @@ class Process:
         self._jobs.close()
         self._watch.close()
 
-    def _receive(self, seconds: float) -> Json:
-        """The next message of the process.
-
-        Raises:
-            ProcessEnded: see `run`.
-        """
+    def _receive(self, seconds: float) -> Message:
+        """The next message of the process."""
         timer = threading.Timer(seconds, self._stop)
         timer.start()
         try:
-            message = json.loads(self._jobs.recv_bytes(LIMIT))
+            return from_json(json.loads(self._jobs.recv_bytes(LIMIT)), Message)
         except (EOFError, ConnectionError):
             late = f"still running after {seconds:g} s: its process was killed" if self._timed_out else ""
             raise self._ended(late) from None
@@ -130,9 +127,6 @@ class Process:
             raise self._ended(f"it sent a message that is no JSON, or above the limit of {LIMIT:,} bytes") from None
         finally:
             timer.cancel()
-        if not isinstance(message, dict):
-            raise self._ended("it sent a message that is no JSON object")
-        return message
 
     def _stop(self) -> None:
         """Have the supervisor end the process: then `_receive` finds its connection closed."""
@@ -142,28 +136,27 @@ class Process:
 
     def _ended(self, reason: str) -> ProcessEnded:
         """End what is left of the process, and say why it ended."""
-        report: Json = {}
+        report = Report()
         with suppress(EOFError, OSError, ValueError):
             # The supervisor notices the end of its process by itself; one that closed its connection alone goes on.
             if not self._watch.poll(0 if reason else 1.0):
                 self._watch.send_bytes(b"end")
             if self._watch.poll(GRACE):
-                report = json.loads(self._watch.recv_bytes(LIMIT))
+                report = from_json(json.loads(self._watch.recv_bytes(LIMIT)), Report)
         self.close()
-        return ProcessEnded(reason or in_words(report), str(report.get("printed", "")))
+        return ProcessEnded(reason or in_words(report), report.printed)
 
 
-def in_words(report: Json) -> str:
+def in_words(report: Report) -> str:
     """Why a process ended, by the report of its supervisor."""
-    if "reason" in report:
-        return f"{report['reason']}: its process was killed"
-    status = report.get("status")
-    if not isinstance(status, int):
+    if report.reason:
+        return f"{report.reason}: its process was killed"
+    if report.status is None:
         return "its process ended, nothing says why"
-    if status < 0:
+    if report.status < 0:
         names = {number.value: number.name for number in signal.Signals}
-        return f"its process was ended by the signal {names.get(-status, -status)}"
-    return f"it ended its process with exit code {status}"
+        return f"its process was ended by the signal {names.get(-report.status, -report.status)}"
+    return f"it ended its process with exit code {report.status}"
 
 
 @contextmanager

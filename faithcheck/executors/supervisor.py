@@ -23,11 +23,12 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import torch
+from msgspec import UNSET, Struct, structs, to_builtins
 
 from faithcheck.axioms.measure.error_text import error_text, traceback_text
-from faithcheck.json_object import Json
 
 INTERVAL = 0.1
 """The seconds between two looks at the process."""
@@ -45,14 +46,9 @@ def _half_of_the_memory() -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a process and those that it starts may take together, looked at every 0.1 s.
+    """What a process and those that it starts may take together, looked at every 0.1 s."""
 
-    Attributes:
-        memory: bytes in memory; by default half of the machine's.
-        processes: their number.
-    """
-
-    memory: int = field(default_factory=_half_of_the_memory)
+    memory: int = field(default_factory=_half_of_the_memory)  # bytes in memory; by default half of the machine's
     processes: int = 128
 
 
@@ -80,6 +76,23 @@ class Surroundings:
         torch.set_num_threads(self.threads)
 
 
+class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a process sends while a job runs: that all is loaded, and then the result in plain values, or the error."""
+
+    prepared: bool = False
+    result: Any = UNSET
+    error: str = ""
+    traceback: str = ""
+
+
+class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a process ended or had to end."""
+
+    status: int | None = None  # its exit code, negative for a signal
+    reason: str = ""  # why it was killed
+    printed: str = ""  # the end of what it printed
+
+
 def supervise(jobs: Connection[Any, Any], watch: Connection[Any, Any], limits: Limits) -> None:
     """Fork the process, watch over it until it ends or has to end, end what it has started, and report.
 
@@ -102,18 +115,19 @@ def supervise(jobs: Connection[Any, Any], watch: Connection[Any, Any], limits: L
     _end_all(process)
     content += _rest(printed)
     with suppress(OSError):
-        watch.send_bytes(json.dumps({**report, "printed": content[-PRINTED:].decode(errors="replace")}).encode())
+        printed_text = content[-PRINTED:].decode(errors="replace")
+        watch.send_bytes(msgspec.json.encode(structs.replace(report, printed=printed_text)))
 
 
-def _watched(process: int, watch: Connection[Any, Any], printed: int, limits: Limits) -> tuple[Json, bytes]:
-    """Why the process ended or has to end, ``status`` or ``reason``, and the end of what it printed."""
+def _watched(process: int, watch: Connection[Any, Any], printed: int, limits: Limits) -> tuple[Report, bytes]:
+    """Why the process ended or has to end, and the end of what it printed."""
     inputs: list[Any] = [watch, printed]
     content, look, number = b"", 0.0, 1
     used: object = None
     while True:
         ready = wait(inputs, INTERVAL)
         if watch in ready:
-            return {}, content
+            return Report(), content
         if printed in ready:
             part = os.read(printed, 2**16)
             content = (content + part)[-PRINTED:]
@@ -124,7 +138,7 @@ def _watched(process: int, watch: Connection[Any, Any], printed: int, limits: Li
         look = time.monotonic() + INTERVAL
         ended, status = os.waitpid(process, os.WNOHANG)
         if ended:
-            return {"status": os.waitstatus_to_exitcode(status)}, content
+            return Report(status=os.waitstatus_to_exitcode(status)), content
         with suppress(psutil.Error):
             now = psutil.Process(process).cpu_times()
             if now == used and number == 1:
@@ -132,10 +146,10 @@ def _watched(process: int, watch: Connection[Any, Any], printed: int, limits: Li
             used, started = now, psutil.Process().children(recursive=True)
             number = len(started)
             if number > limits.processes:
-                return {"reason": f"it had more than {limits.processes} processes"}, content
+                return Report(reason=f"it had more than {limits.processes} processes"), content
             # What is exact takes long to find out, because processes share pages.
             if sum(map(_memory, started)) > limits.memory and sum(map(_own_memory, started)) > limits.memory:
-                return {"reason": f"it took more than {limits.memory / 2**30:.3g} GiB of memory"}, content
+                return Report(reason=f"it took more than {limits.memory / 2**30:.3g} GiB of memory"), content
 
 
 def _memory(process: psutil.Process) -> int:
@@ -208,7 +222,7 @@ def _work(jobs: Connection[Any, Any], prints: int) -> None:
         pickle.loads(jobs.recv_bytes()).take_over()
         while True:
             for message in _messages(jobs.recv_bytes()):
-                jobs.send_bytes(json.dumps(message).encode())
+                jobs.send_bytes(json.dumps(to_builtins(message)).encode())
     finally:
         os._exit(0)
 
@@ -226,12 +240,11 @@ def _leave_server(jobs: Connection[Any, Any]) -> None:
     resource_tracker._resource_tracker.__init__()  # type: ignore[misc]
 
 
-def _messages(job: bytes) -> Iterator[Json]:
-    """What is sent while a job runs: that all is loaded, and then its result or its error."""
+def _messages(job: bytes) -> Iterator[Message]:
     try:
         remote = pickle.loads(job)
         remote.prepare()
-        yield {"prepared": True}
-        yield {"result": remote.run()}
+        yield Message(prepared=True)
+        yield Message(result=remote.run())
     except BaseException as error:  # an explainer's code runs here, and may raise anything
-        yield {"error": error_text(error), "traceback": traceback_text(error)}
+        yield Message(error=error_text(error), traceback=traceback_text(error))

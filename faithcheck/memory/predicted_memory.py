@@ -40,21 +40,13 @@ ROWS = (5, 7, 11, 17)
 
 @dataclass(frozen=True)
 class ShortRun:
-    """What was allocated and freed during the attribution of one short example.
+    """What was allocated and freed during the attribution of one short example."""
 
-    Attributes:
-        batch: how often the example is in the batch, once or twice.
-        features: its number of features p.
-        rows: the most rows of its passes for each of them, if the explainer has a ``max_tokens``; else 0.
-        changes: the bytes that were allocated (> 0) and freed (< 0), in their order.
-        weights: the bytes of the weights of the model: what has the size of a weight does not grow.
-    """
-
-    batch: int
-    features: int
-    rows: int
-    changes: Sequence[int]
-    weights: frozenset[int]
+    batch: int  # how often the example is in the batch, once or twice
+    features: int  # its number of features p
+    rows: int  # the most rows of its passes for each of them, if the explainer has a ``max_tokens``; else 0
+    changes: Sequence[int]  # the bytes that were allocated (> 0) and freed (< 0), in their order
+    weights: frozenset[int]  # the bytes of the weights of the model: what has the size of a weight does not grow
 
     def peak(self, batch: int, features: int, rows: int) -> int:
         """The peak, in bytes, of so many examples of so many features, if a full pass has so many rows."""
@@ -102,11 +94,7 @@ class PeakPredictor:
         Passes of an explainer with a ``max_tokens`` count as full: for few short examples that is too much. What the
         explainer leaves behind is undone.
 
-        Args:
-            explainer: the explainer.
-            batch: the number of examples.
-            features: of each example, padding included.
-            longest: the most features of the short example.
+        ``features`` counts padding; ``longest`` is the most features of the short example.
 
         Raises:
             Exception: the explainer's own, on an example of the full length too.

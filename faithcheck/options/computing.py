@@ -78,9 +78,6 @@ def choose_timeout(seconds: float | None) -> float | None:
 def refuse_wrong_cluster(options: Any) -> None:
     """Refuse options of a Ray cluster that do not fit together, and a cluster that cannot be reached.
 
-    Args:
-        options: with ``ray``, ``workers``, ``cpus_per_worker``, ``gpus_per_worker`` and ``isolate``.
-
     Raises:
         OptionError: names the option, and what to do.
     """
@@ -102,11 +99,7 @@ def refuse_wrong_cluster(options: Any) -> None:
 
 
 def _refuse_unreachable(address: str) -> None:
-    """Look whether Ray is installed and anything answers: Ray itself would try for half a minute.
-
-    Raises:
-        OptionError: it is not, or nothing does.
-    """
+    """Look whether Ray is installed and anything answers: Ray itself would try for half a minute."""
     if importlib.util.find_spec("ray") is None:
         raise OptionError('--ray needs Ray: pip install "faithcheck[ray]"')
     machine, colon, port = address.removeprefix("ray://").rpartition(":")

@@ -59,11 +59,6 @@ def choose_explainers(specs: Sequence[str], configured: Sequence[Explainer] = ()
 def hold_like(likes: Sequence[str], specs: Sequence[str], explainers: Sequence[Explainer]) -> list[Explainer]:
     """The explainers of a run, those that ``--like`` names held to a built-in one.
 
-    Args:
-        likes: the values of ``--like``.
-        specs: the values of ``--explainer``.
-        explainers: the explainers that these specs name.
-
     Raises:
         OptionError: no such built-in explainer (the message has the nearest names), or it is not clear which explainer
             of the run is meant.
@@ -89,10 +84,6 @@ def hold_like(likes: Sequence[str], specs: Sequence[str], explainers: Sequence[E
 def choose_claims(names: Sequence[str], explainers: Sequence[Explainer]) -> list[Explainer]:
     """The explainers of a run, each of which also claims what ``--claim`` names.
 
-    Args:
-        names: the values of ``--claim``: axioms, or kinds of explainers.
-        explainers: the explainers that the user named.
-
     Raises:
         OptionError: no such axiom or kind (the message has the nearest name), or no explainer is named.
     """
@@ -108,10 +99,6 @@ def isolate(executor: LocalChecks, specs: Sequence[str]) -> None:
     """Load each explainer in a process of its own, in which the executor runs its checks.
 
     Call it before an explainer is loaded in this process, which loading could end.
-
-    Args:
-        executor: of the checks.
-        specs: those of ``--explainer``; without any, all built-in explainers.
 
     Raises:
         OptionError: an explainer cannot be loaded, or loading it ends its process; or this system has no such

@@ -121,9 +121,7 @@ def refuse_unknown_claims(names: Iterable[str]) -> None:
 def refuse_unknown_pairs(specs: Sequence[str], explainers: Sequence[str] = ()) -> None:
     """Refuse a name or a glob of no pair; not where a module of the user is imported, which may register it.
 
-    Args:
-        specs: those of ``--pairs``.
-        explainers: those of ``--explainer``; the module of one may register pairs, too.
+    The module of an explainer may register pairs, too.
 
     Raises:
         OptionError: names the nearest pairs, or the families.

@@ -95,11 +95,7 @@ def choose_checkpoint(paths: Sequence[str]) -> list[str]:
 
 
 def describe_checkpoint(names: Sequence[str]) -> str:
-    """The number of a checkpoint's pairs, and the transforms that do not apply to it, each with what it needs.
-
-    Args:
-        names: the result of `choose_checkpoint`.
-    """
+    """The number of a checkpoint's pairs, and the transforms that do not apply to it, each with what it needs."""
     from faithcheck.models import transform
 
     transforms = [t for t in transform.registered_transforms().values() if f"{t.name}_checkpoint" not in names]

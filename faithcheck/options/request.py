@@ -52,13 +52,7 @@ def choose_request(
 ) -> Request:
     """The request, for these axioms.
 
-    Args:
-        options: with ``like``, ``claim`` and ``pairs``, and those of `choose_place`.
-        specs: the explainers that the user names; none for all built-in ones.
-        axioms: names in `AXIOMS`.
-        expectations: the user's own.
-        settings: see `choose_settings`.
-        checkpoint: the user's own model; its pairs are registered.
+    Without specs, all built-in explainers are checked.
 
     Raises:
         OptionError: an explainer cannot be loaded, there is no such pair, or what is claimed is no axiom.
@@ -94,5 +88,6 @@ def choose_align_request(options: Any) -> AlignRequest:
     Raises:
         OptionError: the device or the time limit cannot be used.
     """
-    own = {field.name: getattr(options, field.name) for field in fields(AlignRequest) if hasattr(options, field.name)}
+    given = {field.name: getattr(options, field.name, None) for field in fields(AlignRequest)}
+    own = {name: value for name, value in given.items() if value is not None}
     return AlignRequest(**own, settings=choose_settings(options), place=choose_place(options))

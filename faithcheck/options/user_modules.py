@@ -95,11 +95,6 @@ def module_of_file(file: Path) -> str:
 def refuse_wrong_object(option: str, module: str, path: str) -> None:
     """Refuse an object that the source of a module does not define.
 
-    Args:
-        option: the option with its value, for the message.
-        module: the name of the module.
-        path: the dotted path of the object in it.
-
     Raises:
         OptionError: there is no such module or object, the source cannot be parsed, or a library is missing.
     """

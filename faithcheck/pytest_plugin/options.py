@@ -72,22 +72,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of pytest is asked for.
+    """What a run of pytest is asked for."""
 
-    Attributes:
-        request: every axiom on the explainers and pairs of the run; the tests that pytest selects measure some.
-        named: the explainers that the user named.
-        checkpoint: the names of the pairs of ``--checkpoint``.
-        path: the file of the results document; None if none is written.
-        about: the settings of the run, for the results document.
-        executor: runs the checks.
-    """
-
-    request: Request
+    request: Request  # every axiom on the explainers and pairs of the run; the tests that pytest selects measure some
     named: Sequence[Explainer]
-    checkpoint: list[str]
-    path: Path | None
-    about: RunSettings
+    checkpoint: list[str]  # the names of the pairs of ``--checkpoint``
+    path: Path | None  # the file of the results document; None if none is written
+    about: RunSettings  # the settings of the run, for the results document
     executor: LocalChecks
 
 

@@ -1,16 +1,19 @@
 """Results documents, records and figures, written by hand."""
 
+from typing import Any, TypeAlias
+
 from msgspec.structs import replace
 
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import RED, SKIPPED, UNMEASURED
-from faithcheck.json_object import Json
 from faithcheck.reports.documents.alignment import Alignment, Means, Undefined
 from faithcheck.reports.documents.benchmark import Benchmark
 from faithcheck.reports.documents.document import Document, from_json, to_json
 from faithcheck.reports.documents.explanation import Explanation
 from faithcheck.reports.documents.figure import Figure
 from faithcheck.reports.documents.results import Results, skips_by_reason
+
+Json: TypeAlias = dict[str, Any]
 
 
 def record(status: str, **changed: object) -> Record:

@@ -10,6 +10,7 @@ from faithcheck.check_job import CheckJob
 from faithcheck.executors import own_processes
 from faithcheck.executors.own_processes import OwnProcesses, killed_after
 from faithcheck.executors.process import in_words
+from faithcheck.executors.supervisor import Report
 from faithcheck.explainers import GradientTimesInput
 from faithcheck.models.pair import registered_pairs
 from faithcheck.reports.documents.document import to_json
@@ -39,10 +40,10 @@ def test_a_process_has_twice_the_users_limit_and_some_seconds():
 
 def test_the_end_of_a_process_is_put_in_words():
     for report, words in (
-        ({"reason": "no answer in 3 s"}, "no answer in 3 s: its process was killed"),
-        ({"status": -11}, "by the signal SIGSEGV"),
-        ({"status": -99}, "by the signal 99"),
-        ({"status": 3}, "exit code 3"),
-        ({}, "nothing says why"),
+        (Report(reason="no answer in 3 s"), "no answer in 3 s: its process was killed"),
+        (Report(status=-11), "by the signal SIGSEGV"),
+        (Report(status=-99), "by the signal 99"),
+        (Report(status=3), "exit code 3"),
+        (Report(), "nothing says why"),
     ):
         assert words in in_words(report)

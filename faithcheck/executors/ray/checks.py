@@ -21,17 +21,11 @@ from faithcheck.request import Place
 
 @dataclass(frozen=True)
 class ChecksReadiness:
-    """The worker has the explainers of the driver, and can make all checks.
-
-    Attributes:
-        checks: all of them.
-        specs: what loads each explainer, by its name.
-        states: `states_of` the driver's explainers.
-    """
+    """The worker has the explainers of the driver, and can make all checks."""
 
     checks: Sequence[RemoteCheck]
-    specs: Mapping[str, str]
-    states: Mapping[str, str | None]
+    specs: Mapping[str, str]  # what loads each explainer, by its name
+    states: Mapping[str, str | None]  # `states_of` the driver's explainers
 
     def confirm(self) -> None:
         """Load the explainers and the pairs.

@@ -37,15 +37,10 @@ def with_threads(place: Place) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that is connected.
+    """A cluster that is connected."""
 
-    Attributes:
-        workers: how many it has room for, at most as many as asked for.
-        dashboard: the address of its dashboard; empty without one.
-    """
-
-    workers: int
-    dashboard: str
+    workers: int  # how many it has room for, at most as many as asked for
+    dashboard: str  # the address of its dashboard; empty without one
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Any
 
 from faithcheck.executors.executor import AnyJob, Executor
 from faithcheck.executors.ray.cluster import connected
-from faithcheck.executors.ray.worker import Readiness, Worker, difference, versions
+from faithcheck.executors.ray.worker import Answer, Readiness, Worker, difference, versions
 from faithcheck.job import Job
 from faithcheck.options import OptionError
 from faithcheck.reports.documents.document import Run
@@ -35,21 +35,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class State:
-    """How a run on a cluster is getting on.
+    """How a run on a cluster is getting on."""
 
-    Attributes:
-        workers: how many have loaded everything.
-        retried: how often a job was started again because its worker ended.
-        left_out: how many jobs ended several workers, and are not measured.
-        gpu_memory: the bytes in use and all bytes, of all GPUs of the workers; None without GPUs.
-        dashboard: the address of Ray's dashboard; empty without one.
-    """
-
-    workers: int
-    retried: int = 0
-    left_out: int = 0
+    workers: int  # how many have loaded everything
+    retried: int = 0  # how often a job was started again because its worker ended
+    left_out: int = 0  # how many jobs ended several workers, and are not measured
+    # The bytes in use and all bytes, of all GPUs of the workers; None without GPUs
     gpu_memory: tuple[int, int] | None = None
-    dashboard: str = ""
+    dashboard: str = ""  # the address of Ray's dashboard; empty without one
 
 
 Watch = Callable[[State], None]
@@ -162,11 +155,7 @@ class _Crew:
         self._starting[actor.ready.remote(versions(), self._readiness)] = actor
 
     def _next(self) -> tuple[Job[Any], Any] | None:
-        """Wait for the next result or the next end of a worker, at most `LOOK` seconds.
-
-        Raises:
-            OptionError: a worker cannot be used, or workers end while they start.
-        """
+        """Wait for the next result or the next end of a worker, at most `LOOK` seconds."""
         there, _ = self._ray.wait([*self._starting, *self._running], num_returns=1, timeout=LOOK)
         for reference in there:
             try:
@@ -186,17 +175,17 @@ class _Crew:
             return job, self._result(job, answer)
         return None
 
-    def _result(self, job: Job[Any], answer: Any) -> Any:
-        for level, message in answer["messages"]:
+    def _result(self, job: Job[Any], answer: Answer) -> Any:
+        for level, message in answer.messages:
             log.log(level, "%s", message)
-        self._gpu_memory |= answer["gpu_memory"]
+        self._gpu_memory |= answer.gpu_memory
         self._ends.pop(id(job), None)
         self.answered += 1
-        self.busy += answer["seconds"]
-        if "error" in answer:
-            return job.failed(answer["error"], answer["traceback"])
+        self.busy += answer.seconds
+        if not answer.content:
+            return job.failed(answer.error, answer.traceback)
         try:
-            return job.result(json.loads(answer["content"]))
+            return job.result(json.loads(answer.content))
         except ValueError as error:
             return job.failed(str(error))
 

@@ -10,7 +10,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +21,6 @@ from faithcheck.alignment.run_key import sources, states_of
 from faithcheck.axioms.measure.error_text import error_text, traceback_text
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.job import Remote
-from faithcheck.json_object import Json
 from faithcheck.options import OptionError
 
 SAME = ("torch", "transformers", "ray")
@@ -56,6 +56,18 @@ class Readiness(Protocol):
             Exception: this worker cannot be used; the message says why.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a worker sends back of a job."""
+
+    content: str  # the result as JSON; empty if the job raised an error
+    error: str
+    traceback: str
+    messages: Sequence[tuple[int, str]]  # the level and the text of what was logged
+    seconds: float
+    gpu_memory: Mapping[str, tuple[int, int]]  # the bytes in use and all bytes of each GPU of the worker, by its name
 
 
 class Worker:
@@ -96,23 +108,18 @@ class Worker:
             return f"--ray: the worker on {node}: {' '.join(str(error).split()) or type(error).__name__}"
         return ""
 
-    def run(self, remote: Remote) -> Json:
-        """Run a job.
-
-        Returns:
-            ``content``, its result as JSON, or ``error`` and ``traceback``; ``messages``, what was logged; ``seconds``;
-            and ``gpu_memory``, of each GPU of this worker, by its name, the bytes in use and all bytes.
-        """
+    def run(self, remote: Remote) -> Answer:
+        """Run a job."""
         self._messages.clear()
         begun = time.monotonic()
-        answer: Json = {}
+        content = message = trace = ""
         try:
             remote.prepare()
-            answer["content"] = json.dumps(remote.run())
+            content = json.dumps(remote.run())
         except Exception as error:
-            answer |= {"error": error_text(error), "traceback": traceback_text(error)}
+            message, trace = error_text(error), traceback_text(error)
         seconds = time.monotonic() - begun
-        return {**answer, "messages": [*self._messages], "seconds": seconds, "gpu_memory": _gpu_memory()}
+        return Answer(content, message, trace, [*self._messages], seconds, _gpu_memory())
 
 
 def _gpu_memory() -> dict[str, tuple[int, int]]:
@@ -128,9 +135,7 @@ def _gpu_memory() -> dict[str, tuple[int, int]]:
 def refuse_other_explainers(expected: Mapping[str, str | None], explainers: Mapping[str, Explainer]) -> None:
     """Compare explainers with those of the driver.
 
-    Args:
-        expected: `states_of` those of the driver.
-        explainers: those of this worker, by their names.
+    ``expected`` has `states_of` those.
 
     Raises:
         OptionError: one has other code or other settings.
