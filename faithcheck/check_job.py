@@ -119,11 +119,7 @@ class RemoteCheck:
     data: str | None  # the folder that the handwritten digits come from; None for the bundled ones
 
     def prepare(self) -> None:
-        """Load the explainer and build the models of the pair.
-
-        Raises:
-            ValueError: see `check`.
-        """
+        """Load the explainer and build the models of the pair."""
         check, settings = self.check(), self.settings
         with suppress(Exception), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             seed_torch(settings.seed)  # as in `Check.run`, which reports an error of the pair
@@ -170,11 +166,7 @@ class RemoteExplainer:
         """Nothing: loading the explainer is the job."""
 
     def run(self) -> str:
-        """The name of the explainer.
-
-        Raises:
-            ValueError: it cannot be loaded.
-        """
+        """The name of the explainer."""
         return loaded_explainer(self.spec).name
 
 
@@ -187,11 +179,7 @@ def _held(spec: str, like: str, claims: tuple[str, ...]) -> Explainer:
 
 @functools.cache
 def loaded_explainer(spec: str) -> Explainer:
-    """The explainer that the spec names, loaded once in a process.
-
-    Raises:
-        ValueError: it cannot be loaded.
-    """
+    """The explainer that the spec names, loaded once in a process."""
     return load_explainer(spec)
 
 

@@ -35,9 +35,6 @@ from faithcheck.reports.documents.words import Feature
 from faithcheck.reports.memory_units import in_words
 from faithcheck.sandbox import Raised, Traces, attempt, sandbox
 
-ROUGH_LENGTH, ROUGHLY = 61, 4
-"""Predicting the peak memory from a run of 61 tokens is cheap and at most 4 times too small, for explainers that treat
-short texts in another way. Only if that does not fit, a longer run predicts the peak to a few percent."""
 SMALLER = "{name} ran with fewer rows in a forward pass, to fit the memory."
 CLASSES = 5  # outputs that are listed, the most likely ones
 
@@ -223,8 +220,6 @@ def _fitting(explainer: Explainer, model: TextModel, case: Case, limit: int) -> 
     n, predictor = case.shape[1], PeakPredictor(model, case)
 
     def fitted() -> tuple[Explainer, int]:
-        if ROUGHLY * predictor.peak(explainer, 1, n, longest=ROUGH_LENGTH) <= limit:
-            return explainer, 0
         fewer = explainer
         while (peak := predictor.peak(fewer, 1, n)) > limit and (smaller := with_half_the_rows(fewer, n)) is not None:
             fewer = smaller

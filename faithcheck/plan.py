@@ -42,11 +42,7 @@ def plan(
 def checks_of(
     axiom: str, explainers: Sequence[Explainer], pairs: Sequence[Pair], supplied: Sequence[SuppliedExpectation] = ()
 ) -> list[Check]:
-    """The checks of `plan`, of expectations that `refuse_stale_expectations` has looked at: it takes longer.
-
-    Raises:
-        ValueError: an unknown axiom.
-    """
+    """The checks of `plan`, of expectations that `refuse_stale_expectations` has looked at: it takes longer."""
     if axiom not in AXIOMS:
         raise ValueError(unknown_name("axiom", axiom, AXIOMS))
     planned = AXIOMS[axiom]

@@ -99,12 +99,10 @@ class ProgressByExplainer:
 
     Use it as a context manager.
 
+    ``unit`` is what is counted: ``examples`` or ``checks``.
+
     Attributes:
         shown: what the terminal shows.
-
-    Args:
-        unit: what is counted: ``examples`` or ``checks``.
-        clock: the seconds that have passed.
     """
 
     def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -178,9 +176,7 @@ def in_one_line(state: State) -> str:
 def progress_bar(shown: bool = True, unit: str = "") -> Progress:
     """A progress bar on stderr, which shows nothing if it should not or stderr is not a terminal.
 
-    Args:
-        shown: whether it should.
-        unit: what is counted, to show how many a second; empty: do not.
+    ``unit`` is what is counted, to show how many a second; empty: do not.
     """
 
     class Description(ProgressColumn):

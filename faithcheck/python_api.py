@@ -83,11 +83,7 @@ def request_for(
     like: str | None = None,
     claims: str | Iterable[str] = (),
 ) -> Request:
-    """The request that the arguments of `check_explainer` make.
-
-    Raises:
-        ValueError: see `check_explainer`.
-    """
+    """The request that the arguments of `check_explainer` make."""
     checked = load_explainer(explainer) if isinstance(explainer, str) else as_explainer(explainer)
     if like is not None:
         checked = held_like(checked, like)
@@ -122,11 +118,7 @@ def _spec(explainer: Any) -> str:
 
 
 def name_in_module(explainer: object) -> str:
-    """The name ``module:Object`` under which another process finds a class or a function.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The name ``module:Object`` under which another process finds a class or a function."""
     module, name = getattr(explainer, "__module__", ""), getattr(explainer, "__qualname__", "")
     found = None
     with suppress(AttributeError):

@@ -49,10 +49,6 @@ def sandbox(
         seed: of the random numbers of Python, NumPy and torch. The states from before are restored afterwards.
         timeout: the seconds after which the block is stopped; None: never.
         always: the category of warnings that are kept each time; the filters in force decide about all others.
-
-    Raises:
-        TimedOut: see `time_limit`.
-        ValueError: see `time_limit`.
     """
     traces = Traces()
     changes: list[str] = []

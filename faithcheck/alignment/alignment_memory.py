@@ -36,10 +36,7 @@ class Prediction:
 class AlignmentMemory:
     """What is known of the memory of explainers on one model.
 
-    Args:
-        snapshot: of the model.
-        index: of the longest example of the data.
-        longest: its number of features.
+    ``index`` and ``longest`` are the place and the number of features of the longest example of the data.
     """
 
     def __init__(self, snapshot: ModelSnapshot, index: int, longest: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,16 +30,11 @@ PASSES = 20
 """Rows of each example that an explainer other than LOO is taken to need: the steps of IG, which needs most."""
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """Work that is to be done."""
 
-    examples: int = 0
-    rows: int = 0  # of forward passes
-    tokens: int = 0  # of these rows
-
-    def __add__(self, other: Work) -> Work:
-        return Work(self.examples + other.examples, self.rows + other.rows, self.tokens + other.tokens)
+    rows: int  # of forward passes
+    tokens: int  # of these rows
 
 
 def work_of(lengths: Iterable[int], explainer: str, chunk: int) -> Work:
@@ -48,19 +43,12 @@ def work_of(lengths: Iterable[int], explainer: str, chunk: int) -> Work:
     Special tokens count as if they were removed, too. Of an explainer other than LOO, the rows are taken to be `PASSES`
     for a map: how long its passes take, with the gradients, is measured.
     """
-    total = Work()
-    for n in lengths:
-        rows = 2 * -(-n // chunk) + (n + 1 if explainer == "loo" else PASSES)
-        total += Work(1, rows, rows * n)
-    return total
+    rows = [(2 * -(-n // chunk) + (n + 1 if explainer == "loo" else PASSES), n) for n in lengths]
+    return Work(sum(of_one for of_one, _ in rows), sum(of_one * n for of_one, n in rows))
 
 
 def plan(request: AlignRequest) -> Plan:
-    """Measure some batches of each explainer, and estimate the rest.
-
-    Raises:
-        ModelError, DataError, OptionError, AlignmentError, StoreError: see `faithcheck.alignment.measurement.measure`.
-    """
+    """Measure some batches of each explainer, and estimate the rest."""
     begun = time.monotonic()
     with with_threads(request.place):
         prepared = prepare(request)
@@ -97,8 +85,8 @@ def _estimate(one: ExplainerPass, prepared: Prepared, loaded: LoadedModel, secon
     with one:
         for number in _spread([*one.missing()]):
             rate = _rate(measured)
-            left = seconds - (time.monotonic() - begun)
-            if len(measured) > LEAST and rate * work(number).tokens > left:
+            time_left = seconds - (time.monotonic() - begun)
+            if len(measured) > LEAST and rate * work(number).tokens > time_left:
                 break
             if not one.is_missing(number):  # the explainer was refused
                 break
@@ -108,17 +96,17 @@ def _estimate(one: ExplainerPass, prepared: Prepared, loaded: LoadedModel, secon
             measured.append((work(number).tokens, time.monotonic() - before))
         missing = [*one.missing()]
     rate = _rate(measured)
-    total = sum((work(number) for number in missing), Work())
-    most = max((work(number).tokens for number in missing), default=0)
+    left = [work(number) for number in missing]
+    tokens = sum(one.tokens for one in left)
     return PlannedExplainer(
         name=name,
         batches=len(missing),
-        rows=total.rows,
-        tokens=total.tokens,
-        passes=math.ceil(total.tokens / setup.max_tokens),
+        rows=sum(one.rows for one in left),
+        tokens=tokens,
+        passes=math.ceil(tokens / setup.max_tokens),
         probed=len(measured),
-        seconds=rate * total.tokens,
-        longest=rate * most,
+        seconds=rate * tokens,
+        longest=rate * max((one.tokens for one in left), default=0),
         peak=_peak(one, prepared, loaded),
     )
 

@@ -95,11 +95,7 @@ class BatchJob:
         return self.elsewhere(self)
 
     def result(self, content: object) -> BatchResult:
-        """The result that came back as JSON.
-
-        Raises:
-            ValueError: it is that of no batch.
-        """
+        """The result that came back as JSON."""
         result = from_json(content, BatchResult)
         if result.refused is None and len(result.examples) != len(self.examples):
             raise ValueError(f"its process sent no records of the {len(self.examples)} examples of batch {self.number}")
@@ -128,9 +124,6 @@ def measure_batch(
     changed for good: then the result is refused with `CHANGED`.
 
     Random numbers follow from the number of the batch, so that a resumed run draws the same.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed.
     """
     result = _within_memory(loaded, examples, explainer, settings, number)
     return result if loaded.unchanged() else structs.replace(result, refused=CHANGED, failed=True)
@@ -237,11 +230,7 @@ def halves(
 
 
 def attempted(name: str, work: Callable[[], T]) -> T | BatchResult:
-    """What ``work`` returns; or, if code of the explainer with this name raised, why it was refused.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed.
-    """
+    """What ``work`` returns; or, if code of the explainer with this name raised, why it was refused."""
     found = attempt(work)
     if not isinstance(found, Raised):
         return found
@@ -259,9 +248,6 @@ def positions_of(explainer: Explainer, model: nn.Module, case: Case) -> tuple[li
 
     An explainer that knows has a method ``position_relevance(model, case)``, as `faithcheck.explainers.lrp.engine.LRP`
     has.
-
-    Raises:
-        InvalidAttribution: a value is not finite.
     """
     unknown: list[float | None] = [None] * len(case.inputs)
     known: Callable[[nn.Module, Case], Tensor] | None = getattr(explainer, "position_relevance", None)

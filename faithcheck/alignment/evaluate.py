@@ -96,11 +96,7 @@ def passes_of(
     advance: Callable[[str, int], None] = lambda explainer, done: None,
     device: str | None = None,
 ) -> list[ExplainerPass]:
-    """What each explainer is to measure: see `align`, and `ExplainerPass`.
-
-    Raises:
-        AlignmentError: no example can be measured, or one has too many features.
-    """
+    """What each explainer is to measure: see `align`, and `ExplainerPass`."""
     plan = batches(examples, settings.max_tokens)
     key = common_key(model, examples, plan, settings)
     if device is not None:

@@ -52,17 +52,8 @@ class ExplainerPass:
 
     Use it as a context manager: inside, its store is open.
 
-    Attributes:
-        explainer: the explainer.
-        state: its state, see `state_of`; None if it cannot be written down.
-        plan: the examples of each batch.
-
-    Args:
-        explainer: the explainer.
-        plan: the batches.
-        key: from `common_key`.
-        folder: of the store.
-        advance: called with the explainer's name and the number of examples done since the last call.
+    ``state`` is that of the explainer, see `state_of`; None if it cannot be written down. ``advance`` is called with
+    the explainer's name and the number of examples done since the last call.
     """
 
     def __init__(
@@ -111,8 +102,7 @@ class ExplainerPass:
     def keep(self, number: int, result: BatchResult) -> bool:
         """Store what was measured of a batch; or keep in mind that the explainer, or this batch, was not measured.
 
-        Returns:
-            Whether the batch was measured.
+        Returns whether the batch was measured.
         """
         if result.left_out is not None:
             self._left_out[number] = result.left_out

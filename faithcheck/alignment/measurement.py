@@ -32,11 +32,8 @@ def measure(
 ) -> Alignment:
     """Measure the alignment of the explainers and return the alignment document.
 
-    Args:
-        request: the options.
-        advance: called with an explainer's name, the examples done since the last call, and the number of all examples
-            of one explainer.
-        watch: with a cluster, see `faithcheck.executors.ray.on_ray.OnRay`.
+    ``advance`` is called with an explainer's name, the examples done since the last call, and the number of all
+    examples of one explainer; ``watch`` as by `OnRay`.
 
     Raises:
         ModelError, DataError, OptionError, AlignmentError, StoreError: a file or a name is missing, an option does not

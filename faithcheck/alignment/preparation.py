@@ -143,11 +143,7 @@ def choose_removal(request: AlignRequest, model: TextModel | ImageClassifier, ex
 def pool_of(
     model: TextModel | ImageClassifier, examples: Examples, seed: int
 ) -> tuple[torch.Tensor, tuple[object, ...]]:
-    """``pool`` and ``owners`` of `Resampling`: at most `POOL` features that are not special, from all examples.
-
-    Raises:
-        OptionError: fewer than two examples have features.
-    """
+    """``pool`` and ``owners`` of `Resampling`: at most `POOL` features that are not special, from all examples."""
     if (examples.non_special > 0).sum() < 2:
         raise OptionError("--removal resample draws from other examples: give at least two with features")
     ends = np.cumsum(examples.non_special, dtype=np.int64)  # features are counted through, from example to example
@@ -176,9 +172,6 @@ def with_answers(
     """Generate the answer to each prompt that can be measured. Those that are stored already are not generated again.
 
     The prompts of a batch are answered together, see `batches`.
-
-    Raises:
-        AlignmentError, StoreError, OSError: see `faithcheck.alignment.evaluate.align`.
     """
     plan = batches(prompts, max_tokens)
     answers = stored_array((len(prompts), LONGEST_ANSWER), np.int64)

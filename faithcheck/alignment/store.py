@@ -209,10 +209,7 @@ class StoredRecords(Mapping[int, MeasuredExample]):
 
     In the order of iteration each batch is read once.
 
-    Args:
-        store: from which to read.
-        batches: of the alignment.
-        left_out: the numbers of those that were not measured.
+    Batches that were left out have none.
     """
 
     def __init__(self, store: Store, batches: Batches, left_out: Collection[int] = ()) -> None:

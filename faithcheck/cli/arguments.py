@@ -20,11 +20,7 @@ PAGE: dict[str, Any] = {"nargs": "?", "type": Path, "const": BESIDE, "metavar": 
 
 
 def seed(text: str) -> int:
-    """A seed as torch takes it.
-
-    Raises:
-        ArgumentTypeError: no whole number, or out of range.
-    """
+    """A seed as torch takes it."""
     number = _number(int, text)
     if number is None or not 0 <= number < 2**63:
         raise argparse.ArgumentTypeError(f"must be a whole number in 0 … 2^63 − 1, got {text!r}")
@@ -32,33 +28,21 @@ def seed(text: str) -> int:
 
 
 def output_name(text: str) -> str:
-    """The number or name of an output; of a decoder a text, whose spaces count.
-
-    Raises:
-        ArgumentTypeError: it is empty, or not in UTF-8.
-    """
+    """The number or name of an output; of a decoder a text, whose spaces count."""
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty: give the number or the name of an output, or leave it out")
     return characters(text)
 
 
 def characters(text: str) -> str:
-    """A text for a tokenizer.
-
-    Raises:
-        ArgumentTypeError: it is not in UTF-8.
-    """
+    """A text for a tokenizer."""
     if has_half_a_character(text):
         raise argparse.ArgumentTypeError("is not in UTF-8: write it in the encoding of this terminal's locale")
     return text
 
 
 def positive_integer(text: str) -> int:
-    """A whole number of at least 1.
-
-    Raises:
-        ArgumentTypeError: it is none.
-    """
+    """A whole number of at least 1."""
     number = _number(int, text)
     if number is None or number < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got {text!r}")
@@ -66,11 +50,7 @@ def positive_integer(text: str) -> int:
 
 
 def positive_number(text: str) -> float:
-    """A finite number above 0.
-
-    Raises:
-        ArgumentTypeError: it is none.
-    """
+    """A finite number above 0."""
     number = _number(float, text)
     if number is None or not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a finite number above 0, got {text!r}")
@@ -86,11 +66,7 @@ def _number(kind: Callable[[str], Number], text: str) -> Number | None:
 
 
 def size_of_memory(text: str) -> int:
-    """A number of bytes, such as ``2GiB``.
-
-    Raises:
-        ArgumentTypeError: it is none.
-    """
+    """A number of bytes, such as ``2GiB``."""
     try:
         return memory_units.in_bytes(text)
     except ValueError:

@@ -32,11 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def pairs() -> list[Row]:
-    """Every registered pair, its name and why its two models are one function; and the pairs that packages offer.
-
-    Raises:
-        ValueError: two packages offer entry points of one name.
-    """
+    """Every registered pair, its name and why its two models are one function; and the pairs that packages offer."""
     from faithcheck.models.pair import registered_pairs  # not at the top: torch takes seconds to import
 
     offered = installed(names.PAIRS).items()
@@ -47,11 +43,7 @@ def pairs() -> list[Row]:
 
 
 def explainers() -> list[Row]:
-    """Every explainer: its name, its origin and its summary; for an entry point the object, which is not imported.
-
-    Raises:
-        ValueError: two packages offer entry points of one name.
-    """
+    """Every explainer: its name, its origin and its summary; for an entry point the object, which is not imported."""
     from faithcheck.explainers.registry import builtin_explainers
 
     return [

@@ -59,9 +59,6 @@ def files(arguments: argparse.Namespace, views: Mapping[str, View]) -> Files:
     """The files of ``--json``, ``--md`` and ``--html``, checked before the run.
 
     ``views`` has for ``md`` and ``html`` the function that makes the page.
-
-    Raises:
-        OptionError: a path cannot be written, two paths are one file, or a page has no path and there is no ``--json``.
     """
     if arguments.json is not None:
         check_writable(arguments.json, "--json")
@@ -78,9 +75,6 @@ def pages(
     """The pages of ``--md`` and ``--html``: for each path the function that makes the page.
 
     A page without a path is written ``beside`` a file, with the suffix before the ending, such as ``.compare``.
-
-    Raises:
-        OptionError: see `page_path`.
     """
     found: dict[Path, View] = {}
     for name, view in views.items():

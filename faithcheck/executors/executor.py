@@ -34,11 +34,7 @@ class Executor(ABC):
 
     @abstractmethod
     def run(self, jobs: Iterable[AnyJob]) -> Iterator[tuple[AnyJob, Any]]:
-        """Each job with its result, in order of arrival. A job is asked for when it can start.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C was pressed.
-        """
+        """Each job with its result, in order of arrival. A job is asked for when it can start."""
 
     @abstractmethod
     def close(self) -> None:

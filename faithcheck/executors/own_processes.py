@@ -27,9 +27,8 @@ class OwnProcesses(InThisProcess):
 
     If a process ends, its job has failed, and the next job of the explainer starts another process.
 
-    Args:
-        limits: what a process may take; by default half of the machine's memory.
-        most: the most processes at a time; None: one for each explainer.
+    A process may take half of the machine's memory by default; ``most`` is the most processes at a time, None: one for
+    each explainer.
     """
 
     def __init__(self, limits: Limits | None = None, most: int | None = None) -> None:

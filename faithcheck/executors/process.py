@@ -32,8 +32,7 @@ LIMIT = 2**26
 class ProcessEnded(Exception):
     """The process has ended, by itself or because it had to. The message says why.
 
-    Attributes:
-        printed: the end of what the process printed, such as the traceback of a segmentation fault.
+    ``printed`` is the end of what it printed, such as the traceback of a segmentation fault.
     """
 
     def __init__(self, reason: str, printed: str = "") -> None:
@@ -42,11 +41,7 @@ class ProcessEnded(Exception):
 
 
 class JobFailed(Exception):
-    """The job raised an error. The message is that of the error.
-
-    Attributes:
-        traceback: of the error.
-    """
+    """The job raised an error. The message is that of the error."""
 
     def __init__(self, message: str, traceback: str) -> None:
         super().__init__(message)

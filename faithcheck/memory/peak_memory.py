@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import cache
 from typing import Any
 
 import torch
@@ -55,11 +54,7 @@ def peak_memory(call: Callable[[], object], device: torch.device | str = "cpu", 
 
 
 def changes(call: Callable[[], object], device: torch.device | str = "cpu") -> list[int]:
-    """The bytes that torch allocates (> 0) and frees (< 0) during a call, in their order.
-
-    Raises:
-        RuntimeError: on the CPU, torch's profiler runs already.
-    """
+    """The bytes that torch allocates (> 0) and frees (< 0) during a call, in their order."""
     reported: list[int] = []
     with (
         changes_on_cuda(reported.extend, device)
@@ -108,9 +103,6 @@ def changes_on_cpu(count: Callable[[list[int]], None], model: nn.Module | None =
     Args:
         count: called at the end of the block, and with a model at the beginning of each of its forward passes.
         model: the model.
-
-    Raises:
-        RuntimeError: torch's profiler runs already.
     """
     profiler: Any = torch.autograd
     config = profile(profile_memory=True).config()  # type: ignore[no-untyped-call]
@@ -136,24 +128,13 @@ NEVER = 2**31 - 1
 """The largest threshold of a generation of the garbage collector."""
 
 
-@cache
-def _others_froze() -> bool:
-    """Whether objects were frozen before the first measurement. It is asked once: to count millions takes 50 ms."""
-    return gc.get_freeze_count() > 0
-
-
 @contextmanager
 def no_old_garbage() -> Iterator[None]:
-    """No garbage from before the block is collected within it: torch cannot report that it is freed, and warns."""
-    if not _others_froze():
-        gc.freeze()
-        try:
-            yield
-        finally:
-            gc.unfreeze()
-        return
-    # They would find it unfrozen. To collect everything takes 0.2 s where all libraries are loaded, so that what is
-    # older than the block moves to the oldest generation, which waits.
+    """No garbage from before the block is collected within it: torch cannot report that it is freed, and warns.
+
+    What is older than the block moves to the oldest generation, which waits. To collect everything takes 0.2 s where
+    all libraries are loaded.
+    """
     thresholds = gc.get_threshold()
     gc.collect(1)
     gc.set_threshold(*thresholds[:2], NEVER)

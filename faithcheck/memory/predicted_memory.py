@@ -88,19 +88,19 @@ class PeakPredictor:
         self._widths = {width for tensor in (*self._tensors, case.inputs[0, 0]) for width in tensor.shape}
         self._runs: dict[tuple[str, int, int, int], ShortRun] = {}
 
-    def peak(self, explainer: Explainer, batch: int, features: int, longest: int = LENGTHS[0]) -> int:
+    def peak(self, explainer: Explainer, batch: int, features: int) -> int:
         """The peak of an attribution in bytes, less what is in use before, for examples of so many features.
 
         Passes of an explainer with a ``max_tokens`` count as full: for few short examples that is too much. What the
         explainer leaves behind is undone.
 
-        ``features`` counts padding; ``longest`` is the most features of the short example.
+        ``features`` counts padding.
 
         Raises:
             Exception: the explainer's own, on an example of the full length too.
         """
         max_tokens = getattr(explainer, "max_tokens", None) or 0
-        most = min(longest, IN_PASSES) if max_tokens else longest
+        most = IN_PASSES if max_tokens else LENGTHS[0]
         lengths = [p for p in LENGTHS if p <= most and SHORTER * p <= features and self._divides_no_width(p)]
         for short in (*lengths[:1], features):
             rows = min(self._rows(short), max(1, max_tokens // (batch * features))) if max_tokens else 0

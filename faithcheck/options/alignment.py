@@ -13,11 +13,7 @@ from faithcheck.options.user_modules import import_from_current_folder
 
 
 def refuse_wrong_options(options: Any) -> None:
-    """Refuse options that do not fit together, and names and folders that cannot be used.
-
-    Raises:
-        OptionError, DataError, ModelError: names the option, and what to do.
-    """
+    """Refuse options that do not fit together, and names and folders that cannot be used."""
     if options.contrast is not None and options.target is None:
         raise OptionError("--contrast: add --target: an example whose predicted output it is has nothing to explain")
     if options.next_token and options.target is not None:

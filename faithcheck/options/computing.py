@@ -28,11 +28,7 @@ ANSWERS_WITHIN = 5.0  # seconds
 
 
 def refuse_unknown_device(name: str) -> None:
-    """Refuse a name of no kind of device. Whether this machine has one, only torch can say.
-
-    Raises:
-        OptionError: names the nearest.
-    """
+    """Refuse a name of no kind of device. Whether this machine has one, only torch can say."""
     kind, colon, number = name.partition(":")
     if kind == "gpu":
         raise OptionError(f"--device={name}: torch names a GPU by its maker: did you mean cuda{colon}{number}?")
@@ -76,11 +72,7 @@ def choose_timeout(seconds: float | None) -> float | None:
 
 
 def refuse_wrong_cluster(options: Any) -> None:
-    """Refuse options of a Ray cluster that do not fit together, and a cluster that cannot be reached.
-
-    Raises:
-        OptionError: names the option, and what to do.
-    """
+    """Refuse options of a Ray cluster that do not fit together, and a cluster that cannot be reached."""
     workers, cpus, gpus = options.workers, options.cpus_per_worker, options.gpus_per_worker
     if options.ray is None:
         given = {"--workers": workers, "--cpus-per-worker": cpus > 1, "--gpus-per-worker": gpus}

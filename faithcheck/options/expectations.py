@@ -34,22 +34,14 @@ _OPTIONAL: dict[str, Any] = {"floor": (int, float), "ceiling": (int, float), "er
 
 
 def choose_expectations(path: str | None) -> list[SuppliedExpectation]:
-    """The expectations in the file; none without a file.
-
-    Raises:
-        OptionError: see `load`.
-    """
+    """The expectations in the file; none without a file."""
     return [] if path is None else load(Path(path))
 
 
 def refuse_stale(
     explainers: Sequence[Explainer], pairs: Sequence[Pair], supplied: Sequence[SuppliedExpectation] = ()
 ) -> None:
-    """Refuse expectations that match no check.
-
-    Raises:
-        OptionError: names the expectation.
-    """
+    """Refuse expectations that match no check."""
     from faithcheck.axioms.measure.expectations import refuse_stale_expectations
 
     try:

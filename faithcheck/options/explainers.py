@@ -119,11 +119,7 @@ def isolate(executor: LocalChecks, specs: Sequence[str]) -> None:
 
 
 def refuse_what_ends_a_process(specs: Sequence[str]) -> None:
-    """Load each explainer in a process of its own, to see whether that ends the process.
-
-    Raises:
-        OptionError: see `isolate`.
-    """
+    """Load each explainer in a process of its own, to see whether that ends the process."""
     if specs:
         with LocalChecks() as executor:
             isolate(executor, specs)

@@ -43,9 +43,6 @@ def refuse_unknown_explainers(specs: Iterable[str]) -> None:
     """Refuse a name that no explainer has, and an object that the source of its module does not define.
 
     A file of maps is read: a damaged one is refused.
-
-    Raises:
-        OptionError: names the nearest names, the objects of the module, the library that is missing, or the file.
     """
     known, offered = builtin_explainers(), installed(GROUP)
     for spec in specs:
@@ -92,11 +89,7 @@ def _refuse_missing_peer(option: str, module: str) -> None:
 
 
 def refuse_unknown_axioms(names: Iterable[str]) -> None:
-    """Refuse a name that no axiom has.
-
-    Raises:
-        OptionError: names the nearest.
-    """
+    """Refuse a name that no axiom has."""
     known = catalogue.saved()["axioms"]
     for name in names:
         if name not in known and not _is_spelled(name, faithcheck.axioms):
@@ -104,11 +97,7 @@ def refuse_unknown_axioms(names: Iterable[str]) -> None:
 
 
 def refuse_unknown_claims(names: Iterable[str]) -> None:
-    """Refuse a claim that names no axiom of explainers and no kind of them.
-
-    Raises:
-        OptionError: names the nearest.
-    """
+    """Refuse a claim that names no axiom of explainers and no kind of them."""
     saved = catalogue.saved()
     axioms = saved["axioms"]
     known = {*saved["explainers"], *(name for name, axiom in axioms.items() if not axiom.get("without_explainer"))}
@@ -122,9 +111,6 @@ def refuse_unknown_pairs(specs: Sequence[str], explainers: Sequence[str] = ()) -
     """Refuse a name or a glob of no pair; not where a module of the user is imported, which may register it.
 
     The module of an explainer may register pairs, too.
-
-    Raises:
-        OptionError: names the nearest pairs, or the families.
     """
     known, offered = known_pairs(), installed(PAIRS)
     places = {spec: spec.partition(":")[0] for spec in specs}
@@ -159,12 +145,7 @@ KNOWN: dict[str, Callable[[], Collection[str]]] = {
 
 
 def refuse_unmatched(command: str, glob: str) -> None:
-    """Refuse a glob that matches no name.
-
-    Raises:
-        OptionError: names what there is.
-        ValueError: two packages offer entry points of one name.
-    """
+    """Refuse a glob that matches no name."""
     known = KNOWN[command]()
     if not fnmatch.filter(known, glob) and not _is_spelled(glob, faithcheck.models, faithcheck.axioms):
         raise OptionError(unmatched(command, glob, known))
@@ -185,11 +166,7 @@ def unknown_pair(spec: str, known: Iterable[str]) -> str:
 
 
 def refuse_unknown_likes(likes: Iterable[str]) -> None:
-    """Refuse a value of ``--like`` that names no built-in explainer.
-
-    Raises:
-        OptionError: names the nearest.
-    """
+    """Refuse a value of ``--like`` that names no built-in explainer."""
     for like in likes:
         name = like.rpartition("=")[2]
         if name not in builtin_explainers():

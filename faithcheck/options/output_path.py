@@ -10,11 +10,7 @@ from faithcheck.options import OptionError
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Refuse a path that could not be written at the end of the run.
-
-    Raises:
-        OptionError: the folder is missing or cannot be written, or the path is a folder itself.
-    """
+    """Refuse a path that could not be written at the end of the run."""
     if path.is_dir():
         raise OptionError(f"{option}={path} is a folder: name a file in it")
     if not path.parent.is_dir():
@@ -27,11 +23,7 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def check_folder(path: Path, option: str) -> None:
-    """Refuse a folder that could not be made, with the folders around it, or written.
-
-    Raises:
-        OptionError: a file is in its place, or the nearest folder that exists cannot be written.
-    """
+    """Refuse a folder that could not be made, with the folders around it, or written."""
     nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
     if not nearest.is_dir():
         raise OptionError(f"{option}={path}: {nearest} is a file: name another folder")

@@ -83,11 +83,7 @@ def choose_checks(
 
 
 def choose_align_request(options: Any) -> AlignRequest:
-    """The request of ``faithcheck align``.
-
-    Raises:
-        OptionError: the device or the time limit cannot be used.
-    """
+    """The request of ``faithcheck align``."""
     given = {field.name: getattr(options, field.name, None) for field in fields(AlignRequest)}
     own = {name: value for name, value in given.items() if value is not None}
     return AlignRequest(**own, settings=choose_settings(options), place=choose_place(options))

@@ -93,11 +93,7 @@ def module_of_file(file: Path) -> str:
 
 
 def refuse_wrong_object(option: str, module: str, path: str) -> None:
-    """Refuse an object that the source of a module does not define.
-
-    Raises:
-        OptionError: there is no such module or object, the source cannot be parsed, or a library is missing.
-    """
+    """Refuse an object that the source of a module does not define."""
     tree = checked_source(option, module)
     names = defined(tree) if tree is not None else None
     if names is not None and path.split(".")[0] not in names:

@@ -46,11 +46,7 @@ def register_markers(config: pytest.Config) -> None:
 
 
 def refuse_unknown_markers(config: pytest.Config) -> None:
-    """Refuse ``-m`` with an unknown marker: pytest would select no test and say nothing.
-
-    Raises:
-        OptionError: names the marker.
-    """
+    """Refuse ``-m`` with an unknown marker: pytest would select no test and say nothing."""
     expression = config.option.markexpr
     known = {re.split(r"[:(]", line, maxsplit=1)[0].strip() for line in config.getini("markers")}
     for name in marker_names(expression):

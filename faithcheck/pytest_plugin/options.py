@@ -87,11 +87,7 @@ RUN = pytest.StashKey[Run]()
 
 
 def chosen_run(config: pytest.Config) -> Run:
-    """The run that the options ask for. The fixture `prepared` checks ``--paper-…``.
-
-    Raises:
-        OptionError, DataError: an option cannot be used; the message names it.
-    """
+    """The run that the options ask for. The fixture `prepared` checks ``--paper-…``."""
     option = config.option
     path = _path(option.axioms_json)
     if not 0 <= option.seed < 2**63:

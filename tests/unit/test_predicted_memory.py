@@ -54,7 +54,7 @@ def predictor(bert):
     ids=lambda explainer: explainer.name,
 )
 def test_the_peak_of_longer_and_more_examples_is_predicted(bert, predictor, explainer):
-    predicted = predictor.peak(explainer, 3, 90, longest=61)
+    predicted = predictor.peak(explainer, 3, 90)
     case = larger_models.case("bert", 3, 90)
     measured = peak_memory(lambda: explainer.attribute(bert, case), model=bert)
     assert measured > 2**20, "megabytes, not noise"

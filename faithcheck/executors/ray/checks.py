@@ -45,10 +45,7 @@ class ChecksOnRay(Executor):
     If the driver is killed, the same checks continue from the records that are stored; at the end of a run they are
     removed.
 
-    Args:
-        place: the cluster and its workers.
-        specs: what loads each explainer, by its name.
-        watch: see `OnRay`.
+    ``specs`` has what loads each explainer, by its name.
     """
 
     def __init__(self, place: Place, specs: Mapping[str, str], watch: Watch = lambda state: None) -> None:
@@ -59,11 +56,7 @@ class ChecksOnRay(Executor):
         """See `OnRay.close`."""
 
     def run(self, jobs: Iterable[AnyJob]) -> Iterator[tuple[AnyJob, Any]]:
-        """See `Executor.run`; records that are stored come first.
-
-        Raises:
-            OptionError: see `OnRay.run`; or the records cannot be stored.
-        """
+        """See `Executor.run`; records that are stored come first."""
         planned: list[Any] = [*jobs]
         states = states_of({name: loaded_explainer(spec) for name, spec in self._specs.items()})
         readiness = ChecksReadiness([job.remote() for job in planned], self._specs, states)

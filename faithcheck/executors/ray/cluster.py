@@ -78,11 +78,7 @@ def connected(place: Place) -> Iterator[Cluster]:
 
 
 def room(resources: Mapping[str, float], place: Place) -> int:
-    """How many workers start.
-
-    Raises:
-        OptionError: there is no room for them.
-    """
+    """How many workers start."""
     room = int(resources.get("CPU", 0) // place.cpus_per_worker)
     if wanted := place.gpus_per_worker:
         gpus = resources.get("GPU", 0)

@@ -87,12 +87,8 @@ class Worker:
     def ready(self, expected: Mapping[str, str], readiness: Readiness) -> str:
         """Load everything.
 
-        Args:
-            expected: `versions` of the driver.
-            readiness: what else must be as it is there.
-
-        Returns:
-            Why this worker cannot be used, in one line; empty if it can.
+        Returns why this worker cannot be used, in one line; empty if it can. ``expected`` has the `versions` of the
+        driver.
         """
         node = os.uname().nodename
         if other := difference(expected, versions(), node):
@@ -136,9 +132,6 @@ def refuse_other_explainers(expected: Mapping[str, str | None], explainers: Mapp
     """Compare explainers with those of the driver.
 
     ``expected`` has `states_of` those.
-
-    Raises:
-        OptionError: one has other code or other settings.
     """
     for name, state in states_of(explainers).items():
         if expected[name] != state:
