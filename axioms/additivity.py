@@ -4,8 +4,6 @@ A log-likelihood is a sum, log p(answer | prompt) = Σ_k log p(token k | prompt,
 Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §4, between outputs that a model reads at different positions.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

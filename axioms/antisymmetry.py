@@ -4,8 +4,6 @@ Contrastive explanations: Yin & Neubig 2022, arXiv 2202.10419. It is linearity, 
 1703.01365, §4, with α = −1 and β = 0, for the output that people ask about.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

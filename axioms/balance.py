@@ -5,8 +5,6 @@ loss (a bias, ε, Eq. 5 of arXiv 2510.18810, …) has a formula of its own, see 
 here.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

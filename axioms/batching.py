@@ -4,8 +4,6 @@ The examples of a `Case` are independent. An attribution that depends on the oth
 common bug of batched runs (inseq issue 110).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

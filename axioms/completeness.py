@@ -3,8 +3,6 @@
 Σᵢ aᵢ = f(x) − f(x′); Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §3.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -4,8 +4,6 @@
 AttnLRP's rules the text after Eq. 5 of arXiv 2510.18810.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Determinism: the same explainer on the same model and case gives the same bits."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom

@@ -3,8 +3,6 @@
 Sensitivity (b) of Sundararajan, Taly & Yan 2017, arXiv 1703.01365; the dummy of Friedman 2004.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -10,8 +10,6 @@
 docs/explanation/equivalence.md says what this cannot see.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping

@@ -6,8 +6,6 @@ attention's output, or in the inputs, so that an explainer that is exact for eac
 Derived here. A gate in the attention that takes each row exactly without the feature claims it; LOO holds everywhere.
 """
 
-from __future__ import annotations
-
 from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom

@@ -3,8 +3,6 @@
 The search is in `faithcheck.axioms.counterexamples`. Counterexamples are saved, and replayed before the next search.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

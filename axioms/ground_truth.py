@@ -3,8 +3,6 @@
 The right attribution is the Shapley value of removal, see `faithcheck.models.known_answer`, which has its sources.
 """
 
-from __future__ import annotations
-
 from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom

@@ -3,8 +3,6 @@
 Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §3.
 """
 
-from __future__ import annotations
-
 from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom

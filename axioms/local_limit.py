@@ -13,8 +13,6 @@ from t = 2⁻², …, 2⁻⁹ has the following errors, both far below the toler
    `AMPLIFICATION` = Π (1 + 2⁻ᵏ)/(1 − 2⁻ᵏ).
 """
 
-from __future__ import annotations
-
 import math
 from copy import deepcopy
 from itertools import pairwise

@@ -8,8 +8,6 @@ An explainer claims a least correlation r on a subject by an expectation of its 
 is below the claim. LOO removes features by the attention mask where the case has one, else by the baseline.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import scipy  # its submodules are imported when they are used
 from torch import Tensor, nn

@@ -3,8 +3,6 @@
 The bound is that of Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. 2002, §3.1.
 """
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import torch

@@ -3,8 +3,6 @@
 A number of bfloat16 has 8 bits: two to three decimal digits.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -3,8 +3,6 @@
 A number of float16 has 11 bits: three to four decimal digits.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -4,8 +4,6 @@ The weights of each linear map are rounded to a grid of 256 numbers for each row
 `faithcheck.models.eight_bit_weights`; everything else is float32.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -16,8 +16,6 @@ whatever the weights are.
    random last layer makes such a mixture of the maps of the k units below it. So ρ² is ½ only if one map dominates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 

@@ -4,8 +4,6 @@ Inputs: Affine Scale Invariance, Friedman 2004; Sundararajan & Najmi 2020, arXiv
 β = 0, Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §4.
 """
 
-from __future__ import annotations
-
 from torch import nn
 
 from faithcheck.axioms.measure.axiom import axiom

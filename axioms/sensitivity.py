@@ -3,8 +3,6 @@
 Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §2.1.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Kindermans et al. 2017, arXiv 1711.00867. With a baseline that shifts too, it is
 Invariance of Sundararajan & Najmi 2020, arXiv 1908.08474.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from torch import nn

@@ -8,8 +8,6 @@ read out by a head, y = Σ H ⊙ (F₁F₂…Fₙ):
   the proof is for all weights. Then the model's numbers are substituted, and the running explainer is compared.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy

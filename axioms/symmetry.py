@@ -3,8 +3,6 @@
 Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §4.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

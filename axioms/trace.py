@@ -3,8 +3,6 @@
 What is compared before and after is listed in `faithcheck.axioms.traces`: `process_snapshot` and `model_snapshot`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from contextlib import suppress

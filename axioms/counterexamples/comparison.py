@@ -1,7 +1,5 @@
 """How two equal terms are compared: at which points, on which scale, and by which attributions."""
 
-from __future__ import annotations
-
 import warnings
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping

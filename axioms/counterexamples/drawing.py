@@ -1,7 +1,5 @@
 """How Hypothesis draws chains of rewrites: a term, and what a few identities make of it, one after the other."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Counterexamples on disk: saved when a search finds them, and replayed before the next search."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -8,8 +8,6 @@
 4. The smallest counterexample is the one with the fewest operations.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ hundreds of times. If a model computes another function in one of these circumst
 explains another function, and would be blamed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace

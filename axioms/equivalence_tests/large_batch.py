@@ -1,7 +1,5 @@
 """The batch on which two models are compared: where explainers evaluate a model, and inputs far from there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

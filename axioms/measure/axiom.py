@@ -1,7 +1,5 @@
 """What an axiom is, and the decorator by which each axiom registers itself beside its measuring function."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

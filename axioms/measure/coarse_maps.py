@@ -1,7 +1,5 @@
 """How far an explainer's map in a coarse type is from its map in float64: what the axioms of precision measure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -16,8 +16,6 @@ draws do not show: there the tolerance is twice as large. In float32 and with we
 `additions` lose.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

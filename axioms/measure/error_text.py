@@ -1,7 +1,5 @@
 """The text of any error that an explainer raises: always text, never long, never an error of its own."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Mapping
 

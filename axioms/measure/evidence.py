@@ -4,8 +4,6 @@ An axiom hands over what it compared on the whole batch. A red record keeps the 
 values of bounded size; a green one keeps nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

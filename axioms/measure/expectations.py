@@ -7,8 +7,6 @@ class: its expectations would be inherited silently.
 A typo in an expectation would silently expect nothing. So every expectation must match a check that could be planned.
 """
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy

@@ -3,8 +3,6 @@
 This file alone decides how a gap is scaled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

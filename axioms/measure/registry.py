@@ -1,7 +1,5 @@
 """All axioms by name: every module of `faithcheck.axioms` is imported, and registers the axiom that it defines."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

@@ -4,8 +4,6 @@ Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. 2002, §3.1; Hig
 probabilistic rounding error analysis, doi 10.1137/18M1226312.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ itself is like that: a constant function has an attribution of zero. So a map co
 Leave-One-Out of the same model on the same case is not degenerate in the same way.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -8,8 +8,6 @@ two models that compute the same numbers round them alike, as they do on a proce
 A kernel of a coarse type adds in float32 and rounds its result once. So does this: in float64, then once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy

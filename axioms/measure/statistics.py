@@ -4,8 +4,6 @@ An undefined figure is None, or masked in an array: it is left out and counted. 
 mean can hide them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

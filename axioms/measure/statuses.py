@@ -3,8 +3,6 @@
 Importing this module does not import torch, so that pages can be made from a document at once.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 

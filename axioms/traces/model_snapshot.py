@@ -9,8 +9,6 @@ not count changes by ``.data``. Of weights that accelerate offloads, what it kee
 none of it between its passes.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Values are compared by identity, and only those of dictionaries that were written to.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import sys

@@ -13,8 +13,6 @@ Compared before and after a block of code, and put back:
 Threads that still run are reported; they cannot be ended.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import os
