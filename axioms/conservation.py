@@ -1,7 +1,10 @@
-"""Conservation, operation by operation: each passes on the relevance that it received.
+"""Two axioms of the ledger of LRP: its balance, and conservation, operation by operation.
 
-Σ_i R_i of the operands = Σ_j R_j of the results; Bach et al. 2015, doi 10.1371/journal.pone.0130140, Eqs. 2 and 12; for
-AttnLRP's rules the text after Eq. 5 of arXiv 2510.18810.
+Balance: received = passed on + Σ of named losses, and so f(x) = Σ R_i + Σ of named losses. Each named loss (a bias, ε,
+Eq. 5 of arXiv 2510.18810, …) has a formula of its own, see `faithcheck.explainers.lrp.ledger`. Derived here.
+
+Conservation: Σ_i R_i of the operands = Σ_j R_j of the results, so that nothing is lost; Bach et al. 2015,
+doi 10.1371/journal.pone.0130140, Eqs. 2 and 12; for AttnLRP's rules the text after Eq. 5 of arXiv 2510.18810.
 """
 
 import torch
@@ -11,7 +14,7 @@ from faithcheck.axioms.measure.axiom import axiom
 from faithcheck.axioms.measure.measurement import Measurement, relative_gap
 from faithcheck.axioms.measure.roundoff import tolerance
 from faithcheck.explainers.lrp.engine import LRP
-from faithcheck.explainers.lrp.ledger import ConservationLedger, OperationBalance, conservation_ledger
+from faithcheck.explainers.lrp.ledger import ConservationLedger, OperationBalance, conservation_ledger, ledger_of_batch
 from faithcheck.explainers.protocol import Explainer, Unsupported
 from faithcheck.models.case import Case
 
@@ -21,6 +24,43 @@ def no_ledger(explainer: Explainer) -> str | None:
     if isinstance(explainer, LRP):
         return None
     return "it passes no relevance from operation to operation: only LRP keeps a ledger"
+
+
+SAME_OPERATIONS = (
+    *("attention.fused_*", "attention.separate_*", "basis.*", "batching.*", "folding.*", "permutation.*"),
+    *("rescaling.*", "sharing.activations_*"),
+)
+"""Transforms of base models that other pairs have too, such as ``attention.sdpa_*``: they change weights or inputs more
+than operations, and a ledger takes several times as long as an attribution."""
+
+
+@axiom(
+    "balance",
+    "no operation loses relevance without a named cause",
+    usual_cause="an LRP rule multiplies, cuts off or drops relevance and gives no reason for it",
+    measured_on="pairs",
+    mandatory=True,
+    not_applicable=no_ledger,
+    subjects=("*",),
+    excluded=SAME_OPERATIONS,
+)
+def balance(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Measurement:
+    """Measure what the ledgers of both models leave unaccounted for, in sums over the batch.
+
+    ``values`` is the start − the relevance at the inputs − the named losses of f and of g, ``(1, 2)``; ``gap`` is the
+    largest part that the whole or an operation leaves unaccounted for, relative to the largest relevance that an
+    operation received or passed on.
+
+    Raises:
+        Unsupported: from the explainer; or the explainer is not LRP.
+    """
+    if not isinstance(explainer, LRP):
+        raise Unsupported(f"{explainer.name}: {no_ledger(explainer)}")
+    ledgers, tol = [ledger_of_batch(explainer, model, case) for model in (f, g)], tolerance(case.inputs)
+    places = [place for ledger in ledgers for place in unaccounted(ledger, tol)]
+    detail: dict[str, object] = {"unaccounted for": ", ".join(dict.fromkeys(places))} if places else {}
+    values = torch.stack([ledger.balance for ledger in ledgers], 1)
+    return Measurement(max(ledger.gap for ledger in ledgers), tol, values, detail=detail)
 
 
 @axiom(

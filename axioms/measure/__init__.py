@@ -1,4 +1,4 @@
-"""The engine: it plans checks, runs each in isolation, and settles each measurement against what theory expects.
+"""What all axioms share: how they register, how gaps are scaled, and how a measurement settles against an expectation.
 
-What belongs here: everything that all axioms share. Not here: axioms, which are one file each in `faithcheck.axioms`.
+Not here: axioms, which stand in `faithcheck.axioms`.
 """

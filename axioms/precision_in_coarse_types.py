@@ -1,4 +1,9 @@
-"""How far an explainer's map in a coarse type is from its map in float64: what the axioms of precision measure."""
+"""Dtype consistency in coarse types: the attribution is that in float64, to the round-off of the model in the type.
+
+A number of bfloat16 has 8 bits, two to three decimal digits; one of float16 has 11 bits, three to four digits. With
+weights of 8 bits, the weights of each linear map are rounded to a grid of 256 numbers for each row, see
+`faithcheck.models.eight_bit_weights`; everything else is float32.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,13 +33,42 @@ from faithcheck.models.case import Case
 REFERENCES = LeaveOneOut(), GradientTimesInput()
 """Explainers that follow from the model's function alone: from its values, and from its derivative."""
 
-axiom_of_coarse_type = partial(
+of_coarse_type = partial(
     axiom,
     part_of="precision",
     subjects=("control.*",),
     tolerance="four times what simulated round-off moves Leave-One-Out and gradient × input by",
 )
-"""Register an axiom of a coarse type, see `axiom`."""
+
+
+@of_coarse_type(
+    "precision_bfloat16",
+    "bfloat16 gives the attribution of float64, to the round-off of the model",
+    usual_cause="the map is the difference of two large numbers, or ε is too small for bfloat16",
+)
+def precision_bfloat16(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """Measure how far the attribution in bfloat16 is from that in float64, see `map_in`."""
+    return map_in(torch.bfloat16, explainer, model, case)
+
+
+@of_coarse_type(
+    "precision_float16",
+    "float16 gives the attribution of float64, to the round-off of the model",
+    usual_cause="the map is the difference of two large numbers, or ε is too small for float16",
+)
+def precision_float16(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """Measure how far the attribution in float16 is from that in float64, see `map_in`."""
+    return map_in(torch.float16, explainer, model, case)
+
+
+@of_coarse_type(
+    "precision_int8",
+    "weights of 8 bits give the attribution of float64, to the round-off of the model",
+    usual_cause="the map reads single weights, or is the difference of two large numbers",
+)
+def precision_int8(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
+    """Measure how far the attribution with weights of 8 bits is from that in float64, see `map_in`."""
+    return map_in(torch.int8, explainer, model, case)
 
 
 def map_in(dtype: torch.dtype, explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
