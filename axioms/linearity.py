@@ -1,4 +1,4 @@
-"""Linearity in the output, Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §4, and two cases of it that people ask about.
+"""Linearity in the output (Sundararajan, Taly & Yan 2017, arXiv 1703.01365, §4), and two cases that people ask about.
 
 Additivity: a log-likelihood is a sum, log p(answer | prompt) = Σ_k log p(token k | prompt, tokens before k), of outputs
 that a model reads at different positions. Antisymmetry: of a contrast, what speaks for a against b speaks, by the same
@@ -16,7 +16,6 @@ from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
 from faithcheck.models.networks.derived import OUTPUT_WEIGHTS, SummedOutputs, WeightedOutputs
 from faithcheck.models.targets import Contrast
-
 
 ONE_OUTPUT = "the model has one output"
 

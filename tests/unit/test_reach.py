@@ -21,14 +21,14 @@ FIGURES = {
 LIMITS = {
     "files that axioms/invariance.py reaches": (9, 12),
     "files that the executor of checks reaches": (35, 35),
-    "files that leave_one_out.py reaches": (16, 8),
-    "files that readout_gate.py reaches": (37, 25),
+    "files that leave_one_out.py reaches": (14, 8),
+    "files that readout_gate.py reaches": (34, 25),
     "circles": (0, 0),
     "imports of a higher folder": (0, 0),
     "modules of reports/ that reach torch": (0, 0),
-    "lines of the product": (47_500, 45_000),
+    "lines of the product": (47_340, 45_000),
     "lines of the largest file": (441, 400),
-    "files of at most 60 lines": (90, 60),
+    "files of at most 60 lines": (83, 60),
 }
 """The most that a figure may be today, and the goal. Lower the first whenever the figure falls."""
 
