@@ -6,11 +6,14 @@ The modules of `faithcheck.explainers.lrp.rules` declare the rows beside their r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
+
+from torch.overrides import get_testing_overrides
 
 from faithcheck.explainers.lrp.operation_call import Rule
 
@@ -72,25 +75,37 @@ def declare(
         declared_operations[name] = Operation(name, rule, frozenset(traits), power, bias)
 
 
-SYNONYMS = {
-    "radd": "add",
-    "rmul": "mul",
-    "multiply": "mul",
-    "subtract": "sub",
-    "truediv": "div",
-    "true_divide": "div",
-    "divide": "div",
-    "rtruediv": "rdiv",
-    "negative": "neg",
-    "absolute": "abs",
-}
+OPERATORS = {"radd": "add", "rmul": "mul", "truediv": "div", "rtruediv": "rdiv"}
+"""Python's names of operators, without the underscores around them."""
+ALIAS = re.compile(r"alias (?:for|of) :\w+:`~?(?:torch\.)?(?:Tensor\.|linalg\.|(special)\.)?(\w+)`", re.IGNORECASE)
+
+
+@cache
+def aliases() -> Mapping[str, str]:
+    """torch's further names of operations, such as ``multiply`` for ``mul``, also of those in place.
+
+    They are found in the documentation of the functions that torch lets a mode override.
+    """
+    found = dict[str, str]()
+    for function in get_testing_overrides():
+        if match := ALIAS.search(function.__doc__ or ""):
+            name, original = name_of(function), match[2]
+            found |= {original: name} if match[1] else {name: original}  # torch.sigmoid is the one with a rule
+    found = {name: original for name, original in found.items() if name != original}
+    return {**{f"{name}_": f"{original}_" for name, original in found.items() if name[-1] != "_"}, **found}
 
 
 @lru_cache(maxsize=1024)
 def operation_name(operation: Callable[..., Any]) -> str:
     """The name that rule tables use: ``torch.add``, ``Tensor.__radd__`` and ``x + y`` are all ``add``."""
-    name = operation.__name__
+    name = name_of(operation)
+    name = OPERATORS.get(name, name)
+    return aliases().get(name, name)
+
+
+def name_of(operation: Callable[..., Any]) -> str:
+    """An operation's own name, without underscores around it and without the name of torch.special."""
+    name = getattr(operation, "__name__", "")
     if name == "__get__":  # a property such as x.T
-        name = operation.__self__.__name__  # type: ignore[attr-defined]
-    name = name.removeprefix("__").removesuffix("__")
-    return SYNONYMS.get(name, name)
+        name = getattr(operation.__self__, "__name__", "")  # type: ignore[attr-defined]
+    return name.removeprefix("__").removesuffix("__").removeprefix("special_")

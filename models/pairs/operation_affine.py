@@ -176,6 +176,8 @@ operation_pair(
     affine(
         T=lambda x: x.T.transpose(0, 1),
         H=lambda x: x.H.transpose(0, 1),
+        t=lambda x: x.t().transpose(0, 1),
+        adjoint=lambda x: tokens(x).adjoint(),
         mT=lambda x: tokens(x).mT,
         mH=lambda x: tokens(x).mH,
         view=lambda x: x.view(-1, 2, 4),
@@ -184,7 +186,6 @@ operation_pair(
         reshape_as=lambda x: tokens(x).transpose(1, 2).reshape_as(constant(x, len(x), 2, 4)),
         transpose=lambda x: tokens(x).transpose(1, 2),
         permute=lambda x: tokens(x).permute(0, 2, 1),
-        swapaxes=lambda x: tokens(x).swapaxes(1, 2),
         movedim=lambda x: tokens(x).movedim(1, 2),
         flatten=lambda x: tokens(x).transpose(1, 2).flatten(1),
         unflatten=lambda x: x.unflatten(1, (2, 4)),  # type: ignore[no-untyped-call]
@@ -242,8 +243,6 @@ operation_pair(
         tile=lambda x: x.tile((1, 2)),
         repeat_interleave=lambda x: x.repeat_interleave(2, 1),
         cat=lambda x: torch.cat([x, x[:, :2]], 1),
-        concat=lambda x: torch.concat([x, x[:, :2]], 1),
-        concatenate=lambda x: torch.concatenate([x, x[:, :2]], 1),
         unfold=lambda x: x.unfold(1, 3, 2),
         as_strided=lambda x: x.clone().as_strided((len(x), 3), (8, 2), 1),
         stack=lambda x: torch.stack([x, x], 1),

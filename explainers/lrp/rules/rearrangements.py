@@ -15,11 +15,25 @@ def gradient_rule(call: OperationCall) -> Any:
 
 
 MOVED = (
-    *("T", "mT", "H", "mH", "view", "view_as", "reshape", "reshape_as", "transpose", "permute", "swapaxes", "movedim"),
+    *(
+        "T",
+        "mT",
+        "H",
+        "mH",
+        "t",
+        "adjoint",
+        "view",
+        "view_as",
+        "reshape",
+        "reshape_as",
+        "transpose",
+        "permute",
+        "movedim",
+    ),
     *("flatten", "unflatten", "ravel", "squeeze", "unsqueeze", "expand", "expand_as", "broadcast_to", "repeat", "tile"),
     *("repeat_interleave", "contiguous", "clone", "to", "type", "type_as", "float", "double", "getitem"),
     *("select", "narrow", "index_select", "gather", "take_along_dim", "split", "chunk", "unbind", "tensor_split"),
-    *("cat", "concat", "concatenate", "stack", "hstack", "vstack", "roll", "flip", "tril", "triu", "diagonal"),
+    *("cat", "stack", "hstack", "vstack", "roll", "flip", "tril", "triu", "diagonal"),
     *("unfold", "view_as_complex", "view_as_real", "real", "imag", "as_strided"),
 )
 declare(" ".join(MOVED), Trait.REARRANGEMENT, rule=gradient_rule)
