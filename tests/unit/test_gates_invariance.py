@@ -160,8 +160,8 @@ def check(explainer, pair: Pair, models=None) -> str | None:
 
 
 def parameter(name: str):
-    """A pair's name as a parameter; the pairs of the trained BERT are slow, and repeat those of the small one."""
-    return pytest.param(name, marks=pytest.mark.slow if name.endswith("_trained") else ())
+    """A pair's name as a parameter; RoBERTa and the trained BERT repeat the small BERT, and take most of the time."""
+    return pytest.param(name, marks=pytest.mark.slow if name.endswith(("_trained", "_roberta")) else ())
 
 
 OTHER_ORDER = "rollout.reversed_tokens"
