@@ -34,8 +34,8 @@ def a_run(**changed):
     for explainer in ("an explainer", "loo", "zz"):
         for pair in ("green.x2", "green.x10", "other.one"):
             gap = 0.9 if pair == "green.x10" else 1e-16
-            changed = {"explainer": explainer, "subject": pair, "id": f"dummy/{explainer}-{pair}", "axiom": "dummy"}
-            records.append(documents.record("holds", gap=gap, why=HOSTILE, **changed))
+            named = {"explainer": explainer, "subject": pair, "id": f"dummy/{explainer}-{pair}", "axiom": "dummy"}
+            records.append(documents.record("holds", gap=gap, why=HOSTILE, **named))
     equivalence = {"axiom": "equivalence", "explainer": None, "id": "equivalence/green.x2", "subject": "green.x2"}
     records.append(documents.record("holds", **equivalence))
     axioms = {"equivalence": "one function", "invariance": "one attribution", "dummy": "zero"}

@@ -32,14 +32,8 @@ from faithcheck.tests.helpers import oracles
 CPU = torch.device("cpu")
 SEED = 1
 FAMILIES = (
-    "activation.",
-    "experts.",
-    "gated.",
-    "linear_recurrence.",
-    "norm.",
-    "softmax.",
-    "linear_attention.bert_sized",
-    "online_softmax.merged_chunks",
+    *("activation.", "degree.", "experts.", "gated.", "kernel_attention.", "linear_recurrence.", "log_probability."),
+    *("log_sum_exp.", "norm.", "online_softmax.", "recurrence.", "rollout.", "softmax.", "linear_attention.bert_sized"),
 )
 PAIRS = {name: pair for name, pair in registered_pairs().items() if name.startswith(FAMILIES)}
 EXPECTATIONS = [(name, explainer) for name, pair in PAIRS.items() for _, explainer in pair.expected]

@@ -4,13 +4,12 @@ import json
 import re
 
 import pytest
-from markdown_it import MarkdownIt
 
 from faithcheck.cli.main import main
 from faithcheck.explainers import Unsupported
 from faithcheck.progress import progress_bar
 from faithcheck.reports.documents.document import to_json
-from faithcheck.reports.pages import rendering, report, terminal, wording
+from faithcheck.reports.pages import rendering, terminal, wording
 from faithcheck.reports.pages.visible import visible
 from faithcheck.tests.helpers import small_models
 from faithcheck.tests.helpers.documents import alignment, document, record
@@ -101,22 +100,6 @@ def test_a_damaged_document_is_named_without_its_escape_sequences(tmp_path, caps
     assert capsys.readouterr().err == (
         f"faithcheck: {visible(str(path))}: damaged results document: created: Expected `str`, got `int`\n"
     )
-
-
-def test_a_traceback_and_names_are_no_markdown():
-    trouble = (
-        "Traceback\n```\n# a heading\n````\n<img src=x onerror=alert(1)> [a](http://b) ![c](d) | e |\n\n~~~\n- item"
-    )
-    name = "mine | `x` # <b>*y*</b> [a](http://b) ~~z~~ $q$"
-    page = report.to_markdown(document([record("error", traceback=trouble, explainer=name, why="- # no list")]))
-    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(page)
-    _command, block = (token for token in tokens if token.type == "fence")
-    assert block.content.rstrip() == trouble
-    inline = [child for token in tokens if token.type == "inline" for child in token.children]
-    assert not [child for child in inline if child.type in ("link_open", "image", "em_open", "code_inline", "s_open")]
-    assert all("details" in token.content for token in tokens if token.type == "html_block")
-    assert {child.content for child in inline if child.type == "html_inline"} <= {"<sub>", "</sub>"}
-    assert name in "".join(child.content for child in inline)
 
 
 def test_markup_in_a_name_is_text_on_a_terminal():
