@@ -4,8 +4,6 @@ The f of several pairs is built once for all of them. A check leaves the models 
 built or measured is used again: `model_snapshot.restored` says whether it did. Each check gets a copy of the case.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A check: one axiom, one explainer and one subject; how it runs in isolation, and the record that results."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -5,8 +5,6 @@ An explainer claims axioms by its attribute ``claims``; the user can claim more 
 own, of status ``not measured``, on the subject ``*``.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy

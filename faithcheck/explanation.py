@@ -1,7 +1,5 @@
 """``faithcheck explain``: the maps of one text by several explainers, beside that of LOO, as a document."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from copy import copy

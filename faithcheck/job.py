@@ -1,7 +1,5 @@
 """A job: a piece of work that every executor runs. A check is one, and so is a batch of an alignment."""
 
-from __future__ import annotations
-
 from typing import Protocol, TypeVar
 
 Result = TypeVar("Result", covariant=True)

@@ -3,8 +3,6 @@
 Pytest, ``faithcheck check``, `check_explainer` and `parametrize_with_axioms` all take their checks from here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from faithcheck.axioms.measure.expectations import SuppliedExpectation, refuse_stale_expectations, stated_axioms

@@ -3,8 +3,6 @@
 Here is what happens before tests are collected. The other hooks and the fixtures come from `faithcheck.pytest_plugin`.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

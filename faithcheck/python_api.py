@@ -1,7 +1,5 @@
 """Checking one explainer from Python, in a script or a notebook, without pytest."""
 
-from __future__ import annotations
-
 import fnmatch
 import sys
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The memory that explainers take in an alignment: what is predicted, refused and said of it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace

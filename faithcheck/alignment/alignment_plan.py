@@ -1,7 +1,5 @@
 """``faithcheck align --plan``: what an alignment will take, from a probe of at most a minute, before it begins."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What is measured of a batch of an alignment, as a store keeps it and as it comes back from another process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 

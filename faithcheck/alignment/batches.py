@@ -1,7 +1,5 @@
 """The batches of an alignment: which examples can be measured, and which of them run together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import overload
 

@@ -4,16 +4,12 @@ Table 2 of You et al., arXiv 2510.18810, for any model of text or images with th
 examples, and ``case``, which makes a `Case` of examples.
 """
 
-from __future__ import annotations
-
 import functools
-import importlib.metadata
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
 from msgspec.structs import replace
 from torch import nn
 
@@ -22,7 +18,7 @@ from faithcheck.alignment.batch import BatchJob, LoadedModel, measure_batch
 from faithcheck.alignment.batches import Batches, batches, longest
 from faithcheck.alignment.explainer_pass import ExplainerPass, ExplainerResult
 from faithcheck.alignment.perturbation_curves import curves
-from faithcheck.alignment.run_key import fingerprint, sources, state_of
+from faithcheck.alignment.run_key import arithmetic, fingerprint, sources, state_of
 from faithcheck.alignment.settings import AlignmentSettings
 from faithcheck.executors.executor import Executor, InThisProcess
 from faithcheck.explainers.protocol import Explainer
@@ -115,9 +111,6 @@ def common_key(model: Any, examples: Examples, plan: Batches, settings: Alignmen
         "removal": state_of(settings.removal),
         "chunk": settings.chunk,
         "max_tokens": settings.max_tokens,
-        "dtype": str(first.inputs.dtype),
-        "device": first.inputs.device.type,
-        "threads": torch.get_num_threads(),
-        "versions": {name: importlib.metadata.version(name) for name in ("faithcheck", "torch", "transformers")},
+        **arithmetic(first.inputs),
         "sources": sources(measure_batch, batches, curves, Case, type(model), targets, faithcheck.explainers),
     }

@@ -1,7 +1,5 @@
 """What one explainer measures in an alignment: the batches that are stored and missing, and what they say together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain

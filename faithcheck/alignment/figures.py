@@ -1,7 +1,5 @@
 """The figures of every example, in columns: correlations with LOO, perturbation figures, and shares of the map."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

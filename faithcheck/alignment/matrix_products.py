@@ -3,8 +3,6 @@
 It is a cost that does not depend on the machine or the moment, as a time does: equal runs count equal numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any

@@ -1,7 +1,5 @@
 """The measurement of an alignment: from its request to the alignment document."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from faithcheck.alignment import evaluate

@@ -1,7 +1,5 @@
 """``faithcheck align --parquet``: what was measured of every example, as Parquet files that say what made them."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -9,8 +9,6 @@ points f(x⁽ᵏ⁾), k = 0 … K: x⁽⁰⁾ is x, and x⁽ᴷ⁾ keeps special
 Δ is the same in both: mean output LeRF − MoRF = AOPC MoRF − AOPC LeRF.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,8 +1,5 @@
 """Before an alignment is measured: load the model and the data, generate answers, and choose what is left open."""
 
-from __future__ import annotations
-
-import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +10,7 @@ import torch
 
 from faithcheck.alignment.batches import AlignmentError, batches, measurable
 from faithcheck.alignment.defaults import CHUNK, LONG
-from faithcheck.alignment.run_key import StoreError, fingerprint, sources
+from faithcheck.alignment.run_key import StoreError, arithmetic, fingerprint, sources
 from faithcheck.alignment.settings import AlignmentSettings, AlignRequest
 from faithcheck.alignment.store import Store
 from faithcheck.explainers.loo.removal import REMOVALS, Removal, content, make_removal
@@ -198,9 +195,6 @@ def _key(model: AnswerModel, prompts: Examples, max_tokens: int) -> dict[str, ob
         "model": fingerprint(model),
         "prompts": prompts.digest,
         "max_tokens": max_tokens,
-        "dtype": str(model.model.dtype),
-        "device": model.model.device.type,
-        "threads": torch.get_num_threads(),
-        "versions": {name: importlib.metadata.version(name) for name in ("faithcheck", "torch", "transformers")},
+        **arithmetic(model.model),
         "sources": sources(batches, AnswerModel, NextTokenModel, TextModel, Example),
     }

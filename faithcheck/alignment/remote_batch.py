@@ -1,7 +1,5 @@
 """A batch of an alignment for another process, which loads the model and the explainer itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import uuid4

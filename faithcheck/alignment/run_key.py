@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.metadata
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from faithcheck.models.digest import digest
@@ -132,6 +134,13 @@ def _imported_names(file: Path) -> Iterator[str]:
 def digest_of(state: Any) -> str:
     """SHA-256 of plain values."""
     return hashlib.sha256(plain_json(state).encode()).hexdigest()
+
+
+def arithmetic(of: Any) -> dict[str, object]:
+    """What computes: the type and the kind of device of a tensor or a model, the threads, and the versions."""
+    versions = {name: importlib.metadata.version(name) for name in ("faithcheck", "torch", "transformers")}
+    threads = torch.get_num_threads()
+    return {"dtype": str(of.dtype), "device": of.device.type, "threads": threads, "versions": versions}
 
 
 def states_of(explainers: Mapping[str, object]) -> dict[str, str | None]:

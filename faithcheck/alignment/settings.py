@@ -1,7 +1,5 @@
 """What an alignment is asked for, how it is measured, and the explainers of Table 2 of arXiv 2510.18810."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The few examples whose maps the alignment document holds, so that a page can show them side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any, Literal

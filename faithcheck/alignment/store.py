@@ -1,7 +1,5 @@
 """The store: measurements in an SQLite database, written batch by batch as they are made, so that a run can resume."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

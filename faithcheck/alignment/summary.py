@@ -1,7 +1,5 @@
 """The summary of an alignment: means over examples with their intervals, and paired comparisons of explainers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """``faithcheck align``: Table 2 of the paper on any model of text or images."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Arguments that several commands take, and how a number in them is checked. Nothing here imports torch."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from pathlib import Path

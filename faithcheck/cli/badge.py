@@ -1,7 +1,5 @@
 """``faithcheck badge``: a results document as a small SVG."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

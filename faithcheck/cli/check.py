@@ -1,7 +1,5 @@
 """``faithcheck check``: the suite on one explainer or several, without pytest."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

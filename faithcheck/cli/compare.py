@@ -1,7 +1,5 @@
 """``faithcheck compare``: what changed between two documents, printed and as pages."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``faithcheck explain``: explainers' maps of one text beside that of LOO, as coloured words."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

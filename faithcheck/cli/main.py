@@ -3,8 +3,6 @@
 Nothing at the top of the commands imports torch or transformers, which take seconds: help is printed at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """The output of commands: files, the terminal, a progress bar, errors and exit codes. Nothing here imports torch."""
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """``faithcheck report``: the pages of a document of any kind, or its tables on the terminal."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

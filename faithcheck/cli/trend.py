@@ -1,7 +1,5 @@
 """``faithcheck trend``: the documents of a folder over time, as tables or as pages."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What all executors share, and the one that runs jobs in this process."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Each explainer in a process of its own: what ends that process costs the explainer one job."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from typing import Any

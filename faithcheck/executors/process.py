@@ -1,7 +1,5 @@
 """A process that runs jobs on request, as the process that asks sees it."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """How much memory an attribution may take, and what to do if it takes more: the same work in smaller forward passes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path

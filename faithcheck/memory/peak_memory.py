@@ -4,8 +4,6 @@ On CUDA torch counts the peak itself. On the CPU its profiler reports every allo
 thread, temporary ones inside an operation too. What a library allocates without torch is in neither count.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext

@@ -10,8 +10,6 @@ the length, so the peak is that of the same allocations and frees, each with its
 The short example is long enough that explainers which treat short texts in another way treat it as a long one.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import warnings

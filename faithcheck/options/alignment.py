@@ -1,7 +1,5 @@
 """The options of ``faithcheck align`` that cannot be used, refused before torch is imported, which takes seconds."""
 
-from __future__ import annotations
-
 import importlib.util
 from typing import Any
 

@@ -4,8 +4,6 @@
 that ``--explainer=SPEC`` names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -4,8 +4,6 @@ The catalogue file has the names of axioms, pairs and explainers. A name that it
 module of the registry spells it, the registry decides later. A module of the user may register a pair, too.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -112,7 +110,7 @@ def refuse_unknown_pairs(specs: Sequence[str], explainers: Sequence[str] = ()) -
 
     The module of an explainer may register pairs, too.
     """
-    known, offered = known_pairs(), installed(PAIRS)
+    known, offered = KNOWN["pairs"](), installed(PAIRS)
     places = {spec: spec.partition(":")[0] for spec in specs}
     for spec, place in places.items():
         if place.endswith(".py"):
@@ -126,19 +124,9 @@ def refuse_unknown_pairs(specs: Sequence[str], explainers: Sequence[str] = ()) -
         raise OptionError(unknown_pair(unknown[0], known))
 
 
-def known_pairs() -> set[str]:
-    """The names of the built-in pairs, and of the entry points that offer pairs."""
-    return {*catalogue.saved()["pairs"], *installed(PAIRS)}
-
-
-def known_explainers() -> set[str]:
-    """The names of the built-in explainers, and of the entry points that offer explainers."""
-    return {*builtin_explainers(), *installed(GROUP)}
-
-
 KNOWN: dict[str, Callable[[], Collection[str]]] = {
-    "pairs": known_pairs,
-    "explainers": known_explainers,
+    "pairs": lambda: {*catalogue.saved()["pairs"], *installed(PAIRS)},
+    "explainers": lambda: {*builtin_explainers(), *installed(GROUP)},
     "axioms": lambda: {*catalogue.saved()["axioms"]},
 }
 """The names that can be listed without importing torch, by the command that lists them."""

@@ -1,7 +1,5 @@
 """``--json``, ``--html`` and the like: files and folders that are written at the end of a run."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``--pairs`` and ``--checkpoint``: the pairs that a run checks on, and where each comes from."""
 
-from __future__ import annotations
-
 import fnmatch
 import importlib
 import importlib.util

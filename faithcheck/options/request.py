@@ -1,7 +1,5 @@
 """The request that options make. The front doors give the same names to what means the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any

@@ -4,8 +4,6 @@ To import a module may take seconds, most often for torch. A mistake that its so
 import fails, the message has the frames of the traceback that are in the user's code.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """The checks of a run as tests, and the test modules of faithcheck under their real names."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Generator
 from pathlib import Path

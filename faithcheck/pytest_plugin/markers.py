@@ -1,7 +1,5 @@
 """The markers of faithcheck's tests, and which tests a run selects by ``-m`` and by paths."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """The options of the plugin, and the run that they ask for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report of a run: the outcomes of its tests, the results document and its tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

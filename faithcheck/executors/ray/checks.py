@@ -1,7 +1,5 @@
 """``faithcheck check --ray``: the checks of a run on the workers of a Ray cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

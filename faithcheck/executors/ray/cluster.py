@@ -1,7 +1,5 @@
 """A Ray cluster: one that is reached by its address, or one of this machine that is started and ended here."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

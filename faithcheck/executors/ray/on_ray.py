@@ -4,8 +4,6 @@ Ray's own `ActorPool` does not say which job has ended a worker, and its `max_ta
 was started again, which the report shows. So this executor asks Ray itself for what is there.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """A worker of a Ray cluster: it confirms that it is like the driver, and runs jobs one by one."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import json
