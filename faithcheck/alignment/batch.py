@@ -21,8 +21,8 @@ from faithcheck.alignment.run_key import StoreError, structure
 from faithcheck.alignment.settings import AlignmentSettings
 from faithcheck.axioms.measure.error_text import error_text, message_text, safe_text, traceback_text
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot
+from faithcheck.executors.executor import Remote
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of
-from faithcheck.job import Remote
 from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
 from faithcheck.memory.peak_memory import peak_memory
 from faithcheck.models.case import Case

@@ -20,9 +20,8 @@ from faithcheck.alignment.explainer_pass import ExplainerPass, ExplainerResult
 from faithcheck.alignment.perturbation_curves import curves
 from faithcheck.alignment.run_key import arithmetic, fingerprint, sources, state_of
 from faithcheck.alignment.settings import AlignmentSettings
-from faithcheck.executors.executor import Executor, InThisProcess
+from faithcheck.executors.executor import Executor, InThisProcess, Remote
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.job import Remote
 from faithcheck.models import targets
 from faithcheck.models.case import Case
 from faithcheck.models.digest import digest

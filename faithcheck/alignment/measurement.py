@@ -11,13 +11,12 @@ from faithcheck.alignment.preparation import Advance, Prepared, prepare
 from faithcheck.alignment.remote_batch import AlignmentReadiness, RemoteBatch, RemoteModel
 from faithcheck.alignment.run_key import fingerprint, states_of
 from faithcheck.alignment.settings import AlignRequest, specs_of, table_2
-from faithcheck.executors.executor import Executor, InThisProcess
+from faithcheck.executors.executor import Executor, InThisProcess, Remote
 from faithcheck.executors.own_processes import OwnProcesses
 from faithcheck.executors.ray.cluster import with_threads
 from faithcheck.executors.ray.on_ray import OnRay, Watch
 from faithcheck.executors.supervisor import Limits
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.job import Remote
 from faithcheck.models.pretrained.loading import ALL_GPUS
 from faithcheck.options.explainers import choose_explainers, refuse_what_ends_a_process
 from faithcheck.reports.documents.alignment import Alignment

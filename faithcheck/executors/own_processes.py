@@ -7,10 +7,9 @@ from typing import Any
 from msgspec import structs
 
 from faithcheck.check_job import RemoteExplainer
-from faithcheck.executors.executor import InThisProcess
+from faithcheck.executors.executor import InThisProcess, Job
 from faithcheck.executors.process import JobFailed, Process, ProcessEnded
 from faithcheck.executors.supervisor import Limits
-from faithcheck.job import Job
 
 MOST_ENDED = 3
 """The remaining jobs of an explainer that has ended this many processes are not run."""

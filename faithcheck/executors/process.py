@@ -14,8 +14,8 @@ from weakref import WeakSet
 
 from msgspec import UNSET
 
+from faithcheck.executors.executor import Remote
 from faithcheck.executors.supervisor import Limits, Message, Report, Surroundings, supervise
-from faithcheck.job import Remote
 from faithcheck.reports.documents.document import from_json
 
 PRELOADED = "faithcheck.executors.preload"

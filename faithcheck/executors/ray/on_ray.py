@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from faithcheck.executors.executor import AnyJob, Executor
+from faithcheck.executors.executor import AnyJob, Executor, Job
 from faithcheck.executors.ray.cluster import connected
 from faithcheck.executors.ray.worker import Answer, Readiness, Worker, difference, versions
-from faithcheck.job import Job
 from faithcheck.options import OptionError
 from faithcheck.reports.documents.document import Run
 from faithcheck.request import Place

@@ -17,8 +17,8 @@ import torch
 
 from faithcheck.alignment.run_key import sources, states_of
 from faithcheck.axioms.measure.error_text import error_text, traceback_text
+from faithcheck.executors.executor import Remote
 from faithcheck.explainers.protocol import Explainer
-from faithcheck.job import Remote
 from faithcheck.options import OptionError
 
 SAME = ("torch", "transformers", "ray")
