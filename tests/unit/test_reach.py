@@ -26,7 +26,7 @@ LIMITS = {
     "circles": (0, 0),
     "imports of a higher folder": (0, 0),
     "modules of reports/ that reach torch": (0, 0),
-    "lines of the product": (47_340, 45_000),
+    "lines of the product": (46_600, 45_000),
     "lines of the largest file": (441, 400),
     "files of at most 60 lines": (83, 60),
 }
