@@ -90,7 +90,8 @@ def aliases() -> Mapping[str, str]:
     for function in get_testing_overrides():
         if match := ALIAS.search(function.__doc__ or ""):
             name, original = name_of(function), match[2]
-            found |= {original: name} if match[1] else {name: original}  # torch.sigmoid is the one with a rule
+            # torch has sigmoid as the alias of special.expit, and it is sigmoid that has a rule.
+            found |= {f"special_{original}": name} if match[1] else {name: original}
     found = {name: original for name, original in found.items() if name != original}
     return {**{f"{name}_": f"{original}_" for name, original in found.items() if name[-1] != "_"}, **found}
 
@@ -104,8 +105,8 @@ def operation_name(operation: Callable[..., Any]) -> str:
 
 
 def name_of(operation: Callable[..., Any]) -> str:
-    """An operation's own name, without underscores around it and without the name of torch.special."""
+    """An operation's own name, without the underscores around it."""
     name = getattr(operation, "__name__", "")
     if name == "__get__":  # a property such as x.T
         name = getattr(operation.__self__, "__name__", "")  # type: ignore[attr-defined]
-    return name.removeprefix("__").removesuffix("__").removeprefix("special_")
+    return name.removeprefix("__").removesuffix("__")

@@ -20,6 +20,10 @@ ARGUMENTS = {
     "clamp": (-0.5, 0.5),
     "diagonal": (),
     "div": (OTHER,),
+    "erf": (),
+    "expm1": (),
+    "log1p": (),
+    "logsumexp": (-1,),
     "matmul": (OTHER,),
     "movedim": (0, 1),
     "mul": (OTHER,),
@@ -84,5 +88,7 @@ def test_an_alias_has_the_map_of_its_original(function, original):
 
 def test_the_aliases_that_users_write_are_among_them():
     names = {name_of(function) for function, _ in FUNCTIONS}
-    written = "swapdims swapaxes clip concat concatenate absolute divide multiply subtract true_divide negative expit"
+    written = (
+        "swapdims swapaxes clip concat concatenate absolute divide multiply subtract true_divide negative special_expit"
+    )
     assert names >= {*written.split(), "multiply_", "divide_", "true_divide_", "subtract_"}

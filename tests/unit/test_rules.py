@@ -326,6 +326,8 @@ class Wrapped(nn.Module):
         (lambda x: F.silu(x * 1, inplace=True), "silu in inner.*inplace=False"),
         (lambda x: F.layer_norm(x, (3,), x[0]), "layer_norm in inner.*both carry"),
         (lambda x: x * Cube.apply(x), "mul in inner.*CubeBackward.*hides its operations"),
+        (lambda x: F.linear(Cube.apply(x), torch.eye(3)), "linear in inner.*CubeBackward.*hides its operations"),
+        (lambda x: Cube.apply(x).flip(-1), "flip in inner.*CubeBackward.*hides its operations"),
         (lambda x: Cube.apply(x), "the output.*CubeBackward.*hides its operations"),
         (lambda x: torch.func.vmap(lambda row: row * row)(x), "hides its operations"),
         (lambda x: x * SCALED_WEIGHT, "detach the constant"),
@@ -333,7 +335,16 @@ class Wrapped(nn.Module):
     ],
     ids=[
         *("sin", "sort", "cumprod", "in place", "dropout", "sdpa dropout", "einsum of three", "activation in place"),
-        *("carrying weight", "hidden operand", "hidden output", "vmap", "non-leaf constant", "infinite slope"),
+        *(
+            "carrying weight",
+            "hidden operand",
+            "hidden in a map",
+            "hidden and moved",
+            "hidden output",
+            "vmap",
+            "non-leaf constant",
+            "infinite slope",
+        ),
     ],
 )
 def test_an_operation_without_a_rule_is_named(operation, named):
