@@ -15,6 +15,9 @@ Values: TypeAlias = Sequence[float | None] | np.ndarray
 
 RESAMPLES = 9999
 CONFIDENCE = 0.95
+UNLIMITED, OF_CORRELATIONS = (-np.inf, np.inf), (-1.0, 1.0)
+LEAST = 8
+"""With fewer values the quantiles of a bootstrap-t move with single resamples, and its intervals get very long."""
 BLOCK = 2**22  # the numbers that a bootstrap draws at once: this bounds memory
 
 
@@ -45,26 +48,27 @@ def column(values: Values) -> np.ma.MaskedArray:
     return np.ma.array([value or 0.0 for value in values], mask=is_undefined, dtype=np.float64)
 
 
-def interval(values: Values, seed: int = 0) -> dict[str, float | int | None]:
+def interval(values: Values, seed: int = 0, limits: tuple[float, float] = UNLIMITED) -> dict[str, float | int | None]:
     """The mean over examples with its 95 % bootstrap interval.
 
     Args:
         values: see `Values`.
         seed: of the bootstrap.
+        limits: of the values, and so of their mean.
 
     Returns:
-        ``mean`` (None if no value is defined), ``low`` and ``high`` (see `percentiles`), ``n`` defined values and the
+        ``mean`` (None if no value is defined), ``low`` and ``high`` (see `studentised`), ``n`` defined values and the
         number of ``undefined`` ones.
 
     Raises:
         ValueError: a value is NaN or infinite.
     """
     defined = column(values).compressed()
-    low, high = percentiles(defined, seed)
+    low, high = studentised(defined, seed)
     return {
         "mean": float(defined.mean()) if len(defined) else None,
-        "low": low,
-        "high": high,
+        "low": None if low is None else max(low, limits[0]),
+        "high": None if high is None else min(high, limits[1]),
         "n": len(defined),
         "undefined": len(values) - len(defined),
     }
@@ -98,6 +102,19 @@ def paired(a: Values, b: Values, seed: int = 0) -> dict[str, float | int | None]
     }
 
 
+def corrected(p: Sequence[float | None]) -> list[float | None]:
+    """The p of several tests, each corrected for their number; None where a test has none.
+
+    The largest share of false discoveries at which a test still rejects; Benjamini & Hochberg 1995.
+    """
+    tested = [place for place, one in enumerate(p) if one is not None]
+    found: list[float | None] = [None] * len(p)
+    if tested:
+        for place, value in zip(tested, scipy.stats.false_discovery_control([p[i] for i in tested]), strict=True):
+            found[place] = float(value)
+    return found
+
+
 def pairs(a: Values, b: Values) -> np.ndarray:
     """The values of the examples in which both are defined, ``(n, 2)``.
 
@@ -111,11 +128,12 @@ def pairs(a: Values, b: Values) -> np.ndarray:
     return np.stack([a.data[both], b.data[both]], axis=1)
 
 
-def percentiles(values: np.ndarray, seed: int = 0) -> tuple[float | None, float | None]:
-    """The 95 % bootstrap interval of the mean of ``values`` ``(n,)``; (None, None) for fewer than two.
+def studentised(values: np.ndarray, seed: int = 0) -> tuple[float | None, float | None]:
+    """The 95 % interval of the mean of ``values`` ``(n,)``; (None, None) for fewer than two.
 
-    Percentiles of the means of 9,999 resamples; Efron & Tibshirani 1993, §13.3. Unlike BCa intervals they are defined
-    for constant values, and need no jackknife, which takes n² numbers.
+    Bootstrap-t, from 9,999 resamples: Efron & Tibshirani 1993, §12.5. Percentiles of the resampled means are too
+    short, and BCa intervals hardly less: over 10 correlations they cover the mean 87 % of the time. Student's t is used
+    below `LEAST` values, and where so many values are equal that resamples have no spread.
 
     Raises:
         ValueError: a value is NaN or infinite.
@@ -125,9 +143,27 @@ def percentiles(values: np.ndarray, seed: int = 0) -> tuple[float | None, float 
         raise ValueError(f"{bad} of {len(values)} values are NaN or infinite: pass None for a figure that is undefined")
     if len(values) < 2:
         return None, None
+    mean, error = float(values.mean()), float(values.std(ddof=1)) / len(values) ** 0.5
+    if np.ptp(values) == 0:
+        return mean, mean
+    quantiles = _quantiles(values, seed) if len(values) >= LEAST else (-np.inf, np.inf)
+    if not np.isfinite(quantiles).all():
+        half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1))
+        quantiles = (-half, half)
+    return mean - quantiles[1] * error, mean - quantiles[0] * error
+
+
+@np.errstate(divide="ignore", invalid="ignore")  # infinite distances: the caller looks for them
+def _quantiles(values: np.ndarray, seed: int) -> tuple[float, float]:
+    """The central 95 % of (resampled mean − mean) over the resample's own standard error; infinite without spread."""
+
+    def distance(resampled: np.ndarray, axis: int) -> np.ndarray:
+        error = resampled.std(axis=axis, ddof=1) / len(values) ** 0.5
+        return np.where(error > 0, (resampled.mean(axis=axis) - values.mean()) / error, np.inf)
+
     bounds = scipy.stats.bootstrap(
         (values,),
-        np.mean,
+        distance,
         n_resamples=RESAMPLES,
         confidence_level=CONFIDENCE,
         method="percentile",

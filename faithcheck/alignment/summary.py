@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from faithcheck.alignment.batches import measurable
 from faithcheck.alignment.explainer_pass import ExplainerResult
-from faithcheck.alignment.figures import FIGURES, Figures
+from faithcheck.alignment.figures import CORRELATIONS, FIGURES, Figures
 from faithcheck.axioms.measure import statistics
 from faithcheck.models.pretrained import example
 from faithcheck.reports.documents.alignment import (
@@ -55,7 +55,7 @@ def summary(
         counts=_counts(examples, chosen),
         examples=Examples(index=chosen.tolist(), features=examples.non_special[chosen].tolist()) if each else None,
         explainers=[_explainer(one, labels[one.name], figures.get(one.name), seed, each) for one in results],
-        comparisons=[_comparison(name, figure, figures, seed) for name in compared for figure in COMPARED],
+        comparisons=[one for figure in COMPARED for one in _comparisons(compared, figure, figures, seed)],
     )
 
 
@@ -74,7 +74,9 @@ def _counts(examples: example.Examples, chosen: np.ndarray) -> Counts:
 
 def _explainer(result: ExplainerResult, label: str, figures: Figures | None, seed: int, each: bool) -> Explainer:
     columns = figures.columns if figures else {}
-    means = {name: from_json(statistics.interval(columns.get(name, []), seed), Mean) for name in FIGURES}
+    means = {
+        name: from_json(statistics.interval(columns.get(name, []), seed, limits_of(name)), Mean) for name in FIGURES
+    }
     reasons = {scope: Counter(figures.why_undefined(scope)) if figures else {} for scope in Undefined.__struct_fields__}
     return Explainer(
         name=result.name,
@@ -94,6 +96,18 @@ def _explainer(result: ExplainerResult, label: str, figures: Figures | None, see
         undefined=Undefined(**reasons),
         examples={name: columns[name].tolist() if figures else [] for name in FIGURES} if each else {},
     )
+
+
+def limits_of(figure: str) -> tuple[float, float]:
+    """The least and the largest value that a figure can have."""
+    return statistics.OF_CORRELATIONS if figure in CORRELATIONS else statistics.UNLIMITED
+
+
+def _comparisons(names: Sequence[str], figure: str, figures: Mapping[str, Figures], seed: int) -> list[Comparison]:
+    """The comparisons of these explainers; each p is corrected for their number, without LOO, which r refers to."""
+    found = [_comparison(name, figure, figures, seed) for name in names]
+    p = statistics.corrected([None if one.explainer == "loo" else one.p for one in found])
+    return [structs.replace(one, corrected_p=value) for one, value in zip(found, p, strict=True)]
 
 
 def _comparison(name: str, figure: str, figures: Mapping[str, Figures], seed: int) -> Comparison:

@@ -197,6 +197,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     low: Number | None
     high: Number | None
     p: Number | None  # of Wilcoxon's signed-rank test
+    corrected_p: Number | None = None  # for the number of explainers, by Benjamini & Hochberg; none in old documents
     n: int
     undefined: int = 0
 

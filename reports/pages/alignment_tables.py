@@ -158,13 +158,15 @@ def _comparisons(document: Alignment) -> Iterator[Table]:
         Column("difference", lambda row: number(row.difference)),
         Column("95 %", lambda row: interval(row.low, row.high)),
         Column("p", lambda row: probability(row.p)),
+        Column("corrected", lambda row: probability(row.corrected_p)),
         Column("than AttnLRP's", in_short),
         Column("n", lambda row: str(row.n)),
     )
     if rows := sorted((row for row in document.comparisons if row.explainer != "loo"), key=place):
         note = (
             "Mean difference over the examples where both are defined, its bootstrap 95 % interval, and the p of "
-            f"Wilcoxon's signed-rank test, not corrected for the number of comparisons. {DECIDES}"
+            "Wilcoxon's signed-rank test, as it is and corrected for the number of explainers (Benjamini & Hochberg "
+            f"1995). {DECIDES}"
         )
         yield table("Every explainer less AttnLRP, paired", note, shown, rows)
 

@@ -64,8 +64,9 @@ def paper_data(document: Alignment) -> str | None:
 def verdict(comparison: Comparison) -> str:
     """Beats, does not beat, no difference, or cannot be told.
 
-    Two explainers differ if the 95 % interval excludes 0 and the signed-rank test has p < 0.05; where they disagree,
-    the one that finds no difference decides, see `deciding`. Below `FEWEST` examples the test cannot reach p < 0.05.
+    Two explainers differ if the 95 % interval excludes 0 and the signed-rank test has a corrected p < 0.05; where they
+    disagree, the one that finds no difference decides, see `deciding`. Below `FEWEST` examples the test cannot reach
+    p < 0.05.
     """
     if comparison.low is None or comparison.high is None or comparison.n < FEWEST:
         return "cannot be told"
@@ -75,7 +76,13 @@ def verdict(comparison: Comparison) -> str:
 
 
 def _rejects(comparison: Comparison) -> bool:
-    return comparison.p is not None and comparison.p < 0.05
+    p = corrected_p(comparison)
+    return p is not None and p < 0.05
+
+
+def corrected_p(comparison: Comparison) -> float | None:
+    """The p that decides: corrected for the number of explainers; as it is in a document without the correction."""
+    return comparison.p if comparison.corrected_p is None else comparison.corrected_p
 
 
 def _excludes_0(comparison: Comparison) -> bool:
@@ -84,10 +91,9 @@ def _excludes_0(comparison: Comparison) -> bool:
 
 
 DECIDES = (
-    "A difference is claimed only where the interval excludes 0 and p < 0.05. Where they disagree, the one that finds "
-    "no difference decides. Over few or skewed examples a bootstrap interval is too short: there the test decides. The "
-    "test ranks the differences, and its p may be small where their mean, which is what is claimed, may be 0: there "
-    "the interval decides."
+    "A difference is claimed only where the interval excludes 0 and the corrected p is below 0.05. Where they "
+    "disagree, the one that finds no difference decides: the interval is about the mean difference, which is what is "
+    "claimed, and the test about the ranks of the differences."
 )
 """Which of interval and test decides, and why."""
 
@@ -134,10 +140,10 @@ def finding(document: Alignment, comparison: Comparison) -> str:
 
 
 def _disagreement(comparison: Comparison) -> str:
-    p = probability(comparison.p)
+    p = f"the test has a corrected p of {probability(corrected_p(comparison))}"
     return {
-        "interval": f"; the test has p = {p}, but the interval includes 0, and decides, as the claim is about the mean",
-        "test": f"; the interval excludes 0, but the test has p = {p}, and decides, as the interval may be too short",
+        "interval": f"; {p}, but the interval includes 0, and decides, as the claim is about the mean",
+        "test": f"; the interval excludes 0, but {p}, and decides",
         "": "",
     }[deciding(comparison)]
 

@@ -80,8 +80,14 @@ def test_where_interval_and_test_disagree_the_one_without_a_difference_decides(c
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"low": -0.1, "high": 0.2, "p": 0.0004}, "the test has p = 4e-04, but the interval includes 0, and decides"),
-        ({"low": 0.1, "high": 0.2, "p": 0.0625}, "the interval excludes 0, but the test has p = 0.062, and decides"),
+        (
+            {"low": -0.1, "high": 0.2, "p": 0.0004},
+            "a corrected p of 4e-04, but the interval includes 0, and decides",
+        ),
+        (
+            {"low": 0.1, "high": 0.2, "p": 0.0625},
+            "the interval excludes 0, but the test has a corrected p of 0.062, and",
+        ),
     ],
 )
 def test_a_finding_says_what_decides(document, changed, words):
