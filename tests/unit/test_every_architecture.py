@@ -1,4 +1,4 @@
-"""Every architecture of transformers: the record of docs/results/architectures.json holds, on a sample of its classes.
+"""Every architecture of transformers: how small models are built, and that a check of one finds its fault.
 
 `make architectures` compares all of them, and CI runs it.
 """
@@ -37,7 +37,6 @@ from faithcheck.tests.helpers.installed.small_model import NotBuilt, small_model
 DOCS = Path(faithcheck.tests.__path__[0]).resolve().parent / "docs"
 RECORD = json.loads((DOCS / "results" / "architectures.json").read_text())
 KINDS = {str(kind): kind for kind in installed_classes()}
-SAMPLE = sorted(RECORD["classes"])[::120]
 
 
 def of_name(name):
@@ -49,14 +48,6 @@ LLAMA = of_name("LlamaForCausalLM")
 of_this_version = pytest.mark.skipif(
     transformers.__version__ != RECORD["transformers"], reason=f"the record is of transformers {RECORD['transformers']}"
 )
-
-
-@pytest.mark.slow
-@of_this_version
-@pytest.mark.parametrize("name", SAMPLE)
-def test_what_ran_and_held_still_does(name):
-    now = {name: holding(measured(KINDS[name])["outcomes"])}
-    assert lost({name: RECORD["classes"][name]}, now) == []
 
 
 @of_this_version

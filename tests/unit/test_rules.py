@@ -135,12 +135,6 @@ def test_a_product_with_a_constant_loses_nothing():
     torch.testing.assert_close(actual, relevance, **CLOSE)
 
 
-def test_a_square_is_a_product_with_itself():
-    x, relevance = torch.randn(5), torch.randn(5)
-    (actual,) = relevance_of(lambda x: x * x, x, relevance=relevance)
-    torch.testing.assert_close(actual, relevance, **CLOSE)
-
-
 def test_a_quotient_is_a_product_with_the_reciprocal():
     a, b, relevance = torch.randn(5), torch.rand(5) + 1, torch.randn(5)
     for got in relevance_of(torch.div, a, b, relevance=relevance):
