@@ -33,9 +33,6 @@ def batching(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     is None for a single example without padding. ``detail`` has the same gap of the target outputs: if it exceeds
     round-off, the model itself reads padding (for example padding on the left, without ``position_ids`` in the forward
     arguments that skip it).
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     in_batch = attribution_of(explainer, model, case).double()
     alone, outputs = torch.zeros_like(in_batch), outputs_of(model, case)

@@ -28,9 +28,6 @@ def completeness(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
     """Measure how far an attribution's sum is from the difference of the target output.
 
     ``values`` is Σᵢ aᵢ − (f(x) − f(x′)), ``(batch,)``, see `measured_difference`: either side may cancel.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     attribution = attribution_of(explainer, model, case)
     total, difference = attribution.double().sum(1), output_difference(model, case)

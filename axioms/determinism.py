@@ -23,9 +23,6 @@ def determinism(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
     Torch's random state is not reset in between: an explainer that draws random numbers must fix their seed itself.
 
     ``values`` is the second minus the first, ``(batch, features)``, see `measured_difference`; the tolerance is 0.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     first, second = (attribution_of(explainer, model, case) for _ in range(2))
     return measured_difference(Compared(second, first, ("the second map", "the first map")), case, tol=0.0)

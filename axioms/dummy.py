@@ -34,9 +34,6 @@ def dummy(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
 
     ``values``, ``(batch, features)``, is the attribution of those features, and 0 elsewhere; ``gap`` is None where
     the model depends on every feature.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     attribution = attribution_of(explainer, model, case)
     irrelevant = ~depends(model, case)

@@ -34,9 +34,6 @@ def full_removal(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
     """Measure how far an attribution is from f(x) − f(x without i).
 
     ``values`` is the difference, ``(batch, features)``, see `measured_difference`.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     attribution, change = attribution_of(explainer, model, case), leave_one_out(model, case)
     compared = Compared(attribution, change, ("the map", "f(x) − f(x without i)"), reference=True)

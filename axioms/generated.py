@@ -36,11 +36,7 @@ def generated(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> M
     ``values`` and ``gap`` are those of `invariance` on the smallest counterexample; without one, ``gap`` is the largest
     of all pairs. The seed comes from torch's random state, which a check sets.
 
-    Args:
-        explainer: the explainer that is measured.
-        f: see g.
-        g: if f and g are one expression, nothing is rewritten: every drawn term is compared with itself.
-        case: the points, ``(batch, features)``.
+    If f and g are one expression, nothing is rewritten: every drawn term is compared with itself.
 
     Raises:
         ValueError: an identity does not hold.

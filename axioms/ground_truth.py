@@ -26,9 +26,6 @@ def ground_truth(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
 
     ``values`` is the attribution minus the right one, ``(batch, features)``, see `measured_difference`; ``gap`` is None
     where the right attribution of the model is not known.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     attribution = attribution_of(explainer, model, case)
     if not isinstance(model, KnownAnswer):

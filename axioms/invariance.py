@@ -22,10 +22,6 @@ from faithcheck.models.case import Case
     of_given_maps=True,
 )
 def invariance(explainer: Explainer, f: nn.Module, g: nn.Module, case: Case) -> Measurement:
-    """Measure how far the attributions of two equivalent models differ, see `measured_difference`.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
-    """
+    """Measure how far the attributions of two equivalent models differ, see `measured_difference`."""
     left, right = attribution_of(explainer, f, case), attribution_of(explainer, g, case)
     return measured_difference(Compared(left, right, ("the map of f", "the map of g")), case, f, g)

@@ -45,9 +45,6 @@ def linearity(explainer: Explainer, model: nn.Module, case: Case) -> Measurement
     The outputs are the first two, α = 2, β = −3. ``values``, ``(batch, features)``, is
     a(αf₀ + βf₁) − α·a(f₀) − β·a(f₁); ``gap`` is relative to the largest of the three terms, in [0, 3]; None if the
     model has one output.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     if number_of_outputs(model, case) < 2:
         return nothing_to_measure(case, ONE_OUTPUT)
@@ -70,9 +67,6 @@ def additivity(explainer: Explainer, model: nn.Module, case: Case) -> Measuremen
 
     ``values``, ``(batch, features)``, is a(Σ_k f_k) − Σ_k a(f_k); ``gap`` is relative to the largest of these terms and
     of the single a(f_k); None if the model has one output.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     if (outputs := number_of_outputs(model, case)) < 2:
         return nothing_to_measure(case, ONE_OUTPUT)
@@ -95,9 +89,6 @@ def antisymmetry(explainer: Explainer, model: nn.Module, case: Case) -> Measurem
     """Measure how far the attribution of f₀ − f₁ is from minus that of f₁ − f₀.
 
     ``values``, ``(batch, features)``, is a(f₀ − f₁) + a(f₁ − f₀); ``gap`` is None if the model has one output.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     if number_of_outputs(model, case) < 2:
         return nothing_to_measure(case, ONE_OUTPUT)

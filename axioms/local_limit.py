@@ -50,7 +50,6 @@ def local_limit(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
     of the limit.
 
     Raises:
-        Unsupported, InvalidAttribution: from the explainer.
         ValueError: there is no limit: the model does not take an attention mask between 0 and 1 as a gate.
     """
     attribution = attribution_of(explainer, model, case).double()

@@ -76,9 +76,6 @@ def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measure
 
     ``detail`` has Pearson's r raw and after sum-to-one, Spearman's ρ and Kendall's τ, each a mean over the examples
     for which it is defined, the counts, and the same without special positions if the case has any.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     attribution = attribution_of(explainer, model, case)
     loo = attribution_of(LeaveOneOut(), model, case)

@@ -36,7 +36,6 @@ def precision(explainer: Explainer, model: nn.Module, case: Case) -> Measurement
 
     Raises:
         Unsupported: accelerate offloads weights of the model.
-        Unsupported, InvalidAttribution: from the explainer.
     """
     refuse_modules(model, offloaded)
     single, rounded = deepcopy(model).to(torch.float32), case.to(torch.float32)

@@ -83,7 +83,6 @@ def map_in(dtype: torch.dtype, explainer: Explainer, model: nn.Module, case: Cas
         ``detail`` has the number of decimal digits that are the same.
 
     Raises:
-        Unsupported, InvalidAttribution: from the explainer.
         UnmeasurableInType: torch has no kernel of the type for an operation of the model, the model has no linear map
             to quantise (int8), accelerate offloads weights, or no digit of the references survives.
     """

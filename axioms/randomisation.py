@@ -51,9 +51,6 @@ def randomisation(explainer: Explainer, model: nn.Module, case: Case) -> Measure
     The tolerance, ½, is no round-off: the axiom holds if the random model's ranks explain less than half of the
     variance of the ranks. Examples of fewer than three features do not count: two rankings of two features are equal or
     reversed. None if no example counts, or the model has no weights.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     attribution = attribution_of(explainer, model, case)
     layers = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]

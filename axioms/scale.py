@@ -24,9 +24,6 @@ def scale(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     The baseline and the replacements are inputs as well: they are multiplied by c.
 
     ``values`` is a(s·f(·/c), c·x) − s·a(f, x), ``(batch, features)``, see `measured_difference`.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     scaled = GAIN * attribution_of(explainer, model, case).double()
     rescaled = attribution_of(explainer, Rescaled(model), affine_case(case, factor=UNIT))

@@ -37,9 +37,6 @@ def sensitivity(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
     ``values``, ``(batch, features)``, is the difference f(x) − f(x′) if the feature's attribution is zero, and 0
     otherwise; ``gap`` is the largest of them relative to the largest difference of the example, in [0, 1]. It is None
     if no feature alone changes any output.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     example, feature = case.unpadded.nonzero(as_tuple=True)
     questions = case.select(example)

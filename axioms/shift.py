@@ -28,9 +28,6 @@ def shift(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     changes the question: an explainer that answers relative to the baseline gives another answer.
 
     ``values`` is a(f(· − c), x + c) − a(f, x), ``(batch, features)``, see `measured_difference`.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     original, shifted_case = attribution_of(explainer, model, case), affine_case(case, offset=SHIFT)
     baseline_fixed = replace(shifted_case, baseline=case.baseline, replacements=case.replacements)

@@ -28,9 +28,6 @@ def symmetry(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     Each feature takes the value, and the baseline, of the first feature that it is symmetric with. ``values``,
     ``(batch, features)``, is its attribution minus that of this first feature, 0 for the first itself; ``gap`` is None
     where no two features are symmetric.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     first = symmetric(model, case)
     equal_values = replace(case, inputs=case.inputs[:, first], baseline=case.baseline[:, first])

@@ -31,9 +31,6 @@ def trace(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Count what one attribution leaves behind, and another during which the model fails after its first forward pass.
 
     ``gap`` is the number of kinds of traces; the tolerance is 0.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     with restored():
         _seed_privately()

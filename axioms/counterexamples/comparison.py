@@ -128,11 +128,7 @@ def attributions(
 ) -> tuple[Tensor, Tensor]:
     """The explainer's maps of the two terms, each ``(batch, features)``.
 
-    Args:
-        explainer: whose maps these are.
-        rewrite: the two terms.
-        case: where they are explained.
-        known: maps that this explainer gave before, which are used again; it gets those that are new.
+    ``known`` are maps that this explainer gave before, which are used again; those that are new are added to it.
 
     Raises:
         Unsupported, InvalidAttribution: from the explainer.

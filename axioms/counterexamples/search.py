@@ -31,7 +31,6 @@ class CounterexampleSearch:
     """One explainer's search for counterexamples at the points of a case.
 
     Attributes:
-        explainer: the explainer whose attributions are compared.
         case: ``(batch, features)`` inputs; each rewrite is compared at the rows where both its terms are regular.
         examples: how many chains are drawn for each identity.
         gaps: of every rewrite that was drawn; None if the explainer refused it or no row is regular.
@@ -139,11 +138,7 @@ def smallest_counterexample(
 ) -> Counterexample | None:
     """The smallest pair of equal expressions with two attributions, or None if the search ends without one.
 
-    Args:
-        explainer: the explainer whose attributions are compared.
-        case: where the pairs are compared, ``(batch, features)`` inputs.
-        seed: of what is drawn.
-        examples: how many chains are drawn for each identity.
+    Pairs are compared at the inputs of ``case``, ``(batch, features)``; ``examples`` chains are drawn for each identity.
 
     Raises:
         ValueError: an identity does not hold.

@@ -49,14 +49,7 @@ class Scale:
 
     @classmethod
     def of(cls, computed: Computed, target: Tensor, dtype: torch.dtype, tolerance: float) -> Scale:
-        """The scale of a batch.
-
-        Args:
-            computed: the outputs, and the gradients of the target outputs.
-            target: ``(batch,)``.
-            dtype: the floating-point type whose round-off the compared numbers have.
-            tolerance: the gap that counts as a difference.
-        """
+        """The scale of a batch whose numbers have the round-off of ``dtype``; ``target`` is ``(batch,)``."""
         outputs, sizes = computed.outputs.abs().nan_to_num(), size(computed.gradient).nan_to_num()
         gradient = sizes.new_zeros(outputs.shape[1], sizes.shape[1])
         for output in set(target.tolist()):

@@ -2,9 +2,9 @@
 
 import fnmatch
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, wraps
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from faithcheck.axioms.measure.measurement import Measurement
 from faithcheck.explainers.protocol import Explainer, MadeElsewhere, Unsupported
@@ -30,7 +30,8 @@ class Axiom:
     Attributes:
         name: its name in options, markers and record ids.
         summary: what it says, in one line.
-        measure: ``measure([explainer,] *models, case) -> Measurement``.
+        measure: ``measure([explainer,] *models, case) -> Measurement``. Besides the errors that its docstring names, it
+            raises those of the explainer: `Unsupported` and `InvalidAttribution`.
         measured_on: ``"pairs"``: on the two models of a pair together; ``"models"``: on each of them alone.
         needs_explainer: whether an explainer is measured; False: the pair itself is, and every pair is measured.
         part_of: another axiom: an explainer that claims that one claims this one too, and ``-m`` of its name selects
@@ -87,22 +88,8 @@ def _matches(name: str, globs: tuple[str, ...]) -> bool:
 _registry: dict[str, Axiom] = {}
 
 
-def axiom(
-    name: str,
-    summary: str,
-    *,
-    measured_on: Literal["pairs", "models"] = "models",
-    needs_explainer: bool = True,
-    part_of: str = "",
-    mandatory: bool = False,
-    not_applicable: NotApplicable = applicable_to_all,
-    subjects: Sequence[str] = (),
-    excluded: Sequence[str] = (),
-    tolerance: float | str | None = None,
-    of_given_maps: bool = False,
-    usual_cause: str = "",
-) -> Callable[[Measure], Measure]:
-    """Register the decorated function as the measuring function of an axiom; see `Axiom` for the arguments.
+def axiom(name: str, summary: str, **traits: Any) -> Callable[[Measure], Measure]:
+    """Register the decorated function as the measuring function of an axiom; ``traits`` are attributes of `Axiom`.
 
     Raises:
         ValueError: the name is taken, or is not lower case letters, digits and underscores.
@@ -113,21 +100,10 @@ def axiom(
     def decorate(measure: Measure) -> Measure:
         if name in _registry:
             raise ValueError(f"an axiom named {name!r} is already registered, in {_registry[name].measure.__module__}")
-        _registry[name] = Axiom(
-            name,
-            summary,
-            measure,
-            measured_on,
-            needs_explainer,
-            part_of,
-            mandatory,
-            not_applicable if of_given_maps else _of_explainers_that_run(not_applicable),
-            subjects,
-            excluded,
-            tolerance,
-            of_given_maps,
-            usual_cause,
-        )
+        registered = Axiom(name, summary, measure, **traits)
+        if not registered.of_given_maps:
+            registered = replace(registered, not_applicable=_of_explainers_that_run(registered.not_applicable))
+        _registry[name] = registered
         return measure
 
     return decorate

@@ -85,11 +85,7 @@ class InType:
 def measured_in(dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module], case: Case) -> InType:
     """Measure an axiom in float64, under simulated round-off, and in the type.
 
-    Args:
-        dtype: a key of `DEVIATIONS`.
-        measure: the axiom.
-        models: in float64; they are copied.
-        case: in float64.
+    ``dtype`` is a key of `DEVIATIONS`; ``models``, which are copied, and ``case`` are in float64.
 
     Raises:
         UnmeasurableInType: torch has no kernel of the type for an operation, no digit of the measurement survives, in

@@ -37,14 +37,7 @@ class HasTerm(Protocol):
 def evidence_of(
     compared: Compared, models: Sequence[nn.Module], case: Case, violation: Compared | None = None
 ) -> Evidence:
-    """What a red record keeps, in plain values.
-
-    Args:
-        compared: what the axiom compared.
-        models: the models that were explained; expressions are kept as terms.
-        case: the case of the check, which names its features.
-        violation: the violation beside the one that theory predicts, where it has another size.
-    """
+    """What a red record keeps, in plain values; ``violation`` and the predicted one, where their sizes differ."""
     decisive = violation or compared
     first, second = _plain(decisive.first), _plain(decisive.second)
     differences = (first - second).abs().reshape(len(first), -1).amax(1)

@@ -31,10 +31,9 @@ class SuppliedExpectation:
     """An expectation that the user supplies, by ``--expectations``.
 
     Attributes:
-        axiom: its name.
-        explainer: its name, or a glob.
+        explainer: a name, or a glob.
         subject: a pair or, with ``.f`` or ``.g``, one of its models, or a glob.
-        expectation: what is expected there. It takes precedence over those of the pair and of the explainer.
+        expectation: takes precedence over those of the pair and of the explainer.
     """
 
     axiom: str
@@ -145,12 +144,7 @@ def _sources(explainer: Explainer) -> Iterator[Explainer]:
 def refuse_stale_expectations(
     explainers: Sequence[Explainer], pairs: Sequence[Pair], supplied: Sequence[SuppliedExpectation] = ()
 ) -> None:
-    """Refuse malformed explainers, and expectations that match no check.
-
-    Args:
-        explainers: the explainers that are checked.
-        pairs: the pairs on which they are checked.
-        supplied: the user's expectations.
+    """Refuse malformed explainers, and expectations that match no check; ``supplied`` are the user's expectations.
 
     Raises:
         ValueError: names the expectation or the claim, and the nearest name that exists.
@@ -159,11 +153,14 @@ def refuse_stale_expectations(
         refuse_malformed(explainer)
     known = {**{explainer.name: explainer for explainer in explainers}, **builtin_explainers()}
     all_pairs = list({pair.name: pair for pair in (*registered_pairs().values(), *pairs)}.values())
+    names = [pair.name for pair in all_pairs]
     subjects = {axiom.name: axiom.subjects_among(all_pairs) for axiom in AXIOMS.values()}
     for pair in pairs:
         _refuse_stale_in_pair(pair, known)
     for axiom in AXIOMS.values():
-        _refuse_stale_in_axiom(axiom, [pair.name for pair in all_pairs])
+        for glob in axiom.subjects:
+            if not fnmatch.filter(names, glob):
+                raise ValueError(f"the axiom {axiom.name} is measured on an {unknown_name('pair', glob, names)}")
     for explainer in explainers:
         for name, glob in getattr(explainer, "expected", {}):
             _refuse_unmatched(explainer.name, name, [explainer], glob, subjects)
@@ -178,22 +175,12 @@ def refuse_stale_expectations(
 
 def _refuse_stale_in_pair(pair: Pair, known: Mapping[str, Explainer]) -> None:
     for name, explainer in pair.expected:
-        _refuse_unknown_explainer(pair.name, explainer, known)
+        if explainer not in known:
+            raise ValueError(f"{pair.name} expects something of an {unknown_name('explainer', explainer, known)}")
         if name not in AXIOMS or not AXIOMS[name].is_measured_on(pair):
             measured = [axiom.name for axiom in AXIOMS.values() if axiom.needs_explainer and axiom.is_measured_on(pair)]
             raise ValueError(f"{pair.name} expects something of an {unknown_name('axiom', name, measured)}")
         _refuse_not_applicable(pair.name, AXIOMS[name], [known[explainer]])
-
-
-def _refuse_stale_in_axiom(axiom: Axiom, pairs: Sequence[str]) -> None:
-    for glob in axiom.subjects:
-        if not fnmatch.filter(pairs, glob):
-            raise ValueError(f"the axiom {axiom.name} is measured on an {unknown_name('pair', glob, pairs)}")
-
-
-def _refuse_unknown_explainer(stated_by: str, name: str, known: Mapping[str, Explainer]) -> None:
-    if name not in known:
-        raise ValueError(f"{stated_by} expects something of an {unknown_name('explainer', name, known)}")
 
 
 def _refuse_unmatched(

@@ -88,8 +88,8 @@ def measured_difference(
         models: the models whose attributions differ: an example whose difference is their round-off counts as 0, see
             `gap_beyond_roundoff`. Without models every difference counts.
         relative_to: the tensors that the gap is relative to, ``(batch, …)``; by default the two sides.
-        tol: the largest gap that round-off explains; by default that of the dtype.
-        detail: further figures for the report.
+        tol: by default that of the dtype.
+        detail: see `Measurement`.
     """
     first, second = compared.first.double(), compared.second.double()
     values = first - second
@@ -136,14 +136,8 @@ def gap_beyond_roundoff(
     LayerNorm, the sum is nothing but round-off, and relative to itself any difference is large. Its round-off is
     relative to what was summed: see `roundoff_of_sums`. Any larger difference has its own relative gap, unchanged.
 
-    Args:
-        difference: of the two attributions, ``(batch, features)``, or of two sums, ``(batch,)``.
-        scale: ``(batch, …)``, the sizes that the gap is relative to.
-        case: the case that was explained.
-        models: the models whose attributions differ.
-
-    Returns:
-        The gap, and for the report the number of examples whose difference is round-off, if there are any.
+    ``difference`` is of two attributions, ``(batch, features)``, or of two sums, ``(batch,)``. The second result, for
+    the report, is the number of examples whose difference is round-off, if there are any.
     """
     gap = relative_gap(difference, scale)
     if tolerance_is_derived() or not gap > tolerance(case.inputs):

@@ -28,15 +28,10 @@ NOT_COMPARED = {"reused": False, "seconds": None}
 
 
 class AttributionMap(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The map of one example.
+    """The map of one example."""
 
-    Attributes:
-        of: what it is the map of, such as "the map of f".
-        values: an attribution for each feature.
-    """
-
-    of: str
-    values: list[Number]
+    of: str  # such as "the map of f"
+    values: list[Number]  # an attribution for each feature
 
 
 class Relation(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,10 +43,6 @@ class Relation(Struct, frozen=True, kw_only=True, omit_defaults=True):
             positive part); ``factor of each example``; ``sum`` (the first is a sum, and ``value`` on every example);
             ``shifted`` (by ``value`` features); ``order`` (the same numbers in another order); ``example`` (one map on
             every example).
-        first: what the first side is.
-        second: what the second side is.
-        of: the mistake or the place.
-        value: the factor, the offset, the sum or the shift.
     """
 
     kind: str
@@ -94,8 +85,7 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
 
     Attributes:
         id: ``axiom/explainer-subject``.
-        axiom: its name.
-        explainer: its name; None where the pair itself is measured.
+        explainer: None where the pair itself is measured.
         subject: the pair, or with ``.f`` or ``.g`` one of its models.
         gap: relative size of the violation; None where there was nothing to measure.
         tol: the largest gap that round-off explains.
@@ -106,9 +96,7 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):
         status: how it settled: the label of a `faithcheck.axioms.measure.statuses.Status`.
         why: the reason for the expectation.
         cite: its source.
-        seed: the seed of pair and case.
         detail: further figures, texts and numbers, by name.
-        traceback: the explainer's own, where it raised.
         ceiling: the largest gap of a violation without a closed form, or of an axiom that holds up to it.
         rules: the operations that LRP computed by its rules; a document has them once for all records.
         reused: whether what was measured on f for another check was used again; no document holds it.
