@@ -138,7 +138,7 @@ def smallest_counterexample(
 ) -> Counterexample | None:
     """The smallest pair of equal expressions with two attributions, or None if the search ends without one.
 
-    Pairs are compared at the inputs of ``case``, ``(batch, features)``; ``examples`` chains are drawn for each identity.
+    Pairs are compared at the inputs of ``case``, ``(batch, features)``; ``examples`` chains are drawn of each identity.
 
     Raises:
         ValueError: an identity does not hold.

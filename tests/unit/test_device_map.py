@@ -12,8 +12,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from faithcheck import Settings
 from faithcheck.axioms.equivalence import equivalence
 from faithcheck.axioms.measure.axiom import UnmeasurableInType
-from faithcheck.axioms.precision import precision
-from faithcheck.axioms.precision_in_coarse_types import map_in
+from faithcheck.axioms.precision import map_in, precision
 from faithcheck.axioms.randomisation import randomised
 from faithcheck.axioms.trace import trace
 from faithcheck.axioms.traces.model_snapshot import restored
