@@ -184,7 +184,7 @@ def is_product_of_three(term):
     return names == {"*"} and sorted(leaves, key=str) == [X1, X2, X3]
 
 
-@pytest.mark.parametrize(("name", "seed"), [("attnlrp", 0), ("attnlrp", 1), ("cplrp", 0)])
+@pytest.mark.parametrize(("name", "seed"), [("attnlrp", 0), ("cplrp", 1)])
 def test_the_smallest_counterexample_re_associates_three_factors(name, seed):
     smallest = smallest_counterexample(builtin_explainers()[name], CASE, seed)
     assert is_product_of_three(smallest.rewrite.f)
