@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -18,8 +19,12 @@ def observed_forward_passes(
     """Within the block, call ``begin`` before and ``succeed`` after each forward pass of the model and of its copies.
 
     ``model.forward(…)`` is a forward pass, as ``model(…)`` is. The latter calls the former, and then each function is
-    called twice. Other modules of the model's own class are observed, too.
+    called twice. Other modules of the model's own class are observed, too. TorchScript is not observed: it
+    has no hooks.
     """
+    if isinstance(model, torch.jit.ScriptModule):
+        yield
+        return
 
     # Functions, because a copy of the model shares them: its passes count too. Methods would be copied with it.
     def before(*_: object) -> None:

@@ -39,6 +39,12 @@ Further = ParamSpec("Further")
 Method = Callable[Concatenate[Self, nn.Module, Case, Further], Result]
 
 
+EXPORTED_FOR_ONE_SHAPE = (
+    "torch.export made the model for inputs of one shape, and the explainer runs others: export it with the batch "
+    "among its dynamic_shapes, or explain the module that it was made from"
+)
+
+
 def in_standard_modes(method: Method[Self, Further, Result]) -> Method[Self, Further, Result]:
     """A decorator of an explainer's method of ``(model, case, …)``: it runs in the modes that explainers need.
 
@@ -64,6 +70,10 @@ def in_standard_modes(method: Method[Self, Further, Result]) -> Method[Self, Fur
                 case = case.copy()
             try:
                 return method(self, model, case, *args, **kwargs)
+            except AssertionError as error:
+                if "Guard failed" in str(error):
+                    raise Unsupported(EXPORTED_FOR_ONE_SHAPE) from error
+                raise
             except RuntimeError as error:
                 if why := _why_no_gradient(model, case, error):
                     raise Unsupported(why) from error
@@ -111,7 +121,7 @@ def _standard_torch_modes(inputs: Tensor) -> Iterator[None]:
 def _eval_mode(model: nn.Module) -> Iterator[None]:
     """Within the block, the model is in eval mode, and its weights that were made in inference mode are copies."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []  # LOO explains any function of tensors
-    in_training = [module for module in modules if module.training]
+    in_training = [module for module in modules if getattr(module, "training", False)]  # frozen TorchScript has none
     tables = [table for module in modules for table in (module._parameters, module._buffers)]
     replaced = [(table, name, x) for table in tables for name, x in table.items() if x is not None and x.is_inference()]
     copies = {x: _normal_copy(x) for _, _, x in replaced}  # tied weights stay tied
@@ -253,6 +263,9 @@ def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor
         Unsupported: from the explainer.
         ValueError: an example is padding alone.
     """
+    if not isinstance(model, nn.Module):
+        way_out = "give its .module()" if type(model).__name__ == "ExportedProgram" else "wrap it in one"
+        raise Unsupported(f"expected a torch.nn.Module, got {type(model).__name__}: {way_out}")
     if not bool(case.unpadded.any(1).all()):
         raise ValueError(
             "attention_mask has a row of zeros: it is 1 at features and 0 at padding, the opposite of torch's masks, "

@@ -42,7 +42,17 @@ def refuse_modules(model: nn.Module, *reasons: Reason) -> None:
 
 
 def compiled(module: nn.Module) -> str | None:
-    """A reason to refuse a module: `torch.compile` compiled it."""
+    """A reason to refuse a module: `torch.compile`, `torch.jit` or `torch.export` made a graph of it."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return (
+            "is TorchScript, and no rule sees the operations of its graph: explain the module that it was made from, "
+            "or use Leave-One-Out"
+        )
+    if isinstance(module, torch.fx.GraphModule) and any(is_of_aten(node.target) for node in module.graph.nodes):
+        return (
+            "is a graph of torch.export, whose operations are those below torch's functions, for which there are no "
+            "rules: explain the module that it was made from, or use Leave-One-Out"
+        )
     # By name: the class is in torch._dynamo, which takes seconds to import.
     if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
         return (
@@ -50,6 +60,11 @@ def compiled(module: nn.Module) -> str | None:
             "before it is compiled, which a compiled one keeps as _orig_mod"
         )
     return None
+
+
+def is_of_aten(operation: object) -> bool:
+    """Whether this is an operation of ATen, which torch's functions call."""
+    return isinstance(operation, torch._ops.OpOverload)
 
 
 def flex_attention(module: nn.Module) -> str | None:
@@ -80,7 +95,8 @@ def quantised_weights(module: nn.Module) -> str | None:
     Those are quantised modules of torch, and weights of torchao that round the inputs to whole numbers, too. Weights of
     torchao that leave the inputs as they are have the right gradient, and are not refused.
     """
-    weight = module._parameters.get("weight")
+    # TorchScript's table of parameters has no `get`; its graph refuses what it has no gradient of.
+    weight = None if isinstance(module, torch.jit.ScriptModule) else module._parameters.get("weight")
     of_torch = type(module).__module__.startswith("torch.ao.nn.quantized")
     if of_torch or (weight is not None and is_of_torchao(weight) and not has_gradient(weight)):
         return (

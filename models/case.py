@@ -271,8 +271,14 @@ def input_gradient(model: nn.Module, case: Case) -> Tensor:
     """
     with torch.enable_grad():
         point = case.inputs.detach().clone().requires_grad_()
-        # Cloned: a model may write to its input, and autograd forbids writes to a leaf.
-        output = select_target(replace(case, inputs=point.clone()).run(model), case.target)
+        try:
+            output = replace(case, inputs=point).run(model)
+        except RuntimeError as error:
+            if "in-place operation" not in str(error):
+                raise
+            # Autograd forbids writes to a leaf, and torch.compile warns of an input that is none: so a copy only here.
+            output = replace(case, inputs=point.clone()).run(model)
+        output = select_target(output, case.target)
         if not output.requires_grad:
             return torch.zeros_like(case.inputs)
         return torch.autograd.grad(output.sum(), point, materialize_grads=True)[0]
