@@ -24,7 +24,7 @@ import math
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from transformers.activations import NewGELUActivation
 
@@ -115,14 +115,10 @@ def slope_of_the_one(z: Tensor) -> Tensor:
     return functional.softplus(z) * torch.sigmoid(-z) / z
 
 
-def softplus_log_exp(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    exact = partial(functional.softplus, threshold=40)  # the default, 20, is off by e⁻²⁰ = 2e-9
-    return two_hidden_layers(seed, dtype, device, exact, lambda z: torch.log(1 + torch.exp(z)))
-
-
+EXACT_SOFTPLUS = partial(functional.softplus, threshold=40)  # the default, 20, is off by e⁻²⁰ = 2e-9
 invariance_pair(
     "activation.softplus_log_exp",
-    softplus_log_exp,
+    partial(two_hidden_layers, f=EXACT_SOFTPLUS, g=lambda z: torch.log(1 + torch.exp(z))),
     points,
     expect_lrp("in 1 + eᶻ the constant 1 keeps its share σ(−z)", predict=missing_slope(slope_of_the_one), of=ALL_LRP),
     SLOPE_OF_A_CHAIN,

@@ -11,7 +11,6 @@ the same halves. The sigmoid passes relevance on unchanged (modified gradient σ
 """
 
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -25,7 +24,7 @@ from faithcheck.models.case import Case
 from faithcheck.models.cases import points
 from faithcheck.models.expectation import expect_lrp
 from faithcheck.models.networks.hidden_layer import two_hidden_layers
-from faithcheck.models.pair import Build, copies, invariance_pair, seeded
+from faithcheck.models.pair import copies, invariance_pair
 
 CITE = "bilinear and identity rules: arXiv 2510.18810, Eqs. 3–4; Achtibat et al. 2024, arXiv 2402.05602"
 
@@ -87,22 +86,14 @@ class SwiGLU(nn.Module):
         return self.down_proj(self.unit(self.gate_proj(inputs), self.up_proj(inputs)))
 
 
-def llama_and_written_out(unit: Unit) -> Build:
-    """A pair's ``build``: an unmodified `LlamaMLP` of random weights, W_d(SiLU(W_g x) ⊙ W_u x), and its `SwiGLU`."""
-
-    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-        with seeded(seed):
-            config = LlamaConfig(hidden_size=8, intermediate_size=12, num_attention_heads=2)
-            layer: nn.Module = LlamaMLP(config)  # type: ignore[no-untyped-call]
-        layer = layer.to(device, dtype).eval()
-        return layer, SwiGLU(deepcopy(layer), unit).eval()
-
-    return build
+def llama_layer() -> nn.Module:
+    """An unmodified `LlamaMLP`, W_d(SiLU(W_g x) ⊙ W_u x)."""
+    return LlamaMLP(LlamaConfig(hidden_size=8, intermediate_size=12, num_attention_heads=2))
 
 
 invariance_pair(
     "gated.swiglu",
-    llama_and_written_out(gate_with_sigmoid_first),
+    copies(llama_layer, lambda layer: SwiGLU(layer, gate_with_sigmoid_first)),
     points,
     expect_lrp("g gets ¼ + ¼ from g·σ(g), as much as SiLU's ½; u gets ½ in both", cite=CITE),
     why="SiLU(g) = g·σ(g)",
@@ -125,7 +116,7 @@ def gap_between_paths(f: Any, g: nn.Module, case: Case) -> Tensor:
 
 invariance_pair(
     "gated.swiglu_reassociated",
-    llama_and_written_out(sigmoid_with_input_first),
+    copies(llama_layer, lambda layer: SwiGLU(layer, sigmoid_with_input_first)),
     points,
     expect_lrp("the gate path gets ½ and ¾, the up path ½ and ¼", predict=gap_between_paths, cite=CITE),
     why="SiLU(g)·u = g·(σ(g)·u)",

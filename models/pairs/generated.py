@@ -9,9 +9,6 @@ The four contain no matrix product, so CP-LRP gives the maps of AttnLRP. ε-LRP 
 otherwise the same rules: it gives the same on the last two.
 """
 
-import torch
-from torch import nn
-
 from faithcheck.models.cases import factors
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, Predict, expect, expect_lrp
 from faithcheck.models.networks.counterexamples import (
@@ -21,17 +18,14 @@ from faithcheck.models.networks.counterexamples import (
     tanh_by_sigmoid_gap,
 )
 from faithcheck.models.networks.expressions import Expression, Input, Term, apply, features
-from faithcheck.models.pair import Build, Pair, invariance_pair, register
+from faithcheck.models.pair import Build, Pair, copies, invariance_pair, register
 from faithcheck.models.pairs.product import BILINEAR_RULE, LRP_OF_PRODUCTS
 
 x1, x2, x3 = (Input(i) for i in range(3))
 
 
 def models_of_terms(left: Term, right: Term) -> Build:
-    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-        return Expression(left).eval(), Expression(right).eval()
-
-    return build
+    return copies(lambda: Expression(left), term=right)
 
 
 def counterexample(name: str, left: Term, right: Term, predict: Predict, why: str, of: str = LRP_OF_PRODUCTS) -> None:

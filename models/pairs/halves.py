@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from faithcheck.models.expectation import ALL_LRP, expect, expect_lrp
-from faithcheck.models.pair import invariance_pair, random_points, seeded
+from faithcheck.models.pair import copies, invariance_pair, random_points
 
 FEATURES, HIDDEN, CLASSES = 6, 10, 3
 EXPECTED = (
@@ -31,9 +31,9 @@ points = random_points(6, FEATURES, classes=CLASSES)
 class Residual(nn.Module):
     """x + W₂ tanh(W₁x + b₁) + b₂, with x whole or in halves."""
 
-    def __init__(self, halves: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.halves = halves
+        self.halves = False
         self.branch = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, FEATURES))
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -56,23 +56,15 @@ class SplitLinear(nn.Module):
         return self.first(inputs) + self.second(inputs)
 
 
-def residual(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    with seeded(seed):
-        f = nn.Sequential(Residual(halves=False), Residual(halves=False), nn.Linear(FEATURES, CLASSES))
-    g = nn.Sequential(Residual(halves=True), Residual(halves=True), nn.Linear(FEATURES, CLASSES))
-    g.load_state_dict(f.state_dict())
-    return f.to(device, dtype).eval(), g.to(device, dtype).eval()
+def in_halves(model: nn.Sequential) -> None:
+    for block in model[:2]:
+        block.halves = True
 
 
+residual = copies(lambda: nn.Sequential(Residual(), Residual(), nn.Linear(FEATURES, CLASSES)), in_halves)
 invariance_pair("halves.residual", residual, points, *EXPECTED, why="x = ½x + ½x, exactly")
-
-
-def linear(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    with seeded(seed):
-        whole, head = nn.Linear(FEATURES, HIDDEN).double(), nn.Linear(HIDDEN, CLASSES).double()
-        f = nn.Sequential(whole, nn.Tanh(), head)
-        g = nn.Sequential(SplitLinear(whole), nn.Tanh(), deepcopy(head))
-    return f.to(device, dtype).eval(), g.to(device, dtype).eval()
-
-
+linear = copies(
+    lambda: nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)),
+    lambda model: nn.Sequential(SplitLinear(model[0]), *model[1:]),
+)
 invariance_pair("halves.linear", linear, points, *EXPECTED, why="W = W′ + W″ and b = b′ + b″")

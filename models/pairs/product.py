@@ -13,6 +13,8 @@ With g_q, g_k, g_v the output's gradients through the three paths of QKᵀV:
 The axiom ``symbolic`` derives both from Eqs. 1, 3 and 4 (arXiv 2510.18810) alone.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -24,14 +26,13 @@ from faithcheck.models.networks.scalar_product import (
     ProductNode,
     ScalarProduct,
     SmallAttention,
-    Tree,
     depths,
     excess_of_full_products,
     left_comb,
     parenthesisations,
     reassociation_gap,
 )
-from faithcheck.models.pair import Build, Pair, equivalent_pair, random_points, register
+from faithcheck.models.pair import Pair, copies, equivalent_pair, random_points, register
 
 BILINEAR_RULE = "arXiv 2510.18810, Eqs. 3–4"
 FACTORS = (3, 4, 5)
@@ -65,13 +66,6 @@ EXPECTED = {
 }
 
 
-def against_left_comb(tree: Tree, n: int) -> Build:
-    def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-        return ScalarProduct(left_comb(n)).eval(), ScalarProduct(tree).eval()
-
-    return build
-
-
 for n in FACTORS:
     for tree in parenthesisations(0, n - 1):
         if tree != left_comb(n):
@@ -79,7 +73,7 @@ for n in FACTORS:
             register(
                 Pair(
                     name="product.x1x2x3" if n == 3 else f"product.n{n}_depths_{digits}",
-                    build=against_left_comb(tree, n),
+                    build=copies(partial(ScalarProduct, left_comb(n)), tree=tree),
                     case=factors(n),
                     why="multiplication is associative",
                     cite=BILINEAR_RULE,

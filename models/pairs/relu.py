@@ -10,7 +10,6 @@
 """
 
 from collections.abc import Callable
-from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from faithcheck.models.case import Case
 from faithcheck.models.cases import generator, random_points_and_targets
 from faithcheck.models.expectation import ALL_LRP, INVARIANT_BY_DEFINITION, Expectations, expect, expect_lrp
 from faithcheck.models.networks.counterexamples import Sundararajan, loo_excess, rescale_gap, share_of_bias
-from faithcheck.models.pair import copies, equivalent_pair, invariance_pair, random_points, seeded
+from faithcheck.models.pair import copies, equivalent_pair, invariance_pair, random_points
 
 CITE = "Sundararajan, Taly & Yan 2017 (arXiv 1703.01365), §2.2"
 RESCALE = "Shrikumar, Greenside & Kundaje 2017 (arXiv 1704.02685), the rescale rule"
@@ -62,36 +61,33 @@ EXPECTED: Expectations = {
 }
 
 
-@equivalent_pair(
+sundararajan = copies(lambda: Sundararajan(nested=False), nested=True)
+equivalent_pair(
     "relu.sundararajan",
     case=points_around_kink,
     why="where x₁ ≥ 1 the inner ReLU changes nothing; where x₁ < 1 both are 0",
     cite=CITE,
     expected=EXPECTED,
     axioms=("invariance", "completeness"),
-)
-def sundararajan(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    return Sundararajan(nested=False).eval(), Sundararajan(nested=True).eval()
+)(sundararajan)
 
 
-def rescaled(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
-    """A perceptron with two hidden layers; the neurons of the second are scaled by factors from 1/100 to 100."""
-    with seeded(seed):
-        first, second, head = nn.Linear(5, 12).double(), nn.Linear(12, 8).double(), nn.Linear(8, 3).double()
-        scales = 10 ** (4 * torch.rand(8, dtype=torch.float64) - 2)
-    scaled, rescaled_head = deepcopy(second), deepcopy(head)
-    with torch.no_grad():
-        scaled.weight.mul_(scales.unsqueeze(1))
-        scaled.bias.mul_(scales)
-        rescaled_head.weight.div_(scales)
-    f = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), head)
-    g = nn.Sequential(deepcopy(first), nn.ReLU(), scaled, nn.ReLU(), rescaled_head)
-    return f.to(device, dtype).eval(), g.to(device, dtype).eval()
+def perceptron() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def rescale(model: nn.Sequential) -> None:
+    """Scale the neurons of the second hidden layer by factors from 1/100 to 100."""
+    second, head = model[2], model[4]
+    scales = (10 ** (4 * torch.rand(8, dtype=torch.float64) - 2)).to(head.weight)
+    second.weight.mul_(scales.unsqueeze(1))
+    second.bias.mul_(scales)
+    head.weight.div_(scales)
 
 
 invariance_pair(
     "relu.rescaled",
-    rescaled,
+    copies(perceptron, rescale),
     random_points_and_targets(6, 5, classes=3),
     expect_lrp("ReLU(cz)/(cz) = ReLU(z)/z, and the weights' c and 1/c cancel on every path", of=ALL_LRP),
     expect("invariance", "deeplift_rescale", "ΔReLU(cz)/Δ(cz) = ΔReLU(z)/Δz; c and 1/c cancel"),
