@@ -122,7 +122,7 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
     """Within the block, the model is in eval mode, and its weights that were made in inference mode are copies."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []  # LOO explains any function of tensors
     in_training = [module for module in modules if getattr(module, "training", False)]  # frozen TorchScript has none
-    tables = [table for module in modules for table in (module._parameters, module._buffers)]
+    tables: list[dict[str, Any]] = [of for module in modules for of in (module._parameters, module._buffers)]
     replaced = [(table, name, x) for table in tables for name, x in table.items() if x is not None and x.is_inference()]
     copies = {x: _normal_copy(x) for _, _, x in replaced}  # tied weights stay tied
     try:

@@ -85,10 +85,10 @@ class Propagation(TorchFunctionMode):
         if rule is None:
             result = call.value()
             if tensors_with_relevance(result):
-                self.refuse_hidden(call.operands, call.name)
+                self.refuse_hidden(call.operands_with_relevance(), call.name)
                 raise call.unsupported("no rule for this operation" + WAYS_OUT.get(call.name, ""))
             return result
-        self.refuse_hidden(call.operands, call.name)
+        self.refuse_hidden(call.operands_with_relevance(), call.name)
         if call.name in IN_PLACE and (steps := written_out(call, self.visible)) is not None:
             return self.apply_steps(steps)
         result = self.apply_rule(rule, call)

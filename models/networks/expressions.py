@@ -87,7 +87,7 @@ class Apply(Arithmetic):
 
     def __hash__(self) -> int:
         """Computed once: terms are the keys of many dictionaries, and each has many parts."""
-        return self._hash  # type: ignore[attr-defined, no-any-return]
+        return self._hash  # type: ignore[attr-defined]
 
     def __reduce__(self) -> tuple[type[Apply], tuple[str, tuple[Term, ...]]]:
         """Without the hash, which is another one in another process."""

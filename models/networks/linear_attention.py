@@ -101,7 +101,7 @@ class LinearAttention(nn.Module):
         q, k, v = self.query(for_query), self.key(for_key), self.value(for_value)
         output = (q @ k.transpose(1, 2)) @ v if self.order == "left" else q @ (k.transpose(1, 2) @ v)
         output = output / q.shape[1]
-        return self.head(output.mean(1) if self.pooling == "mean" else output.flatten(1))  # type: ignore[no-any-return]
+        return self.head(output.mean(1) if self.pooling == "mean" else output.flatten(1))
 
     def forward_paths(self, for_query: Tensor, for_key: Tensor, for_value: Tensor) -> Tensor:
         """The output with separate pixels for each path, each ``(batch, pixels)``, to ``(batch, 10)``.
