@@ -263,9 +263,10 @@ def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor
         Unsupported: from the explainer.
         ValueError: an example is padding alone.
     """
-    if not isinstance(model, nn.Module):
-        way_out = "give its .module()" if type(model).__name__ == "ExportedProgram" else "wrap it in one"
-        raise Unsupported(f"expected a torch.nn.Module, got {type(model).__name__}: {way_out}")
+    given: object = model
+    if not isinstance(given, nn.Module):
+        way_out = "give its .module()" if type(given).__name__ == "ExportedProgram" else "wrap it in one"
+        raise Unsupported(f"expected a torch.nn.Module, got {type(given).__name__}: {way_out}")
     if not bool(case.unpadded.any(1).all()):
         raise ValueError(
             "attention_mask has a row of zeros: it is 1 at features and 0 at padding, the opposite of torch's masks, "

@@ -88,7 +88,7 @@ class SwiGLU(nn.Module):
 
 def llama_layer() -> nn.Module:
     """An unmodified `LlamaMLP`, W_d(SiLU(W_g x) ⊙ W_u x)."""
-    return LlamaMLP(LlamaConfig(hidden_size=8, intermediate_size=12, num_attention_heads=2))
+    return LlamaMLP(LlamaConfig(hidden_size=8, intermediate_size=12, num_attention_heads=2))  # type: ignore[no-untyped-call]
 
 
 invariance_pair(

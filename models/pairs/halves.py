@@ -10,6 +10,7 @@
 """
 
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +57,7 @@ class SplitLinear(nn.Module):
         return self.first(inputs) + self.second(inputs)
 
 
-def in_halves(model: nn.Sequential) -> None:
+def in_halves(model: Any) -> None:
     for block in model[:2]:
         block.halves = True
 

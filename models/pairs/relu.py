@@ -10,6 +10,7 @@
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +77,7 @@ def perceptron() -> nn.Sequential:
     return nn.Sequential(nn.Linear(5, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-def rescale(model: nn.Sequential) -> None:
+def rescale(model: Any) -> None:
     """Scale the neurons of the second hidden layer by factors from 1/100 to 100."""
     second, head = model[2], model[4]
     scales = (10 ** (4 * torch.rand(8, dtype=torch.float64) - 2)).to(head.weight)
