@@ -6,7 +6,7 @@ import torch
 from faithcheck.explainers import CPLRP, AttnLRP, EpsilonLRP
 from faithcheck.explainers.lrp.ledger import conservation_ledger
 from faithcheck.models import cases
-from faithcheck.models.pairs import control
+from faithcheck.models.pair import registered_pairs
 from faithcheck.models.pairs.product import FACTORS, ScalarProduct, parenthesisations
 from faithcheck.models.pretrained.loading import load
 
@@ -37,7 +37,7 @@ def test_every_parenthesisation_conserves_at_each_product(settings, n):
 @pytest.mark.conservation
 def test_a_perceptron_loses_relevance_to_its_biases_alone(settings):
     """With biases, ε-LRP loses relevance to them at the two linear maps, and nowhere else."""
-    model, _ = control.perceptron(settings.seed, settings.dtype, settings.device)
+    model, _ = registered_pairs()["control.mlp"].build(settings.seed, settings.dtype, settings.device)
     case = cases.points(settings.seed, settings.dtype, settings.device)
     for i in (0, 2):
         bias = torch.linspace(-1, 1, model[i].out_features).to(model[i].weight)
