@@ -1,4 +1,4 @@
-"""Settling: a measurement is compared with what theory expects, and one that holds is told apart from an empty one.
+"""Settling: a measurement is compared with what theory expects, and one that holds on empty maps is marked.
 
 A degenerate map is zero everywhere, one number at every feature, or a number at one feature alone. Two such maps are
 equal whatever the models do, so that a check that holds on them says little. It says something where the function

@@ -699,16 +699,6 @@ def test_gates_leave_model_and_case_unchanged(gate, broken, grad):
     assert not case.inputs.requires_grad
 
 
-@every_gate
-def test_inference_mode_raises_the_error_of_torch(gate):
-    model, case = (
-        embedding_model("bert"),
-        case_of("bert"),
-    )  # tensors made in inference mode cannot be used outside it
-    with torch.inference_mode(), pytest.raises(RuntimeError, match="does not require grad"):
-        gate.attribute(model, case)
-
-
 @pytest.mark.parametrize("explainer", GATES, ids=lambda e: e.name)
 def test_no_graph_is_kept_alive(explainer, monkeypatch):
     """A hook that holds its own tensor is never freed: Python's garbage collector does not see through the graph."""

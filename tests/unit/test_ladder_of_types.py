@@ -189,7 +189,7 @@ def test_maps_that_were_made_elsewhere_are_refused_in_another_type(tmp_path):
     object.__setattr__(maps, "name", "theirs")
     check = Check("loo", maps, PAIRS["control.mlp"], "f")
     with pytest.raises(Exception, match=r"theirs holds maps that were made elsewhere.*without --dtype"):
-        check._measured_in_type(Settings(dtype=torch.bfloat16))
+        check._measured_in_type(Settings(dtype=torch.bfloat16), [])
 
 
 def test_outside_of_a_check_a_coarse_type_has_no_tolerance():

@@ -646,9 +646,8 @@ class Ones:
         return torch.ones_like(case.inputs)
 
 
-def test_every_module_of_axioms_is_one_axiom():
-    modules = [axiom.measure.__module__ for axiom in AXIOMS.values()]
-    assert len(set(modules)) == len(modules)
+def test_every_module_of_axioms_has_axioms():
+    modules = {axiom.measure.__module__ for axiom in AXIOMS.values()}
     files = {file.stem for file in Path(faithcheck.axioms.__path__[0]).glob("*.py")} - {"__init__"}
     assert {module.rpartition(".")[2] for module in modules} == files
     assert all(name == axiom.name for name, axiom in AXIOMS.items())

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from faithcheck.alignment.batch import positions_of
+from faithcheck.alignment.batch_result import MeasuredExample
 from faithcheck.alignment.explainer_pass import ExplainerResult
 from faithcheck.alignment.figures import figures_of
 from faithcheck.explainers import CPLRP, AttnLRP
@@ -50,8 +52,9 @@ def test_the_shares_of_a_map():
     """|a| = 4, 1, 1, 0, 1, 0, 1, 2: 0.4 at the first token, 0.3 at punctuation, 0.2 at [SEP]; positions: 2.5/12.5."""
     values = [4.0, -1.0, 1.0, 0.0, -1.0, 0.0, 1.0, -2.0]
     examples = Examples(["", ""], lambda item: Example(torch.arange(8), SPECIAL, TOKENS))
-    record = {"target": 0, "map": values, "positions": -2.5, "morf": [1.0, 0.0], "lerf": [1.0, 0.0]}
-    results = [ExplainerResult("any", records={0: record, 1: {**record, "map": [0.0] * 8, "positions": 0.0}})]
+    measured = MeasuredExample(target=0, map=values, positions=-2.5, morf=[1.0, 0.0], lerf=[1.0, 0.0])
+    of_zeros = structs.replace(measured, map=[0.0] * 8, positions=0.0)
+    results = [ExplainerResult("any", records={0: measured, 1: of_zeros})]
     columns = figures_of(examples, results, torch.float64)["any"].columns
     shares = {name: column for name, column in columns.items() if name.startswith("share_")}
     assert {name: float(column[0]) for name, column in shares.items()} == pytest.approx(
