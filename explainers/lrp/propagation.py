@@ -69,7 +69,10 @@ class Propagation(TorchFunctionMode):
         given, args, kwargs = args, self.without_parameters(args), self.without_parameters(kwargs or {})
         operands = tensors_with_relevance((args, kwargs))
         if operands:
-            return self.compute(self.call_of(operation_name(func), func, args, kwargs, operands))
+            name = operation_name(func)
+            if name in self.rules:  # an operation without a rule, such as a shape, may pass on nothing
+                self.refuse_hidden(operands, name)
+            return self.compute(self.call_of(name, func, args, kwargs, operands))
         if self.has_offloaded_weights and func.__name__ in ("__get__", "to") and args[0] is not given[0]:
             with torch.no_grad():  # accelerate moves a parameter, and asks whether it requires a gradient
                 return func(*given, **kwargs)
@@ -88,7 +91,6 @@ class Propagation(TorchFunctionMode):
                 self.refuse_hidden(call.operands_with_relevance(), call.name)
                 raise call.unsupported("no rule for this operation" + WAYS_OUT.get(call.name, ""))
             return result
-        self.refuse_hidden(call.operands_with_relevance(), call.name)
         if call.name in IN_PLACE and (steps := written_out(call, self.visible)) is not None:
             return self.apply_steps(steps)
         result = self.apply_rule(rule, call)
