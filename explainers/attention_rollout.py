@@ -89,8 +89,8 @@ class AttentionRollout:
                 "single token, or choose the row"
             )
         refuse_modules(model, flex_attention)
-        with torch.inference_mode(False), torch.set_grad_enabled(self.row is None):
-            copied = case.copy()  # tensors made in inference mode have no gradient
+        with torch.set_grad_enabled(self.row is None):
+            copied = case.copy()  # a model may write to its inputs
             with HeadMeans(copied) as attention:
                 output = select_target(copied.run(model), copied.target)
             positions = attention.require_attention()
