@@ -9,8 +9,8 @@ from faithcheck.reports.documents.alignment import Alignment
 PAIRED = ("pearson_no_special", "delta")
 """The figures whose differences are given."""
 METHOD = (
-    "the mean of now − before over these examples, with the 95 % interval of 9,999 bootstrap resamples (bootstrap-t); "
-    "p is that of Wilcoxon's signed-rank test"
+    "the mean of now − before over these examples, with the 95 % interval of 9,999 bootstrap resamples (bootstrap-t), "
+    "or of Student's t below eight examples; p is that of Wilcoxon's signed-rank test"
 )
 
 
