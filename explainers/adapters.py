@@ -13,8 +13,6 @@ Neither kind of object knows a `Case`. If a case has forward arguments (an atten
 at a time, and a model that passes the forward arguments of that example, repeated for as many rows as it is called on.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping

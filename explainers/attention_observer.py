@@ -7,8 +7,6 @@ What belongs here: which operations are attention over the features, and the att
 weights (`faithcheck.explainers.gates.attention_gates`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias

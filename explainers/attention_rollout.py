@@ -1,7 +1,5 @@
 """Attention Rollout: how attention weights, multiplied through the layers, reach each token."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The built-in explainers. Each registers itself where it is defined, so that a new explainer is one new file."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections import Counter

@@ -10,8 +10,6 @@ Shrikumar, Greenside & Kundaje 2017, arXiv 1704.02685.
 4. All others are refused: products of data, softmax, norms, and a choice among several values such as max.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 

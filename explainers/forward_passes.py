@@ -1,7 +1,5 @@
 """Observe the forward passes of a model while an explainer runs it."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Attributions from plain gradients: gradient × input and Integrated Gradients."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass, replace
 from functools import cache

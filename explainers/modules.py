@@ -1,7 +1,5 @@
 """The modules of a model: all of them, the layers of a Transformer, and the module whose forward pass is running."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from inspect import currentframe

@@ -3,8 +3,6 @@
 Nothing here imports torch or an explainer, which takes seconds: a wrong name is refused at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from importlib.metadata import EntryPoint, entry_points
 

@@ -1,7 +1,5 @@
 """The protocol of an explainer: any object with a ``name`` and a method ``attribute``; no base class is needed."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator

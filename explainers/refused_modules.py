@@ -6,8 +6,6 @@ without an error: where a residual connection leads around them, a map made from
 Gradient checkpointing is found out only while the model runs: `refusing_recomputation`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Explainers by name: built in, offered by installed packages (entry points), or the user's own ``module:Object``."""
 
-from __future__ import annotations
-
 import importlib
 from importlib.metadata import version
 from typing import Any

@@ -7,8 +7,6 @@ negative number hides a key in both, so a query that may see no key gets the sam
 Plain twin: a model's own ``eager_attention_forward``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -4,8 +4,6 @@ LRP and the gates take this linear map in place of torch's, its plain twin. Valu
 round-off. LRP's rule for linear maps is in `faithcheck.explainers.lrp.rules.linear_maps`.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -11,8 +11,6 @@ wrong number.
 Plain twin: the same layers without the hooks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

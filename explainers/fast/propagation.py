@@ -1,7 +1,5 @@
 """LRP's forward pass with fewer and faster operations; `faithcheck.explainers.lrp.propagation` is its plain twin."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial

@@ -6,8 +6,6 @@ parts (`faithcheck.explainers.fast.outer_layers`, `faithcheck.explainers.fast.sh
 Plain twin: `faithcheck.models.case.Case.run`.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

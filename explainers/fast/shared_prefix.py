@@ -8,8 +8,6 @@ prefixes.
 Plain twin: a pass over whole rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The switch that runs everything without its fast parts."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -7,8 +7,6 @@ Removing key i from a row of attention weights A does what a 0 in an attention m
 for k ≠ i, and A_i becomes 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

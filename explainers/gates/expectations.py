@@ -17,8 +17,6 @@ their models in `faithcheck.models.networks`, those of every model in `faithchec
    kink.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """The finite mask gate: each attention row exactly without the feature, in one forward and one backward pass."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -4,8 +4,6 @@ What belongs here: which tensors of a forward pass are the attention mask in ano
 here: attention, where a mask takes keys away (`faithcheck.explainers.gates.attention_gates`, `gated_mask`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeAlias
 

@@ -1,7 +1,5 @@
 """What gates have in common: the removal that they estimate, the axioms that they claim, and gates on the inputs."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -19,8 +19,6 @@ the gradient of the output at A_k.
    which is the first-order effect over 1 − A_i.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeAlias
 

@@ -4,8 +4,6 @@ What belongs here: the operations that the gates compute otherwise than torch. N
 (`attention_gates`), and on the mask (`gated_mask`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial

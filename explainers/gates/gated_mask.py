@@ -17,8 +17,6 @@ The gates are refused if they miss a part of the removal: with gates of 0 on eve
 that of the copy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace

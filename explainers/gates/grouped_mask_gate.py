@@ -1,7 +1,5 @@
 """The grouped mask gate: one group of features halfway to being removed at a time, in a few passes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The mask gate: the first-order effect of removing each feature, in one forward and one backward pass."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

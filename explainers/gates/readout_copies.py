@@ -4,8 +4,6 @@ What belongs here: which rows are copied, and the attention of the copies. Not h
 (`readout_recording`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property

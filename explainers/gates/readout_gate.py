@@ -31,8 +31,6 @@ If both effects are computed exactly and added up, r with Leave-One-Out is 0.99 
 gate loses beyond that is the curvature of the indirect effect.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

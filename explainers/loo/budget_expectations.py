@@ -1,7 +1,5 @@
 """What theory expects of budgeted Leave-One-Out on the suite's models, where features are removed by their baseline."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -21,8 +21,6 @@
 After AttriBoT, arXiv 2411.15102, which has a hierarchy and a smaller model as a proxy.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

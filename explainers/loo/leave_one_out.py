@@ -1,7 +1,5 @@
 """Leave-One-Out: how the output changes when one feature is removed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

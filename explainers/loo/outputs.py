@@ -4,8 +4,6 @@ What belongs here: how rows are distributed over passes. Not here: what is remov
 (`faithcheck.explainers.loo.removal`), and what makes passes faster (`faithcheck.explainers.fast`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from math import prod
 

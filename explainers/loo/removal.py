@@ -4,8 +4,6 @@ What belongs here: what happens to a case whose features are removed. Not here: 
 (`faithcheck.explainers.loo.outputs`).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

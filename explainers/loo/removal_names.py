@@ -1,7 +1,5 @@
 """The names of the removals, for the command line: nothing here imports torch, which takes seconds."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

@@ -4,8 +4,6 @@ Cohen-Wang et al. 2024, arXiv 2409.00729, §3: each ablation keeps a random half
 LASSO as a linear function of which parts are kept; a part's weight is its effect.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -49,8 +49,6 @@ to the forms of activations, softmaxes and norms above. It is not invariant, by 
 * normalised kernel attention: q(KᵀV)/(q·Σk) is no norm to the canoniser, (w/Σw)V is one.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial, reduce

@@ -5,8 +5,6 @@ their models in `faithcheck.models.networks`. Block-wise LRP has no rule for two
 product nor a function of one value, so exp(x₁ + x₂) and exp(x₁)·exp(x₂) get different maps.
 """
 
-from __future__ import annotations
-
 from faithcheck.models.expectation import PRECISION, Expectations, expect
 from faithcheck.models.networks.counterexamples import distributed_gap, exp_of_sum_blockwise_gap, share_of_bias
 from faithcheck.models.networks.hidden_layer import lrp_under_shift

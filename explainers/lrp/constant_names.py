@@ -1,7 +1,5 @@
 """Names the constants of a forward pass: what parameters and buffers they are made of, or which module made them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

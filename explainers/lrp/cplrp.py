@@ -1,7 +1,5 @@
 """CP-LRP: its table of rules, and the explainer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from faithcheck.explainers.builtin import builtin

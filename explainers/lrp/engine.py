@@ -6,8 +6,6 @@
 3. One backward pass then gives relevance = inputs ⊙ gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -14,8 +14,6 @@ except in a cast, which has a formula.
 `ledger_recorder` records the forward pass; `recorded_operation` computes the losses of one operation.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

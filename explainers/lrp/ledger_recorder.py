@@ -6,8 +6,6 @@
 4. Constants are traced to the parameters that they are made of, so that the ledger can name what they lose.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -13,8 +13,6 @@ Relevance is carried as gradient: R = z ⊙ (modified gradient at z) for every i
 In the limit ε → 0 the scalings of 1 and 2 are exactly 1 and ½. One code serves both: ε = 0 stands for the limit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 A set is derived from the traits of the operations by `operations_with`; no list of names stands twice.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Mapping

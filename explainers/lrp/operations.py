@@ -4,8 +4,6 @@ The modules of `faithcheck.explainers.lrp.rules` declare the rows beside their r
 `operation_table` is the whole table.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

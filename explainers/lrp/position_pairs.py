@@ -9,8 +9,6 @@ method's own rule of that operation then says what the position gets:
    of the relevance of z each, ½ z ⊙ G (Eqs. 3–4 of arXiv 2510.18810). Only half goes on to what h was computed from.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -35,8 +35,6 @@ other twice (``rotary.two_steps``): a position has its half each time. It refuse
 and with complex numbers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -9,8 +9,6 @@ Nothing is patched, and nothing remains on the model. Values that the model comp
 constants, for relevance as for any gradient.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

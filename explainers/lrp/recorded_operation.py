@@ -14,8 +14,6 @@ Relevance is value × gradient. The causes and their formulas, with R the releva
 For 4 to 6 the operation runs again, with its own gradient and without its rule.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 An open question of arXiv 2510.18810: implementations of CP-LRP and AttnLRP differ in more than the softmax.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from functools import partial
 from itertools import combinations

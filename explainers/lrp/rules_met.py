@@ -3,8 +3,6 @@
 A rule that no check meets can be wrong unseen, so the suite counts them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -7,8 +7,6 @@ Many sets of layers run as one batch: each example is repeated once for each set
 softmax of a layer is bypassed. Both rules that the bypass changes compute every row both ways, and choose by the mask.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any

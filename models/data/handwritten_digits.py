@@ -1,7 +1,5 @@
 """Images of handwritten digits: scikit-learn's bundled 8×8 set by default, or MNIST from a folder."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import zipfile

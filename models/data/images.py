@@ -1,7 +1,5 @@
 """Images to explain: the bundled digits, an ``.npz`` file, or a folder of image files."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Numbers, texts and arrays in temporary files, so that a data set need not fit into memory."""
 
-from __future__ import annotations
-
 import math
 import struct
 import tempfile

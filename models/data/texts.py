@@ -3,8 +3,6 @@
 A source is read once, row by row, and kept on the disk: memory does not grow with the texts.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib

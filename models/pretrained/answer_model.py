@@ -1,7 +1,5 @@
 """Decoders: the log-likelihood of an answer after a text is explained, and answers are generated."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from inspect import signature

@@ -1,7 +1,5 @@
 """The folder or file of a model: what can be said of it before transformers is imported, which takes seconds."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

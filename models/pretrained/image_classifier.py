@@ -1,7 +1,5 @@
 """Image classifiers read at their pixels: a feature is a patch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

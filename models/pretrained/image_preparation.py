@@ -1,7 +1,5 @@
 """How an image classifier wants its images: resizing, cropping and normalisation, as its folder says."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

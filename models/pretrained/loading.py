@@ -1,7 +1,5 @@
 """Loading of trained models by path or hub name: text classifiers, decoders and image classifiers."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

@@ -11,8 +11,6 @@ A token belongs to the part in which its first character lies that is not white 
 that follows. A special token is a part of its own at every level, as it is no part of the text.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 

@@ -5,8 +5,6 @@ in ``id2label`` or ``label2id`` of the configuration, of a decoder as a text. If
 if several, it is refused with the choices, ``number=3`` and ``name=3``, which mean one of the two alone.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from copy import copy
 from difflib import get_close_matches

@@ -9,8 +9,6 @@ embeddings of the ids, rescale embeddings by how many tokens are masked, or coun
 padding's id. Such a model runs on the ids, with the given embeddings in the place of those that it looks up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

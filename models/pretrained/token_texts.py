@@ -1,7 +1,5 @@
 """Where the tokens of a text lie in it, and how they are shown: by its characters, not by those of a vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, groupby
 from typing import NamedTuple

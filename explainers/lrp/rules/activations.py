@@ -1,7 +1,5 @@
 """Activations and other functions of one value: the identity rule."""
 
-from __future__ import annotations
-
 from math import isfinite
 
 import torch

@@ -3,8 +3,6 @@
 ε-LRP has no rule for these operations, so that no rule is declared for all methods: AttnLRP and CP-LRP name theirs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Dropout, in eval mode."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from faithcheck.explainers.lrp.operation_call import OperationCall

@@ -1,7 +1,5 @@
 """The ε-rule: linear maps with constant weights, and sums."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -13,8 +13,6 @@
 An upper triangular A is solved from the last row on, and XA = B is AᵀXᵀ = Bᵀ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

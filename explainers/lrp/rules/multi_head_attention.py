@@ -1,7 +1,5 @@
 """`torch.nn.MultiheadAttention`: projections, attention and a projection, each by its own rule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from inspect import signature
 from typing import Any

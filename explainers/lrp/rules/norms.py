@@ -1,7 +1,5 @@
 """Norms: LayerNorm, GroupNorm and RMSNorm with their σ held constant, BatchNorm with its running statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 

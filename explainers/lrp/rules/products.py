@@ -4,8 +4,6 @@ The rule that is declared for a product is the ε-rule's: it refuses two operand
 CP-LRP replace it in their own tables by rules of this module.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Operations that move or select values, or change their sign: relevance goes where the gradient goes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from faithcheck.explainers.lrp.operation_call import OperationCall, RuleTrait, has

@@ -8,8 +8,6 @@
    arXiv 2202.07304). A model that writes x / ‖x‖ as two operations has a norm and a quotient, each by its own rule.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

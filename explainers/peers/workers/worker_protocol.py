@@ -28,8 +28,6 @@ The answer:
 holds that input open, so no worker outlives faithcheck.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
