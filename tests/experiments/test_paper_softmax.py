@@ -1,6 +1,6 @@
 """§3.2 of You et al. 2025 (arXiv 2510.18810), measured: the structural bias and the linearisation error of Eq. 5.
 
-``pytest -m paper tests/experiments/test_paper_softmax.py`` takes seconds. First every map is compared with its closed
+``pytest -m paper tests/experiments/test_paper_softmax.py`` takes a minute. First every map is compared with its closed
 form, then the curves with theory. docs/explanation/softmax.md says what they mean for the paper's argument.
 """
 
@@ -23,7 +23,7 @@ from faithcheck.tests.helpers.softmax_row import (
 
 pytestmark = [pytest.mark.paper]
 
-EXAMPLES, KEYS, HEADS = 100, 16, 8
+EXAMPLES, KEYS, HEADS = 2000, 16, 8
 SCALES = np.geomspace(1e-3, 1e2, 11).tolist()
 SHIFTS = np.geomspace(1e-1, 1e3, 9).tolist()
 NEARLY_EQUAL = 0.1  # the scale of logits that are nearly equal
@@ -40,13 +40,17 @@ SOFTMAX, WHOLE = "the softmax alone", "the whole row"
 
 @dataclass(frozen=True)
 class Point:
-    """One explainer at one scale or shift x: means over examples, and the number of undefined examples."""
+    """One explainer at one scale or shift x: means over examples, and the number of undefined examples.
+
+    The mean r has the 95 % interval r ± error.
+    """
 
     x: float
     explained: str
     explainer: str
     share: float
     r: float
+    error: float
     sum_to_one: float
     undefined: int
 
@@ -97,7 +101,8 @@ def point(x, what, label, attribution, loo):
     r = pearson(attribution_, loo_)
     sum_to_one = r * attribution_.sum(1).sign() * loo_.sum(1).sign()
     share = attribution.abs().sum() / loo.abs().sum()
-    means = (value.item() for value in (share, r.mean(), sum_to_one.mean()))
+    error = 1.96 * r.std() / len(r) ** 0.5
+    means = (value.item() for value in (share, r.mean(), error, sum_to_one.mean()))
     return Point(x, what, label, *means, undefined=int((~clear).sum()))
 
 
@@ -126,7 +131,7 @@ def table_row(where, points):
         where,
         through.share,
         by[SOFTMAX, "Integrated Gradients"].share,
-        *(f"{point.r:+.3f} / {point.sum_to_one:+.3f}" for point in agreement),
+        *(f"{point.r:+.3f} ± {point.error:.3f} / {point.sum_to_one:+.3f}" for point in agreement),
     ]
 
 
@@ -136,7 +141,7 @@ AGREEMENT = "r with LOO"
 TWICE = ("AttnLRP", "Integrated Gradients")
 THREE = ("AttnLRP", "CP-LRP", "Integrated Gradients")
 ROWS = f"{HEADS} rows: their outputs add up, and each has a shift of its own, c·N(0, 1). "
-CELLS = "Share: Σ|R| / Σ|LOO|. r: Pearson's with LOO, raw / sum to one, mean over examples."
+CELLS = "Share: Σ|R| / Σ|LOO|. r: Pearson's with LOO, raw with its 95 % interval / sum to one, mean over examples."
 SAME = "Gradient × input: through the softmax the same as AttnLRP, of the whole row twice AttnLRP, so the same r."
 
 
