@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from faithcheck.axioms.measure.axiom import axiom
 from faithcheck.axioms.measure.measurement import Compared, Measurement
 from faithcheck.axioms.measure.roundoff import tolerance
-from faithcheck.axioms.measure.statistics import undefined
+from faithcheck.axioms.measure.statistics import CONSTANT_ATTRIBUTION, undefined
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Explainer, attribution_of
 from faithcheck.models.case import Case
@@ -24,12 +24,18 @@ STATISTICS = ("pearson", "pearson_sum_to_one", "spearman", "kendall")
 
 
 def correlations(a: np.ndarray, b: np.ndarray, noise: float = 0.0) -> dict[str, float | None] | None:
-    """Correlate two maps ``(features,)``; None if one is constant or has fewer than two features.
+    """Correlate an attribution with LOO, ``(features,)`` each; None if LOO is constant or has fewer than two features.
+
+    A constant attribution does not tell features apart where LOO does. All its statistics are 0: left out of a mean,
+    it would improve the mean.
 
     ``pearson_sum_to_one`` correlates a/Σa with b/Σb: Pearson's r times the sign of Σa·Σb, None where a sum is 0.
     ``noise`` is the round-off of LOO's outputs, see `undefined`.
     """
-    if undefined(a, b, noise):
+    reason = undefined(a, b, noise)
+    if reason == CONSTANT_ATTRIBUTION:
+        return dict.fromkeys(STATISTICS, 0.0)
+    if reason is not None:
         return None
     pearson = float(scipy.stats.pearsonr(a, b).statistic)
     sign = float(np.sign(a.sum()) * np.sign(b.sum()))
@@ -80,10 +86,6 @@ def loo_agreement(explainer: Explainer, model: nn.Module, case: Case) -> Measure
     attribution = attribution_of(explainer, model, case)
     loo = attribution_of(LeaveOneOut(), model, case)
     pearson, detail = agreement(attribution, loo)
-    # A constant attribution has no correlation with a LOO map that varies. It counts as 0: left out of the mean, it
-    # would improve the mean.
-    varies = sum(not undefined(row, row, 0.0) for row in loo.double().cpu().numpy())
-    pearson += [0.0] * (varies - len(pearson))
     if case.special_tokens_mask is not None:
         _, rest = agreement(attribution, loo, ~case.special_tokens_mask)
         detail |= {f"{name}_no_special": value for name, value in rest.items()}

@@ -225,7 +225,10 @@ def _undefined(document: Alignment) -> Iterator[Table]:
         for reason, count in getattr(one.undefined, scope).items()
     ]
     if rows:
-        note = "These examples have no correlation. No mean, interval or paired comparison includes them."
+        note = (
+            "These examples have no correlation. A constant attribution counts as r = 0 where Leave-One-Out varies; no "
+            "mean, interval or paired comparison includes the other examples."
+        )
         titles = ["explainer", "correlation", "why", "examples"]
         yield plain_table("Undefined correlations", note, titles, rows)
 

@@ -286,7 +286,7 @@ def test_what_has_no_figures_is_reported_with_its_reason_and_the_others_are_meas
     assert measured["refuses"].refused == "no rule for this"
     assert "NaN" in measured["not_a_number"].refused
     assert measured["attnlrp"].figures.pearson_no_special.n == 10
-    assert measured["constant"].figures.pearson_no_special.mean is None
+    assert measured["constant"].figures.pearson_no_special.mean == 0
     assert measured["constant"].undefined.all == {"constant attribution": 11}
 
 

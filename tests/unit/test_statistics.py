@@ -136,4 +136,7 @@ def test_p_is_undefined_if_no_pair_differs():
 def test_the_reason_why_a_correlation_is_undefined(attribution, loo, reason):
     maps = np.array(attribution), np.array(loo)
     assert undefined(*maps) == reason
-    assert (correlations(*maps) is None) is (reason is not None)
+    found = correlations(*maps)
+    assert (found is None) is (reason in ("fewer than two features", "constant LOO"))
+    if reason == "constant attribution":
+        assert set(found.values()) == {0.0}, "a map that tells no features apart would be left out of a mean"
