@@ -46,7 +46,7 @@ define suite
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: catalogue help invariance test unit lint types paper remedies peers bench long slow power kills ray mutation alarms ladder torchao architectures docs \
+.PHONY: llm catalogue help invariance test unit lint types paper remedies peers bench long slow power kills ray mutation alarms ladder torchao architectures docs \
 	contributing clean
 
 help:  ## list the targets
@@ -120,6 +120,9 @@ architectures: $(READY)  ## the explainers on every model class of transformers;
 
 long: $(READY)  ## Leave-One-Out of texts of 2,000 tokens, error against cost; needs ../shared; resumes after a kill
 	@$(BIN)/python tests/experiments/long_texts.py $(ARGS)
+
+llm: $(READY)  ## explainers on a language model, SmolLM2; writes docs/results/language_model.md; needs ../shared; resumes after a kill
+	@$(BIN)/python tests/experiments/language_model.py $(ARGS)
 
 catalogue: $(READY)  ## write faithcheck/catalogue.json from the registries; VERSION=2027.03 names a new version
 	@$(BIN)/python -m faithcheck.catalogue $(VERSION)
