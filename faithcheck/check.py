@@ -44,12 +44,9 @@ NEEDS_CUDA = "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs|no CUDA
 class Check:
     """One cell of the suite: an axiom, an explainer, and a pair or one of its models.
 
-    Attributes:
-        axiom: a name in `AXIOMS`.
-        explainer: the explainer that is checked; None where the axiom is about the pair itself.
-        pair: the pair on which it is checked.
-        side: ``""`` for both models, ``"f"`` or ``"g"`` for one.
-        supplied: the user's expectations, which take precedence over those of the pair, the explainer and the axiom.
+    ``explainer`` is None where the axiom is about the pair itself; ``side`` is ``""`` for both models, ``"f"`` or
+    ``"g"`` for one. The user's expectations, ``supplied``, take precedence over those of the pair, the explainer and
+    the axiom.
     """
 
     axiom: str

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
+from faithcheck.alignment.run_key import states_of
 from faithcheck.axioms.measure.expectations import SuppliedExpectation, held_like
 from faithcheck.axioms.measure.record import Record
 from faithcheck.built_pairs import built
 from faithcheck.check import Check
 from faithcheck.claims import claiming
+from faithcheck.executors.ray.worker import refuse_other_explainers
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.explainers.registry import load_explainer
 from faithcheck.models.data import handwritten_digits
@@ -73,11 +75,7 @@ class CheckJob:
         )
 
     def result(self, content: object) -> Record:
-        """The record that came back as JSON.
-
-        Raises:
-            ValueError: it is that of another check, or no record.
-        """
+        """The record that came back as JSON; `ValueError` if it is that of another check, or none."""
         record = from_json(content, Record)
         if record.id != self.check.record_id:
             raise ValueError(f"its process measured {record.id} in place of this check")
@@ -130,11 +128,7 @@ class RemoteCheck:
         return to_json(self.check().run(self.settings))
 
     def check(self) -> Check:
-        """The check.
-
-        Raises:
-            ValueError: the pair is not registered by its module, or the explainer cannot be loaded.
-        """
+        """The check; `ValueError` if its pair or its explainer cannot be found."""
         explainer = _held(self.spec, self.like, self.claims) if self.spec else None
         return Check(self.axiom, explainer, self._pair(), self.side, self.supplied)
 
@@ -168,6 +162,27 @@ class RemoteExplainer:
     def run(self) -> str:
         """The name of the explainer."""
         return loaded_explainer(self.spec).name
+
+
+@dataclass(frozen=True)
+class ChecksReadiness:
+    """A worker of a cluster has the explainers of the driver, and can make all checks."""
+
+    checks: Sequence[RemoteCheck]
+    specs: Mapping[str, str]  # what loads each explainer, by its name
+    states: Mapping[str, str | None]  # `states_of` the driver's explainers
+
+    @classmethod
+    def of(cls, jobs: Sequence[CheckJob], specs: Mapping[str, str]) -> ChecksReadiness:
+        """What a worker confirms before it runs these checks."""
+        states = states_of({name: loaded_explainer(spec) for name, spec in specs.items()})
+        return cls([job.remote() for job in jobs], specs, states)
+
+    def confirm(self) -> None:
+        """Load the explainers and the pairs; `OptionError` if an explainer is another than that of the driver."""
+        refuse_other_explainers(self.states, {name: loaded_explainer(spec) for name, spec in self.specs.items()})
+        for check in self.checks:
+            check.check()
 
 
 @functools.cache

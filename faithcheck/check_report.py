@@ -15,10 +15,10 @@ from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.axioms.measure.statuses import Group
 from faithcheck.check import Check
-from faithcheck.check_job import CheckJob
+from faithcheck.check_job import CheckJob, ChecksReadiness
 from faithcheck.claims import stated, unmeasured_claims
 from faithcheck.executors.own_processes import LocalChecks
-from faithcheck.executors.ray.checks import ChecksOnRay
+from faithcheck.executors.ray.on_ray import OnRay
 from faithcheck.outcomes import run_settings
 from faithcheck.plan import not_applicable
 from faithcheck.progress import ProgressByExplainer, measured
@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 
 
 class CheckReport(list[Record]):
-    """The records of a run, in the order in which they were measured, and what is made of them.
-
-    Attributes:
-        document: the results document, from which every page is made.
-    """
+    """The records of a run, in the order in which they were measured, and the ``document`` that pages are made from."""
 
     def __init__(self, records: Iterable[Record], document: Results) -> None:
         super().__init__(records)
@@ -58,11 +54,7 @@ class CheckReport(list[Record]):
         return [record for record in self if record.group is Group.RED]
 
     def to_frame(self) -> DataFrame:
-        """The records as a data frame of pandas: one row a record, one column for each attribute of `Record`.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
+        """The records as a data frame of pandas: one row a record, one column for each attribute of `Record`."""
         try:
             from pandas import DataFrame
         except ImportError as error:
@@ -72,12 +64,7 @@ class CheckReport(list[Record]):
     def save(
         self, *, json: str | Path | None = None, html: str | Path | None = None, md: str | Path | None = None
     ) -> None:
-        """Write the results document or its pages, over files that exist.
-
-        Args:
-            json: the path of the results document, which ``faithcheck report`` and ``faithcheck compare`` read.
-            html: the path of the HTML page.
-            md: the path of the Markdown page.
+        """Write the results document, or its pages, over files that exist.
 
         Raises:
             ValueError: no file is named.
@@ -108,10 +95,7 @@ def report_of(
     arguments: Sequence[object],
     run: Run | None = None,
 ) -> CheckReport:
-    """The report of a run without pytest: the records, and those of claims that none of them measured.
-
-    ``records`` has one for each check; ``run`` says how the work was shared between workers, if it was.
-    """
+    """The report of a run without pytest: a record for each check, and those of claims that none of them measured."""
     records = [*records]
     records += unmeasured_claims(request, checks, records)
     about = run_settings(
@@ -128,8 +112,7 @@ def run_checks(
 ) -> tuple[CheckReport, bool]:
     """Measure checks where the request says, with progress on stderr, until all have run or the user stops the run.
 
-    Returns the report, and whether the user stopped the run: then it says so of each check that did not run. The
-    executor runs the checks if they run on this machine.
+    Returns the report, and whether the user stopped the run: then it says so of each check that did not run.
     """
     jobs = [CheckJob.of(check, request) for check in checks]
     records: dict[str, Record] = {}
@@ -139,10 +122,10 @@ def run_checks(
             for record in measured(jobs, executor, lines=True):
                 records[record.id] = record
         else:
-            totals = Counter(job.explainer for job in jobs)
+            totals, readiness = Counter(job.explainer for job in jobs), ChecksReadiness.of(jobs, request.specs)
             with (
                 ProgressByExplainer("checks") as progress,
-                ChecksOnRay(request.place, request.specs, progress.watch) as shared,
+                OnRay(request.place, readiness, progress.watch) as shared,
             ):
                 for job, record in shared.run(jobs):
                     records[record.id] = record

@@ -26,9 +26,7 @@ ANYWHERE = "*"
 def claiming(explainer: Explainer, names: Iterable[str]) -> Explainer:
     """A copy of the explainer that also claims these axioms; the explainer itself if it claims them already.
 
-    Args:
-        explainer: the explainer.
-        names: axioms, or kinds of explainers (`kinds`): all that every built-in explainer of the kind claims.
+    ``names`` are axioms, or kinds of explainers (`kinds`): all that every built-in explainer of the kind claims.
 
     Raises:
         ValueError: no axiom of explainers and no kind has the name, or the explainer takes no attribute.

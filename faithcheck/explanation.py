@@ -52,22 +52,16 @@ def explain(
 ) -> Explanation:
     """The maps of one text by several explainers, beside that of LOO.
 
-    Args:
-        model: a classifier, or a decoder, whose next token or answer is explained.
-        text: of a classifier, cut if it is longer than the model takes; a note says so.
-        explainers: the explainers; LOO first, if the others are to be compared with it.
-        target: the number or the name of the output to explain; of a decoder also an answer of several tokens, whose
-            log-likelihood is explained. By default the most likely output; of a decoder without a contrast the answer
-            that it generates, see `generated_or_refused`.
-        contrast: the number or the name of an output that is subtracted from the explained one.
-        max_memory: the bytes that an attribution may take over what is in use; by default what is available.
-        name: what the document calls the model.
+    A classifier's text is cut if it is longer than the model takes; a note says so. LOO comes first, if the others are
+    to be compared with it. ``target`` and ``contrast`` are numbers or names of outputs; of a decoder the target is also
+    an answer of several tokens, whose log-likelihood is explained. By default it is the most likely output; of a
+    decoder without a contrast the answer that it generates, see `generated_or_refused`. ``max_memory`` is the bytes
+    that an attribution may take over what is in use, ``name`` what the document calls the model.
 
     Raises:
         ExplainError: no token that is not special; a decoder's text is too long; an explainer refused, failed or
             returned no map.
         ModelError: no such output; the model generates no answer; the tokenizer is another model's.
-        KeyboardInterrupt: Ctrl-C was pressed.
     """
     model, how = _chosen(model, text, target, contrast)
     example = _encoded(model, text)

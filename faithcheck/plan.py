@@ -26,7 +26,6 @@ def plan(
     """Every check of an axiom: pairs × explainers, or both models of each pair × explainers.
 
     The checks of a pair follow each other, so that its models are built once, and so do those of the pairs of one f.
-
     Explainers to which the axiom does not apply are left out: see `not_applicable`.
 
     Raises:

@@ -44,14 +44,10 @@ def measured(
     lines: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Record]:
-    """The records of the checks, one by one.
+    """The records of the checks, one by one, as the executor runs them.
 
-    Args:
-        jobs: the checks, in the order in which they run.
-        executor: runs them one after the other.
-        bar: in a terminal or a notebook, show a bar: which check runs, how many have run, how many are red.
-        lines: print on stderr the first red check at once; where it is no terminal, also the counts, now and then.
-        clock: the seconds that have passed.
+    A terminal or a notebook shows a ``bar``: which check runs, how many have run, how many are red. ``lines`` are
+    printed on stderr: the first red check at once; where it is no terminal, also the counts, now and then.
     """
     with progress_bar(shown=bar) as drawn:
         task = drawn.add_task("", total=len(jobs))
@@ -95,15 +91,7 @@ def _in_notebook(drawn: Progress) -> Callable[[], None]:
 
 
 class ProgressByExplainer:
-    """A bar for each explainer, and a line on the workers; where stderr is no terminal, a line a minute.
-
-    Use it as a context manager.
-
-    ``unit`` is what is counted: ``examples`` or ``checks``.
-
-    Attributes:
-        shown: what the terminal shows.
-    """
+    """A bar for each explainer, and a line on the workers; where stderr is no terminal, a line a minute."""
 
     def __init__(self, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._unit, self._clock = unit, clock
@@ -174,10 +162,7 @@ def in_one_line(state: State) -> str:
 
 
 def progress_bar(shown: bool = True, unit: str = "") -> Progress:
-    """A progress bar on stderr, which shows nothing if it should not or stderr is not a terminal.
-
-    ``unit`` is what is counted, to show how many a second; empty: do not.
-    """
+    """A progress bar on stderr, hidden if that is no terminal; with a ``unit`` it shows how many a second."""
 
     class Description(ProgressColumn):
         """What runs, as plain text: Rich would read a part of some names as markup."""

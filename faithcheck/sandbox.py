@@ -44,11 +44,9 @@ def sandbox(
 ) -> Iterator[Traces]:
     """Run a block in the sandbox.
 
-    Args:
-        models: that the block uses; snapshots of models save a copy of the weights for each block.
-        seed: of the random numbers of Python, NumPy and torch. The states from before are restored afterwards.
-        timeout: the seconds after which the block is stopped; None: never.
-        always: the category of warnings that are kept each time; the filters in force decide about all others.
+    ``seed`` is that of the random numbers of Python, NumPy and torch, whose states are restored afterwards. Snapshots
+    of models save a copy of the weights for each block. Warnings of the category ``always`` are kept each time; the
+    filters in force decide about all others.
     """
     traces = Traces()
     changes: list[str] = []
@@ -76,11 +74,7 @@ class Raised:
 
 
 def attempt(work: Callable[[], T]) -> T | Raised:
-    """The result of ``work()``, or the error that it raised, whatever its class: also what ends a process.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed, whatever the work made of it.
-    """
+    """The result of ``work()``, or the error that it raised, whatever its class; the user's Ctrl-C alone is raised."""
     with interruptible():
         try:
             return work()
@@ -93,9 +87,6 @@ def interruptible() -> Iterator[None]:
     """Run a block that catches every error of a user's code. Ctrl-C ends it all the same, also if that code catches it.
 
     A KeyboardInterrupt that the code itself raises is an error like any other.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C was pressed in the block.
     """
     before = signal.getsignal(signal.SIGINT)
     # Python runs signal handlers in the main thread alone, so that another thread is never interrupted.

@@ -32,10 +32,7 @@ class Prediction:
 
 
 class AlignmentMemory:
-    """What is known of the memory of explainers on one model.
-
-    ``index`` and ``longest`` are the place and the number of features of the longest example of the data.
-    """
+    """What is known of the memory of explainers on one model; ``index`` and ``longest`` are of the longest example."""
 
     def __init__(self, snapshot: ModelSnapshot, index: int, longest: int) -> None:
         self._snapshot, self._index, self._longest = snapshot, index, longest
@@ -52,9 +49,9 @@ class AlignmentMemory:
         features: int,
         make_case: Callable[[], Case],
     ) -> Prediction | None:
-        """The prediction for a batch of examples of so many features; None if the explainer raises in the short run.
+        """The prediction for a batch of examples of so many features, padding included; None if the explainer raises.
 
-        ``features`` counts padding. ``make_case`` makes a case of the model, of any length, and is called once.
+        ``make_case`` makes a case of the model, of any length, and is called once.
         """
         if explainer.name in self._unpredictable:
             return None
@@ -73,10 +70,7 @@ class AlignmentMemory:
     def refusal(
         self, explainer: Explainer, settings: AlignmentSettings, limit: int, make_case: Callable[[], Case]
     ) -> str:
-        """Why the longest example does not fit the memory, one row in a forward pass; empty if it does.
-
-        Asked for before anything is measured, so that the explainer does not run for hours first.
-        """
+        """Why the longest example does not fit the memory, one row in a forward pass; empty if it does."""
         name, n = explainer.name, self._longest
         if name not in self._refusals:
             self._refusals[name] = ""

@@ -45,13 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class LoadedModel:
-    """The model of an alignment as it was loaded, to find and to undo what an explainer changes on it.
-
-    Attributes:
-        model: the model.
-        snapshot: its state, with a copy of its weights.
-        memory: the memory that explainers take on it.
-    """
+    """The model of an alignment as it was loaded, to find and to undo what an explainer changes on it."""
 
     def __init__(self, model: Any, longest: tuple[int, int] = (0, 0)) -> None:
         self.model = model
@@ -246,8 +240,7 @@ def attempted(name: str, work: Callable[[], T]) -> T | BatchResult:
 def positions_of(explainer: Explainer, model: nn.Module, case: Case) -> tuple[list[float | None], str]:
     """What position embeddings keep of the relevance of each example; or None of each, and the reason.
 
-    An explainer that knows has a method ``position_relevance(model, case)``, as `faithcheck.explainers.lrp.engine.LRP`
-    has.
+    An explainer that knows has a method ``position_relevance(model, case)``, as `LRP` has.
     """
     unknown: list[float | None] = [None] * len(case.inputs)
     known: Callable[[nn.Module, Case], Tensor] | None = getattr(explainer, "position_relevance", None)

@@ -16,10 +16,8 @@ class AlignmentError(ValueError):
 class Batches(Sequence[list[int]]):
     """The examples of each batch, in the order in which they run; in temporary files, so that memory holds no example.
 
-    Args:
-        order: the examples of one batch after the other, ``(examples,)``.
-        starts: the place in ``order`` at which each batch starts, and behind the last one where it ends,
-            ``(batches + 1,)``.
+    ``order`` has the examples of one batch after the other, ``starts`` the place in it at which each batch starts, and
+    behind the last one where it ends, ``(batches + 1,)``.
     """
 
     def __init__(self, order: np.ndarray, starts: np.ndarray) -> None:
@@ -50,10 +48,7 @@ class Batches(Sequence[list[int]]):
 
 
 def measurable(examples: Examples) -> np.ndarray:
-    """The examples with a feature that is not special, and at least one other feature that remains if it is removed.
-
-    Examples that are too long for the model (`Example.too_long`) are not among them.
-    """
+    """The examples with a feature that is not special, and another that remains; not those too long for the model."""
     return np.flatnonzero((examples.features > 1) & (examples.non_special > 0) & ~examples.too_long)
 
 

@@ -88,8 +88,6 @@ def document_of(
 ) -> Alignment:
     """The document of what was measured; --parquet also writes its files.
 
-    How the work was shared is in the document with a cluster, or if a plan estimated it.
-
     Raises:
         AlignmentError: every explainer was refused.
         OSError, StoreError: the Parquet files cannot be written, or a store cannot be read.

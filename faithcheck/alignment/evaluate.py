@@ -20,7 +20,7 @@ from faithcheck.alignment.explainer_pass import ExplainerPass, ExplainerResult
 from faithcheck.alignment.perturbation_curves import curves
 from faithcheck.alignment.run_key import arithmetic, fingerprint, sources, state_of
 from faithcheck.alignment.settings import AlignmentSettings
-from faithcheck.executors.executor import Executor, InThisProcess, Remote
+from faithcheck.executors.executor import Executor, Remote
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models import targets
 from faithcheck.models.case import Case
@@ -45,24 +45,16 @@ def align(
     an explainer leaves behind is undone before anything else is measured, and nothing is stored that was measured on a
     model that changed. An explainer that raises, whatever it raises, does not stop the others.
 
-    Args:
-        model: an `nn.Module` with a method ``case(examples)``.
-        examples: from its method ``encode``.
-        explainers: the explainers; Leave-One-Out must be among them for correlations with it.
-        settings: removal, chunk, memory, time limit.
-        folder: of the stores, one file per explainer.
-        advance: called with the explainer's name and the number of examples done since the last call.
-        executor: runs the batches; None: this process does.
-        elsewhere: makes the job for another process of that of a batch, if the executor has other processes.
-        device: the type of the device that measures, if it is not the model's.
+    ``model`` has a method ``case(examples)``, and its method ``encode`` made the examples. Leave-One-Out must be among
+    the explainers for correlations with it. ``advance`` is called with an explainer's name and the number of examples
+    done since the last call; ``elsewhere`` makes the job for another process; ``device`` is the type of the device that
+    measures, if it is not the model's.
 
     Raises:
         AlignmentError: no example can be measured, or one has too many features.
-        StoreError: a store cannot be opened or written.
-        OSError: the folder cannot be created.
-        KeyboardInterrupt: Ctrl-C was pressed.
+        StoreError, OSError: a store cannot be opened or written.
     """
-    executor = executor or InThisProcess()
+    executor = executor or Executor()
     passes = passes_of(model, examples, explainers, settings, folder, advance, device)
     load = functools.cache(lambda: LoadedModel(model, longest(examples)))
     of_name = {one.explainer.name: one for one in passes}

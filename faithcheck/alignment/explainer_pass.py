@@ -48,10 +48,8 @@ class ExplainerResult:
 class ExplainerPass:
     """What one explainer is to measure: all batches; what is stored of them, and what is missing.
 
-    Use it as a context manager: inside, its store is open.
-
-    ``state`` is that of the explainer, see `state_of`; None if it cannot be written down. ``advance`` is called with
-    the explainer's name and the number of examples done since the last call.
+    Use it as a context manager: inside, its store is open. ``state`` is that of the explainer, see `state_of`; None if
+    it cannot be written down.
     """
 
     def __init__(
@@ -87,10 +85,7 @@ class ExplainerPass:
             self._store.__exit__(*error)
 
     def missing(self) -> Iterator[int]:
-        """The batches that are still to be measured; none after one in which the explainer could not be measured.
-
-        Whether a batch is missing is looked up when its turn comes.
-        """
+        """The batches that are still to be measured, looked up one by one; none after one that refused."""
         return filter(self.is_missing, range(len(self.plan)))
 
     def is_missing(self, number: int) -> bool:
@@ -98,10 +93,7 @@ class ExplainerPass:
         return bool(self._missing[number])
 
     def keep(self, number: int, result: BatchResult) -> bool:
-        """Store what was measured of a batch; or keep in mind that the explainer, or this batch, was not measured.
-
-        Returns whether the batch was measured.
-        """
+        """Store what was measured of a batch, or why it, or the explainer, was not. Returns whether it was measured."""
         if result.left_out is not None:
             self._left_out[number] = result.left_out
         elif result.refused is not None:

@@ -51,9 +51,7 @@ class Figures:
 
 
 def figures_of(examples: Examples, results: Sequence[ExplainerResult], dtype: torch.dtype) -> dict[str, Figures]:
-    """The figures of each explainer that was measured, by its name.
-
-    The records are read once, one batch after the other, those of LOO beside them.
+    """The figures of each explainer that was measured, by its name; each batch of the records is read once.
 
     ``dtype`` is that of the model: a LOO map that varies by round-off is constant.
     """
@@ -118,10 +116,7 @@ def _figures(
 
 
 def _shares(example: Example, sizes: np.ndarray, positions: float | None) -> dict[str, float | None]:
-    """The share of the absolute values ``(features,)`` at each place, and what position embeddings keep of all.
-
-    The first are shares of the map; all is the map and the positions. A share of nothing is undefined.
-    """
+    """The share of the absolute values ``(features,)`` at each place, and what position embeddings keep of all."""
     total = float(sizes.sum())
     masks = places(example.special_tokens_mask, example.names)
     shares = {place: _share(float(sizes[mask.numpy()].sum()), total) for place, mask in masks.items()}

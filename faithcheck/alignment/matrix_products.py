@@ -15,10 +15,8 @@ from torch.utils.flop_counter import flop_registry
 class MatrixProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
     """Counts, within the block, the floating-point operations of matrix products and convolutions, backward ones too.
 
-    What a library computes without torch is not counted.
-
-    Attributes:
-        operations: their number; a product of ``(n, k)`` and ``(k, m)`` has 2·n·k·m.
+    ``operations`` is their number: a product of ``(n, k)`` and ``(k, m)`` has 2·n·k·m. What a library computes without
+    torch is not counted.
     """
 
     def __init__(self) -> None:

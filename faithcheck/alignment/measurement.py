@@ -11,7 +11,7 @@ from faithcheck.alignment.preparation import Advance, Prepared, prepare
 from faithcheck.alignment.remote_batch import AlignmentReadiness, RemoteBatch, RemoteModel
 from faithcheck.alignment.run_key import fingerprint, states_of
 from faithcheck.alignment.settings import AlignRequest, specs_of, table_2
-from faithcheck.executors.executor import Executor, InThisProcess, Remote
+from faithcheck.executors.executor import Executor, Remote
 from faithcheck.executors.own_processes import OwnProcesses
 from faithcheck.executors.ray.cluster import with_threads
 from faithcheck.executors.ray.on_ray import OnRay, Watch
@@ -27,14 +27,10 @@ def measure(
     advance: Advance = lambda explainer, done, of: None,
     watch: Watch = lambda state: None,
 ) -> Alignment:
-    """Measure the alignment of the explainers and return the alignment document.
+    """Measure the alignment of the explainers and return the alignment document; it raises `EXPECTED` errors.
 
     ``advance`` is called with an explainer's name, the examples done since the last call, and the number of all
     examples of one explainer; ``watch`` as by `OnRay`.
-
-    Raises:
-        ModelError, DataError, OptionError, AlignmentError, StoreError: a file or a name is missing, an option does not
-            fit the model, or nothing can be measured.
     """
     place, device = request.place, request.settings.device
     with with_threads(place):
@@ -77,5 +73,5 @@ def _executor(
         model = RemoteModel(request, request.settings.device, setup, last, limits.memory)
         executor = OwnProcesses(limits, most=1)
     else:
-        return InThisProcess(), None
+        return Executor(), None
     return executor, lambda job: RemoteBatch(model, specs[job.explainer], job.number, job.examples)

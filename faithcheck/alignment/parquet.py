@@ -34,16 +34,8 @@ def write_parquet(
 
     A row has ``example``, its index in the data, and its ``digest``; ``target``; ``answer``, null if none is explained;
     ``map``; the `CURVES`; the figures, null where they are undefined; and ``undefined_no_special`` and
-    ``undefined_all``, why. The metadata of a file has under ``faithcheck``, as JSON, ``about``, the name of the
-    ``explainer`` and the ``key`` of its store: everything that determined the numbers. Equal measurements give equal
-    files.
-
-    Returns the names of the files, which begin with that of the store and have at most `SHARD` examples each. ``about``
-    has the model, the data, the settings and the versions.
-
-    Raises:
-        OSError: they cannot be written.
-        StoreError: the store cannot be read.
+    ``undefined_all``, why. The metadata has under ``faithcheck``, as JSON, everything that determined the numbers.
+    Equal measurements give equal files, whose names are returned; each has at most `SHARD` examples.
     """
     import pyarrow.parquet
 

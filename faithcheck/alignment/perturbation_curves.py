@@ -33,16 +33,9 @@ def curves(
     """Remove each example's features one after the other, the most and the least relevant first.
 
     Special features and padding are never removed. Of equally relevant features the first in the example is removed
-    first, in both orders.
-
-    Args:
-        model: maps the case to ``(batch, outputs)``.
-        case: the examples.
-        attribution: ``(batch, features)``, the relevance.
-        removal: the way a feature is removed; the output is the mean over its draws.
-        chunk: how many neighbouring features are removed at each step; a chunk's relevance is the sum of theirs. The
-            last chunk may be shorter.
-        max_tokens: the most features, padding included, in one forward pass; bounds memory, not the result.
+    first, in both orders. ``chunk`` neighbouring features are removed at each step, by the sum of their relevance in
+    ``attribution``, ``(batch, features)``. ``max_tokens``, the most features in one forward pass, padding included,
+    bounds memory, not the result.
 
     Raises:
         ValueError: the attribution has another shape than the case or is not finite; ``chunk`` or ``max_tokens`` < 1.
@@ -69,8 +62,6 @@ def removals(relevance: Tensor, removable: Tensor, chunk: int) -> Tensor:
     """The features removed from one example along both curves: ``(2K, features)`` bool, or ``(1, features)`` for K = 0.
 
     Row 0 removes nothing. Then follow the K steps of MoRF, and the first K − 1 of LeRF: both end with the same step.
-
-    ``relevance`` and ``removable``, a bool, are ``(features,)``.
     """
     places = removable.nonzero()[:, 0]
     chunk_of = torch.arange(len(places), device=places.device) // chunk

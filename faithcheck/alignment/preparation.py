@@ -57,11 +57,7 @@ class Prepared:
 
 
 def prepare(request: AlignRequest, advance: Advance = lambda name, done, of: None) -> Prepared:
-    """Load the model and the data, generate the answers, and choose the options that the request leaves open.
-
-    Raises:
-        ModelError, DataError, OptionError: a file or a name is missing, or an option does not fit the model.
-    """
+    """Load the model and the data, generate the answers, and choose the options that the request leaves open."""
     # Where the workers of a cluster have GPUs, this process may have none.
     model = load_model(request, torch.device("cpu") if request.place.gpus_per_worker else request.settings.device)
     folder = request.cache or cache_folder() / "alignment"
@@ -90,12 +86,7 @@ def prepare(request: AlignRequest, advance: Advance = lambda name, done, of: Non
 
 
 def load_model(request: AlignRequest, device: torch.device | str) -> TextModel | ImageClassifier:
-    """The model of the request with its explained output, on a device or on `ALL_GPUS`.
-
-    Raises:
-        ModelError, OptionError: it cannot be loaded, or there is no such output; --next-token of a model that is no
-            decoder.
-    """
+    """The model of the request with its explained output, on a device or on `ALL_GPUS`."""
     allowed = {"allow_pickle": request.allow_pickle, "allow_code": request.allow_code}
     model = load(request.model or SENTIMENT, device, request.settings.dtype, request.max_length, **allowed)
     if not request.next_token:
@@ -119,11 +110,7 @@ def choose_chunk(request: AlignRequest, examples: Examples) -> tuple[int, str]:
 
 
 def choose_removal(request: AlignRequest, model: TextModel | ImageClassifier, examples: Examples) -> Removal:
-    """The removal of the request: a random one gets the draws and the seed, resampling also a pool.
-
-    Raises:
-        OptionError: --draws with a removal that is not random.
-    """
+    """The removal of the request: a random one gets the draws and the seed, resampling also a pool."""
     name = request.removal or ("zero" if isinstance(model, ImageClassifier) else "attention_mask")
     kind = REMOVALS[name]
     if not kind.is_random:

@@ -92,11 +92,7 @@ class AlignmentReadiness:
     states: Mapping[str, str | None]  # `states_of` the driver's explainers
 
     def confirm(self) -> None:
-        """Load the model and the explainers.
-
-        Raises:
-            OptionError: one is another than that of the driver.
-        """
+        """Load the model and the explainers; `OptionError` if one is another than that of the driver."""
         explainers = {name: self.model.explainer(spec) for name, spec in self.specs.items()}
         if fingerprint(self.model.load().model) != self.fingerprint:
             raise OptionError(f"it has another model at {self.model.request.model}: give it the same files")

@@ -27,11 +27,7 @@ class StoreError(RuntimeError):
 
 
 def plain_json(value: Any) -> str:
-    """The canonical JSON text of a value: sorted keys, no spaces.
-
-    Raises:
-        ValueError: the value holds NaN or infinity.
-    """
+    """The canonical JSON text of a value, keys sorted and no spaces; `ValueError` for NaN and infinity."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

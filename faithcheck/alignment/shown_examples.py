@@ -24,10 +24,7 @@ def shown_examples(
     examples: Examples,
     records: Mapping[str, Mapping[int, MeasuredExample]],
 ) -> list[Shown]:
-    """The examples on which the explainers agree with LOO least, in the middle, and most, with every explainer's map.
-
-    The agreement on an example is the mean of r over the explainers, LOO left out, that have one there.
-    """
+    """The examples on which the mean r over the explainers but LOO is least, median and largest, with every map."""
     indices = measurable(examples)
     rs = {name: of.columns[R] for name, of in figures.items()}
     means = _means([column for name, column in rs.items() if name != "loo"], len(indices))

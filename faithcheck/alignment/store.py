@@ -103,11 +103,7 @@ class Store(Mapping[int, Any]):
         return json.loads(self._when_free(lambda: self._content(batch)))
 
     def append(self, batch: int, content: Any) -> None:
-        """Store a batch; it is on the disk when this returns.
-
-        Raises:
-            StoreError: it cannot be written.
-        """
+        """Store a batch; it is on the disk when this returns."""
         assert self._connection is not None
         text = plain_json(content)
         try:
@@ -203,11 +199,9 @@ class Store(Mapping[int, Any]):
 
 
 class StoredRecords(Mapping[int, MeasuredExample]):
-    """The records in a store, by example. A batch is read when one of its examples is asked for.
+    """The records in a store, by example, without the batches that were left out.
 
-    In the order of iteration each batch is read once.
-
-    Batches that were left out have none.
+    A batch is read when one of its examples is asked for; in the order of iteration each batch is read once.
     """
 
     def __init__(self, store: Store, batches: Batches, left_out: Collection[int] = ()) -> None:

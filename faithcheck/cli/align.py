@@ -101,10 +101,7 @@ def _add_examples(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns its exit code.
-
-    It is 0; 1 if an explainer failed or left something behind; 2 if the request cannot be measured; 130 after Ctrl-C.
-    """
+    """Run the command. Returns its exit code, see `DESCRIPTION`; 130 after Ctrl-C."""
     refuse_wrong_options(arguments)
     refuse_wrong_cluster(arguments)
     from faithcheck.reports.pages import alignment

@@ -55,11 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def load(path: Path) -> Document:
-    """Read a document of any kind.
-
-    Raises:
-        DocumentError: no such document, or one that this version cannot read. The message names what is wrong in it.
-    """
+    """Read a document of any kind; `DocumentError` says what is wrong in it."""
     from faithcheck.reports.documents import document
     from faithcheck.reports.documents.alignment import Alignment
     from faithcheck.reports.documents.benchmark import Benchmark

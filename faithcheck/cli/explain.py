@@ -52,10 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns its exit code.
-
-    It is 0; 1 if an explainer left something behind; 2 if the text cannot be explained as asked; 130 after Ctrl-C.
-    """
+    """Run the command. Returns its exit code, see `DESCRIPTION`; 130 after Ctrl-C."""
     from faithcheck.models.pretrained.folder import refuse_wrong_folder
     from faithcheck.reports.pages import explanation
 

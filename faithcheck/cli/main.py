@@ -122,11 +122,7 @@ class _Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the arguments in one line.
-
-        Raises:
-            OptionError: always; it names the argument and the help.
-        """
+        """Refuse the arguments in one line, which names the argument and the help."""
         raise OptionError(f"{message} (see {self.prog} --help)")
 
 

@@ -54,10 +54,7 @@ def write_pages(pages: Mapping[Path, View], content: object) -> None:
 
 
 def files(arguments: argparse.Namespace, views: Mapping[str, View]) -> Files:
-    """The files of ``--json``, ``--md`` and ``--html``, checked before the run.
-
-    ``views`` has for ``md`` and ``html`` the function that makes the page.
-    """
+    """The files of ``--json``, ``--md`` and ``--html``, checked before the run; ``views`` makes the pages."""
     if arguments.json is not None:
         check_writable(arguments.json, "--json")
     return Files(arguments.json, pages(arguments, views, arguments.json, [*filter(None, [arguments.json])]))
@@ -84,12 +81,9 @@ def pages(
 
 
 def page_path(option: str, path: Path | None, beside: Path | None, taken: Iterable[Path]) -> Path | None:
-    """The path of a page; None without the option.
+    """The path of a page, which can be written and is not in ``taken``; None without the option.
 
     ``beside`` is its path if the option names none; None if the option must name one.
-
-    Raises:
-        OptionError: the path cannot be written, would overwrite another file, or is missing.
     """
     if path is None:
         return None

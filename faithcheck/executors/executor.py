@@ -1,12 +1,10 @@
-"""Jobs, what all executors of jobs share, and the executor that runs them in this process.
+"""Jobs, and the executor that runs them in this process, from which all others are derived.
 
 A job is a piece of work that every executor runs: a check, or a batch of an alignment.
 """
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from faithcheck.reports.documents.document import Run
@@ -18,99 +16,61 @@ class Remote(Protocol):
     """A job as another process gets it: it is pickled there, and what it returns comes back as JSON."""
 
     def prepare(self) -> None:
-        """Load what the job needs: the explainer, the models. This time does not count toward the time limit."""
-        ...
+        """Load the explainer and the models: this time does not count toward the time limit."""
 
     def run(self) -> object:
         """The result of the job in plain values."""
-        ...
 
 
 class Job(Protocol[Result]):
-    """A piece of work.
-
-    The result of a job whose explainer refuses or raises says so: `run` raises nothing but the user's Ctrl-C.
-    """
+    """A piece of work. `run` raises nothing but the user's Ctrl-C: the result says what an explainer raised."""
 
     @property
     def explainer(self) -> str:
         """The name of the explainer whose code runs; empty if none does."""
-        ...
 
     @property
     def timeout(self) -> float | None:
         """The user's time limit in seconds; None: there is none."""
-        ...
 
     def run(self) -> Result:
         """Run it in this process, in the sandbox."""
-        ...
 
     def remote(self) -> Remote:
         """The same job for another process."""
-        ...
 
     def result(self, content: object) -> Result:
-        """The result that `Remote.run` returned in another process.
-
-        Raises:
-            ValueError: it is no result of this job.
-        """
-        ...
+        """The result that `Remote.run` returned in another process; `ValueError` if it is no result of this job."""
 
     def failed(self, why: str, printed: str | None = None) -> Result:
-        """The result where the job could not be run.
-
-        Args:
-            why: the reason, in words.
-            printed: a traceback, or the last lines that the process printed before it ended.
-        """
-        ...
+        """The result where the job could not be run; ``printed`` is a traceback, or what the process printed last."""
 
     def not_run(self, why: str) -> Result:
         """The result where the explainer has ended so many processes that the job was not tried."""
-        ...
 
     def left_out(self, why: str) -> Result:
         """The result where the job has ended several workers of a cluster. Other jobs of its explainer go on."""
-        ...
 
 
 AnyJob = TypeVar("AnyJob", bound=Job[Any])
 
 
-class Executor(ABC):
-    """Runs jobs. Use it as a context manager: at the end, all processes that it has started end.
+class Executor:
+    """Runs one job after the other, in this process. Use it as a context manager: at its end, all processes end.
 
-    Attributes:
-        record: how the run went; None until all jobs are done.
+    ``record`` says how the run went; it is None until all jobs are done.
     """
 
-    def __init__(self) -> None:
-        self.record: Run | None = None
+    record: Run | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    @abstractmethod
     def run(self, jobs: Iterable[AnyJob]) -> Iterator[tuple[AnyJob, Any]]:
         """Each job with its result, in order of arrival. A job is asked for when it can start."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End all processes that were started."""
-
-
-class InThisProcess(Executor):
-    """Runs one job after the other in this process."""
-
-    def run(self, jobs: Iterable[AnyJob]) -> Iterator[tuple[AnyJob, Any]]:
-        """See `Executor.run`."""
         begun, done = time.monotonic(), 0
         for job in jobs:
             yield job, self._result(job)
@@ -121,7 +81,7 @@ class InThisProcess(Executor):
         )
 
     def close(self) -> None:
-        """Nothing was started."""
+        """End all processes that were started."""
 
     def _result(self, job: Job[Any]) -> Any:
         return job.run()

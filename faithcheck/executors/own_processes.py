@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import structs
 
 from faithcheck.check_job import RemoteExplainer
-from faithcheck.executors.executor import InThisProcess, Job
+from faithcheck.executors.executor import Executor, Job
 from faithcheck.executors.process import JobFailed, Process, ProcessEnded
 from faithcheck.executors.supervisor import Limits
 
@@ -19,13 +19,11 @@ BEYOND_LIMIT = 5.0
 """The seconds that a process has beyond twice the user's limit, at which the job stops itself, with a traceback."""
 
 
-class OwnProcesses(InThisProcess):
+class OwnProcesses(Executor):
     """Runs one job after the other, those of each explainer in a process of its own, and all others in this process.
 
-    If a process ends, its job has failed, and the next job of the explainer starts another process.
-
-    A process may take half of the machine's memory by default; ``most`` is the most processes at a time, None: one for
-    each explainer.
+    If a process ends, its job has failed, and the next job of the explainer starts another process. ``most`` is the
+    most processes at a time, None: one for each explainer.
     """
 
     def __init__(self, limits: Limits | None = None, most: int | None = None) -> None:
@@ -82,8 +80,6 @@ class LocalChecks(OwnProcesses):
 
     def isolate(self, spec: str) -> None:
         """Load an explainer in its process. Call it before this process loads the explainer, which could end it.
-
-        ``spec`` is the text by which the process loads it, see `CheckJob`.
 
         Raises:
             ProcessEnded: loading the explainer ends the process.

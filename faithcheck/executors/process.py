@@ -47,21 +47,12 @@ class JobFailed(Exception):
 
 
 class Process:
-    """A process that runs one job at a time.
+    """A process that runs one job at a time; `OSError` if none can be started here.
 
     A server, which has imported faithcheck and never runs an explainer's code, forks it and its supervisor. The process
     has the folder, the import path, the environment and the number of threads that this process has when it starts
     the other one, and a session of its own. What it prints is kept only for `ProcessEnded`. What it sends is read as
-    JSON: nothing that comes back is unpickled.
-
-    Args:
-        limits: what the process may take.
-
-    Attributes:
-        closed: whether it cannot be used again.
-
-    Raises:
-        OSError: no process can be started here.
+    JSON: nothing that comes back is unpickled. Once ``closed``, it cannot be used again.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -80,9 +71,7 @@ class Process:
     def run(self, remote: Remote, seconds: float) -> object:
         """Run a job. Returns its result in plain values.
 
-        Args:
-            remote: the job.
-            seconds: the process is killed if it takes longer, the time of `Remote.prepare` aside.
+        The process is killed if the job takes more ``seconds``, the time of `Remote.prepare` aside.
 
         Raises:
             ProcessEnded: the process has ended, was killed, or sent what is no answer. It cannot be used again.

@@ -96,10 +96,8 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def supervise(jobs: Connection[Any, Any], watch: Connection[Any, Any], limits: Limits) -> None:
     """Fork the process, watch over it until it ends or has to end, end what it has started, and report.
 
-    Args:
-        jobs: through which the process gets its jobs.
-        watch: through which the report is sent. A message, or its end, says that the process has to end.
-        limits: what the process may take.
+    The process gets its jobs through ``jobs``. A message through ``watch``, or its end, says that the process has to
+    end; the report is sent through it.
     """
     os.setsid()  # the user's Ctrl-C is for the process that asks, which closes the connections
     _process_control(PR_SET_CHILD_SUBREAPER, 1)

@@ -72,9 +72,6 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def with_half_the_rows(explainer: Explainer, features: int) -> Explainer | None:
-    """The explainer with half as many rows in a pass, of so many features each.
-
-    None if it has no ``max_tokens``, or its passes have one row already.
-    """
+    """The explainer with half as many rows in a pass; None if it has no ``max_tokens``, or one row already."""
     rows = (getattr(explainer, "max_tokens", None) or 0) // features
     return with_max_tokens(explainer, rows // 2 * features) if rows > 1 else None

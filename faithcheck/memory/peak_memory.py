@@ -20,16 +20,8 @@ def peak_memory(call: Callable[[], object], device: torch.device | str = "cpu", 
     """The most bytes that were in use at once during a call, less those in use before it.
 
     Weights are in use before, so that they do not count; what the call returns counts until it is dropped. On the CPU,
-    torch does not report that something older is freed, which then still counts.
-
-    Args:
-        call: called once.
-        device: where it allocates.
-        model: of which it runs many forward passes: then the events of the profiler, half a kilobyte each, are read
-            and dropped at each pass. Only the CPU needs this.
-
-    Raises:
-        RuntimeError: on the CPU, torch's profiler runs already.
+    torch does not report that something older is freed, which then still counts, and with a ``model`` the events of
+    the profiler, half a kilobyte each, are read and dropped at each of its forward passes.
     """
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
@@ -98,9 +90,7 @@ def changes_in_history(history: Iterable[Mapping[str, Any]]) -> list[int]:
 def changes_on_cpu(count: Callable[[list[int]], None], model: nn.Module | None = None) -> Iterator[None]:
     """Within the block, ``count`` gets the bytes that torch allocates on the CPU (> 0) and frees (< 0), in their order.
 
-    Args:
-        count: called at the end of the block, and with a model at the beginning of each of its forward passes.
-        model: the model.
+    It is called at the end of the block, and with a model at the beginning of each of its forward passes.
     """
     profiler: Any = torch.autograd
     config = profile(profile_memory=True).config()  # type: ignore[no-untyped-call]

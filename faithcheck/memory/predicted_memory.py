@@ -72,11 +72,9 @@ def multiplicity(number: int, prime: int) -> int:
 
 
 class PeakPredictor:
-    """Predicts the peak memory of explainers on a model, from one short run of each.
+    """Predicts the peak memory of explainers on a model, or the model of a snapshot, from one short run of each.
 
-    Args:
-        model: the model, or a snapshot of it, which saves a copy of the weights.
-        case: examples of any length: the short example repeats features of the first.
+    ``case`` has examples of any length: the short example repeats features of the first.
     """
 
     def __init__(self, model: nn.Module | ModelSnapshot, case: Case) -> None:
@@ -89,13 +87,8 @@ class PeakPredictor:
     def peak(self, explainer: Explainer, batch: int, features: int) -> int:
         """The peak of an attribution in bytes, less what is in use before, for examples of so many features.
 
-        Passes of an explainer with a ``max_tokens`` count as full: for few short examples that is too much. What the
-        explainer leaves behind is undone.
-
-        ``features`` counts padding.
-
-        Raises:
-            Exception: the explainer's own, on an example of the full length too.
+        Padding counts. Passes of an explainer with a ``max_tokens`` count as full: for few short examples that is too
+        much. What the explainer leaves behind is undone. Its errors are raised, on an example of the full length too.
         """
         max_tokens = getattr(explainer, "max_tokens", None) or 0
         most = IN_PASSES if max_tokens else LENGTHS[0]

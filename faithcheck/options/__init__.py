@@ -11,4 +11,7 @@ take the options (`faithcheck.cli`) and the pytest plugin (`faithcheck.pytest_pl
 
 
 class OptionError(ValueError):
-    """An option cannot be used. The message names the option, what is wrong with it and what to do."""
+    """An option cannot be used; every function of this package may raise it.
+
+    The message names the option, what is wrong with it and what to do.
+    """

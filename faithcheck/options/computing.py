@@ -39,11 +39,7 @@ def refuse_unknown_device(name: str) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name, on which a float64 tensor was created and read.
-
-    Raises:
-        OptionError: the device is missing, or cannot hold float64.
-    """
+    """The device of that name, on which a float64 tensor was created and read."""
     import torch
 
     try:
@@ -55,11 +51,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_timeout(seconds: float | None) -> float | None:
-    """The seconds, checked; None is no limit.
-
-    Raises:
-        OptionError: the number is not above 0 and finite, or this platform cannot set a time limit.
-    """
+    """The seconds, checked; None is no limit."""
     from faithcheck.sandbox import time_limit
 
     try:

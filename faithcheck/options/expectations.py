@@ -51,12 +51,7 @@ def refuse_stale(
 
 
 def load(path: Path) -> list[SuppliedExpectation]:
-    """Read a file of expectations.
-
-    Raises:
-        OptionError: the file is missing, is not TOML or has no entry; or an entry is incomplete or contradicts itself.
-            The message names the file, the entry and the reason.
-    """
+    """Read a file of expectations."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

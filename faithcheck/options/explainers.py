@@ -23,15 +23,8 @@ def choose_explainers(specs: Sequence[str], configured: Sequence[Explainer] = ()
     """The explainers that the specs name; without specs the configured ones, or all built-in explainers.
 
     An explainer that another package offers as an entry point is loaded only if a spec names it: a run measures the
-    same explainers wherever it runs.
-
-    Args:
-        specs: each as `load_explainer` takes it, or the name of a configured explainer.
-        configured: explainers with settings of this run, which take precedence over built-in ones of the same name.
-
-    Raises:
-        OptionError: an unknown name, two explainers of one name, or a module that cannot be imported (with its
-            traceback) or patches functions of others when it is.
+    same explainers wherever it runs. ``configured`` explainers have settings of this run, and take precedence over
+    built-in ones of the same name.
     """
     by_name = {explainer.name: explainer for explainer in configured}
     if not specs:
@@ -55,12 +48,7 @@ def choose_explainers(specs: Sequence[str], configured: Sequence[Explainer] = ()
 
 
 def hold_like(likes: Sequence[str], specs: Sequence[str], explainers: Sequence[Explainer]) -> list[Explainer]:
-    """The explainers of a run, those that ``--like`` names held to a built-in one.
-
-    Raises:
-        OptionError: no such built-in explainer (the message has the nearest names), or it is not clear which explainer
-            of the run is meant.
-    """
+    """The explainers of a run, those that ``--like`` names held to a built-in one."""
     held, own = list(explainers), [spec for spec in specs if spec not in builtin_explainers()]
     for like in likes:
         spec, _, name = like.rpartition("=")
@@ -80,11 +68,7 @@ def hold_like(likes: Sequence[str], specs: Sequence[str], explainers: Sequence[E
 
 
 def choose_claims(names: Sequence[str], explainers: Sequence[Explainer]) -> list[Explainer]:
-    """The explainers of a run, each of which also claims what ``--claim`` names.
-
-    Raises:
-        OptionError: no such axiom or kind (the message has the nearest name), or no explainer is named.
-    """
+    """The explainers of a run, each of which also claims what ``--claim`` names."""
     if names and not explainers:
         raise OptionError(f"--claim={names[0]}: this run names no explainer: add --explainer=SPEC")
     try:
@@ -97,10 +81,6 @@ def isolate(executor: LocalChecks, specs: Sequence[str]) -> None:
     """Load each explainer in a process of its own, in which the executor runs its checks.
 
     Call it before an explainer is loaded in this process, which loading could end.
-
-    Raises:
-        OptionError: an explainer cannot be loaded, or loading it ends its process; or this system has no such
-            processes.
     """
     for spec in specs or builtin_explainers():
         try:

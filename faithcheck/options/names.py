@@ -38,10 +38,7 @@ def meaning_of_claim() -> str:
 
 
 def refuse_unknown_explainers(specs: Iterable[str]) -> None:
-    """Refuse a name that no explainer has, and an object that the source of its module does not define.
-
-    A file of maps is read: a damaged one is refused.
-    """
+    """Refuse a name that no explainer has, an object that its module does not define, and a damaged file of maps."""
     known, offered = builtin_explainers(), installed(GROUP)
     for spec in specs:
         if spec in offered or not (spec in known or _is_spelled(spec, faithcheck.explainers)):
@@ -106,10 +103,7 @@ def refuse_unknown_claims(names: Iterable[str]) -> None:
 
 
 def refuse_unknown_pairs(specs: Sequence[str], explainers: Sequence[str] = ()) -> None:
-    """Refuse a name or a glob of no pair; not where a module of the user is imported, which may register it.
-
-    The module of an explainer may register pairs, too.
-    """
+    """Refuse a name or a glob of no pair; not where a module of the user, or of an explainer, may register it."""
     known, offered = KNOWN["pairs"](), installed(PAIRS)
     places = {spec: spec.partition(":")[0] for spec in specs}
     for spec, place in places.items():

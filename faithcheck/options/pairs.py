@@ -17,12 +17,8 @@ from faithcheck.options.user_modules import loaded
 def choose_pairs(specs: Sequence[str]) -> list[Pair]:
     """The pairs that the specs name; without specs all registered pairs.
 
-    Args:
-        specs: each a registered name, a glob, an entry point, or a module that registers pairs; of the last two,
-            ``their.module:name`` is one pair, and ``their.module:family.*`` some.
-
-    Raises:
-        OptionError: an unknown name, a glob that matches nothing, a module that cannot be imported or has no pairs.
+    A spec is a registered name, a glob, an entry point, or a module that registers pairs; of the last two,
+    ``their.module:name`` is one pair, and ``their.module:family.*`` some.
     """
     chosen = {name for spec in specs for name in _names(spec)}
     return [pair for name, pair in registered_pairs().items() if not specs or name in chosen]
@@ -72,11 +68,7 @@ def _is_module(name: str) -> bool:
 
 
 def choose_checkpoint(paths: Sequence[str]) -> list[str]:
-    """Register the pairs of a checkpoint, and return their names; none without a path.
-
-    Raises:
-        OptionError: more than one path, or an empty one; a model that cannot be loaded, run in float64, or changed.
-    """
+    """Register the pairs of a checkpoint, and return their names; none without a path."""
     if not paths:
         return []
     if len(paths) > 1 or not paths[0]:

@@ -18,11 +18,7 @@ from faithcheck.request import Place, Request, Settings
 
 
 def choose_settings(options: Any) -> Settings:
-    """The settings: ``seed``, ``dtype``, ``device``, ``explainer_timeout``.
-
-    Raises:
-        OptionError: the device or the time limit cannot be used.
-    """
+    """The settings: ``seed``, ``dtype``, ``device``, ``explainer_timeout``."""
     on_workers = getattr(options, "gpus_per_worker", 0)  # this machine needs no GPU
     return Settings(
         seed=options.seed,
@@ -48,13 +44,7 @@ def choose_request(
     settings: Settings,
     checkpoint: Sequence[str] = (),
 ) -> Request:
-    """The request, for these axioms.
-
-    Without specs, all built-in explainers are checked.
-
-    Raises:
-        OptionError: an explainer cannot be loaded, there is no such pair, or what is claimed is no axiom.
-    """
+    """The request, for these axioms. Without specs, all built-in explainers are checked."""
     explainers = hold_like(options.like, specs, choose_explainers(specs))
     if specs or options.claim:  # claims are about explainers that the user names: without one they are refused
         explainers = choose_claims(options.claim, explainers if specs else [])
@@ -66,11 +56,7 @@ def choose_request(
 def choose_checks(
     options: Any, specs: Sequence[str], expectations: Sequence[SuppliedExpectation], settings: Settings
 ) -> tuple[Request, list[Check]]:
-    """The request of ``faithcheck check``, and its checks: see `choose_request`.
-
-    Raises:
-        OptionError: also for an expectation that matches no check, or no check at all.
-    """
+    """The request of ``faithcheck check``, and its checks: see `choose_request`."""
     request = choose_request(options, specs, (), expectations, settings)
     pairs = request.pairs if options.pairs else pairs_with_maps(request.explainers, request.pairs)
     try:

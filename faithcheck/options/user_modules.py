@@ -32,12 +32,7 @@ def import_from_current_folder() -> None:
 
 
 def loaded(option: str, load: Callable[[], T]) -> T:
-    """Call ``load``, which imports a module that the user named.
-
-    Raises:
-        OptionError: it failed. An error inside the user's module is shown with the user's frames of the traceback, any
-            other error as its message.
-    """
+    """Call ``load``, which imports a module that the user named; an error in it has the user's frames alone."""
     try:
         return load()
     except (Exception, SystemExit) as error:
@@ -100,11 +95,7 @@ def refuse_wrong_object(option: str, module: str, path: str) -> None:
 
 
 def checked_source(option: str, module: str) -> ast.Module | None:
-    """The parsed source of a module; None if it is not in Python.
-
-    Raises:
-        OptionError: there is no such module, its source cannot be parsed, or a library that it imports is missing.
-    """
+    """The parsed source of a module, whose imports are installed; None if it is not in Python."""
     spec = find_module(module)
     if spec is None:
         library = module.split(".")[0]

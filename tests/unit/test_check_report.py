@@ -12,7 +12,7 @@ from rich.console import Console
 import faithcheck
 from faithcheck import CheckReport, check_explainer, progress
 from faithcheck.axioms import Record
-from faithcheck.executors.executor import InThisProcess
+from faithcheck.executors.executor import Executor
 from faithcheck.reports.documents import results
 from faithcheck.reports.documents.document import to_json
 from faithcheck.reports.documents.results import Counts
@@ -198,7 +198,7 @@ def jobs(count):
 
 def test_a_notebook_shows_a_bar_that_counts_the_checks(monkeypatch):
     cell = bar_on(monkeypatch, force_jupyter=True)
-    assert len(list(progress.measured(jobs(3), InThisProcess()))) == 3
+    assert len(list(progress.measured(jobs(3), Executor()))) == 3
     assert [re.search(r"\d/\d", text)[0] for text in cell.drawn] == [f"{done}/3" for done in (0, 0, 1, 2, 3)]
     assert "invariance pair.1" in cell.drawn[2]
 
@@ -206,7 +206,7 @@ def test_a_notebook_shows_a_bar_that_counts_the_checks(monkeypatch):
 @pytest.mark.parametrize("options", [{"force_jupyter": True}, {}])
 def test_without_progress_and_without_a_terminal_nothing_is_drawn(monkeypatch, options, capsys):
     cell = bar_on(monkeypatch, **options)
-    assert len(list(progress.measured(jobs(3), InThisProcess(), bar=not options))) == 3
+    assert len(list(progress.measured(jobs(3), Executor(), bar=not options))) == 3
     assert cell.drawn == []
     assert capsys.readouterr() == ("", "")
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from faithcheck.executors.executor import InThisProcess
+from faithcheck.executors.executor import Executor
 from faithcheck.progress import LINES_EVERY, measured
 from faithcheck.reports.pages import terminal
 from faithcheck.tests.helpers.documents import document, record
@@ -97,12 +97,12 @@ class Checked:
 def test_the_first_red_check_is_said_at_once_and_the_counts_now_and_then(capsys):
     jobs = [Checked(status, i) for i, status in enumerate(["holds", "broken claim", "broken claim", "holds"])]
     seconds = iter([0.0, 1.0, 2.0, LINES_EVERY, LINES_EVERY, LINES_EVERY + 1])
-    said = [capsys.readouterr().err for _ in measured(jobs, InThisProcess(), lines=True, clock=lambda: next(seconds))]
+    said = [capsys.readouterr().err for _ in measured(jobs, Executor(), lines=True, clock=lambda: next(seconds))]
     assert said[0] == said[3] == ""
     assert said[1].startswith("faithcheck: the first red check: completeness: mine on family.pair_1: expected to hold")
     assert said[2] == "faithcheck: 3 of 4 checks, 2 red\n"
 
 
 def test_from_python_no_lines_are_printed(capsys):
-    assert len(list(measured([Checked("broken claim")], InThisProcess()))) == 1
+    assert len(list(measured([Checked("broken claim")], Executor()))) == 1
     assert capsys.readouterr().err == ""

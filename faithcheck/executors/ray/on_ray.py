@@ -47,71 +47,14 @@ Watch = Callable[[State], None]
 
 
 class OnRay(Executor):
-    """Runs jobs on a Ray cluster. Each worker runs one at a time.
+    """Runs jobs on a Ray cluster. Each worker runs one at a time, after it has confirmed the ``readiness``.
 
     No job is lost and none counts twice: a job whose worker ends is the next one that another worker gets, and after
-    `MOST_ENDED` such ends it is left out.
-
-    Args:
-        place: the cluster and its workers.
-        readiness: what a worker confirms before its first job.
-        watch: called whenever something happened, and once in `LOOK` seconds.
+    `MOST_ENDED` such ends it is left out. ``watch`` is called whenever something happened, and once in `LOOK` seconds.
     """
 
     def __init__(self, place: Place, readiness: Readiness, watch: Watch = lambda state: None) -> None:
-        super().__init__()
         self._place, self._readiness, self._watch = place, readiness, watch
-
-    def close(self) -> None:
-        """The cluster was left, or ended, at the end of `run`."""
-
-    def run(self, jobs: Iterable[AnyJob]) -> Iterator[tuple[AnyJob, Any]]:
-        """See `Executor.run`. Without a job, no cluster is started.
-
-        Raises:
-            OptionError: the cluster cannot be reached, or a worker has other versions, other code or no files.
-        """
-        begun = time.monotonic()
-        jobs = iter(jobs)
-        crew = _Crew(self._place, self._readiness)
-        first = next(jobs, None)
-        if first is not None:
-            with connected(self._place) as cluster:
-                for job, result in crew.run(chain([first], jobs), cluster.workers):
-                    self._watch(crew.state(cluster.dashboard))
-                    if job is not None:
-                        yield job, result
-                ended = time.monotonic()
-        self.record = Run(
-            engine=f"Ray {versions()['ray']}",
-            workers=crew.most,
-            tasks=crew.answered,
-            retried=crew.retried,
-            left_out=crew.left_out,
-            seconds=time.monotonic() - begun,
-            started=crew.started - begun if crew.answered else 0.0,
-            ended=ended - begun if first is not None else 0.0,
-            busy=crew.busy,
-        )
-
-
-class _Crew:
-    """The workers of one run, and the jobs that they have.
-
-    Attributes:
-        most: the most workers that there were.
-        answered: how many jobs have a result from a worker.
-        retried, left_out: see `State`.
-        started: the moment at which the first worker had loaded everything.
-        busy: the seconds that workers took for their results.
-    """
-
-    def __init__(self, place: Place, readiness: Readiness) -> None:
-        import ray
-
-        self._ray: Any = ray
-        self._place, self._readiness = place, readiness
-        self._class = self._ray.remote(Worker).options(num_cpus=place.cpus_per_worker, num_gpus=place.gpus_per_worker)
         self._starting: dict[Any, Any] = {}  # the worker, by the reference to what it answers
         self._free: list[Any] = []
         self._running: dict[Any, tuple[Any, Job[Any]]] = {}
@@ -119,11 +62,42 @@ class _Crew:
         self._ends: Counter[int] = Counter()  # of workers, by the id of the job, which is held
         self._ended_at_start = 0
         self._gpu_memory: dict[str, tuple[int, int]] = {}
-        self.most = self.answered = self.retried = self.left_out = 0
-        self.started = self.busy = 0.0
+        self._most = self._answered = self._retried = self._left_out = 0
+        self._started = self._busy = 0.0
 
-    def run(self, jobs: Iterator[Job[Any]], workers: int) -> Iterator[tuple[Any, Any]]:
-        """Each job with its result; (None, None) whenever something else happened."""
+    def run(self, jobs: Iterable[AnyJob]) -> Iterator[tuple[AnyJob, Any]]:
+        """See `Executor.run`. Without a job, no cluster is started.
+
+        Raises:
+            OptionError: the cluster cannot be reached, or a worker has other versions, other code or no files.
+        """
+        import ray
+
+        self._ray: Any = ray
+        begun = ended = time.monotonic()
+        jobs = iter(jobs)
+        first = next(jobs, None)
+        if first is not None:
+            with connected(self._place) as cluster:
+                for found in self._share(chain([first], jobs), cluster.workers):
+                    self._watch(self._state(cluster.dashboard))
+                    if found is not None:
+                        yield found
+                ended = time.monotonic()
+        self.record = Run(
+            engine=f"Ray {versions()['ray']}",
+            workers=self._most,
+            tasks=self._answered,
+            retried=self._retried,
+            left_out=self._left_out,
+            seconds=time.monotonic() - begun,
+            started=self._started - begun if self._answered else 0.0,
+            ended=ended - begun,
+            busy=self._busy,
+        )
+
+    def _share(self, jobs: Iterator[Any], workers: int) -> Iterator[tuple[Any, Any] | None]:
+        """Each job with its result; None whenever something else happened."""
         exhausted = False
         while not exhausted or self._running or self._again:
             while self._free and not (exhausted and not self._again):
@@ -139,16 +113,16 @@ class _Crew:
                     break
                 self._start()
             if self._running or (self._starting and (self._again or not exhausted)):
-                yield self._next() or (None, None)
+                yield self._next()
 
-    def state(self, dashboard: str) -> State:
-        """How it is getting on."""
+    def _state(self, dashboard: str) -> State:
         gpus = self._gpu_memory.values()
         memory = (sum(used for used, _ in gpus), sum(total for _, total in gpus)) if gpus else None
-        return State(len(self._free) + len(self._running), self.retried, self.left_out, memory, dashboard)
+        return State(len(self._free) + len(self._running), self._retried, self._left_out, memory, dashboard)
 
     def _start(self) -> None:
-        actor = self._class.remote(os.getcwd(), self._place.cpus_per_worker)
+        cpus, gpus = self._place.cpus_per_worker, self._place.gpus_per_worker
+        actor = self._ray.remote(Worker).options(num_cpus=cpus, num_gpus=gpus).remote(os.getcwd(), cpus)
         self._starting[actor.ready.remote(versions(), self._readiness)] = actor
 
     def _next(self) -> tuple[Job[Any], Any] | None:
@@ -164,21 +138,21 @@ class _Crew:
                     raise OptionError(answer)
                 self._free.append(self._starting.pop(reference))
                 self._ended_at_start = 0
-                self.started = self.started or time.monotonic()
-                self.most = max(self.most, len(self._free) + len(self._running))
+                self._started = self._started or time.monotonic()
+                self._most = max(self._most, len(self._free) + len(self._running))
                 return None
             actor, job = self._running.pop(reference)
             self._free.append(actor)
-            return job, self._result(job, answer)
+            return job, self._answer(job, answer)
         return None
 
-    def _result(self, job: Job[Any], answer: Answer) -> Any:
+    def _answer(self, job: Job[Any], answer: Answer) -> Any:
         for level, message in answer.messages:
             log.log(level, "%s", message)
         self._gpu_memory |= answer.gpu_memory
         self._ends.pop(id(job), None)
-        self.answered += 1
-        self.busy += answer.seconds
+        self._answered += 1
+        self._busy += answer.seconds
         if not answer.content:
             return job.failed(answer.error, answer.traceback)
         try:
@@ -197,10 +171,10 @@ class _Crew:
         _, job = self._running.pop(reference)
         self._ends[id(job)] += 1
         if self._ends[id(job)] < MOST_ENDED:
-            self.retried += 1
+            self._retried += 1
             self._again.append(job)
             return None
-        self.left_out += 1
+        self._left_out += 1
         return job, job.left_out(f"it ended {MOST_ENDED} workers: {why}")
 
     def _other_versions(self) -> str:

@@ -69,12 +69,7 @@ class Answer:
 
 
 class Worker:
-    """Runs jobs, in a process of the cluster.
-
-    Args:
-        folder: in which the command was run: paths start there, and explainers of the user may be there.
-        threads: that torch uses.
-    """
+    """Runs jobs in a process of the cluster, in the ``folder`` of the command, with so many ``threads`` of torch."""
 
     def __init__(self, folder: str, threads: int) -> None:
         self._folder, self._threads = folder, threads
@@ -83,11 +78,7 @@ class Worker:
         logging.getLogger("faithcheck").propagate = False
 
     def ready(self, expected: Mapping[str, str], readiness: Readiness) -> str:
-        """Load everything.
-
-        Returns why this worker cannot be used, in one line; empty if it can. ``expected`` has the `versions` of the
-        driver.
-        """
+        """Load everything. Returns why this worker cannot be used, in one line; empty if it can."""
         node = os.uname().nodename
         if other := difference(expected, versions(), node):
             return other
@@ -127,10 +118,7 @@ def _gpu_memory() -> dict[str, tuple[int, int]]:
 
 
 def refuse_other_explainers(expected: Mapping[str, str | None], explainers: Mapping[str, Explainer]) -> None:
-    """Compare explainers with those of the driver.
-
-    ``expected`` has `states_of` those.
-    """
+    """Refuse explainers whose states are not those ``expected``, of the driver's."""
     for name, state in states_of(explainers).items():
         if expected[name] != state:
             raise OptionError(f"it has other code or settings of {name}: install the same there")
