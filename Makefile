@@ -19,7 +19,6 @@ ARGS ?=
 BIN := .venv/bin
 READY := .venv/installed
 REPORT := build/report
-COSTS := build/bench/cost.json
 
 # After the install nothing needs the network. With this variable, no library tries to use it.
 export HF_HUB_OFFLINE := 1
@@ -83,9 +82,8 @@ peers: $(READY)  ## verify other libraries' explainers: captum, autolrp, shap, z
 	@$(BIN)/pip install --quiet -c constraints.txt --no-deps zennit lxt
 	$(call suite,peers,-m peers)
 
-bench: $(READY)  ## measure the cost of the explainers; ARGS="-k bert"; resumes after a kill
+bench: $(READY)  ## measure the cost of the explainers; ARGS="-k bert"
 	$(call suite,bench,-m bench)
-	@test ! -e $(COSTS) || $(BIN)/faithcheck report $(COSTS) --md --html
 
 slow: $(READY)  ## the tests that take eight seconds or more, or whose file takes 25; CI runs those of tests/unit and tests/integration, but for the whole suite of make contributing
 	$(call suite,slow,$(CHECKS) -m slow)

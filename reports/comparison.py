@@ -18,9 +18,6 @@ Where both documents hold their examples, the differences of the examples that b
 see `faithcheck.reports.paired_differences`.
 
 Two results documents of different catalogues are refused, or compared in what both catalogues have.
-
-In two benchmark documents every ratio that both measured is compared: it is slower or faster if it changed beyond both
-intervals. Neither is a regression: benchmarks inform.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +32,6 @@ from faithcheck.reports.causes import Change, KindOfChange, kinds
 from faithcheck.reports.common_catalogue import in_common
 from faithcheck.reports.documents import results
 from faithcheck.reports.documents.alignment import Alignment, Explainer
-from faithcheck.reports.documents.benchmark import Benchmark
 from faithcheck.reports.documents.document import COMMITS, Document, DocumentError
 from faithcheck.reports.documents.explanation import Explanation
 from faithcheck.reports.documents.results import Results
@@ -49,8 +45,6 @@ LISTS = {
     "mended": "no longer red",
     "verdicts": "other verdicts, no worse",
     "magnitudes": "magnitudes changed",
-    "slower": "slower, beyond both intervals",
-    "faster": "faster, beyond both intervals",
     "appeared": "new",
     "vanished": "missing now, and skipped before",
     "skips": "reasons for which more is skipped",
@@ -65,7 +59,6 @@ class Comparison:
     before: str  # the old run in words
     now: str  # the new run in words
     threshold: float  # of magnitudes
-    informs: bool  # the documents have no verdicts, as benchmarks have none
     lists: Mapping[str, list[Change]]  # by the names of `LISTS`; no key where there is none
     kinds: Mapping[str, list[KindOfChange]]  # the same changes by kind
     still_red: int
@@ -108,7 +101,7 @@ def compare(old: Document, new: Document, threshold: float = THRESHOLD, across_c
     """What changed. The docstring of the module defines a regression and a changed magnitude.
 
     Args:
-        old: a document of the suite, of an alignment or of a benchmark.
+        old: a document of the suite or of an alignment.
         new: another document of the same kind.
         threshold: of magnitudes, above 0.
         across_catalogues: whether to compare what two catalogues have in common, if the documents are of two.
@@ -126,15 +119,11 @@ def compare(old: Document, new: Document, threshold: float = THRESHOLD, across_c
         old, new, catalogues = in_common(old, new, across_catalogues)
     if isinstance(old, Alignment) and isinstance(new, Alignment):
         paired = paired_differences(old, new)
-    if isinstance(old, Benchmark) and isinstance(new, Benchmark):
-        lists, still_red, unchanged = _ratios(old, new)
-    else:
-        lists, still_red, unchanged = _all_records(old, new, threshold)
+    lists, still_red, unchanged = _all_records(old, new, threshold)
     return Comparison(
         before=_run(old),
         now=_run(new),
         threshold=threshold,
-        informs=isinstance(new, Benchmark),
         lists=lists,
         # What is no longer red has the kind that it had in the old document.
         kinds={name: kinds(rows, (old, new) if name == "mended" else (new, old)) for name, rows in lists.items()},
@@ -147,24 +136,6 @@ def compare(old: Document, new: Document, threshold: float = THRESHOLD, across_c
 
 
 Lists = dict[str, list[Change]]
-
-
-# --- ratios of benchmarks --------------------------------------------------------------------------------------------
-
-
-def _ratios(old: Benchmark, new: Benchmark) -> tuple[Lists, int, int]:
-    """The ratios that are slower or faster beyond both intervals; what only one document measured is not compared."""
-    before, now = old.ratios, new.ratios
-    slower, faster = [], []
-    both = [name for name in now if name in before]
-    for name in both:
-        row = Change("ratio", name, wording.with_interval(before[name]), wording.with_interval(now[name]))
-        if now[name].is_above(before[name]):
-            slower.append(row)
-        elif before[name].is_above(now[name]):
-            faster.append(row)
-    lists = {name: rows for name, rows in (("slower", slower), ("faster", faster)) if rows}
-    return lists, 0, len(both) - len(slower) - len(faster)
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
@@ -329,16 +300,14 @@ def _beside(value: object, other: object) -> str:
 
 
 def _conditions(document: Document) -> dict[str, object]:
-    """The settings and versions of a run, for an alignment the model and the data, for a benchmark the device."""
+    """The settings and versions of a run, for an alignment the model and the data too."""
     conditions: dict[str, object] = {}
     if isinstance(document, Alignment):
         for part, of in (("model", document.model), ("data", document.data)):
             conditions |= {f"{part} name": of.name, f"{part} fingerprint": of.fingerprint}
-    if isinstance(document, Benchmark):
-        conditions["device name"] = document.device.name
     if isinstance(document, Results):
         conditions["catalogue"] = wording.catalogue(document)
-    if isinstance(document, Results | Alignment | Benchmark):
+    if isinstance(document, Results | Alignment):
         conditions |= asdict(document.settings)
     conditions |= {"faithcheck": _version(document), **document.environment}
     if isinstance(document, Results):

@@ -19,8 +19,7 @@ The exit code is 1 on a regression, which is one of these changes and no other:
   - a record that was not skipped, and is skipped or missing now, whatever its verdict was;
   - a failed test that left no red record, and did not fail before.
 It is 2 for a file that cannot be read or compared, and 0 otherwise. Two documents of different catalogues are not
-compared unless you ask for it: see --across-catalogues. A changed magnitude is listed, and of two
-benchmarks every ratio that is slower or faster beyond both intervals; neither is a regression."""
+compared unless you ask for it: see --across-catalogues. A changed magnitude is listed and is no regression."""
 EXAMPLE = """example:
   faithcheck compare main.json branch.json --md comment.md && echo no regression
 """
@@ -28,7 +27,7 @@ EXAMPLE = """example:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    add_file(parser, "old", type=Path, help="the JSON to compare with, of the suite, faithcheck align or make bench")
+    add_file(parser, "old", type=Path, help="the JSON to compare with, of the suite or of faithcheck align")
     add_file(parser, "new", type=Path, help="the JSON to judge")
     comment = "also write Markdown that fits a pull-request comment (default: NEW.compare.md)"
     add_file(parser, "--md", help=comment, **PAGE)
@@ -58,8 +57,7 @@ def load(path: Path) -> Document:
     """Read a document of any kind; `DocumentError` says what is wrong in it."""
     from faithcheck.reports.documents import document
     from faithcheck.reports.documents.alignment import Alignment
-    from faithcheck.reports.documents.benchmark import Benchmark
     from faithcheck.reports.documents.explanation import Explanation
     from faithcheck.reports.documents.results import Results
 
-    return document.load(path, Results, Alignment, Benchmark, Explanation)
+    return document.load(path, Results, Alignment, Explanation)

@@ -19,7 +19,7 @@ EXAMPLE = """example:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    meaning = "the JSON of pytest --axioms-json=PATH, of faithcheck check, align or explain --json, or of make bench"
+    meaning = "the JSON of pytest --axioms-json=PATH, or of faithcheck check, align or explain --json"
     add_file(parser, "results", type=Path, help=meaning)
     add_pages(parser)
     meaning = "write every table as CSV and LaTeX (booktabs), and every figure as SVG and PDF, into this folder"

@@ -3,7 +3,6 @@
 import importlib.metadata
 import platform
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
 from faithcheck.reports.documents.document import Environment
@@ -11,16 +10,13 @@ from faithcheck.reports.documents.document import Environment
 _PACKAGES = ("torch", "transformers", "numpy", "scipy", "sympy", "scikit-learn", "pytest", "hypothesis")
 
 
-def environment(further: Iterable[str] = ()) -> Environment:
+def environment() -> Environment:
     """The versions that can change a measured number, and two commits, each None if there is no git clone.
 
     ``user_commit`` is that of the clone that holds the working folder: the user's code. ``faithcheck_commit`` is that
     of the clone that faithcheck runs from. ``-dirty`` follows a commit if files in it have changed since.
-
-    Args:
-        further: packages besides those that faithcheck needs.
     """
-    versions = {name: _version(name) for name in (*_PACKAGES, *further)}
+    versions = {name: _version(name) for name in _PACKAGES}
     commits = {"user_commit": _commit(Path(), "--untracked-files=no"), "faithcheck_commit": _own_commit()}
     return {"python": platform.python_version(), "platform": platform.platform(), **versions, **commits}
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group
+from faithcheck.reports.causes import command
 from faithcheck.reports.documents.results import Results, RulesMet, TimedCheck
 from faithcheck.reports.pages import wording
 from faithcheck.reports.pages.tables import Column, Table, natural, plain_table, table
-from faithcheck.reports.reproduce import command
 
 Records = Sequence[Record]
 

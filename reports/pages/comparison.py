@@ -28,8 +28,6 @@ def verdict(comparison: Comparison) -> str:
     """The outcome in a sentence: ``39 regressions of one kind: mine: invariance: …``."""
     if regressions := comparison.regressions:
         return _of_regressions(regressions, comparison.kinds["regressions"])
-    if comparison.informs:
-        return "no verdict: benchmarks inform"
     if is_empty(comparison):
         return "no verdict: nothing that both documents measured"
     mended = len(comparison.listed("mended"))
@@ -61,8 +59,6 @@ def headline(comparison: Comparison) -> str:
         "appeared": "new",
         "vanished": "missing",
         "magnitudes": "magnitude changed" if magnitudes == 1 else "magnitudes changed",
-        "slower": "slower",
-        "faster": "faster",
     }
     parts = [f"{len(rows)} {label}" for name, label in labels.items() if (rows := comparison.listed(name))]
     parts += [f"{comparison.unchanged} unchanged"]
@@ -74,7 +70,7 @@ def _group(comparison: Comparison) -> Group:
     """The group that the outcome has the symbol and the colour of; nothing to compare is not green."""
     if comparison.regressions:
         return Group.RED
-    return Group.RECORDED if is_empty(comparison) or comparison.informs else Group.PASS
+    return Group.RECORDED if is_empty(comparison) else Group.PASS
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from types import ModuleType
 
 from faithcheck.reports.documents.document import Document
 from faithcheck.reports.documents.figure import Figure
-from faithcheck.reports.pages import alignment, benchmark, explanation, figures, report
+from faithcheck.reports.pages import alignment, explanation, figures, report
 from faithcheck.reports.pages.tables import Table
 from faithcheck.reports.pages.visible import visible
 
@@ -76,7 +76,7 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 
 def page_of(document: Document) -> ModuleType:
     """The module with the pages of this kind of document: `to_markdown`, `to_html`, `to_terminal`, `exported`."""
-    return {"alignment": alignment, "benchmark": benchmark, "explanation": explanation}.get(document.NAME, report)
+    return {"alignment": alignment, "explanation": explanation}.get(document.NAME, report)
 
 
 def exported(document: Document) -> tuple[list[Table], list[Figure]]:

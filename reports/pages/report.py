@@ -9,8 +9,7 @@ import msgspec
 
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group
-from faithcheck.reports import reproduce
-from faithcheck.reports.causes import Cause, causes
+from faithcheck.reports.causes import Cause, causes, command, command_of_test
 from faithcheck.reports.documents.figure import Figure
 from faithcheck.reports.documents.results import Results, not_run, red_records, verdict
 from faithcheck.reports.pages import columns, evidence, matrices, terminal, wording
@@ -162,15 +161,15 @@ def _card(results: Results, name: str, cause: Cause) -> Card:
     if not cause.records:
         worst = cause.failures[0]
         affected = [Affected(failure.id, "", failure.message) for failure in cause.failures]
-        command = reproduce.command_of_test(worst.id)
-        return Card(name, cause, Group.RED.symbol, worst.message, command, [("id", worst.id)], affected)
+        again = command_of_test(worst.id)
+        return Card(name, cause, Group.RED.symbol, worst.message, again, [("id", worst.id)], affected)
     record = cause.records[0]
     return Card(
         name,
         cause,
         wording.symbol(record.status),
         wording.sentence(record),
-        reproduce.command(results, record),
+        command(results, record),
         wording.details(record),
         [Affected(one.id, record_anchor(one.id), wording.cell(one)) for one in cause.records],
         evidence.shown(record),

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group
-from faithcheck.reports import reproduce
-from faithcheck.reports.causes import causes, size
+from faithcheck.reports.causes import causes, command, size
 from faithcheck.reports.documents.results import Results, Skips, not_run, red_records, verdict
 from faithcheck.reports.pages import colours, columns, rendering, wording
 from faithcheck.reports.pages.tables import Table
@@ -168,7 +167,7 @@ def _worst(results: Results, width: int) -> Iterator[Text]:
     for line in lines[:WORST]:
         yield Text(_cut(line, width, FOLDED))
     if red:
-        yield Text(f"  again: {reproduce.command(results, red[0])}", style="dim")
+        yield Text(f"  again: {command(results, red[0])}", style="dim")
 
 
 def _causes(results: Results, width: int) -> Iterator[Text]:

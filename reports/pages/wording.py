@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from faithcheck.axioms.measure.error_text import difference_text
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import BY_LABEL, Group, Status
-from faithcheck.reports.documents.benchmark import Ratio
 from faithcheck.reports.documents.document import Run
 from faithcheck.reports.documents.results import (
     NotApplicable,
@@ -48,11 +47,6 @@ def number(value: object, digits: int = 2) -> str:
 def counted(count: int, what: str) -> str:
     """``1 run``, ``2 runs``."""
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def with_interval(ratio: Ratio) -> str:
-    """A median and its interval: ``1.27 [1.24, 1.31]``."""
-    return f"{number(ratio.median, 3)} [{number(ratio.low, 3)}, {number(ratio.high, 3)}]"
 
 
 def correlation(value: object) -> str:

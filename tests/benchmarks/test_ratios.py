@@ -30,8 +30,7 @@ from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models.case import Case
 from faithcheck.models.data.texts import load_texts
 from faithcheck.models.pretrained.loading import load
-from faithcheck.reports.documents.benchmark import interval
-from faithcheck.tests.helpers.timing import in_turn
+from faithcheck.tests.helpers.timing import in_turn, interval
 
 pytestmark = pytest.mark.bench
 
@@ -39,9 +38,7 @@ COLUMNS = ["what", "in units of", "tokens", "median ratio", "its 95 % interval",
 
 
 def row(what, unit, tokens, times, unit_times):
-    ratio, milliseconds = interval(times / unit_times), np.median(unit_times)
-    within = "none of so few" if ratio.low is None else f"{ratio.low:.3f} – {ratio.high:.3f}"
-    return [what, unit, tokens, f"{ratio.median:.3f}", within, len(times), f"{milliseconds:.1f}"]
+    return [what, unit, tokens, *interval(times / unit_times).cells, len(times), f"{np.median(unit_times):.1f}"]
 
 
 class Classifier(torch.nn.Module):

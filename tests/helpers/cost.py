@@ -1,11 +1,11 @@
-"""The cost of explainers at one point of the matrix of `make bench`: shapes, units, rows of the benchmark document."""
+"""The cost of explainers at one point of the matrix of `make bench`: shapes, units, rows of its tables."""
 
 from __future__ import annotations
 
-import platform
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,15 +18,28 @@ from faithcheck.memory.peak_memory import peak_memory
 from faithcheck.models.architectures.architecture import HEADS, random_weights
 from faithcheck.models.architectures.base_models import ARCHITECTURES
 from faithcheck.models.case import Case
-from faithcheck.reports.documents.benchmark import SIZES, Device, Ratio, Row, Size, State, interval
 from faithcheck.tests.helpers.every_peer import every_peer
-from faithcheck.tests.helpers.timing import until_precise
+from faithcheck.tests.helpers.timing import interval, until_precise
 
 GRADIENT = "forward + backward"
 ROWS = "forward of n + 1 rows"
 PERTURBATION = {"loo", "budgeted_loo", "captum_feature_ablation"}
 """The explainers that run the model once for each feature: their unit is `ROWS`."""
 LIBRARIES = ("captum", "autolrp", "zennit", "lxt")
+COLUMNS = ("explainer", "unit", "ratio", "95 %", "cost", "95 %", "turns", "ms", "peak memory")
+NOTE = (
+    "Ratio: the time of a call to that of its unit; cost: in forward and backward passes of the reference. Medians of "
+    "calls in turn and their 95 % intervals. Peak memory: beyond what is in use before, divided by that of the unit. "
+)
+
+
+class Size(NamedTuple):
+    """A size of model and case: features an example, examples, layers, coordinates a feature."""
+
+    length: int
+    batch: int
+    depth: int
+    width: int
 
 
 MIDDLE = {
@@ -47,7 +60,7 @@ POINTS = [
 
 def size_of(middle: Size, dimension: str, factor: float) -> Size:
     """The size with one dimension multiplied."""
-    return Size(**{name: int(middle.of(name) * (factor if name == dimension else 1)) for name in SIZES})
+    return Size(**{name: int(of * (factor if name == dimension else 1)) for name, of in middle._asdict().items()})
 
 
 def build(shape: str, size: Size, seed: int, device: torch.device) -> tuple[torch.nn.Module, Case]:
@@ -102,8 +115,8 @@ def why_not(call: Callable[[], object]) -> str:
     return ""
 
 
-def measured_rows(model, case, chosen, reference, limits, seed) -> list[Row]:
-    """A row of the benchmark document for each plain pass and each explainer."""
+def measured_rows(model, case, chosen, reference, limits, seed) -> dict[str, list[str]]:
+    """The cells of `COLUMNS` for each plain pass and each explainer, by name; what is not measured says why."""
     plain = {GRADIENT: partial(input_gradient, model, case), ROWS: partial(forward_of_rows, model, case)}
     calls = plain | {name: partial(explainer.attribute, model, case) for name, explainer in chosen.items()}
     unit_of = {name: name if name in plain else ROWS if name in PERTURBATION else GRADIENT for name in calls}
@@ -116,50 +129,13 @@ def measured_rows(model, case, chosen, reference, limits, seed) -> list[Row]:
         able = {name: (call, plain[unit_of[name]], reference) for name, call in calls.items() if not reasons[name]}
         times = until_precise(able, device, limits, seed)
         peaks = {name: peak_memory(calls[name], device, model) for name in able}
-    return [
-        Row(
-            explainer=name,
-            label=display_label(chosen[name]) if name in chosen else name,
-            origin=getattr(chosen.get(name), "origin", ""),
-            unit=unit_of[name],
-            why=reasons[name],
-            **figures(times.get(name), on_gpu=device.type == "cuda"),
-            peak_bytes=peaks.get(name),
-            unit_peak_bytes=peaks[unit_of[name]],
-        )
-        for name in calls
-    ]
-
-
-def figures(times: np.ndarray | None, *, on_gpu: bool) -> dict:
-    """The ratio to the unit, the cost in the reference, and on a GPU milliseconds."""
-    if times is None:
-        none = Ratio(median=None, low=None, high=None)
-        return {"turns": 0, "ratio": none, "cost": none, "milliseconds": None}
-    own, unit, reference = times.T
-    return {
-        "turns": len(times),
-        "ratio": interval(own / unit),
-        "cost": interval(own / reference),
-        "milliseconds": float(np.median(own)) if on_gpu else None,
-    }
-
-
-def about_device(device: torch.device) -> Device:
-    """The device's name and memory."""
-    if device.type != "cuda":
-        return Device(name=platform.processor() or platform.machine(), memory_bytes=None)
-    memory = torch.cuda.get_device_properties(device).total_memory
-    return Device(name=torch.cuda.get_device_name(device), memory_bytes=memory)
-
-
-def state_of_device(device: torch.device) -> State:
-    """The clock of a GPU in MHz and its power in watts, or why they are unknown."""
-    unknown = ""
-    if device.type == "cuda":
-        try:
-            clock, power = torch.cuda.clock_rate(device), torch.cuda.power_draw(device) / 1e3
-            return State(clock_mhz=clock, power_watts=power, unknown="")
-        except Exception as error:  # NVML's errors have a base class that is not importable without it
-            unknown = f"Clock and power are unknown: {message_text(error)}"
-    return State(clock_mhz=None, power_watts=None, unknown=unknown)
+    rows = {}
+    for name, unit in unit_of.items():
+        rows[name] = [display_label(chosen[name]) if name in chosen else name, unit]
+        if name in able:
+            own, of_unit, of_reference = times[name].T
+            rows[name] += [*interval(own / of_unit).cells, *interval(own / of_reference).cells, str(len(own))]
+            rows[name] += [f"{np.median(own):.3g}", f"{peaks[name] / peaks[unit]:.3g}" if peaks[unit] else ""]
+        else:
+            rows[name] += [f"not measured: {reasons[name]}", *[""] * (len(COLUMNS) - 3)]
+    return rows

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import RED, SKIPPED, UNMEASURED
 from faithcheck.reports.documents.alignment import Alignment, Means, Undefined
-from faithcheck.reports.documents.benchmark import Benchmark
 from faithcheck.reports.documents.document import Document, from_json, to_json
 from faithcheck.reports.documents.explanation import Explanation
 from faithcheck.reports.documents.figure import Figure
@@ -162,7 +161,7 @@ def alignment(**explainers: tuple[float, float] | str) -> Json:
 
 def typed(content: Json) -> Document:
     """The document of any kind that has this content."""
-    kinds = {None: Results, "alignment": Alignment, "benchmark": Benchmark, "explanation": Explanation}
+    kinds = {None: Results, "alignment": Alignment, "explanation": Explanation}
     return from_json(content, kinds[content.get("kind")])
 
 
@@ -199,58 +198,6 @@ def explanation() -> Json:
             {"number": 0, "name": "bad", "logit": -1.0, "probability": 0.1, "explained": False},
         ],
         "maps": [{**one_map, **further} for one_map in one["maps"]],
-    }
-
-
-def ratio(median: float | None, spread: float = 0.02) -> Json:
-    """A median with an interval of ± this part."""
-    low, high = (None, None) if median is None else (median * (1 - spread), median * (1 + spread))
-    return {"median": median, "low": low, "high": high}
-
-
-def cost_row(name: str, cost: float | None, **changed: object) -> Json:
-    """A row of a benchmark document: an explainer of this cost, or one that was not measured."""
-    return {
-        **{"explainer": name, "label": name.upper(), "origin": "", "unit": "forward + backward"},
-        **{"why": "" if cost else "no rule", "turns": 9 if cost else 0, "ratio": ratio(cost), "cost": ratio(cost)},
-        **dict.fromkeys(("milliseconds", "peak_bytes", "unit_peak_bytes"), None),
-        **changed,
-    }
-
-
-def benchmark(**changed: object) -> Json:
-    """A benchmark document: three lengths of one shape, on which AttnLRP costs length² / 1000; and an agreement."""
-    size = {"length": 64, "batch": 1, "depth": 4, "width": 128}
-    memory = {"peak_bytes": 3000, "unit_peak_bytes": 1000}
-    points = [
-        {
-            **{"shape": "bert", **size, "length": length},
-            "state": {"clock_mhz": None, "power_watts": None, "unknown": ""},
-            "rows": [
-                cost_row("forward + backward", length / 64, label="forward + backward"),
-                cost_row("attnlrp", length**2 / 1000, **memory),
-                cost_row("captum_lrp", None, origin="captum 0.9.0"),
-                cost_row("captum_ig", length / 8, ratio=ratio(8.0, 0.09), origin="captum 0.9.0"),
-            ],
-        }
-        for length in (32, 64, 128)
-    ]
-    placed = {"loo": (20.0, 1.0), "attnlrp": (1.5, 0.5), "gate": (1.2, 0.7), "rollout": (0.4, 0.1), "lrp": (None, 0.3)}
-    agreement = [cost_row(name, cost, r={"mean": r, "low": r, "high": r, "n": 8}) for name, (cost, r) in placed.items()]
-    return {
-        "schema_version": Benchmark.VERSION,
-        "kind": "benchmark",
-        "faithcheck": "0.1.0",
-        "key": "a" * 64,
-        "environment": {"torch": "2.13", "zennit": None},
-        "settings": {
-            **{"seed": 0, "dtype": "float32", "device": "cpu", "threads": 2},
-            **{"within": 0.05, "turns": 200, "seconds": 40.0, "middle": size},
-        },
-        "device": {"name": "x86_64", "memory_bytes": None},
-        "points": points,
-        "agreements": [{"model": "own", "data": "60 texts", "removal": "mask", "length": 12, "rows": agreement}],
-        **changed,
     }
 
 

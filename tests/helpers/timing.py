@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy import stats
 
-from faithcheck.reports.documents.benchmark import interval
+
+class Ratio(NamedTuple):
+    """The median of ratios and its 95 % interval, which fewer than six turns do not have."""
+
+    median: float
+    low: float | None
+    high: float | None
+
+    @property
+    def half_width(self) -> float | None:
+        """The largest distance of the interval's ends from the median, relative to it."""
+        if self.low is None or self.high is None:
+            return None
+        return max(self.high - self.median, self.median - self.low) / self.median
+
+    @property
+    def cells(self) -> list[str]:
+        """The median and the interval, as cells of a table."""
+        within = "none of so few" if self.low is None else f"{self.low:.3g} – {self.high:.3g}"
+        return [f"{self.median:.3g}", within]
+
+
+def interval(ratios: Sequence[float]) -> Ratio:
+    """The median and its 95 % interval between two order statistics, of any distribution: Conover 1999, §3.2."""
+    bounds = stats.quantile_test(ratios, p=0.5).confidence_interval(0.95)
+    low, high = (float(bound) if math.isfinite(bound) else None for bound in (bounds.low, bounds.high))
+    return Ratio(float(median(ratios)), low, high)
 
 
 def milliseconds(function, device):

@@ -9,12 +9,12 @@ from playwright.sync_api import expect
 
 from faithcheck.axioms.measure.statuses import BY_LABEL
 from faithcheck.reports import comparison, trend
-from faithcheck.reports.pages import alignment, benchmark, colours, report
+from faithcheck.reports.causes import command
+from faithcheck.reports.pages import alignment, colours, report
 from faithcheck.reports.pages import comparison as comparison_page
 from faithcheck.reports.pages import explanation as explanation_page
 from faithcheck.reports.pages import trend as trend_page
 from faithcheck.reports.pages.visible import record_anchor
-from faithcheck.reports.reproduce import command
 from faithcheck.tests.helpers import documents
 from faithcheck.tests.helpers.browser import browser, check_page, opened, unfold, violations
 from faithcheck.tests.helpers.documents import typed
@@ -84,7 +84,6 @@ PAGES = {
         typed({**documents.alignment(attnlrp=(0.5, 0.2), loo=(1, 1)), **documents.shown("loo", "attnlrp")})
     ),
     "explanation": lambda: explanation_page.to_html(typed(documents.explanation())),
-    "benchmark": lambda: benchmark.to_html(typed(documents.benchmark())),
     "comparison": lambda: comparison_page.to_html(a_comparison()),
     "trend": lambda: trend_page.to_html(a_trend()),
     "notebook": lambda: NOTEBOOK.format(report.to_notebook(a_run())),
@@ -275,7 +274,7 @@ BROKEN = r"""() => {
 WIDEST = "Math.max(0, ...[...document.querySelectorAll('table')].map((table) => table.offsetWidth))"
 
 
-@pytest.mark.parametrize("name", ["report", "maps", "explanation", "comparison", "trend", "benchmark"])
+@pytest.mark.parametrize("name", ["report", "maps", "explanation", "comparison", "trend"])
 def test_no_name_is_broken_between_two_letters_on_paper_or_on_a_phone(browser, files, name):
     with opened(browser, files[name]) as page:
         unfold(page)

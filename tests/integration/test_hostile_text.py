@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 
 from faithcheck.reports import comparison
 from faithcheck.reports.documents.document import to_json
-from faithcheck.reports.pages import alignment, benchmark, explanation, report, terminal
+from faithcheck.reports.pages import alignment, explanation, report, terminal
 from faithcheck.reports.pages import comparison as comparison_page
 from faithcheck.reports.pages.visible import visible
 from faithcheck.tests.helpers import documents
@@ -29,7 +29,7 @@ HOSTILE = (
 )
 HARMLESS = re.sub(r"\W", "x", visible(HOSTILE))
 """Text of the same length as it is shown, that no parser takes for anything else."""
-FIXED = ("", "alignment", "benchmark", "explanation", "tokens", "pearson_no_special", "xy", "nan")
+FIXED = ("", "alignment", "explanation", "tokens", "pearson_no_special", "xy", "nan")
 """Texts that decide how a document is read; others are refused."""
 FREE_KEYS = ("axioms", "environment", "rules", "origins", "specs", "pair_origins")
 """Mappings of a document whose keys are any text."""
@@ -96,7 +96,6 @@ def with_text(value, text):
 KINDS: dict[str, tuple[Callable, Callable, Callable, Callable]] = {
     "suite": (a_run, report.to_html, report.to_markdown, terminal.render),
     "alignment": (an_alignment, alignment.to_html, alignment.to_markdown, alignment.to_terminal),
-    "benchmark": (documents.benchmark, benchmark.to_html, benchmark.to_markdown, benchmark.to_terminal),
     "explanation": (
         *(an_explanation, explanation.to_html, explanation.to_markdown),
         explanation.to_terminal,

@@ -50,8 +50,6 @@ def test_every_record_is_counted_once():
         "mended": ["invariance/1"],
         "verdicts": ["invariance/2"],
         "magnitudes": [],
-        "slower": [],
-        "faster": [],
         "appeared": ["invariance/5"],
         "vanished": ["invariance/6"],
         "skips": [],

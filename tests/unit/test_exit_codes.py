@@ -11,7 +11,7 @@ from faithcheck.cli.main import main
 from faithcheck.options import OptionError
 from faithcheck.options.output_path import check_writable
 from faithcheck.reports.documents.document import DocumentError, to_json
-from faithcheck.tests.helpers.documents import alignment, benchmark, document, record
+from faithcheck.tests.helpers.documents import alignment, document, record
 
 MISSING = object()
 WRONG = (MISSING, None, "\ud800\x1b[31m")
@@ -22,7 +22,6 @@ SUITE = document(
 DOCUMENTS = {
     "suite": to_json(SUITE),
     "alignment": alignment(loo=(1.0, 0.8), attnlrp=(0.5, 0.4), mine="no rule"),
-    "benchmark": benchmark(),
 }
 
 

@@ -15,7 +15,6 @@ from faithcheck.reports.pages.export import exported
 from faithcheck.reports.pages.tables import plain_table
 from faithcheck.tests.helpers.documents import (
     alignment,
-    benchmark,
     document,
     explanation,
     figure_content,
@@ -48,7 +47,6 @@ def of_each_kind():
     return {
         "suite": document([record("holds"), record("broken claim")], figures=[figure_content()]),
         "alignment": typed({**aligned, **shown("loo", "attnlrp")}),
-        "benchmark": typed(benchmark()),
         "explanation": typed(explanation()),
     }
 

@@ -19,8 +19,8 @@ from faithcheck.models.cases import points
 from faithcheck.models.eight_bit_weights import quantised, steps
 from faithcheck.models.pair import copies
 from faithcheck.plan import plan
+from faithcheck.reports.causes import command
 from faithcheck.reports.pages.columns import digits as digits_table
-from faithcheck.reports.reproduce import command
 from faithcheck.tests.helpers import rule_faults
 from faithcheck.tests.helpers.documents import document
 

@@ -3,10 +3,10 @@
 import re
 
 from faithcheck.axioms.measure.statuses import BY_LABEL
+from faithcheck.reports.causes import command
 from faithcheck.reports.pages import columns, matrices, report
 from faithcheck.reports.pages.report import reasons
 from faithcheck.reports.pages.visible import anchor, record_anchor
-from faithcheck.reports.reproduce import command
 from faithcheck.tests.helpers.documents import document, record
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from faithcheck.cli.main import parser
 from faithcheck.models.pair import registered_pairs
-from faithcheck.reports import reproduce
+from faithcheck.reports import causes
 from faithcheck.tests.helpers.documents import document, record
 
 RED = {"id": "loo/mine-a.b.f", "axiom": "loo", "explainer": "mine", "subject": "a.b.f"}
@@ -15,7 +15,7 @@ RED = {"id": "loo/mine-a.b.f", "axiom": "loo", "explainer": "mine", "subject": "
 def command(settings=None, **changed):
     """The words of the command for a red record, in a run with these settings."""
     red = record(**{"status": "broken claim", **RED, **changed})
-    return shlex.split(reproduce.command(document([red], settings), red))
+    return shlex.split(causes.command(document([red], settings), red))
 
 
 def test_the_command_names_explainer_axiom_pair_seed_and_device():

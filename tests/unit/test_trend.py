@@ -9,7 +9,7 @@ from faithcheck.cli.main import main
 from faithcheck.reports.documents.document import to_json
 from faithcheck.reports.pages import trend as pages
 from faithcheck.reports.trend import outcome, trend
-from faithcheck.tests.helpers.documents import alignment, benchmark, document, explanation, record, typed
+from faithcheck.tests.helpers.documents import alignment, document, explanation, record, typed
 
 
 def run(day, *statuses, catalogue=None, **changed):
@@ -134,7 +134,6 @@ def test_the_command_reads_a_folder_and_leaves_out_what_it_cannot_read(tmp_path,
     contents = {
         "nested/good.json": json.dumps(to_json(run(1, "holds"))),
         "alignment.json": json.dumps(alignment(loo=(1.0, 1.0))),
-        "bench.json": json.dumps(benchmark()),
         "map.json": json.dumps(explanation()),
         "old.json": json.dumps(to_json(run(2, "holds", schema_version=1))),
         "undated.json": json.dumps(to_json(run(2, "holds", created="yesterday"))),
@@ -146,10 +145,9 @@ def test_the_command_reads_a_folder_and_leaves_out_what_it_cannot_read(tmp_path,
     assert main(["trend", str(tmp_path), "--html", "--md"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith("✓ 1 run from 2026-01-01 to 2026-01-01;")
-    assert "1 alignment; 6 files left out" in printed
+    assert "1 alignment; 5 files left out" in printed
     page = (tmp_path / "trend.md").read_text()
     for name, reason in {
-        "bench.json": "a document of make bench",
         "map.json": "a document of faithcheck explain",
         "old.json": "schema version 1",
         "undated.json": "its date 'yesterday' cannot be read",
