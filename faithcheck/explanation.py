@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -12,6 +13,7 @@ from msgspec import structs
 from faithcheck.alignment.figures import ROUND_OFF
 from faithcheck.axioms.loo_correlation import correlations
 from faithcheck.axioms.measure.error_text import message_text, safe_text, traceback_text
+from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
 from faithcheck.memory.predicted_memory import PeakPredictor
@@ -29,7 +31,7 @@ from faithcheck.models.pretrained.target_choice import (
 from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
 from faithcheck.reports.documents.environment import version
 from faithcheck.reports.documents.explanation import Explanation, Map, Output
-from faithcheck.reports.documents.words import Feature
+from faithcheck.reports.documents.words import Feature, alone, relevance_of, words
 from faithcheck.reports.memory_units import in_words
 from faithcheck.sandbox import Raised, Traces, attempt, sandbox
 
@@ -49,6 +51,7 @@ def explain(
     contrast: str | None = None,
     max_memory: int | None = None,
     name: str = "",
+    by: str = "token",
 ) -> Explanation:
     """The maps of one text by several explainers, beside that of LOO.
 
@@ -57,6 +60,10 @@ def explain(
     an answer of several tokens, whose log-likelihood is explained. By default it is the most likely output; of a
     decoder without a contrast the answer that it generates, see `generated_or_refused`. ``max_memory`` is the bytes
     that an attribution may take over what is in use, ``name`` what the document calls the model.
+
+    ``by`` is "token" or one of `faithcheck.models.pretrained.segments.LEVELS`: then LOO removes each part of the text
+    as a whole and shares the change equally among its tokens, r is that of the parts' sums, and ``interaction`` is
+    Σ |change − sum of the changes by its single tokens| / Σ |change| over the parts.
 
     Raises:
         ExplainError: no token that is not special; a decoder's text is too long; an explainer refused, failed or
@@ -71,9 +78,11 @@ def explain(
     output = int(case.target[0])
     if output == model.against:
         raise ExplainError(f"--contrast={contrast} is the most likely output itself: give another --target")
-    maps = [_map(explainer, model, case, max_memory) for explainer in explainers]
-    special: list[bool] = example.special_tokens_mask.tolist()
-    loo = next((one.values for one in maps if one.explainer == "loo"), None)
+    features = [Feature(**piece) for piece in example.pieces("word" if by == "token" else by)]
+    parts = [part for part in (alone if by == "token" else words)(features) if not part.special]
+    maps = [_map(_by(explainer, by), model, case, max_memory) for explainer in explainers]
+    loo = next((relevance_of(parts, one.values) for one in maps if one.explainer == "loo"), None)
+    single = [_map(one, model, case, max_memory) for one in explainers if by != "token" and _by(one, by) is not one]
     noise = ROUND_OFF * torch.finfo(logits.dtype).eps * abs(float(explained[output]))
     return Explanation(
         schema_version=Explanation.VERSION,
@@ -91,20 +100,30 @@ def explain(
         classes=_outputs(model, logits, output),
         probability=_kind_of_probability(model),
         outputs=len(logits),
-        features=[Feature(**piece) for piece in example.pieces()],
-        maps=[structs.replace(one, r=_r(one.values, loo, special, noise)) for one in maps],
+        by=by,
+        interaction=_interaction(loo, relevance_of(parts, single[0].values)) if loo and single else None,
+        features=features,
+        maps=[structs.replace(one, r=_r(relevance_of(parts, one.values), loo, noise)) for one in maps],
         change=float(output_difference(model, case)),
         notes=[*how, *_notes(model, text, example)],
     )
 
 
-def _r(values: Sequence[float], loo: Sequence[float] | None, special: Sequence[bool], noise: float) -> float | None:
+def _r(values: Sequence[float], loo: Sequence[float] | None, noise: float) -> float | None:
     """Pearson's correlation of a map with LOO's, special features left out; None if it is undefined."""
-    if loo is None:
-        return None
-    keep = ~np.asarray(special)
-    defined = correlations(np.asarray(values)[keep], np.asarray(loo)[keep], noise)
+    defined = None if loo is None else correlations(np.asarray(values), np.asarray(loo), noise)
     return defined["pearson"] if defined else None
+
+
+def _by(explainer: Explainer, by: str) -> Explainer:
+    """Leave-One-Out by these parts; another explainer as it is."""
+    return replace(explainer, by=by) if isinstance(explainer, LeaveOneOut) and explainer.by == "token" else explainer
+
+
+def _interaction(changes: Sequence[float], sums: Sequence[float]) -> float | None:
+    """How far the changes by whole parts are from the sums over single tokens; None if no part has an effect."""
+    total = math.fsum(map(abs, changes))
+    return math.fsum(abs(one - other) for one, other in zip(changes, sums, strict=True)) / total if total else None
 
 
 def _encoded(model: TextModel, text: str) -> Example:

@@ -38,8 +38,8 @@ class Case:
         feature_names: the names of each example's features in a report, such as the tokens of a text; a case of other
             examples, see `select`, has none.
         image_shape: rows and columns, where the features are the pixels or patches of an image.
-        segments: the parts of a text by level ("word", "sentence", "paragraph"): ``(batch, features)`` int64, the
-            number of the part that each feature belongs to; see `faithcheck.models.pretrained.segments`.
+        segments: the parts of a text by level ("word", "sentence", …): ``(batch, features)`` int64, the number of the
+            part that each feature belongs to; see `faithcheck.models.pretrained.segments`.
 
     Raises:
         ValueError: the shapes, dtypes or devices do not fit together.

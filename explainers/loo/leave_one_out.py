@@ -24,8 +24,9 @@ class LeaveOneOut:
         removal: how a feature is removed; by default by the attention mask if the case has one, else it takes its
             baseline value.
         max_tokens: the most features, padding included, in one forward pass; bounds memory, not the result.
-        by: what is removed at once: "token", a single feature; or a "word", "sentence" or "paragraph" of a text. The
-            change of the output is then shared equally among the features of the part, so that they sum to it.
+        by: what is removed at once: "token", a single feature; or a part of a text: a "word", "sentence", "line" or
+            "paragraph". The change of the output is then shared equally among the features of the
+            part, so that they sum to it.
     """
 
     label: ClassVar[str] = "Leave-One-Out"

@@ -16,6 +16,7 @@ from faithcheck.cli.arguments import (
     add_target,
     characters,
 )
+from faithcheck.models.pretrained.segments import LEVELS
 from faithcheck.options import OptionError, names
 from faithcheck.options.computing import choose_device, refuse_unknown_device
 from faithcheck.options.user_modules import import_from_current_folder
@@ -44,6 +45,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_folder(parser, "--model", metavar="PATH", help=meaning)
     add_repeatable(parser, "--explainer", "SPEC", "beside LOO, as for align (default: attnlrp)")
     add_target(parser, "the largest output; of a decoder, the answer that it generates")
+    meaning = (
+        "sum the maps over the tokens of each part of the text; LOO removes each part as a whole, beside it stands how "
+        "far that is from its tokens' sum (default: %(default)s)"
+    )
+    parser.add_argument("--by", choices=("token", *LEVELS), default="token", help=meaning)
     add_device(parser)
     add_max_memory(parser)
     add_allow_code(parser)
@@ -100,7 +106,7 @@ def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
             specs_of(arguments.explainer or [DEFAULT]), table_2(AlignmentSettings(AttentionMask()))
         )
         asked = arguments.target, arguments.contrast, arguments.max_memory
-        document = explain(model, text, chosen, *asked, arguments.model or "the project's own")
+        document = explain(model, text, chosen, *asked, arguments.model or "the project's own", arguments.by)
         files.write(document)
     except (ExplainError, ModelError, OptionError, OSError) as error:
         return output.refuse(error)

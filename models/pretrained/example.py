@@ -43,9 +43,9 @@ class Example:
     def __len__(self) -> int:
         return len(self.features)
 
-    def pieces(self) -> Iterator[dict[str, Any]]:
-        """Of each feature what a report shows: ``text``, ``glued``, ``special``, and the number of its ``word``."""
-        words = self.segments["word"].tolist() if "word" in self.segments else [None] * len(self)
+    def pieces(self, level: str = "word") -> Iterator[dict[str, Any]]:
+        """Of each feature what a report shows: ``text``, ``glued``, ``special``, and ``word``, its part at a level."""
+        words = self.segments[level].tolist() if level in self.segments else [None] * len(self)
         special: list[bool] = self.special_tokens_mask.tolist()
         of_features = zip(self.names, self.glued or (False,) * len(self), special, words, strict=True)
         for name, glued, is_special, word in of_features:

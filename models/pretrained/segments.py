@@ -1,4 +1,4 @@
-"""The words, sentences and paragraphs of a text, and which of them each token belongs to.
+"""The words, sentences, lines and paragraphs of a text, and which of them each token belongs to.
 
 Words and sentences are those of Unicode, UAX #29: a word is what lies between two word boundaries and is not white
 space, a sentence what lies between two sentence boundaries. Sentences follow more than the default rules, as UAX #29
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import regex
 
-LEVELS = ("word", "sentence", "paragraph")
+LEVELS = ("word", "sentence", "line", "paragraph")
 """The parts of a text, the smallest first."""
 
 ABBREVIATIONS = frozenset("mr mrs ms dr prof st jr sr vs etc cf no vol fig eq approx inc ltd co".split())
@@ -62,13 +62,13 @@ def segments(text: str, places: Sequence[int], special: Sequence[bool], level: s
         text: the text.
         places: the first character of each token that is not white space, see `token_texts`.
         special: whether each token is special.
-        level: "word", "sentence" or "paragraph".
+        level: one of `LEVELS`.
 
     Raises:
         ValueError: an unknown level.
     """
     if level not in LEVELS:
-        raise ValueError(f"unknown level {level!r}: choose word, sentence or paragraph")
+        raise ValueError(f"unknown level {level!r}: choose {', '.join(LEVELS)}")
     starts = _STARTS[level](text)
     numbers: dict[tuple[bool, int], int] = {}
     return [
@@ -105,5 +105,6 @@ def _words(text: str) -> list[int]:
 _STARTS: dict[str, Callable[[str], list[int]]] = {
     "word": _words,
     "sentence": _sentences,
+    "line": lambda text: [0, *(match.end() for match in regex.finditer("\n", text))],
     "paragraph": _paragraphs,
 }

@@ -56,6 +56,8 @@ class Explanation(Document, frozen=True, kw_only=True, omit_defaults=True, tag_f
     classes: list[Output]  # the most likely ones and the explained one
     probability: str = ""  # what makes probabilities of the logits: softmax, sigmoid, or empty
     outputs: int  # how many the model has
+    by: str = "token"  # what LOO removes at once, and over whose tokens r and tables sum: "word", "sentence", …
+    interaction: Number | None = None  # of LOO by parts, see `faithcheck.explanation.explain`
     features: list[Feature]
     maps: list[Map]  # LOO first
     change: Number | None  # f(x) − f(baseline)

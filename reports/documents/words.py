@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 
 class Feature(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -14,7 +14,8 @@ class Feature(Struct, frozen=True, kw_only=True, omit_defaults=True):
             place, such as ``r0c1``.
         glued: whether no space is between it and the feature before it.
         special: whether it is a special token, such as ``[SEP]``.
-        word: the number of the word that it belongs to, by which Leave-One-Out removes words; None if it is not known.
+        word: the number of the word, or of the sentence, … that it belongs to, by which Leave-One-Out removes it;
+            None if it is not known.
     """
 
     text: str
@@ -32,21 +33,20 @@ class Word(Feature, frozen=True, kw_only=True):
 def words(features: Sequence[Feature]) -> list[Word]:
     """The words of these features.
 
-    A piece belongs to the word before it if both have its number. Without numbers, as in documents of older versions,
-    it does if no space and no punctuation is between them. Special tokens stay alone.
+    Pieces belong together if they have one number. Without numbers, as in documents of older versions, a piece belongs
+    to the word before it if no space and no punctuation is between them. Special tokens stay alone.
     """
-    found: list[Word] = []
+    found, numbered = list[Word](), dict[int, int]()
     for one in alone(features):
-        if found and _continues(found[-1], one):
-            whole = found.pop()
-            one = Word(
-                text=f"{whole.text}{'' if one.glued else ' '}{one.text}".strip() or whole.text,
-                glued=whole.glued,
-                special=whole.special,
-                word=whole.word,
-                features=whole.features + one.features,
-            )
-        found.append(one)
+        if one.word is not None and not one.special:
+            at = numbered.setdefault(one.word, len(found))
+        else:
+            at = len(found) - (found != [] and _continues(found[-1], one))
+        if at == len(found):
+            found.append(one)
+        else:
+            text = f"{found[at].text}{'' if one.glued else ' '}{one.text}".strip() or found[at].text
+            found[at] = structs.replace(found[at], text=text, features=found[at].features + one.features)
     return found
 
 
@@ -69,9 +69,7 @@ def relevance_of(found: Sequence[Word], values: Sequence[float]) -> list[float]:
 
 
 def _continues(word: Word, piece: Word) -> bool:
-    if word.special or piece.special or piece.word is not None:
-        return not word.special and not piece.special and word.word == piece.word
-    return piece.glued and _in_word(word.text[-1:]) and _in_word(piece.text[:1])
+    return not (word.special or piece.special) and piece.glued and _in_word(word.text[-1:]) and _in_word(piece.text[:1])
 
 
 def _in_word(character: str) -> bool:

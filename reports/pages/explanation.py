@@ -29,10 +29,11 @@ _OF_LOGITS = {
 
 
 class Row(Struct, frozen=True):
-    """A map as it is shown: its explainer, its r in words, whether it has two hues, and its coloured words."""
+    """A map as it is shown: its explainer, its r and LOO's interaction in words, its hues and its coloured words."""
 
     label: str
     r: str
+    interaction: str
     signed: bool
     words: list[relevance.ColouredWord]
 
@@ -47,6 +48,12 @@ def headline(document: Explanation) -> str:
 def facts(document: Explanation) -> list[tuple[str, str]]:
     """How the maps were measured, and their sums: labels and text."""
     kind = "next token" if document.decoder else "class"
+    unit, by = _unit(document), []
+    if document.by != "token":
+        by = [("by", f"{unit}: of a map the sum over its tokens; LOO removes each {unit} as a whole")]
+    if document.interaction is not None:
+        of = f"how far the change of the output by removing a {unit} is from the sum over its tokens removed one by one"
+        by += [("interaction", f"{of}, as a share of all those changes: 0 if the tokens of a {unit} act independently")]
     what = document.what or f"the logit of the {kind} {document.explained}"  # empty in older documents
     return [
         ("model", f"{document.model}: {document.architecture}, on {document.device}"),
@@ -55,8 +62,9 @@ def facts(document: Explanation) -> list[tuple[str, str]]:
         ("explained", f"{what}; relevance is read at the word embeddings"),
         ("f(x) − f(baseline)", f"{wording.number(document.change, 4)}, the baseline being word embeddings of 0"),
         *((f"sum of {one.explainer}", _sum(one.sum, document.change)) for one in document.maps),
-        ("r", "Pearson's correlation of the tokens' values with those of LOO, special tokens left out"),
-        ("words", "the sum of the relevance of their tokens" if _is_joined(document) else "a token each"),
+        ("r", f"Pearson's correlation of the {document.by}s' values with those of LOO, special tokens left out"),
+        *by,
+        (f"{unit}s", "the sum of the relevance of their tokens" if _is_joined(document) else "a token each"),
         ("colours", COLOURS),
     ]
 
@@ -73,6 +81,7 @@ def rows(document: Explanation) -> list[Row]:
         Row(
             one.explainer,
             alignment_wording.number(one.r),
+            "" if document.interaction is None or one.explainer != "loo" else wording.number(document.interaction, 2),
             relevance.is_signed(values),
             relevance.coloured(found, values),
         )
@@ -84,7 +93,7 @@ def rows(document: Explanation) -> list[Row]:
 def tables(document: Explanation) -> list[Table]:
     """The outputs, the relevance of each word, and that of each token where words have several."""
     tokens = [_relevance_table(document, "token", alone(document.features))] if _is_joined(document) else []
-    return [_outputs(document), _relevance_table(document, "word", words(document.features)), *tokens]
+    return [_outputs(document), _relevance_table(document, _unit(document), words(document.features)), *tokens]
 
 
 def notes(document: Explanation) -> list[str]:
@@ -112,7 +121,8 @@ def _view(document: Explanation) -> dict[str, object]:
 
 def _parts(document: Explanation) -> Iterator[RenderableType]:
     for row in rows(document):
-        yield Text.assemble((row.label, "bold"), f"  r {row.r}" if row.label != "loo" else "")
+        beside = f"  r {row.r}" if row.label != "loo" else f"  interaction {row.interaction}" if row.interaction else ""
+        yield Text.assemble((row.label, "bold"), beside)
         yield coloured(row.words, row.signed)
         yield Text()
     for note in notes(document):
@@ -122,9 +132,9 @@ def _parts(document: Explanation) -> Iterator[RenderableType]:
     if outputs.note:
         yield Text(f"{outputs.note}\n", style="dim")
     found = words(document.features)
-    yield rendering.terminal_table(_relevance_table(document, "word", found, _largest(document, found)))
+    yield rendering.terminal_table(_relevance_table(document, _unit(document), found, _largest(document, found)))
     if len(found) > ROWS:
-        yield Text(f"the {ROWS} largest of {len(found)} words; --html has all\n", style="dim")
+        yield Text(f"the {ROWS} largest of {len(found)} {_unit(document)}s; --html has all\n", style="dim")
     grid = Grid.grid(padding=(0, 2))
     for title, text in facts(document):
         grid.add_row(Text(title, style="dim"), Text(text))
@@ -186,6 +196,11 @@ def _largest(document: Explanation, found: Sequence[Word]) -> set[int]:
     shares = [relevance.strengths(relevance_of(found, one.values), special)[0] for one in document.maps]
     order = sorted(range(len(found)), key=lambda i: -max(abs(of[i]) for of in shares))
     return set(order[:ROWS])
+
+
+def _unit(document: Explanation) -> str:
+    """What a row of the table is: a word unless the user chose larger parts."""
+    return "word" if document.by == "token" else document.by
 
 
 def _is_joined(document: Explanation) -> bool:

@@ -57,8 +57,8 @@ class FixedMap:
         return torch.tensor([self.values], dtype=case.inputs.dtype)
 
 
-def viewed(model, *explainers, text=TEXT, target=None, contrast=None):
-    return explanation.explain(model, text, explainers, target, contrast, name="small")
+def viewed(model, *explainers, text=TEXT, target=None, contrast=None, by="token"):
+    return explanation.explain(model, text, explainers, target, contrast, name="small", by=by)
 
 
 def plain(document, width=100):
@@ -102,7 +102,7 @@ def test_several_explainers_stand_beside_loo_with_their_correlation(bert):
     values = document.maps[0].values
     assert [row.explainer for row in document.maps] == ["loo", "attnlrp", "fixed", "fixed"]
     assert document.maps[2].r == pytest.approx(np.corrcoef(values[1:-1], other.values[1:-1])[0, 1])
-    assert document.maps[3].r is None, "a constant map has no correlation"
+    assert document.maps[3].r == 0, "a constant map does not tell features apart"
     assert viewed(model, other).maps[0].r is None, "without LOO there is none"
     page, printed = pages.to_html(document), plain(document)
     r = f"{document.maps[1].r:.3f}".replace("-", "−")
@@ -325,6 +325,52 @@ def test_a_long_table_shows_the_largest_tokens_and_counts_them(bert):
     assert rows == list(range(50, 90))
     assert "the 40 largest of 90 words" in printed
     assert pages.to_html(view).count("<td") >= 3 * 90
+
+
+# --- parts of a text --------------------------------------------------------------------------------------------------
+
+
+LINES = "the quick\nbrown fox\njumps"
+
+
+def test_by_line_maps_are_summed_and_loo_removes_each_line(bert):
+    """The changes are those of the model's own outputs, a line's tokens masked by hand."""
+    model, values = load(bert), (9, 3, 1, -2, 0.5, 1, 9)
+    document = viewed(model, LeaveOneOut(AttentionMask()), FixedMap(*values), text=LINES, by="line", target="0")
+    inputs = model.tokenizer(LINES, return_tensors="pt")
+    lines, singles = ([1, 2], [3, 4], [5]), ([1], [2], [3], [4], [5])
+
+    def change(removed):
+        mask = inputs["attention_mask"].clone()
+        before = model.model(**inputs).logits[0, 0]
+        mask[0, removed] = 0
+        return float(before - model.model(input_ids=inputs["input_ids"], attention_mask=mask).logits[0, 0])
+
+    with torch.no_grad():
+        changes, alone = [change(line) for line in lines], [change(single) for single in singles]
+    sums = [alone[0] + alone[1], alone[2] + alone[3], alone[4]]
+    _, by_line, _ = pages.tables(document)
+    assert [row[1] for row in by_line.rows] == ["[CLS]", "the quick", "brown fox", "jumps", "[SEP]"]
+    assert [word.value for word in words_of(document, 1)] == [9, 4, -1.5, 1, 9]
+    assert [word.value for word in words_of(document)[1:-1]] == pytest.approx(changes, abs=1e-5)
+    expected = sum(abs(one - other) for one, other in zip(changes, sums, strict=True)) / sum(map(abs, changes))
+    assert document.interaction == pytest.approx(expected, rel=1e-3)
+    assert document.maps[1].r == pytest.approx(np.corrcoef(changes, [4, -1.5, 1])[0, 1], abs=1e-4)
+    printed, page = plain(document), pages.to_html(document)
+    assert f"loo  interaction {document.interaction:.2g}" in printed
+    assert f"interaction {document.interaction:.2g}</td>" in page
+    assert "LOO removes each line as a whole" in " ".join(printed.split())
+    assert "The relevance of each line" in page
+
+
+@pytest.mark.parametrize(("by", "rows"), [("token", 7), ("word", 7), ("sentence", 3), ("paragraph", 3)])
+def test_the_command_takes_parts(bert, by, rows, tmp_path, capsys):
+    file = tmp_path / "map.json"
+    assert main(["explain", TEXT, "--model", str(bert), "--by", by, "--json", str(file)]) == 0
+    document = load_document(file, Explanation)
+    assert (document.by, len(words_of(document))) == (by, rows)
+    assert (document.interaction is None) == (by == "token")
+    capsys.readouterr()
 
 
 # --- targets and contrasts -------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from faithcheck.models.pretrained.segments import LEVELS, segments, without_word
 
 TEXT = 'Mr. Smith saw it. "Why?!" he asked ... it cost 3.5 m\n\n  A U.S. film, isn\'t it'
 PARTS = {
+    "line": ['Mr. Smith saw it. "Why?!" he asked ... it cost 3.5 m', "A U.S. film, isn't it"],
     "paragraph": ['Mr. Smith saw it. "Why?!" he asked ... it cost 3.5 m', "A U.S. film, isn't it"],
     "sentence": ["Mr. Smith saw it.", '"Why?!"', "he asked ... it cost 3.5 m", "A U.S. film, isn't it"],
     "word": 'Mr . Smith saw it . " Why ? ! " he asked . . . it cost 3.5 m A U.S . film , isn\'t it'.split(),
@@ -68,8 +69,8 @@ def test_a_special_token_belongs_to_no_sentence():
 
 
 def test_an_unknown_level_is_refused():
-    with pytest.raises(ValueError, match="unknown level 'line': choose word, sentence or paragraph"):
-        segments("a", [0], [False], "line")
+    with pytest.raises(ValueError, match="unknown level 'page': choose word, sentence, line, paragraph"):
+        segments("a", [0], [False], "page")
 
 
 @pytest.fixture(scope="module")
