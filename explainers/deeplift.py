@@ -23,11 +23,10 @@ from faithcheck.explainers.lrp.modified_gradient import modified
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.operation_table import operations_with
 from faithcheck.explainers.lrp.operations import Trait
-from faithcheck.explainers.lrp.rules.dropout import dropout_rule
 from faithcheck.explainers.lrp.rules.linear_maps import linear_rule
 from faithcheck.explainers.lrp.rules.norms import batch_norm_rule
 from faithcheck.explainers.lrp.rules.products import constant_factor_rule
-from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
+from faithcheck.explainers.lrp.rules.rearrangements import dropout_rule, gradient_rule
 from faithcheck.explainers.protocol import Unsupported, in_standard_modes, per_feature
 from faithcheck.explainers.refused_modules import parts_of
 from faithcheck.models.case import Case

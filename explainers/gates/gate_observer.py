@@ -16,7 +16,7 @@ from faithcheck.explainers.fast.linear_map import computing_linear_maps
 from faithcheck.explainers.gates.followed_mask import FollowedMask
 from faithcheck.explainers.lrp.operation_call import OperationCall
 from faithcheck.explainers.lrp.operations import operation_name
-from faithcheck.explainers.lrp.rules.dropout import dropout_rule
+from faithcheck.explainers.lrp.rules.rearrangements import dropout_rule
 from faithcheck.explainers.modules import running_module
 from faithcheck.models.case import Case
 

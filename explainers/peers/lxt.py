@@ -19,8 +19,7 @@ from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensor
 from faithcheck.explainers.lrp.operation_table import operations_with
 from faithcheck.explainers.lrp.operations import Trait
 from faithcheck.explainers.lrp.rules.attention import attention_rule
-from faithcheck.explainers.lrp.rules.dropout import dropout_rule
-from faithcheck.explainers.lrp.rules.rearrangements import gradient_rule
+from faithcheck.explainers.lrp.rules.rearrangements import dropout_rule, gradient_rule
 from faithcheck.explainers.peers.peer import Peer, import_peer
 from faithcheck.explainers.protocol import in_standard_modes
 from faithcheck.models.case import Case

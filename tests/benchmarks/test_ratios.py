@@ -5,15 +5,12 @@ has random ones.
 """
 
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, BertConfig, BertForSequenceClassification, GPT2Config, LlamaConfig
 
-from faithcheck.alignment.batches import batches
-from faithcheck.alignment.defaults import MAX_TOKENS
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.gates.mask_gate import MaskGate
 from faithcheck.explainers.gates.readout_gate import ReadoutGate
@@ -21,11 +18,6 @@ from faithcheck.explainers.loo import outputs as passes
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.outputs import outputs_without
 from faithcheck.explainers.loo.removal import AttentionMask, Replacement
-from faithcheck.explainers.lrp.softmax_bypass import (
-    attnlrp_with_bypassed_softmax,
-    attributions_with_bypassed_softmax,
-    figure_2_sets,
-)
 from faithcheck.explainers.protocol import input_gradient
 from faithcheck.models.case import Case
 from faithcheck.models.data.texts import load_texts
@@ -232,32 +224,6 @@ def test_loo_of_texts_of_several_lengths(minilm, settings, table, monkeypatch):
     rows = [row(name, "LOO", tokens, times[:, i], times[:, 0]) for i, name in enumerate(others, start=1)]
     note = f"16 texts of {min(lengths)} to {max(lengths)} tokens; tokens counts those of all rows, without padding."
     keep(table, "Leave-One-Out of texts of several lengths", note, rows)
-
-
-def test_the_ablation_against_its_configurations_one_by_one(settings, table):
-    model = load(device=settings.device)
-    depth = model.model.config.num_hidden_layers
-    sets = list(chain(*figure_2_sets(depth).values()))
-    examples = model.encode(load_texts("own", 64).texts)
-    rows = []
-    for how, plan in (("the batches of `faithcheck align`", batches(examples, MAX_TOKENS)), ("one batch", None)):
-        cases = [model.case([examples[i] for i in batch]) for batch in plan or [range(len(examples))]]
-
-        def together(cases=cases):
-            return [attributions_with_bypassed_softmax(model, case, sets) for case in cases]
-
-        def one_by_one(cases=cases):
-            return [
-                torch.stack([attnlrp_with_bypassed_softmax(layers).attribute(model, case) for layers in sets])
-                for case in cases
-            ]
-
-        times = in_turn([together, one_by_one], settings.device, 7)
-        for a, b in zip(together(), one_by_one(), strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
-        what = f"{len(sets)} configurations one by one, {how}"
-        rows.append(row(what, "all at once", sum(case.shape.numel() for case in cases), times[:, 1], times[:, 0]))
-    keep(table, "Cost of the layer-wise ablation", f"{len(examples)} sentences, maps equal to 1e-5.", rows)
 
 
 def keep(table, title, note, rows):

@@ -18,9 +18,9 @@ from faithcheck.alignment.evaluate import common_key
 from faithcheck.alignment.explainer_pass import ExplainerResult
 from faithcheck.alignment.settings import AlignmentSettings
 from faithcheck.alignment.store import Store
-from faithcheck.explainers.lrp.softmax_bypass import attributions_with_bypassed_softmax
 from faithcheck.models.case import Case
 from faithcheck.models.pretrained.example import Examples
+from faithcheck.tests.helpers.attnlrp_variants import attnlrp_with_bypassed_softmax
 
 
 def ablate(
@@ -32,8 +32,7 @@ def ablate(
 ) -> list[ExplainerResult]:
     """Explain every example by AttnLRP with the softmax bypassed in each set of layers: one result per set.
 
-    The sets share their forward and backward passes (`attributions_with_bypassed_softmax`). Measurements are stored in
-    ``folder`` batch by batch, as by `align`.
+    Measurements are stored in ``folder`` batch by batch, as by `align`.
     """
     plan = batches(examples, settings.max_tokens)
     key = {**common_key(model, examples, plan, settings), "softmax bypassed": [sorted(layers) for layers in sets]}
@@ -42,7 +41,7 @@ def ablate(
         for number, batch in enumerate(plan):
             if number not in store:
                 case: Case = model.case([examples[i] for i in batch])
-                maps = attributions_with_bypassed_softmax(model, case, sets)
+                maps = [attnlrp_with_bypassed_softmax(layers).attribute(model, case) for layers in sets]
                 unknown = [None] * len(batch)  # what position embeddings keep
                 examples_of = [measured_examples(model, case, one, settings, unknown) for one in maps]
                 store.append(number, to_builtins(examples_of))

@@ -13,10 +13,9 @@ from faithcheck.alignment.figures import figures_of
 from faithcheck.alignment.summary import summary
 from faithcheck.explainers import CPLRP, AttnLRP
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.lrp.rule_ablation import PARTS, attnlrp_without, sets_of_parts
-from faithcheck.explainers.lrp.softmax_bypass import figure_2_sets
 from faithcheck.reports.pages.alignment_wording import number
 from faithcheck.tests.experiments.layer_ablation import ablate, name_of
+from faithcheck.tests.helpers.attnlrp_variants import PARTS, attnlrp_without, figure_2_sets, sets_of_parts
 
 pytestmark = [pytest.mark.paper]
 

@@ -18,8 +18,6 @@ from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger import conservation_ledger
 from faithcheck.explainers.lrp.ledger_recorder import LedgerRecorder
 from faithcheck.explainers.lrp.modified_gradient import modified, stabilised
-from faithcheck.explainers.lrp.rule_ablation import attnlrp_without, sets_of_parts
-from faithcheck.explainers.lrp.softmax_bypass import attnlrp_with_bypassed_softmax
 from faithcheck.models import Case
 from faithcheck.models.data.images import load_images
 from faithcheck.models.pair import registered_pairs
@@ -28,6 +26,7 @@ from faithcheck.models.pretrained.image_classifier import ImageClassifier
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.text_model import NextTokenModel
 from faithcheck.tests.helpers import oracles
+from faithcheck.tests.helpers.attnlrp_variants import attnlrp_with_bypassed_softmax, attnlrp_without, sets_of_parts
 from faithcheck.tests.helpers.fixtures import double as double  # for every test here
 from faithcheck.tests.helpers.small_models import ARCHITECTURES, TEXTS, load_widest, save
 

@@ -28,7 +28,7 @@ LIMITS = {
     "modules of reports/ that reach torch": (0, 0),
     "lines of the product": (46_600, 45_000),
     "lines of the largest file": (441, 400),
-    "files of at most 60 lines": (83, 60),
+    "files of at most 60 lines": (81, 60),
 }
 """The most that a figure may be today, and the goal. Lower the first whenever the figure falls."""
 

@@ -1,4 +1,10 @@
-"""Norms: LayerNorm, GroupNorm and RMSNorm with their σ held constant, BatchNorm with its running statistics."""
+"""Norms: LayerNorm, GroupNorm and RMSNorm with σ held constant, BatchNorm with running statistics, ‖x‖ and x/‖x‖.
+
+The norm y = ‖x‖ of a vector is positively homogeneous of degree 1, ‖αx‖ = α‖x‖ for α > 0. Both sides derived by α at
+α = 1 are Euler's theorem, Σ_i x_i ∂y/∂x_i = y. So R_i = x_i (∂y/∂x_i) R / (y + ε) has the form of Eq. 1 of arXiv
+2510.18810, and conserves relevance for ε → 0. For the Euclidean norm the shares are x_i²/y², those of √Σx². Derived
+here. A model that writes x / ‖x‖ as two operations has a norm and a quotient, each by its own rule.
+"""
 
 from collections.abc import Callable
 from math import prod
@@ -104,9 +110,27 @@ def variance_rule(call: OperationCall) -> Callable[[], Tensor]:
     return steps
 
 
+def vector_norm_rule(call: OperationCall) -> Tensor:
+    """Eq. 1 with ∂y/∂x for the weights: the plain gradient, stabilised."""
+    if call.argument(1, "ord", call.kwargs.get("p")) == 0:
+        raise call.unsupported("no rule for the 0-norm, which counts: it is not homogeneous")
+    return call.stabilised(call.value())
+
+
+@has(RuleTrait.SIGMA_CONSTANT)
+def normalize_rule(call: OperationCall) -> Tensor:
+    """x / max(‖x‖, eps), which is RMSNorm over √n of n values: the denominator is held constant, then Eq. 1."""
+    refuse_several_operands(call)
+    x, order, axis = call.argument(0, "input"), call.argument(1, "p", 2.0), call.argument(2, "dim", 1)
+    norm = torch.linalg.vector_norm(x.detach(), order, axis, keepdim=True)
+    return call.stabilised(x / norm.clamp_min(call.argument(3, "eps", 1e-12)))
+
+
 declare("layer_norm", rule=layer_norm_rule)
 declare("group_norm", rule=group_norm_rule)
 declare("var", rule=variance_rule)
 declare("rms_norm", rule=rms_norm_rule)
 declare("*RMSNorm *T5LayerNorm", Trait.MODULE, rule=rms_norm_module_rule)  # transformers: one class for each family
 declare("batch_norm", Trait.ABSORBS, rule=batch_norm_rule)
+declare("norm linalg_vector_norm", Trait.HOMOGENEOUS, rule=vector_norm_rule)
+declare("normalize", rule=normalize_rule)
