@@ -35,7 +35,7 @@ export OMP_WAIT_POLICY := PASSIVE
 # Without pytest's plugin for logs, which takes 2 ms a check: torch has many loggers. Logs are in the captured stderr.
 CHECKS := -n 2 --dist worksteal -p no:logging
 MODULES := -n 2 --dist loadscope --no-loadscope-reorder
-invariance test unit slow power kills ray ladder contributing: export OMP_NUM_THREADS := 1
+invariance test unit slow power kills ray ladder contributing draws: export OMP_NUM_THREADS := 1
 
 # $(call suite,NAME,ARGUMENTS): run pytest, make the pages, also of a red run, and exit with pytest's exit code.
 # Old files are removed first. Otherwise a run that stops before its first test would leave them as its results.
@@ -45,7 +45,7 @@ define suite
 	test ! -e $(REPORT)/$(1).json || $(BIN)/faithcheck report $(REPORT)/$(1).json --md --html || code=1; exit $$code
 endef
 
-.PHONY: llm catalogue help invariance test unit lint types paper remedies peers bench long slow power kills ray mutation alarms ladder torchao architectures docs \
+.PHONY: llm catalogue help invariance test unit lint types paper remedies peers bench long draws slow power kills ray mutation alarms ladder torchao architectures docs \
 	contributing clean
 
 help:  ## list the targets
@@ -121,6 +121,9 @@ long: $(READY)  ## Leave-One-Out of texts of 2,000 tokens, error against cost; n
 
 llm: $(READY)  ## explainers on a language model, SmolLM2; writes docs/results/language_model.md; needs ../shared; resumes after a kill
 	@$(BIN)/python tests/experiments/language_model.py $(ARGS)
+
+draws: $(READY)  ## LOO and gradient × input of 2,000 drawn text models against a plain loop; make test draws 50
+	@DRAWS=2000 $(BIN)/pytest -q -n 2 tests/unit/test_drawn_text_models.py $(ARGS)
 
 catalogue: $(READY)  ## write faithcheck/catalogue.json from the registries; VERSION=2027.03 names a new version
 	@$(BIN)/python -m faithcheck.catalogue $(VERSION)

@@ -79,18 +79,12 @@ def load(
         return _image_classifier(model, preparation, max_length).eval()
     decoder = _auto_class(source, model.config) is AutoModelForCausalLM
     kind = NextTokenModel if decoder else TextClassifier
-    padding = preparation.pad_token_id
-    if model.config.pad_token_id is None and padding is not None and padding < vocabulary_size(model):
-        model.config.pad_token_id = padding  # a classifier of a decoder finds the last token by it
     text_model = kind(model, preparation, max_length).eval()
     try:
         _check_text_model(text_model, source)
-    except ModelError as refusal:
+    except ModelError:
         text_model = kind(model, preparation, max_length, by_ids=True).eval()
-        try:
-            _check_text_model(text_model, source)
-        except ModelError:
-            raise refusal from None
+        _check_text_model(text_model, source)
     return text_model
 
 

@@ -157,8 +157,9 @@ class TextModel(ExplainedOutput):
         if input_ids is None:
             logits: Tensor = self.model(inputs_embeds=inputs, **options).logits
             return logits
+        ids = input_ids.clamp(min=0)  # behind a text, where no token is read, any id will do
         with embeddings_replaced(self.model, inputs):
-            logits = self.model(input_ids=input_ids, **options).logits
+            logits = self.model(input_ids=ids, **options).logits
         return logits
 
     def lengths(self, examples: Sequence[Example]) -> Tensor:

@@ -63,14 +63,14 @@ def spread(model: nn.Module, seed: int = 0) -> None:
     architecture.spread(model)
 
 
-def load_widest(folder: Path) -> Any:
+def load_widest(folder: Path, max_length: int | None = None) -> Any:
     """Load a saved model in float64, or in float32 if it cannot be run in float64."""
     try:
-        return load(folder, dtype=torch.float64)
+        return load(folder, dtype=torch.float64, max_length=max_length)
     except ModelError as error:
         if "NaN in torch.float64" not in str(error):
             raise
-        return load(folder, dtype=torch.float32)
+        return load(folder, dtype=torch.float32, max_length=max_length)
 
 
 def save(name: str, folder: Path) -> Path:

@@ -33,6 +33,7 @@ def compiled():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch, which also traces the modes of explainers
 @pytest.mark.parametrize("name", ["gradient_x_input", "loo", "attention_rollout", "mask_gate"])
 def test_the_map_is_that_of_the_model(name, compiled):

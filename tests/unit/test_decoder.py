@@ -25,6 +25,7 @@ def test_the_next_token_does_not_depend_on_padding(kind):
     torch.testing.assert_close(together, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler.step:UserWarning")
 def test_the_decoder_learns_to_predict_one_of_the_two_words_and_can_be_loaded(tmp_path, monkeypatch, capsys):
     """With 40 sentences and one step an epoch it learns the two words. Two runs give the same weights."""

@@ -67,6 +67,7 @@ def outcome(explainer, model, case):
         return str(refusal)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::faithcheck.explainers.gradients.CompletenessWarning")
 @pytest.mark.parametrize("name", builtin_explainers())
 def test_every_explainer_gives_the_same_map_and_leaves_no_weight_behind(name, models):

@@ -173,6 +173,7 @@ FLEX = "execution.flex"
 NAMES = [name for name in registered_pairs() if name not in (OTHER_ORDER, FLEX) and not name.startswith(KNOWN_ANSWERS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [parameter(name) for name in NAMES])
 def test_gates_in_the_attention_are_invariant(name):
     pair = registered_pairs()[name]

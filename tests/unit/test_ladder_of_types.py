@@ -92,6 +92,7 @@ def test_a_wrong_rule_is_red_in_bfloat16(operation, fault):
         )
 
 
+@pytest.mark.slow
 def test_a_ledger_that_does_not_balance_is_red_in_bfloat16():
     with rule_faults.RuleFault(AttnLRP(), "layer_norm", "twice as much").applied() as wrong:
         assert run("balance", wrong, "operation.norms", torch.bfloat16, side="").status == "broken claim"

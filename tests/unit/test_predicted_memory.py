@@ -41,6 +41,7 @@ def predictor(bert):
     return PeakPredictor(bert, larger_models.case("bert", 2, 7))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::faithcheck.explainers.gradients.CompletenessWarning")
 @pytest.mark.parametrize(
     "explainer",

@@ -79,6 +79,7 @@ def test_accuracy_on_sst2_dev(model, tokenizer, data):
     assert sentiment.accuracy(model, tokenizer, labelled(dev)) >= 0.78
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler.step:UserWarning")
 def test_the_training_script_gives_the_same_files_twice(tmp_path, monkeypatch, capsys):
     """Trained on a few sentences, with the shipped model as the teacher: seed and vocabulary determine the weights."""

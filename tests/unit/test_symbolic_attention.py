@@ -108,6 +108,7 @@ def run(explainer, pair=PAIR):
     return Check("symbolic", explainer, pair).run(Settings())
 
 
+@pytest.mark.slow
 def test_the_record_has_the_symbolic_gap():
     record = run(builtin_explainers()["attnlrp"])
     assert (record.status, record.detail["symbolic gap"]) == ("holds", "x ⊙ (-1/4·g_q + 1/4·g_v)")
@@ -142,6 +143,7 @@ def at_rational_points(explainer, model, derived, x, bits):
     return [list(map(Fraction, row)) for row in attribution.tolist()] == [exact(row) for row in inputs.tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "tree"), [("attnlrp", LEFT), ("attnlrp", RIGHT), ("cplrp", RIGHT), ("loo", LEFT)])
 def test_the_explainers_are_exact_on_three_tokens(name, tree):
     model = SmallAttention(tree, [*rational(0, 3, 2, 2), rational(1, 3, 2)]).eval()

@@ -302,6 +302,7 @@ def test_the_bias_of_shared_values_is_folded_for_every_query_head():
 OF_LOGITS = {"basis.query_key", "rescaling.logits", "rescaling.key_bias"}  # in CP-LRP the logits have no relevance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "base_model"), ON_ONE_BASE_MODEL.items())
 def test_a_positive_epsilon_breaks_invariance_and_the_limit_zero_does_not(name, base_model):
     """Permutations alone are invariant for every ε; CP-LRP has no relevance before the softmax."""
