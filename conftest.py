@@ -3,7 +3,7 @@
 import importlib
 import signal
 
-from faithcheck.pytest_plugin.garbage_collection import without_garbage_collection
+from faithcheck.pytest_plugin.collection import without_garbage_collection
 
 with without_garbage_collection():  # the collector would look through torch's objects for a fifth of this time
     importlib.import_module("torch")

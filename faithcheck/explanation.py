@@ -1,7 +1,10 @@
 """``faithcheck explain``: the maps of one text by several explainers, beside that of LOO, as a document."""
 
+import logging
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from typing import cast
@@ -12,7 +15,7 @@ from msgspec import structs
 
 from faithcheck.alignment.figures import ROUND_OFF
 from faithcheck.axioms.loo_correlation import correlations
-from faithcheck.axioms.measure.error_text import message_text, safe_text, traceback_text
+from faithcheck.axioms.measure.error_text import error_text, message_text, safe_text, traceback_text
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupported, attribution_of, describe_settings
 from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
@@ -30,13 +33,17 @@ from faithcheck.models.pretrained.target_choice import (
 )
 from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
 from faithcheck.reports.documents.environment import version
-from faithcheck.reports.documents.explanation import Explanation, Map, Output
+from faithcheck.reports.documents.explanation import Explanation, Map, Output, Refused
 from faithcheck.reports.documents.words import Feature, alone, relevance_of, words
 from faithcheck.reports.memory_units import in_words
 from faithcheck.sandbox import Raised, Traces, attempt, sandbox
 
 SMALLER = "{name} ran with fewer rows in a forward pass, to fit the memory."
 CLASSES = 5  # outputs that are listed, the most likely ones
+Working = Callable[[str, float], AbstractContextManager[None]]
+"""Made with what an explainer does, in words, and about how many seconds that takes; entered while it does it."""
+
+log = logging.getLogger(__name__)
 
 
 class ExplainError(ValueError):
@@ -52,8 +59,9 @@ def explain(
     max_memory: int | None = None,
     name: str = "",
     by: str = "token",
+    working: Working = lambda what, seconds: nullcontext(),
 ) -> Explanation:
-    """The maps of one text by several explainers, beside that of LOO.
+    """The maps of one text by several explainers, beside that of LOO; or why an explainer has none.
 
     A classifier's text is cut if it is longer than the model takes; a note says so. LOO comes first, if the others are
     to be compared with it. ``target`` and ``contrast`` are numbers or names of outputs; of a decoder the target is also
@@ -66,23 +74,33 @@ def explain(
     Σ |change − sum of the changes by its single tokens| / Σ |change| over the parts.
 
     Raises:
-        ExplainError: no token that is not special; a decoder's text is too long; an explainer refused, failed or
-            returned no map.
+        ExplainError: no token that is not special; a decoder's text is too long; no explainer returned a map.
         ModelError: no such output; the model generates no answer; the tokenizer is another model's.
     """
     model, how = _chosen(model, text, target, contrast)
     example = _encoded(model, text)
     case = model.case([example])
+    begun = time.perf_counter()
     with torch.no_grad():
         explained, logits = case.run(model)[0], _logits(model, case)
     output = int(case.target[0])
     if output == model.against:
         raise ExplainError(f"--contrast={contrast} is the most likely output itself: give another --target")
+    row = (time.perf_counter() - begun) / 2  # the seconds of a forward pass of one row
+    maps, refusals, single = list[Map](), dict[str, ExplainError](), list[Map]()
+    for explainer in explainers:
+        of_parts = explainer if by == "token" else _by(explainer, by)
+        try:
+            with working(*_work(explainer, case, row)):
+                single += [_map(explainer, model, case, max_memory)] if of_parts is not explainer else []
+                maps.append(_map(of_parts, model, case, max_memory))
+        except ExplainError as error:
+            refusals[safe_text(explainer.name)] = error
+    if not maps:
+        raise next(iter(refusals.values()))
     features = [Feature(**piece) for piece in example.pieces("word" if by == "token" else by)]
     parts = [part for part in (alone if by == "token" else words)(features) if not part.special]
-    maps = [_map(_by(explainer, by), model, case, max_memory) for explainer in explainers]
     loo = next((relevance_of(parts, one.values) for one in maps if one.explainer == "loo"), None)
-    single = [_map(one, model, case, max_memory) for one in explainers if by != "token" and _by(one, by) is not one]
     noise = ROUND_OFF * torch.finfo(logits.dtype).eps * abs(float(explained[output]))
     return Explanation(
         schema_version=Explanation.VERSION,
@@ -104,9 +122,18 @@ def explain(
         interaction=_interaction(loo, relevance_of(parts, single[0].values)) if loo and single else None,
         features=features,
         maps=[structs.replace(one, r=_r(relevance_of(parts, one.values), loo, noise)) for one in maps],
+        refused=[Refused(explainer=name, why=str(why)) for name, why in refusals.items()],
         change=float(output_difference(model, case)),
         notes=[*how, *_notes(model, text, example)],
     )
+
+
+def _work(explainer: Explainer, case: Case, row: float) -> tuple[str, float]:
+    """What an explainer does, and about how many seconds it takes where that is known: of LOO, a row a token."""
+    if not isinstance(explainer, LeaveOneOut):
+        return safe_text(explainer.name), 0.0
+    n = case.shape[1]
+    return f"{explainer.name}: {n + 1} forward passes of {n} tokens, about {row * (n + 1):.0f} s", row * (n + 1)
 
 
 def _r(values: Sequence[float], loo: Sequence[float] | None, noise: float) -> float | None:
@@ -218,12 +245,13 @@ def _map(explainer: Explainer, model: TextModel, case: Case, max_memory: int | N
 
 
 def _refusal(name: str, error: BaseException) -> ExplainError:
-    """What is said of an explainer without a map; of its own errors, SystemExit too, with the traceback."""
+    """What is said of an explainer without a map; the traceback of its own errors, SystemExit too, is logged."""
     if isinstance(error, ExplainError):
         return error
     if isinstance(error, Unsupported | InvalidAttribution):
         return ExplainError(f"{name} cannot explain this model: {message_text(error)}")
-    return ExplainError(f"{name} raised:\n{traceback_text(error)}")
+    log.error("%s raised:\n%s", name, traceback_text(error))
+    return ExplainError(f"{name} raised {error_text(error)}")
 
 
 def _fitting(explainer: Explainer, model: TextModel, case: Case, limit: int) -> tuple[Explainer, list[str]]:

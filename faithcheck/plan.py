@@ -21,25 +21,17 @@ FIRST_AXIOMS = ("invariance", "generated", "completeness", "loo", "trace")
 
 
 def plan(
-    axiom: str, explainers: Iterable[Explainer], pairs: Iterable[Pair], supplied: Sequence[SuppliedExpectation] = ()
+    axiom: str, explainers: Sequence[Explainer], pairs: Sequence[Pair], supplied: Sequence[SuppliedExpectation] = ()
 ) -> list[Check]:
     """Every check of an axiom: pairs × explainers, or both models of each pair × explainers.
 
     The checks of a pair follow each other, so that its models are built once, and so do those of the pairs of one f.
-    Explainers to which the axiom does not apply are left out: see `not_applicable`.
+    Explainers to which the axiom does not apply are left out: see `not_applicable`. `refuse_stale_expectations` looks
+    at the user's expectations before.
 
     Raises:
-        ValueError: an unknown axiom, or an expectation that matches no check.
+        ValueError: an unknown axiom.
     """
-    explainers, pairs = list(explainers), list(pairs)
-    refuse_stale_expectations(explainers, pairs, supplied)
-    return checks_of(axiom, explainers, pairs, supplied)
-
-
-def checks_of(
-    axiom: str, explainers: Sequence[Explainer], pairs: Sequence[Pair], supplied: Sequence[SuppliedExpectation] = ()
-) -> list[Check]:
-    """The checks of `plan`, of expectations that `refuse_stale_expectations` has looked at: it takes longer."""
     if axiom not in AXIOMS:
         raise ValueError(unknown_name("axiom", axiom, AXIOMS))
     planned = AXIOMS[axiom]
@@ -66,8 +58,8 @@ def checks_of_request(request: Request) -> list[Check]:
     refuse_stale_expectations(explainers, pairs, supplied)
     unproved = [] if "equivalence" in request.axioms else [pair for pair in pairs if not is_builtin(pair)]
     checks = [
-        *checks_of("equivalence", explainers, unproved),
-        *(check for axiom in request.axioms for check in checks_of(axiom, explainers, pairs, supplied)),
+        *plan("equivalence", explainers, unproved),
+        *(check for axiom in request.axioms for check in plan(axiom, explainers, pairs, supplied)),
     ]
     if not checks:
         missing = not_applicable(request.axioms, explainers)

@@ -15,13 +15,13 @@ from faithcheck.pytest_plugin.collection import pytest_collect_directory as pyte
 from faithcheck.pytest_plugin.collection import pytest_collection as pytest_collection
 from faithcheck.pytest_plugin.collection import pytest_generate_tests as pytest_generate_tests
 from faithcheck.pytest_plugin.collection import pytest_pycollect_makemodule as pytest_pycollect_makemodule
+from faithcheck.pytest_plugin.collection import without_garbage_collection
 from faithcheck.pytest_plugin.fixtures import figure as figure
 from faithcheck.pytest_plugin.fixtures import prepared as prepared
 from faithcheck.pytest_plugin.fixtures import report as report
 from faithcheck.pytest_plugin.fixtures import report_check as report_check
 from faithcheck.pytest_plugin.fixtures import settings as settings
 from faithcheck.pytest_plugin.fixtures import table as table
-from faithcheck.pytest_plugin.garbage_collection import without_garbage_collection
 from faithcheck.pytest_plugin.markers import pytest_collection_modifyitems as pytest_collection_modifyitems
 from faithcheck.pytest_plugin.markers import pytest_ignore_collect as pytest_ignore_collect
 from faithcheck.pytest_plugin.markers import pytest_itemcollected as pytest_itemcollected

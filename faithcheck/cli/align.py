@@ -1,6 +1,7 @@
 """``faithcheck align``: Table 2 of the paper on any model of text or images."""
 
 import argparse
+import importlib.util
 from pathlib import Path
 
 from faithcheck.alignment.defaults import CHUNK, LONG, MAX_TOKENS, TABLE_2
@@ -19,9 +20,10 @@ from faithcheck.cli.arguments import (
     positive_integer,
 )
 from faithcheck.explainers.loo.removal_names import removal_names
-from faithcheck.options import OptionError
-from faithcheck.options.alignment import refuse_wrong_options
-from faithcheck.options.computing import FLOATING, refuse_wrong_cluster
+from faithcheck.options import OptionError, names
+from faithcheck.options.computing import FLOATING, refuse_unknown_device, refuse_wrong_cluster
+from faithcheck.options.output_path import check_folder
+from faithcheck.options.user_modules import import_from_current_folder
 
 HELP = "measure how well explainers agree with Leave-One-Out on a model of text or images"
 DESCRIPTION = """Measure how well explainers agree with Leave-One-Out on a model (Table 2 of arXiv 2510.18810):
@@ -102,12 +104,42 @@ def _add_examples(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code, see `DESCRIPTION`; 130 after Ctrl-C."""
-    refuse_wrong_options(arguments)
+    _refuse_wrong_options(arguments)
     refuse_wrong_cluster(arguments)
     from faithcheck.reports.pages import alignment
 
     files = output.files(arguments, {"md": alignment.to_markdown, "html": alignment.to_html})
     return _run(arguments, files)
+
+
+def _refuse_wrong_options(options: argparse.Namespace) -> None:
+    """Refuse options that do not fit together, and names and folders that cannot be used."""
+    if options.contrast is not None and options.target is None:
+        raise OptionError("--contrast: add --target: an example whose predicted output it is has nothing to explain")
+    if options.next_token and options.target is not None:
+        raise OptionError("--next-token: leave it out with --target, which says what is explained")
+    for name in ("json", "md", "html", "parquet") if options.plan else ():
+        if getattr(options, name) is not None:
+            raise OptionError(f"--{name}: --plan prints an estimate and writes no file: leave one of the two out")
+    _refuse_wrong_names(options)
+    for name in ("cache", "parquet"):
+        if (folder := getattr(options, name)) is not None:
+            check_folder(folder, f"--{name}")
+    if options.parquet is not None and importlib.util.find_spec("pyarrow") is None:
+        raise OptionError('--parquet needs pyarrow: pip install "faithcheck[datasets]"')
+
+
+def _refuse_wrong_names(options: argparse.Namespace) -> None:
+    from faithcheck.models.data import texts  # not at the top: help needs neither
+    from faithcheck.models.pretrained.folder import refuse_wrong_folder
+
+    import_from_current_folder()
+    names.refuse_unknown_explainers(name for name in options.explainer if name not in TABLE_2)
+    refuse_unknown_device(options.device)
+    if options.data is not None:
+        texts.refuse_wrong_source(options.data, options.limit, of_texts=options.model is None)
+    if options.model is not None:
+        refuse_wrong_folder(options.model)
 
 
 def _run(arguments: argparse.Namespace, files: output.Files) -> int:

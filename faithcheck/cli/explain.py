@@ -27,8 +27,9 @@ HELP = "show explainers' maps of one text beside that of Leave-One-Out"
 DESCRIPTION = """Show the maps of one text by one explainer or several, beside that of Leave-One-Out: each word in
 colour, red for the explained output and blue against it, with r, the correlation with LOO, the probabilities of the
 outputs, and the numbers. The model is loaded as by faithcheck align: a classifier of text, or a decoder, of which the
-next token or the log-likelihood of an answer is explained. The exit code is 2 if the text cannot be explained as asked,
-and 1 if an explainer left something behind on the model or in the process."""
+next token or the log-likelihood of an answer is explained. The row of an explainer that refuses or fails says why. The
+exit code is 2 if the text cannot be explained as asked or no explainer is left, and 1 if an explainer left something
+behind on the model or in the process."""
 EXAMPLE = """examples:
   faithcheck explain 'a gripping, funny film' --explainer attnlrp --explainer ig_mask --html map.html
   faithcheck explain 'The capital of France is' --model FOLDER --target ' Paris' --contrast ' London'
@@ -106,7 +107,8 @@ def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
             specs_of(arguments.explainer or [DEFAULT]), table_2(AlignmentSettings(AttentionMask()))
         )
         asked = arguments.target, arguments.contrast, arguments.max_memory
-        document = explain(model, text, chosen, *asked, arguments.model or "the project's own", arguments.by)
+        about = arguments.model or "the project's own", arguments.by, output.doing
+        document = explain(model, text, chosen, *asked, *about)
         files.write(document)
     except (ExplainError, ModelError, OptionError, OSError) as error:
         return output.refuse(error)

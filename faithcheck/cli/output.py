@@ -21,6 +21,9 @@ REFUSED, CRASHED, INTERRUPTED, UNREAD = 2, 70, 130, 141
 ``sysexits.h``), after Ctrl-C, and if the reader of the output has ended (128 + SIGPIPE, as in a shell)."""
 REPORT_IT = "this is a defect of faithcheck or of a library; report it to faithcheck's maintainers with the lines above"
 
+LONG = 5.0
+"""What takes more seconds is said where there is no terminal, too."""
+
 Content = TypeVar("Content")
 View = Callable[[Any], str]
 
@@ -103,15 +106,17 @@ def print_for_terminal(view: Callable[[Content, int, bool], str], content: Conte
 
 
 @contextmanager
-def doing(what: str) -> Iterator[None]:
-    """Show on a terminal what is being done while the block runs; show nothing if stderr is no terminal."""
+def doing(what: str, seconds: float = 0.0) -> Iterator[None]:
+    """Show on a terminal what is being done while the block runs, and for how long; elsewhere say what takes long."""
     from rich.console import Console  # not at the top: help is printed without Rich
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(f"{what} …"):
+    if not console.is_terminal and seconds > LONG:
+        print(visible(f"faithcheck: {what}"), file=sys.stderr, flush=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        shown.add_task(f"{what} …")
         yield
 
 

@@ -1,7 +1,9 @@
 """The checks of a run as tests, and the test modules of faithcheck under their real names."""
 
+import gc
 import importlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,25 @@ import pytest
 from faithcheck.axioms.measure.registry import AXIOMS
 from faithcheck.check import Check
 from faithcheck.models.pair import is_builtin
-from faithcheck.plan import by_base, checks_of, not_applicable
-from faithcheck.pytest_plugin.garbage_collection import without_garbage_collection
+from faithcheck.plan import by_base, not_applicable, plan
 from faithcheck.pytest_plugin.markers import TESTS
 from faithcheck.pytest_plugin.options import RUN
 from faithcheck.request import Request
 
 pytest.register_assert_rewrite("faithcheck.tests")
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Collect no garbage within the block, nor later from what it made: imported libraries and tests stay."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # the collector looks through the rest alone; pytest calls it twice at the end of each run
+        if was_enabled:
+            gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -65,7 +79,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _parameters(axiom: str, request: Request) -> list[Any]:
     """The checks of an axiom as parameters with its marker; without checks one parameter that is skipped."""
-    checks = checks_of(axiom, request.explainers, request.pairs, request.expectations)
+    checks = plan(axiom, request.explainers, request.pairs, request.expectations)
     if not checks:
         marks = [getattr(pytest.mark, axiom), pytest.mark.skip(reason=_no_check(axiom, request))]
         return [pytest.param(None, marks=marks, id=f"{axiom}-none")]

@@ -12,7 +12,7 @@ from faithcheck.axioms.measure.statuses import Group
 from faithcheck.check import Check
 from faithcheck.claims import stated, unmeasured_claims
 from faithcheck.outcomes import Outcomes
-from faithcheck.plan import checks_of, not_applicable
+from faithcheck.plan import not_applicable, plan
 from faithcheck.pytest_plugin.options import Run
 from faithcheck.reports.documents.document import save
 from faithcheck.reports.documents.results import Results, RunSettings, verdict
@@ -87,7 +87,7 @@ class Reporter:
         checks = {
             _ascii(f"{axiom}-{check.id}"): check
             for axiom in asked.axioms
-            for check in checks_of(axiom, asked.explainers, asked.pairs, asked.expectations)
+            for check in plan(axiom, asked.explainers, asked.pairs, asked.expectations)
         }
         return {node: checks[name] for node in self.outcomes.collected if (name := _parameter(node)) in checks}
 

@@ -21,6 +21,13 @@ class Map(Struct, frozen=True, kw_only=True):
     notes: list[str]
 
 
+class Refused(Struct, frozen=True, kw_only=True):
+    """An explainer without a map."""
+
+    explainer: str
+    why: str
+
+
 class Output(Struct, frozen=True, kw_only=True):
     """An output of the model; the one output of an answer is its log-likelihood."""
 
@@ -60,6 +67,7 @@ class Explanation(Document, frozen=True, kw_only=True, omit_defaults=True, tag_f
     interaction: Number | None = None  # of LOO by parts, see `faithcheck.explanation.explain`
     features: list[Feature]
     maps: list[Map]  # LOO first
+    refused: list[Refused] = field(default_factory=list)  # those that refused or failed
     change: Number | None  # f(x) − f(baseline)
     notes: list[str]
 

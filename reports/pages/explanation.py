@@ -29,13 +29,17 @@ _OF_LOGITS = {
 
 
 class Row(Struct, frozen=True):
-    """A map as it is shown: its explainer, its r and LOO's interaction in words, its hues and its coloured words."""
+    """A map as it is shown: its explainer, its r and LOO's interaction in words, its hues and its coloured words.
+
+    An explainer without a map has no words, and says ``why``.
+    """
 
     label: str
     r: str
     interaction: str
     signed: bool
     words: list[relevance.ColouredWord]
+    why: str = ""
 
 
 def headline(document: Explanation) -> str:
@@ -75,9 +79,9 @@ def _sum(total: float, change: float | None) -> str:
 
 
 def rows(document: Explanation) -> list[Row]:
-    """Each map with its coloured words."""
+    """Each map with its coloured words, and each explainer without a map."""
     found = words(document.features)
-    return [
+    shown = [
         Row(
             one.explainer,
             alignment_wording.number(one.r),
@@ -88,6 +92,7 @@ def rows(document: Explanation) -> list[Row]:
         for one in document.maps
         for values in [relevance_of(found, one.values)]
     ]
+    return shown + [Row(one.explainer, "–", "", False, [], f"no map: {one.why}") for one in document.refused]
 
 
 def tables(document: Explanation) -> list[Table]:
@@ -123,7 +128,7 @@ def _parts(document: Explanation) -> Iterator[RenderableType]:
     for row in rows(document):
         beside = f"  r {row.r}" if row.label != "loo" else f"  interaction {row.interaction}" if row.interaction else ""
         yield Text.assemble((row.label, "bold"), beside)
-        yield coloured(row.words, row.signed)
+        yield Text(row.why, style="yellow") if row.why else coloured(row.words, row.signed)
         yield Text()
     for note in notes(document):
         yield Text(f"{note}\n", style="yellow")

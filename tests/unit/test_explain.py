@@ -1,5 +1,6 @@
 """``faithcheck explain``: the map, its colours, its page, and the options that are refused."""
 
+import html
 import io
 import json
 import re
@@ -12,8 +13,9 @@ from rich.console import Console
 
 from faithcheck import explanation
 from faithcheck.alignment.settings import AlignmentSettings, specs_of, table_2
+from faithcheck.cli import output
 from faithcheck.cli.main import main
-from faithcheck.explainers import AttnLRP, IntegratedGradients, LeaveOneOut, Unsupported
+from faithcheck.explainers import AttnLRP, GradientTimesInput, IntegratedGradients, LeaveOneOut, Unsupported
 from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of
 from faithcheck.explanation import ExplainError
@@ -262,10 +264,10 @@ def test_a_name_means_one_output_or_is_refused_with_the_choices(bert, kind):
         else:
             with pytest.raises(ModelError, match=f"--target={given}.*{right}"):
                 with_chosen_output(model, given, None)
-    for output in range(3):  # what the page shows can be given
-        shown = name_of_output(model, output)
-        if f"(output {output})" not in shown:
-            assert with_chosen_output(model, f"name={shown}", None).target == output
+    for number in range(3):  # what the page shows can be given
+        shown = name_of_output(model, number)
+        if f"(output {number})" not in shown:
+            assert with_chosen_output(model, f"name={shown}", None).target == number
 
 
 def test_a_decoders_number_that_is_a_token_too_is_refused_with_both(tmp_path):
@@ -472,12 +474,54 @@ class Raises(FixedMap):
         (Refuses(), "fixed cannot explain this model: no rule for conv"),
         (FixedMap(1, 2), "fixed cannot explain this model: expected shape"),
         (FixedMap(*[float("nan")] * 7), "values are NaN or infinite"),
-        (Raises(), "fixed raised:\nTraceback"),
+        (Raises(), "fixed raised RuntimeError: their own bug"),
     ],
 )
-def test_an_explainer_without_a_valid_map_is_refused(bert, explainer, message):
+def test_an_explainer_without_a_valid_map_says_why_beside_the_others(bert, explainer, message):
     with pytest.raises(ExplainError, match=message):
         viewed(load(bert), explainer)
+    document = viewed(load(bert), LeaveOneOut(AttentionMask()), explainer, GradientTimesInput())
+    assert [one.explainer for one in document.maps] == ["loo", "gradient_x_input"]
+    (refused,) = document.refused
+    assert refused.explainer == "fixed"
+    assert re.search(message, refused.why)
+    assert document.maps[1].r is not None
+    said = " ".join(refused.why.split())
+    for page in (plain(document), pages.to_html(document), pages.to_markdown(document)):
+        assert said in " ".join(html.unescape(page).split())
+
+
+def test_without_loo_the_others_are_shown_without_a_correlation(bert):
+    class Nothing(LeaveOneOut):
+        def attribute(self, model, case):
+            raise Unsupported("nothing can be removed")
+
+    document = viewed(load(bert), Nothing(), GradientTimesInput())
+    assert [(one.explainer, one.r) for one in document.maps] == [("gradient_x_input", None)]
+    assert [one.explainer for one in document.refused] == ["loo"]
+
+
+def test_the_command_says_of_loo_how_long_it_takes_and_ends_with_0_if_an_explainer_refuses(
+    bert, capsys, monkeypatch, tmp_path
+):
+    (tmp_path / "refusing.py").write_text(REFUSING)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(output, "LONG", -1.0)
+    assert main(["explain", TEXT, "--model", str(bert), "--explainer", "refusing:Refuses"]) == 0
+    printed = capsys.readouterr()
+    assert re.search(r"faithcheck: loo: 8 forward passes of 7 tokens, about \d+ s\n", printed.err)
+    assert "no map: refusing cannot explain this model: no rule for conv" in " ".join(printed.out.split())
+
+
+REFUSING = """
+from faithcheck.explainers import Unsupported
+
+class Refuses:
+    name = "refusing"
+
+    def attribute(self, model, case):
+        raise Unsupported("no rule for conv")
+"""
 
 
 @pytest.mark.parametrize("text", ["", "  \n"])
@@ -496,7 +540,6 @@ def test_a_decoder_refuses_a_text_of_one_token(tmp_path):
     ("arguments", "message"),
     [
         (["--target", "nope"], "--target=nope: unknown output 'nope'"),
-        (["--explainer", "epsilon_lrp"], "epsilon_lrp cannot explain this model: "),
     ],
 )
 def test_the_command_refuses_options_that_it_cannot_use(bert, arguments, message, capsys, tmp_path, monkeypatch):
