@@ -17,6 +17,7 @@ from faithcheck.reports.documents.alignment import Alignment
 from faithcheck.reports.documents.document import Document
 from faithcheck.reports.documents.results import Failure, Results, red_records
 from faithcheck.reports.likely_causes import (
+    OF_THE_BATCH,
     changing_explainers,
     error_of,
     likely_cause,
@@ -55,7 +56,11 @@ class Cause:
 
 
 def causes(document: Results) -> list[Cause]:
-    """The causes of what is red in a results document, those with the most records first.
+    """The causes of what is red in a results document, in the order in which to mend them.
+
+    Maps that change from call to call come first: nothing else can be measured on them. Errors and what is left on a
+    model follow, then maps that depend on the batch, then other causes that the records tell, and then the usual causes
+    of axioms. Within each, causes with the most records come first.
 
     An error with one message is one cause, whatever check raised it. Other records have one cause if explainer, axiom,
     message and likely cause are the same.
@@ -71,7 +76,23 @@ def causes(document: Results) -> list[Cause]:
     usual = document.usual_causes
     found = [_cause(records, usual, changing, measured) for records in of_records.values()]
     found += [_cause_of_tests(failures) for failures in of_failures.values()]
-    return sorted(found, key=lambda cause: -cause.count)  # a stable sort: otherwise in the order of the document
+    # A stable sort: causes of one rank and size stay in the order of the document.
+    return sorted(found, key=lambda cause: (_rank(cause, changing), -cause.count))
+
+
+def _rank(cause: Cause, changing: Collection[str]) -> int:
+    """The place of a cause among others, see `causes`."""
+    if not cause.records:
+        return 1
+    record = cause.records[0]
+    rule = rule_of(record, changing)
+    ranks = (
+        record.axiom == "determinism" or record.explainer in changing,
+        error_of(record) or record.status == Status.LEFT_BEHIND.label or record.axiom == "trace",
+        rule is not None and record.axiom == "batching" and rule.name in OF_THE_BATCH,
+        rule is not None,
+    )
+    return next((rank for rank, applies in enumerate(ranks) if applies), len(ranks))
 
 
 def _key(record: Record, changing: Collection[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from faithcheck.axioms.measure.record import Record
+from faithcheck.axioms.measure.record import Record, Relation
 from faithcheck.axioms.measure.statuses import Status
 
 
@@ -50,8 +50,8 @@ _ERRORS: Mapping[str, str] = {
         "The model is at fault, and not the explainer: mend the model as the message says."
     ),
     r"values are NaN or infinite": (
-        "The map is NaN or infinite: a division by zero. Look where it is divided by a sum, a norm or an activation "
-        "that can be 0."
+        "The map is NaN or infinite: a division by zero. Look where it is divided by a sum, a norm, its largest value "
+        "or an activation, which can be 0."
     ),
     r"the gap is (nan|inf|-inf)": "The model gives NaN or infinity here: look at the inputs of this pair.",
     r"changed case\.": "The explainer writes into its inputs in place: let it work on a copy, inputs.clone().",
@@ -102,7 +102,8 @@ _TRACES: Mapping[str, str] = {
 _RELATIONS: Mapping[str, str] = {
     "zero": (
         "{first} is 0 on every example: the map is all zeros. Look for a gradient that is cut off, by detach() or "
-        "no_grad(), or for numbers that are overwritten."
+        "no_grad(), for numbers that are overwritten, or for the loss or the probability of a single output: "
+        "cross-entropy and softmax over one output are constant."
     ),
     "mistake f(x)": (
         "{first} is f(x) on every example: the wrong baseline, one with an output of 0, is assumed. Multiply by the "
@@ -123,6 +124,14 @@ _RELATIONS: Mapping[str, str] = {
         "{first} is {value} times {second} on every example: a constant factor. Look for a mean in place of a sum, or "
         "for something that is counted twice; the inverse of the factor is {inverse}."
     ),
+    "factors": (
+        "{first} is a multiple of {second}, but by a factor that differs from check to check, {value}: the map is "
+        "normalised, by its largest value, its sum or its norm, or it is a mean where it should be a sum."
+    ),
+    "factor of the batch": (
+        "{first} is a multiple of {second}, by {value}: the map is normalised by a number of the whole batch, such as "
+        "its largest value, or it is a mean over the batch or over the padded length. Treat each example by itself."
+    ),
     "offset": (
         "{first} and {second} differ by the same number everywhere: a constant is added or taken away, as by a bias, "
         "by f(baseline), or by centring the map."
@@ -131,40 +140,70 @@ _RELATIONS: Mapping[str, str] = {
     "positive": "{first} has the positive values of {second}, and 0 for the others: the negative ones are cut off.",
     "factor of each example": (
         "{first} is a multiple of {second}, by another factor on each example: the map is normalised example by "
-        "example. Leave it as it is."
+        "example, by its largest value, its sum or its norm. Leave it as it is."
     ),
-    "sum": "{first} is {value} on every example: the map is normalised. Leave it as it is.",
+    "sum": "{first} is 1 on every example: the map is normalised. Leave it as it is.",
     "shifted": (
         "{first} has the numbers of {second}, one feature further: the features are in the wrong order, an index is "
         "off by one. Look for a special token that is dropped or added."
     ),
     "order": "{first} has the numbers of {second} in the wrong order: features are permuted and not put back.",
     "example": (
-        "{first} is the same on every example: examples are mixed, as by a mean over the batch, or the first one is "
-        "used for all."
+        "{first} is the same on every example: examples are mixed, as by a mean over the batch, the first one is used "
+        "for all, or the map is a gradient that is not multiplied by the input."
+    ),
+    "examples": (
+        "{first} has the numbers of {second}, but of other examples of the batch: examples are in the wrong order, as "
+        "after sorting them by length, and not put back."
     ),
 }
 """Likely causes by how the two sides that were compared are related, see `faithcheck.axioms.measure.evidence`."""
 
+VIOLATION = "the violation"
+"""The first side where an axiom compares the size of a violation with the predicted one."""
+SAME_FACTOR = 1e-4
+"""The relative difference up to which factors of several checks are one."""
 FLOAT32 = (1e-9, 3e-6)
 """Gaps of float64 arithmetic in which something has float32's seven digits."""
 
 
 def _relation(record: Record) -> str:
-    """The kind of the relation in a record's evidence, with what specifies it; ``""`` without one."""
+    """The kind of the relation in a record's evidence, with what specifies it; ``""`` without one that says a cause."""
     relation = record.evidence.relation if record.evidence else None
     if relation is None:
         return ""
-    if relation.kind == "factor" and relation.value in (-1, 0):
-        return "factor -1" if relation.value == -1 else "zero"
+    if relation.kind.startswith("factor"):
+        return _factor(record, relation)
+    if relation.kind == "sum" and relation.value != 1:
+        return ""
     return " ".join(filter(None, (relation.kind, relation.of)))
 
 
-def _of_relation(text: str) -> Callable[[Sequence[Record]], str]:
+def _factor(record: Record, relation: Relation) -> str:
+    """The kind of a relation by a factor."""
+    if relation.value == 0:
+        return "zero"
+    if record.axiom == "batching":
+        return "factor of the batch"
+    # On a homogeneous function, any map that misses the sum violates completeness by a multiple; under scale, a
+    # normalised map, a gradient and a squared map differ by factors, too.
+    if relation.first == VIOLATION or record.axiom == "scale":
+        return ""
+    if relation.value == -1:
+        return "" if record.axiom == "antisymmetry" else "factor -1"  # there, minus is what a map without a sign gives
+    return relation.kind
+
+
+def _of_relation(kind: str) -> Callable[[Sequence[Record]], str]:
     def say(records: Sequence[Record]) -> str:
         relations = [record.evidence.relation for record in records if record.evidence and record.evidence.relation]
         values = [relation.value for relation in relations if relation.value is not None]
-        words = {"value": _range(values), "inverse": _range([1 / value for value in values if value])}
+        varies = kind == "factor" and max(values) - min(values) > SAME_FACTOR * max(map(abs, values))
+        words = {
+            "value": _range(values) if values else "another factor on each example",
+            "inverse": _range([1 / value for value in values if value]),
+        }
+        text = _RELATIONS["factors" if varies else kind]
         return _capital(text.format(first=relations[0].first, second=relations[0].second, **words))
 
     return say
@@ -203,6 +242,9 @@ def _sentence(text: str) -> Callable[[Sequence[Record]], str]:
     return lambda records: text
 
 
+OF_THE_BATCH = frozenset({"factor of the batch", "example", "examples"})
+"""Causes by which the examples of a batch depend on one another."""
+
 RULES: Sequence[Rule] = (
     Rule(
         "not measured",
@@ -214,10 +256,6 @@ RULES: Sequence[Rule] = (
         for pattern, text in _ERRORS.items()
     ),
     *(Rule(f"left behind {kind}", _left_behind(kind), _sentence(text)) for kind, text in _TRACES.items()),
-    *(
-        Rule(kind, lambda record, _, kind=kind: _relation(record) == kind, _of_relation(text))  # type: ignore[misc]
-        for kind, text in _RELATIONS.items()
-    ),
     Rule(
         "changes from call to call",
         lambda record, changing: record.explainer in changing and record.status != "error",
@@ -225,6 +263,10 @@ RULES: Sequence[Rule] = (
             "The same call gives another map each time, determinism is red: the explainer draws random numbers without "
             "a seed of its own, leaves dropout on, or keeps something from one call to the next."
         ),
+    ),
+    *(
+        Rule(kind, lambda record, _, kind=kind: _relation(record) == kind, _of_relation(kind))  # type: ignore[misc]
+        for kind in _RELATIONS
     ),
     Rule(
         "float32",
@@ -234,9 +276,7 @@ RULES: Sequence[Rule] = (
     Rule(
         "negative correlation",
         _correlates_negatively,
-        _sentence(
-            "The correlation is negative: the sign of the map is likely wrong, for it counts against the output."
-        ),
+        _sentence("The correlation is negative: the sign of the map or the order of its features is likely wrong."),
     ),
 )
 """The likely causes, the surest first."""

@@ -94,6 +94,8 @@ def _relations(compared: Compared, first: Tensor, second: Tensor) -> Iterator[Re
             yield relation(kind="sum", value=_rounded(float(first[0])))
         if len(first) > 1 and _close(first - second, (first - second)[:1].expand_as(first), first):
             yield relation(kind="offset", value=_rounded(float((first - second)[0])))
+        if _close(first.sort(0).values, second.sort(0).values):
+            yield relation(kind="examples")
         return
     yield from _relations_of_maps(relation, first, second)
 
@@ -120,6 +122,8 @@ def _relations_of_maps(relation: Callable[..., Relation], first: Tensor, second:
             yield relation(kind="order")
     if batch > 1 and _close(first, first[:1].expand_as(first)):
         yield relation(kind="example")
+    if batch > 1 and _close(first.sort(0).values.flatten(), second.sort(0).values.flatten()):
+        yield relation(kind="examples")
 
 
 def _has_different_numbers(values: Tensor) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from faithcheck.axioms import AXIOMS
+from faithcheck.axioms.measure.record import Evidence, Relation
 from faithcheck.reports.causes import causes
 from faithcheck.reports.documents.results import Failure
 from faithcheck.reports.likely_causes import likely_cause
@@ -140,3 +141,31 @@ def test_the_families_of_a_usual_cause_are_named_where_others_are_green():
 def test_a_claim_that_was_not_measured_has_no_usual_cause():
     (cause,) = causes(document([record("not measured", explainer="mine", subject="*")]))
     assert "claim less" in cause.likely
+
+
+def related(kind, value=None, **changed):
+    """A broken claim with this relation of the map of f to that of g."""
+    relation = Relation(kind=kind, first="the map of f", second="the map of g", value=value)
+    return broken(evidence=Evidence(example=0, examples=2, features=3, maps=[], relation=relation), **changed)
+
+
+def test_what_to_mend_first_comes_first():
+    usual = [broken(f"a.b{i}", axiom="dummy") for i in range(3)]
+    named = [related("order", subject=f"c.d{i}") for i in range(2)]
+    of_the_batch = related("examples", subject="e.f", axiom="batching")
+    found = causes(document([*usual, *named, of_the_batch, error("g.h", "ValueError: no", axiom="symmetry")]))
+    assert [cause.axiom for cause in found] == ["symmetry", "batching", "invariance", "dummy"]
+    (first, *_) = causes(document([*usual, error("g.h", "ValueError: no"), broken("i.j", axiom="determinism")]))
+    assert "another map each time" in first.likely
+
+
+def test_factors_that_differ_are_no_constant_factor():
+    (same,) = causes(document([related("factor", 0.5, subject=f"a.b{i}") for i in range(2)]))
+    (other,) = causes(document([related("factor", 0.5 / (i + 1), subject=f"a.b{i}") for i in range(2)]))
+    assert "0.5 times the map of g on every example: a constant factor" in same.likely
+    assert "differs from check to check, 0.25 to 0.5" in other.likely
+
+
+def test_a_factor_of_a_map_in_a_batch_is_a_factor_of_the_batch():
+    (cause,) = causes(document([related("factor of each example", subject="a.b", axiom="batching")]))
+    assert "by another factor on each example: the map is normalised by a number of the whole batch" in cause.likely
