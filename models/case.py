@@ -269,19 +269,24 @@ def input_gradient(model: nn.Module, case: Case) -> Tensor:
 
     It is 0 where the output does not depend on the inputs, or depends on them by operations without a gradient alone.
     """
-    with torch.enable_grad():
-        point = case.inputs.detach().clone().requires_grad_()
-        try:
-            output = replace(case, inputs=point).run(model)
-        except RuntimeError as error:
-            if "in-place operation" not in str(error):
-                raise
-            # Autograd forbids writes to a leaf, and torch.compile warns of an input that is none: so a copy only here.
-            output = replace(case, inputs=point.clone()).run(model)
-        output = select_target(output, case.target)
-        if not output.requires_grad:
-            return torch.zeros_like(case.inputs)
-        return torch.autograd.grad(output.sum(), point, materialize_grads=True)[0]
+    return output_and_input_gradient(model, case)[1]
+
+
+@torch.enable_grad()
+def output_and_input_gradient(model: nn.Module, case: Case) -> tuple[Tensor, Tensor]:
+    """The explained output of each example, ``(batch,)``, and `input_gradient`, from the same pass."""
+    point = case.inputs.detach().clone().requires_grad_()
+    try:
+        outputs = replace(case, inputs=point).run(model)
+    except RuntimeError as error:
+        if "in-place operation" not in str(error):
+            raise
+        # Autograd forbids writes to a leaf, and torch.compile warns of an input that is none: so a copy only here.
+        outputs = replace(case, inputs=point.clone()).run(model)
+    output = select_target(outputs, case.target)
+    if not output.requires_grad:
+        return output.detach(), torch.zeros_like(case.inputs)
+    return output.detach(), torch.autograd.grad(output.sum(), point, materialize_grads=True)[0]
 
 
 @torch.no_grad()

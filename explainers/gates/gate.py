@@ -12,7 +12,7 @@ from faithcheck.explainers.gates.expectations import TANGENT
 from faithcheck.explainers.loo.removal import at_features, default_removal
 from faithcheck.explainers.protocol import in_standard_modes, per_feature
 from faithcheck.explainers.refused_modules import flex_attention, quantised_weights, refuse_modules
-from faithcheck.models.case import Case, select_target
+from faithcheck.models.case import Case, output_and_input_gradient
 from faithcheck.models.expectation import Expectation, Expectations
 
 GateRemoval: TypeAlias = Literal["attention_mask", "baseline"]
@@ -52,7 +52,6 @@ def is_long_text(case: Case) -> Tensor:
     return case.unpadded.sum(1) >= LONG_TEXT
 
 
-@torch.enable_grad()
 def input_gate_effects(model: nn.Module, case: Case, halfway: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The first-order effects of gates on the inputs, (x − x′) ⊙ ∂f, at x or with some features halfway to x′.
 
@@ -64,13 +63,11 @@ def input_gate_effects(model: nn.Module, case: Case, halfway: Tensor | None = No
     Returns:
         The effect of each coordinate, shaped like the inputs; and the explained output, ``(batch,)``.
     """
-    point = case.inputs.detach().clone()
+    point = case.inputs
     if halfway is not None:
         point = torch.where(at_features(halfway, point), (point + case.baseline) / 2, point)
-    point.requires_grad_()
-    output = select_target(replace(case, inputs=point).run(model), case.target)
-    (gradient,) = torch.autograd.grad(output.sum(), point)
-    return (case.inputs - case.baseline) * gradient, output.detach()
+    output, gradient = output_and_input_gradient(model, replace(case, inputs=point))
+    return (case.inputs - case.baseline) * gradient, output
 
 
 def gradient_times_difference(model: nn.Module, case: Case) -> Tensor:

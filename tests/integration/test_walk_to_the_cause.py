@@ -1,5 +1,6 @@
 """From the top of a red page to the line that names the cause: one click, on each of these seeded faults."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -88,15 +89,20 @@ def page_of(explainer, change, axiom, pair):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_one_click_from_the_top_to_the_line_that_names_the_cause(browser, tmp_path, fault):
+def test_the_first_link_leads_to_the_line_that_names_the_cause(fault):
     *run, words = FAULTS[fault]
+    page = page_of(*run)
+    target = re.search(r'class="cause-links".*?<a href="#([^"]+)"', page, re.DOTALL)[1]
+    line = re.search(rf'id="{target}".*?<p class="likely">(.*?)</p>', page, re.DOTALL)[1]
+    assert words in line
+
+
+def test_one_click_brings_the_line_into_view(browser, tmp_path):
     file = tmp_path / "page.html"
-    file.write_text(page_of(*run), encoding="utf-8")
+    file.write_text(page_of(*FAULTS["padding"][:-1]), encoding="utf-8")
     with opened(browser, file) as page:
         page.locator(".cause-links a").first.click()
-        line = page.locator(".cause:target .likely")
-        expect(line).to_contain_text(words)
-        expect(line).to_be_in_viewport()
+        expect(page.locator(".cause:target .likely")).to_be_in_viewport()
 
 
 @pytest.mark.slow

@@ -1,18 +1,21 @@
 """What a model returns: whatever is not ``(batch, outputs)`` is refused in one sentence, and blamed on the model."""
 
 import re
+from itertools import product
 
 import pytest
 import torch
 from torch import nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
+from faithcheck.check import Check
 from faithcheck.explainers.protocol import attribution_of
 from faithcheck.explainers.registry import load_explainer
 from faithcheck.models.case import InvalidOutput
 from faithcheck.models.pair import Pair, copies, random_points
 from faithcheck.python_api import check_explainer
 from faithcheck.reports.likely_causes import likely_cause
+from faithcheck.request import Settings
 
 RETURNED = {  # what the model makes of its outputs (3, 2), and what the message says of it
     "one number each": (lambda y: y[:, 0], r"float64 \(\d+,\) on cpu.*give \.unsqueeze\(1\) of it"),
@@ -50,6 +53,77 @@ class Returning(nn.Module):
 
 def pair_of(make):
     return Pair("mine.returning", copies(lambda: Returning(make)), random_points(3, 3, classes=2), "they are equal")
+
+
+def raising(error):
+    def fail(y):
+        raise error
+
+    return fail
+
+
+def backward_within(y):
+    y.sum().backward()
+    return y
+
+
+FAILS = {  # what a model does with its outputs (3, 2)
+    **{type(error).__name__: raising(error) for error in (AssertionError(), NotImplementedError(), MemoryError("no"))},
+    **{type(error).__name__: raising(error) for error in (StopIteration(), SystemExit(3), OSError("weights"))},
+    "a word": lambda y: "yes",
+    "a generator": lambda y: (row for row in y),
+    "a view of another size": lambda y: y.view(7, -1),
+    "other columns": lambda y: y[:, [0, 5]],
+    "other rows": lambda y: y.T,
+    "rows and outputs in one": lambda y: y.reshape(-1, 1),
+    "no columns": lambda y: y[:, :0],
+    "columns of all rows": lambda y: torch.cat([y, y[:, :1, None]], 1),
+    "an attribute": lambda y: y.logits,
+    "a key": lambda y: {}["logits"],
+    "None in a sum": lambda y: None + y,
+    "a division by zero": lambda y: y * (1 // 0),
+    "infinite": lambda y: y / 0,
+    "log of a negative number": lambda y: torch.log(-(y**2) - 1),
+    "no gradient of the square root at 0": lambda y: torch.sqrt(y * 0),
+    "a singular matrix": lambda y: torch.linalg.inv(y @ y.T * 0)[:, :2],
+    "weights of another type": lambda y: nn.functional.linear(y, torch.ones(2, 2)),
+    "weights on another device": lambda y: nn.functional.linear(y, torch.ones(2, 2, device="meta")),
+    "on another device": lambda y: y.to("meta"),
+    "an id outside of the vocabulary": lambda y: nn.functional.embedding((y * 0 + 9).long(), y)[:, 0],
+    "an id that is a number": lambda y: nn.functional.embedding(y, y)[:, 0],
+    "sparse": lambda y: y.to_sparse(),
+    "truth values": lambda y: y > 0,
+    "half": lambda y: y.half(),
+    "bfloat16": lambda y: y.bfloat16(),
+    "detached": lambda y: y.detach(),
+    "NumPy": lambda y: torch.from_numpy(y.numpy()),
+    "NumPy of detached outputs": lambda y: torch.from_numpy(y.detach().numpy()),
+    "a number of Python": lambda y: y.detach() * y.sum().item(),
+    "constant": lambda y: torch.zeros_like(y),
+    "without gradient": torch.no_grad()(lambda y: y * 2),
+    "in inference mode": torch.inference_mode()(lambda y: y * 2),
+    "in place": lambda y: y.add_(1),
+    "dropout": lambda y: nn.functional.dropout(y, 0.5, True),
+    "random": lambda y: y + torch.rand(len(y), 2),
+    "indices": lambda y: y.topk(1).indices,
+    "a gradient within": lambda y: torch.autograd.grad(y.sum(), y)[0],
+    "a backward pass within": backward_within,
+    "a recursion": lambda y: FAILS["a recursion"](y),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, on some of these models
+def test_no_message_of_torch_or_python_is_a_headline_where_the_model_is_at_fault():
+    """The classes of errors may stand in a headline, behind what was at fault."""
+    wrong = {**{name: make for name, (make, _) in RETURNED.items()}, **FAILS}
+    assert len(wrong) >= 60
+    headlines = []
+    for name, explainer in product(wrong, ("attnlrp", "mask_gate")):
+        record = Check("determinism", load_explainer(explainer), pair_of(wrong[name]), "f").run(Settings())
+        said = record.detail.get("error", record.detail.get("reason", ""))
+        if re.match(r"\w*(Error|Exception|Exit|Iteration)\b", said) or (record.status == "error" and not said):
+            headlines.append((name, explainer, said))
+    assert headlines == []
 
 
 @pytest.mark.parametrize("explainer", ["loo", "gradient_x_input"])
