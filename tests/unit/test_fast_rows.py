@@ -117,11 +117,14 @@ def plain_effects(model, case, removal):
 
 
 POOL = torch.randn(8, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+SOME = ("bert", "bloom", "gpt2", "llama")
 REMOVALS = [AttentionMask(), Replacement(), Deletion(), Resampling(POOL, draws=2)]
 
 
 @pytest.mark.parametrize("padding", ["left", "right"])
-@pytest.mark.parametrize("name", [*TEXT, *CAUSAL])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in SOME else pytest.mark.slow) for name in (*TEXT, *CAUSAL)]
+)
 def test_leave_one_out_is_that_of_plain_passes(name, padding, monkeypatch):
     if name in DEPENDS_ON_PADDING and padding == "right":
         pytest.skip("plain passes of this model depend on the padding of their batch")

@@ -182,6 +182,7 @@ def test_gates_in_the_attention_are_invariant(name):
         check(explainer, pair, models)
 
 
+@pytest.mark.slow
 def test_gates_in_the_attention_refuse_flex_attention():
     pair = registered_pairs()[FLEX]
     _, g = pair.build(*WHERE)
@@ -196,6 +197,7 @@ def test_gates_in_the_attention_take_the_other_token_where_a_model_reverses_them
             check(explainer, registered_pairs()[OTHER_ORDER])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [parameter(name) for name in registered_pairs() if "bert" in name])
 def test_the_readout_gate_of_long_texts_is_invariant(name, monkeypatch):
     monkeypatch.setattr(gate, "LONG_TEXT", 1)  # the registry's texts are short

@@ -34,7 +34,9 @@ from faithcheck.models.pairs.product import LEFT, RIGHT, SmallAttention, rationa
 from faithcheck.plan import plan
 
 PAIR = registered_pairs()["linear_attention.symbolic"]
-SIZES = pytest.mark.parametrize(("tokens", "width"), [(2, 2), (3, 2)], ids=["2 tokens", "3 tokens"])
+SIZES = pytest.mark.parametrize(
+    ("tokens", "width"), [(2, 2), pytest.param(3, 2, marks=pytest.mark.slow)], ids=["2 tokens", "3 tokens"]
+)
 
 
 def sums_to_zero(relevance):
@@ -70,11 +72,11 @@ def test_the_gap_of_cplrp_is_zero(tokens, width):
     ("explainer", "tree", "expected"),
     [
         ("attnlrp", LEFT, ("1/4", "1/4", "1/2")),
-        ("attnlrp", RIGHT, ("1/2", "1/4", "1/4")),
+        pytest.param("attnlrp", RIGHT, ("1/2", "1/4", "1/4"), marks=pytest.mark.slow),
         ("cplrp", LEFT, (0, 0, 1)),
-        ("cplrp", RIGHT, (0, 0, 1)),
-        ("gradient_x_input", LEFT, (1, 1, 1)),
-        ("integrated_gradients", RIGHT, ("1/3", "1/3", "1/3")),
+        pytest.param("cplrp", RIGHT, (0, 0, 1), marks=pytest.mark.slow),
+        pytest.param("gradient_x_input", LEFT, (1, 1, 1), marks=pytest.mark.slow),
+        pytest.param("integrated_gradients", RIGHT, ("1/3", "1/3", "1/3"), marks=pytest.mark.slow),
     ],
 )
 def test_the_shares_of_query_key_and_value(explainer, tree, expected):
@@ -164,7 +166,7 @@ def test_rational_numbers_are_exact():
 CATALAN = {1: 1, 2: 1, 3: 2, 4: 5, 5: 14, 6: 42, 7: 132}
 
 
-@pytest.mark.parametrize("n", CATALAN)
+@pytest.mark.parametrize("n", [*range(1, 7), pytest.param(7, marks=pytest.mark.slow)])
 def test_every_parenthesisation_gives_a_leaf_y_over_two_to_its_depth(n):
     trees = set(parenthesisations(0, n - 1))
     assert len(trees) == CATALAN[n]
