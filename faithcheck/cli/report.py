@@ -56,8 +56,6 @@ def exit_code(document: Document) -> int:
     match document:
         case results.Results():
             return results.NO_VERDICT if results.not_run(document) else results.exit_code(document)
-        case Alignment():
-            return int(any(explainer.is_failed for explainer in document.explainers))
-        case Explanation():
-            return int(any(one.left_behind for one in document.maps))
+        case Alignment() | Explanation():
+            return int(document.is_failed)
     return 0

@@ -42,7 +42,7 @@ class Explanation(Document, frozen=True, kw_only=True, omit_defaults=True, tag_f
     """The maps of one text. Documents of older versions lack what has a default.
 
     Raises:
-        ValueError: a map has not one value for each feature, or not exactly one output is explained.
+        ValueError: there is no map, a map has not one value for each feature, or not exactly one output is explained.
     """
 
     NAME: ClassVar[str] = "explanation"
@@ -72,6 +72,8 @@ class Explanation(Document, frozen=True, kw_only=True, omit_defaults=True, tag_f
     notes: list[str]
 
     def __post_init__(self) -> None:
+        if not self.maps and not self.refused:
+            raise ValueError("maps and refused are empty")
         for i, one in enumerate(self.maps):
             if len(one.values) != len(self.features):
                 raise ValueError(f"maps[{i}].values has {len(one.values)} numbers for {len(self.features)} features")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
-from faithcheck.reports.documents.alignment import Alignment, Comparison, Curves, Explainer, Mean, Means, Shown
+from faithcheck.reports.documents.alignment import Alignment, Comparison, Curves, Explainer, Mean, Shown
 from faithcheck.reports.documents.figure import Estimate, Figure, Line, Panel
 from faithcheck.reports.documents.words import alone, relevance_of, words
 from faithcheck.reports.pages import relevance
@@ -46,53 +46,48 @@ class PageColumn(Column[Explainer]):
 # --- columns: a cell for each explainer -------------------------------------------------------------------------------
 
 
-def _mean(of: Callable[[Means], Mean], title: str) -> Column[Explainer]:
-    return Column(title, lambda explainer: number(of(explainer.figures).mean))
+def _cell(name: str, text: Callable[[Mean], str]) -> Callable[[Explainer], str]:
+    """The text of the figure of this name; empty where the curves that it is of were not measured."""
+    of_curves = name.startswith(("lerf", "morf", "delta"))
+    return lambda one: "" if of_curves and not one.has_curves else text(getattr(one.figures, name))
 
 
-def _interval(of: Callable[[Means], Mean], column: type[Column[Explainer]] = Column) -> Column[Explainer]:
-    return column("95 %", lambda explainer: interval(of(explainer.figures).low, of(explainer.figures).high))
+def _mean(name: str, title: str) -> Column[Explainer]:
+    return Column(title, _cell(name, lambda of: number(of.mean)))
 
 
-def _n(of: Callable[[Means], Mean]) -> Column[Explainer]:
-    return Column("n", lambda explainer: str(of(explainer.figures).n))
+def _interval(name: str, column: type[Column[Explainer]] = Column) -> Column[Explainer]:
+    return column("95 %", _cell(name, lambda of: interval(of.low, of.high)))
 
 
-def _of_curves(column: Column[Explainer]) -> Column[Explainer]:
-    """The column without the cells of explainers whose curves were not measured."""
-    return type(column)(column.title, lambda explainer: column.text(explainer) if explainer.has_curves else "")
+def _both(name: str, title: str) -> tuple[Column[Explainer], Column[Explainer]]:
+    return _mean(name, title), _interval(name)
 
 
-def _of(name: str) -> Callable[[Means], Mean]:
-    """What gives the figure of this name."""
-    return lambda figures: getattr(figures, name)
-
-
-def _both(of: Callable[[Means], Mean], title: str) -> tuple[Column[Explainer], Column[Explainer]]:
-    return _mean(of, title), _interval(of)
+def _n(name: str) -> Column[Explainer]:
+    return Column("n", _cell(name, lambda of: str(of.n)))
 
 
 EXPLAINER: Column[Explainer] = Column("explainer", lambda explainer: explainer.title)
 TABLE_2: Sequence[Column[Explainer]] = (
     EXPLAINER,
-    _mean(lambda figures: figures.r, "r"),
-    _interval(lambda figures: figures.r),
-    _mean(lambda figures: figures.pearson_sum_to_one_no_special, "sum to one"),
-    _of_curves(_mean(lambda figures: figures.lerf, "LeRF")),
-    _of_curves(_mean(lambda figures: figures.morf, "MoRF")),
-    _of_curves(_mean(lambda figures: figures.delta, "Δ")),
-    _of_curves(_interval(lambda figures: figures.delta, PageColumn)),
+    *_both("pearson_no_special", "r"),
+    _mean("pearson_sum_to_one_no_special", "sum to one"),
+    _mean("lerf", "LeRF"),
+    _mean("morf", "MoRF"),
+    _mean("delta", "Δ"),
+    _interval("delta", PageColumn),
     PageColumn("cost", lambda explainer: "" if explainer.cost is None else number(explainer.cost, 1)),
-    _n(lambda figures: figures.r),
+    _n("pearson_no_special"),
 )
 """The columns of the main table."""
 CURVES: Sequence[Column[Explainer]] = (
     EXPLAINER,
-    *_both(lambda figures: figures.lerf, "LeRF"),
-    *_both(lambda figures: figures.morf, "MoRF"),
-    *_both(lambda figures: figures.delta, "Δ"),
-    *_both(lambda figures: figures.lerf_aopc, "LeRF, AOPC"),
-    *_both(lambda figures: figures.morf_aopc, "MoRF, AOPC"),
+    *_both("lerf", "LeRF"),
+    *_both("morf", "MoRF"),
+    *_both("delta", "Δ"),
+    *_both("lerf_aopc", "LeRF, AOPC"),
+    *_both("morf_aopc", "MoRF, AOPC"),
 )
 
 
@@ -172,14 +167,14 @@ def _comparisons(document: Alignment) -> Iterator[Table]:
 
 
 def _correlations(document: Alignment, scope: str) -> Table:
-    shown = (column for key, title in CORRELATIONS.items() for column in _both(_of(f"{key}_{scope}"), title))
+    shown = (column for key, title in CORRELATIONS.items() for column in _both(f"{key}_{scope}", title))
     features = document.model.features
     which = {"no_special": f"special {features} left out", "all": f"all {features}"}[scope]
     note = "Means over examples and bootstrap 95 % intervals; n: examples whose correlation is defined."
     return table(
         f"Correlation with Leave-One-Out, {which}",
         note,
-        [EXPLAINER, *shown, _n(_of(f"pearson_{scope}"))],
+        [EXPLAINER, *shown, _n(f"pearson_{scope}")],
         document.measured,
     )
 
@@ -198,22 +193,22 @@ def _shares(document: Alignment) -> Iterator[Table]:
     shown = [
         share
         for share in SHARES
-        if (of_tokens or share == "share_positions") and all(_of(share)(one.figures) for one in measured)
+        if (of_tokens or share == "share_positions") and all(getattr(one.figures, share) for one in measured)
     ]
 
-    def of_share(share: str) -> tuple[Column[Explainer], Column[Explainer]]:
-        """The mean, or why no relevance of positions is known; and the interval."""
-        mean, between = _both(_of(share), SHARES[share])
+    def mean(share: str) -> Column[Explainer]:
+        """The mean, or why no relevance of positions is known."""
+        column = _mean(share, SHARES[share])
         if share != "share_positions":
-            return mean, between
-        why: Column[Explainer] = Column(
-            mean.title, lambda one: mean.text(one) if _of(share)(one.figures).n else one.no_positions or "–"
-        )
-        return why, between
+            return column
+        return Column(column.title, lambda one: column.text(one) if one.figures.share_positions.n else why(one))
+
+    def why(one: Explainer) -> str:
+        return one.no_positions or "–"
 
     if measured and shown:
-        n: Column[Explainer] = Column("n", lambda one: str(max(_of(share)(one.figures).n for share in shown)))
-        parts = [column for share in shown for column in of_share(share)]
+        n: Column[Explainer] = Column("n", lambda one: str(max(getattr(one.figures, share).n for share in shown)))
+        parts = [column for share in shown for column in (mean(share), _interval(share))]
         yield table("Where relevance sinks", SINKS, [EXPLAINER, *parts, n], measured)
 
 
@@ -288,14 +283,6 @@ def _curves(document: Alignment) -> Iterator[Figure]:
 # --- maps side by side ------------------------------------------------------------------------------------------------
 
 
-class MapRow(Struct, frozen=True):
-    """The map of an explainer as it is shown: its label, its r in words, and its coloured words."""
-
-    label: str
-    r: str
-    words: list[relevance.ColouredWord]
-
-
 class SideBySide(Struct, frozen=True):
     """A shown example: a map for each explainer, and a ``table`` of the numbers.
 
@@ -304,7 +291,7 @@ class SideBySide(Struct, frozen=True):
 
     title: str
     grid: int
-    rows: list[MapRow]
+    rows: list[relevance.MapRow]
     table: Table
 
 
@@ -320,9 +307,7 @@ def note_on_maps(document: Alignment) -> str:
     return (
         f"{len(document.shown)} of {document.counts.measured} {items}: those of least, median and most "
         "agreement, which is the mean r of the explainers with LOO; those of fewer than 5 "
-        f"{features} that are not special, or of more than 512 in all, are left out. {joined}"
-        "Each map is coloured by its own largest value that is not special: red for the explained output, blue "
-        "against it; violet in a map without a negative value."
+        f"{features} that are not special, or of more than 512 in all, are left out. {joined}{relevance.COLOURS}"
     )
 
 
@@ -337,8 +322,7 @@ def _side_by_side(document: Alignment, one: Shown) -> SideBySide:
         title=title,
         grid=sum(feature.text.startswith("r0c") for feature in one.features) if is_image else 0,
         rows=[
-            MapRow(label, number(row.r), relevance.coloured(found, of))
-            for (label, row), of in zip(order, values, strict=True)
+            relevance.map_row(label, number(row.r), found, of) for (label, row), of in zip(order, values, strict=True)
         ],
         table=plain_table(
             title,

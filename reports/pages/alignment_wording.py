@@ -34,7 +34,6 @@ FIGURES = {
     **{f"{key}_{scope}": f"{name}, {where}" for scope, where in SCOPES.items() for key, name in CORRELATIONS.items()},
     "delta": "Δ",
 }
-CURVES = ("lerf", "morf", "lerf_aopc", "morf_aopc")
 SHARES = {
     "share_first": "first token",
     "share_separators": "separators",

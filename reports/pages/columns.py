@@ -1,19 +1,17 @@
 """The columns of the report's tables. The terminal, the Markdown page and the HTML page show the same columns.
 
-A new column is one more `Column` in `SUMMARY`, `CORRELATIONS`, `SLOWEST`, `DIGITS`, `RULES`, `SYMBOLIC_GAPS`,
-`EXPECTATIONS` or `MEASURED`. Most of them read a record; a figure that records do not hold yet goes into
-``Measurement.detail``, in the axiom that measures it.
+A new column is one more `Column` in `SUMMARY`, `CORRELATIONS`, `EXPECTATIONS` or `MEASURED`, or one more cell of the
+other tables. A figure that records do not hold yet goes into ``Measurement.detail``, in the axiom that measures it.
 """
 
 import statistics
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from faithcheck.axioms.measure.record import Record
 from faithcheck.axioms.measure.statuses import Group
 from faithcheck.reports.causes import command
-from faithcheck.reports.documents.results import Results, RulesMet, TimedCheck
+from faithcheck.reports.documents.results import Results
 from faithcheck.reports.pages import wording
 from faithcheck.reports.pages.tables import Column, Table, natural, plain_table, table
 
@@ -83,12 +81,7 @@ def correlations(records: Records) -> list[Table]:
     return [table("Correlation with leave-one-out", note, CORRELATIONS, rows)] if rows else []
 
 
-# --- the slowest checks ----------------------------------------------------------------------------------------------
-
-SLOWEST: Sequence[Column[TimedCheck]] = (
-    Column("check", lambda row: row.id),
-    Column("seconds", lambda row: wording.number(row.seconds, 3)),
-)
+# --- tables of the run -----------------------------------------------------------------------------------------------
 
 
 def slowest(results: Results) -> list[Table]:
@@ -96,33 +89,13 @@ def slowest(results: Results) -> list[Table]:
     note = "The first check of a pair builds its models, which later ones share."
     if results.reused:
         note += f" {results.reused} checks used again what another check had measured on the same f."
-    return [table("Slowest checks", note, SLOWEST, results.slowest)] if results.slowest else []
-
-
-# --- the tables that tests added -------------------------------------------------------------------------------------
+    rows = [[row.id, wording.number(row.seconds, 3)] for row in results.slowest]
+    return [plain_table("Slowest checks", note, ["check", "seconds"], rows)] if rows else []
 
 
 def measured_tables(results: Results) -> list[Table]:
     """The tables that tests added to the report."""
     return [plain_table(one.title, one.note, one.columns, one.rows) for one in results.tables]
-
-
-# --- digits: a row for each explainer, of the maps in a coarse type and of the checks of a run in one ----------------
-
-
-class _Digits(NamedTuple):
-    measured: str
-    explainer: str
-    digits: list[float]
-
-
-DIGITS: Sequence[Column[_Digits]] = (
-    Column("measured", lambda row: row.measured),
-    Column("explainer", lambda row: row.explainer),
-    Column("checks", lambda row: str(len(row.digits))),
-    Column("least", lambda row: f"{min(row.digits):.1f}"),
-    Column("median", lambda row: f"{statistics.median(row.digits):.1f}"),
-)
 
 
 def digits(results: Results) -> list[Table]:
@@ -135,49 +108,26 @@ def digits(results: Results) -> list[Table]:
             measured = record.axiom if by_map else f"the checks in {results.settings.dtype}"
             of.setdefault((measured, record.explainer), []).append(left)
     note = "Of the largest attribution, or of what an axiom measures; Leave-One-Out and the gradient lose digits too."
-    rows = [_Digits(measured, explainer, found) for (measured, explainer), found in sorted(of.items())]
-    return [table("Decimal digits that round-off leaves", note, DIGITS, rows)] if rows else []
+    rows = [
+        [*key, str(len(found)), f"{min(found):.1f}", f"{statistics.median(found):.1f}"]
+        for key, found in sorted(of.items())
+    ]
+    titles = ["measured", "explainer", "checks", "least", "median"]
+    return [plain_table("Decimal digits that round-off leaves", note, titles, rows)] if rows else []
 
-
-# --- the rules of LRP that the checks met: a row for each explainer --------------------------------------------------
 
 UNMET = 20
-"""The most operations without a check that the table names."""
-
-
-def _unmet(row: tuple[str, RulesMet]) -> str:
-    unmet = row[1].unmet
-    more = f", and {len(unmet) - UNMET} more in the results document" if len(unmet) > UNMET else ""
-    return ", ".join(unmet[:UNMET]) + more
-
-
-RULES: Sequence[Column[tuple[str, RulesMet]]] = (
-    Column("explainer", lambda row: row[0]),
-    Column("rules met", lambda row: f"{row[1].met} of {row[1].of}"),
-    Column("not met", _unmet),
-)
+"""The most operations without a check that the table of rules names."""
 
 
 def rules(results: Results) -> list[Table]:
-    """The table of rules; [] in a document without LRP explainers, or of an older version."""
+    """The table of the rules of LRP that the checks met; [] without LRP explainers, or in an older document."""
     note = "A rule that no check of this run met could be wrong and nothing would show it."
-    return [table("Rules met", note, RULES, sorted(results.rules.items()))] if results.rules else []
-
-
-# --- symbolic gaps: a row for the explainers that share a gap on a pair ----------------------------------------------
-
-
-class _SymbolicGap(NamedTuple):
-    pair: str
-    explainers: list[str]
-    gap: str
-
-
-SYMBOLIC_GAPS: Sequence[Column[_SymbolicGap]] = (
-    Column("pair", lambda row: row.pair),
-    Column("explainers", lambda row: ", ".join(row.explainers)),
-    Column("gap of each factor", lambda row: row.gap),
-)
+    rows = []
+    for name, row in sorted(results.rules.items()):
+        more = f", and {len(row.unmet) - UNMET} more in the results document" if len(row.unmet) > UNMET else ""
+        rows.append([name, f"{row.met} of {row.of}", (", ".join(row.unmet[:UNMET]) or "–") + more])
+    return [plain_table("Rules met", note, ["explainer", "rules met", "not met"], rows)] if rows else []
 
 
 def symbolic_gaps(records: Records) -> list[Table]:
@@ -193,11 +143,12 @@ def symbolic_gaps(records: Records) -> list[Table]:
     note = f"Proved to be 0 on every pair: {', '.join(invariant)}." if invariant else "No gap is 0 on every pair."
     # A gap of zero is listed only for explainers with a gap on another pair: the note names the rest.
     rows = [
-        _SymbolicGap(pair, listed, gap)
+        [pair, ", ".join(listed), gap]
         for (pair, gap), names in sorted(explainers_of.items())
         if (listed := [name for name in names if name in violating])
     ]
-    return [table("Symbolic gaps: a_f − a_g, proved in SymPy", note, SYMBOLIC_GAPS, rows)]
+    titles = ["pair", "explainers", "gap of each factor"]
+    return [plain_table("Symbolic gaps: a_f − a_g, proved in SymPy", note, titles, rows)]
 
 
 # --- expectations: a row for each expectation with its reason, and the subjects that it covers -----------------------

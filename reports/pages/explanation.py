@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from msgspec import Struct
 from rich.color import Color
 from rich.console import RenderableType
 from rich.style import Style
@@ -16,30 +15,10 @@ from faithcheck.reports.pages import alignment_wording, relevance, rendering, wo
 from faithcheck.reports.pages.tables import Column, Table, plain_table, table
 
 ROWS = 40  # of the table on a terminal; the page has all rows
-COLOURS = (
-    "Each map is coloured by its own largest value that is not special: red for the explained output, blue against it; "
-    "violet in a map without a negative value. A special token may exceed it."
-)
-
-
 _OF_LOGITS = {
     "softmax": "softmax of all logits: one output is right",
     "sigmoid": "sigmoid of each logit: several outputs may be right, and their probabilities do not add up to 1",
 }
-
-
-class Row(Struct, frozen=True):
-    """A map as it is shown: its explainer, its r and LOO's interaction in words, its hues and its coloured words.
-
-    An explainer without a map has no words, and says ``why``.
-    """
-
-    label: str
-    r: str
-    interaction: str
-    signed: bool
-    words: list[relevance.ColouredWord]
-    why: str = ""
 
 
 def headline(document: Explanation) -> str:
@@ -69,7 +48,7 @@ def facts(document: Explanation) -> list[tuple[str, str]]:
         ("r", f"Pearson's correlation of the {document.by}s' values with those of LOO, special tokens left out"),
         *by,
         (f"{unit}s", "the sum of the relevance of their tokens" if _is_joined(document) else "a token each"),
-        ("colours", COLOURS),
+        ("colours", f"{relevance.COLOURS} A special token may exceed it."),
     ]
 
 
@@ -78,21 +57,23 @@ def _sum(total: float, change: float | None) -> str:
     return f"{wording.number(total, 4)}, special tokens included; less the change: {wording.number(less, 4)}"
 
 
-def rows(document: Explanation) -> list[Row]:
+def rows(document: Explanation) -> list[relevance.MapRow]:
     """Each map with its coloured words, and each explainer without a map."""
     found = words(document.features)
+    interaction = "" if document.interaction is None else wording.number(document.interaction, 2)
     shown = [
-        Row(
+        relevance.map_row(
             one.explainer,
             alignment_wording.number(one.r),
-            "" if document.interaction is None or one.explainer != "loo" else wording.number(document.interaction, 2),
-            relevance.is_signed(values),
-            relevance.coloured(found, values),
+            found,
+            relevance_of(found, one.values),
+            interaction=interaction if one.explainer == "loo" else "",
         )
         for one in document.maps
-        for values in [relevance_of(found, one.values)]
     ]
-    return shown + [Row(one.explainer, "–", "", False, [], f"no map: {one.why}") for one in document.refused]
+    return shown + [
+        relevance.MapRow(one.explainer, "–", False, [], why=f"no map: {one.why}") for one in document.refused
+    ]
 
 
 def tables(document: Explanation) -> list[Table]:
@@ -198,8 +179,8 @@ def _relevance_table(
 def _largest(document: Explanation, found: Sequence[Word]) -> set[int]:
     """The words whose relevance is largest in a map, as a share of the largest there."""
     special = [word.special for word in found]
-    shares = [relevance.strengths(relevance_of(found, one.values), special)[0] for one in document.maps]
-    order = sorted(range(len(found)), key=lambda i: -max(abs(of[i]) for of in shares))
+    shares = [relevance.strengths(relevance_of(found, one.values), special) for one in document.maps]
+    order = sorted(range(len(found)), key=lambda i: -max((abs(of[i]) for of in shares), default=0.0))
     return set(order[:ROWS])
 
 

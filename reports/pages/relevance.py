@@ -7,13 +7,17 @@ value has one hue. The ink is black or white, whichever contrasts more: always a
 
 from collections.abc import Sequence
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from faithcheck.reports.documents.words import Word
 from faithcheck.reports.pages.colours import NEGATIVE_RELEVANCE, POSITIVE_RELEVANCE, SURFACES, UNSIGNED_RELEVANCE
 
 Rgb = tuple[int, int, int]
 
+COLOURS = (
+    "Each map is coloured by its own largest value that is not special: red for the explained output, blue against it; "
+    "violet in a map without a negative value."
+)
 TERMINAL_GREY: Rgb = (110, 110, 110)
 """What the colours of a terminal start from, whose own background is unknown: white contrasts with all of them."""
 FAINT = 0.04
@@ -31,30 +35,34 @@ class ColouredWord(Word, frozen=True, kw_only=True):
     bold: bool  # it is among the strongest
 
 
-def is_signed(values: Sequence[float]) -> bool:
-    """Whether a map has a negative value: one without any has one hue."""
-    return any(value < 0 for value in values)
+class MapRow(Struct, frozen=True):
+    """A map as it is shown: its explainer, its r in words, whether it has two hues, and its coloured words."""
+
+    label: str
+    r: str
+    signed: bool  # a map without a negative value has one hue
+    words: list[ColouredWord]
+    interaction: str = ""  # LOO's, in words
+    why: str = ""  # why the explainer has no map; then there are no words
 
 
-def strengths(values: Sequence[float], special: Sequence[bool]) -> tuple[list[float], float]:
-    """The values as shares, −1 … 1, of the largest one that is not special, and that largest one.
-
-    A special one may exceed it, and then has the full colour.
-    """
+def strengths(values: Sequence[float], special: Sequence[bool]) -> list[float]:
+    """The values as shares, −1 … 1, of the largest one that is not special; a special one may exceed it."""
     largest = max((abs(value) for value, is_special in zip(values, special, strict=True) if not is_special), default=0)
-    return [max(-1.0, min(1.0, value / largest)) if largest else 0.0 for value in values], largest
+    return [max(-1.0, min(1.0, value / largest)) if largest else 0.0 for value in values]
 
 
-def coloured(words: Sequence[Word], values: Sequence[float]) -> list[ColouredWord]:
-    """The words on the colours of their relevance ``values``."""
-    shares, _ = strengths(values, [word.special for word in words])
-    signed = is_signed(values)
-    return [
+def map_row(label: str, r: str, words: Sequence[Word], values: Sequence[float], interaction: str = "") -> MapRow:
+    """A map as it is shown: its ``words`` on the colours of their relevance ``values``."""
+    shares = strengths(values, [word.special for word in words])
+    signed = any(value < 0 for value in values)
+    coloured = [
         ColouredWord(
             **structs.asdict(word), value=value, strength=share, style=css(share, signed), bold=abs(share) >= STRONG
         )
         for word, value, share in zip(words, values, shares, strict=True)
     ]
+    return MapRow(label, r, signed, coloured, interaction)
 
 
 def css(strength: float, signed: bool) -> str:
@@ -73,12 +81,6 @@ def on_page(strength: float, signed: bool, dark: bool) -> tuple[Rgb, Rgb]:
 def on_terminal(strength: float, signed: bool) -> tuple[Rgb, Rgb] | None:
     """The background and the ink of a relevance on a terminal; None if it is too faint for a colour."""
     return None if abs(strength) < FAINT else _between(TERMINAL_GREY, strength, signed)
-
-
-def gradient(signed: bool) -> str:
-    """The colours of a legend from the least to the largest relevance, as CSS writes stops."""
-    negative = [_rgb(NEGATIVE_RELEVANCE)] if signed else []
-    return ", ".join([*negative, "var(--card)", _rgb(POSITIVE_RELEVANCE if signed else UNSIGNED_RELEVANCE)])
 
 
 def contrast(first: Rgb, second: Rgb) -> float:
@@ -103,7 +105,3 @@ def _luminance(colour: Rgb) -> float:
 
 def _hex(colour: Rgb) -> str:
     return "#{:02x}{:02x}{:02x}".format(*colour)
-
-
-def _rgb(colour: Rgb) -> str:
-    return "rgb({} {} {})".format(*colour)

@@ -2,7 +2,9 @@
 
 import copy
 import json
+import random
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -11,28 +13,38 @@ from faithcheck.cli.main import main
 from faithcheck.options import OptionError
 from faithcheck.options.output_path import check_writable
 from faithcheck.reports.documents.document import DocumentError, to_json
-from faithcheck.tests.helpers.documents import alignment, document, record
+from faithcheck.tests.helpers.documents import EVIDENCE, alignment, document, explanation, figure_content, record, shown
 
 MISSING = object()
 WRONG = (MISSING, None, "\ud800\x1b[31m")
+DRAWS = 10
+"""Of damage to each document; 2,000 were tried once."""
 SUITE = document(
-    [record("inconclusive", detail={"control gap": 0.5, "symbolic gap": "x"})],
+    [
+        record("inconclusive", detail={"control gap": 0.5, "symbolic gap": "x"}),
+        *(record("broken claim", id=name, evidence=kept) for name, kept in EVIDENCE.items()),
+    ],
     failures=[{"id": "test", "message": "message"}],
+    figures=[figure_content()],
 )
+ALIGNMENT = alignment(loo=(1.0, 0.8), attnlrp=(0.5, 0.4), mine="no rule")
+for of in ALIGNMENT["explainers"][:2]:
+    of |= {"cost": 2.5, "memory": {"predicted": 2**20, "measured": 2**21}}
+    of |= {"mean_curves": {"removed": [0.0, 0.5, 1.0], "lerf": [1.0, 0.9, 0.1], "morf": [1.0, None, 0.1]}}
+    of |= {"examples": {"pearson_no_special": [0.1, None], "delta": [0.3, 0.1]}}
 DOCUMENTS = {
     "suite": to_json(SUITE),
-    "alignment": alignment(loo=(1.0, 0.8), attnlrp=(0.5, 0.4), mine="no rule"),
+    "alignment": {**ALIGNMENT, **shown("loo", "attnlrp"), "examples": {"index": [0, 1], "digests": ["a", "b"]}},
+    "explanation": explanation(),
 }
 
 
-def places(content, path=()):
-    """The path of every value in a document, of lists only of their first items."""
+def places(content, path=(), all_items=False):
+    """The path of every value in a document, of lists only of their first items if not of all."""
     yield path
-    listed = (
-        content.items() if isinstance(content, dict) else enumerate(content[:1] if isinstance(content, list) else ())
-    )
-    for key, value in listed:
-        yield from places(value, (*path, key))
+    items = content[: None if all_items else 1] if isinstance(content, list) else ()
+    for key, value in content.items() if isinstance(content, dict) else enumerate(items):
+        yield from places(value, (*path, key), all_items)
 
 
 def changed(content, path, value):
@@ -63,10 +75,70 @@ def test_a_damaged_document_is_refused_or_shown(kind, wrong, tmp_path):
         except DocumentError as error:
             messages.append(str(error))
         else:
-            assert main(["compare", str(bad), str(good)]) in (0, 1), path
+            assert kind == "explanation" or main(["compare", str(bad), str(good)]) in (0, 1), path
             assert main(["report", str(bad)]) == 0, path
     assert len(messages) > 5
     assert all(message.startswith(f"{bad}: ") and "\n" not in message for message in messages)
+
+
+WRONG_VALUES = (
+    *(None, True, 0, -1, 0.5, 1e308, -1e308, 1e-320, 2**63, 10**299, float("nan"), float("inf")),
+    *("", "x", "nan", "inf", "-inf", "9" * 400, "@me fixes #1", "<script>alert(1)</script>", "a\nb", "\ud800"),
+    *([], {}, [None], [1, 2, 3], [[1, 2], [3]], {"a": 1}, ["nan", "inf", 0.1]),
+    *("error", "trace", "loo", "UNCLAIMED", "VIOLATES", "broken claim", "inconclusive", "not a pair"),
+)
+
+
+def damaged(content, random):
+    """The text of the document with up to three values removed, repeated, cut, moved or replaced; or its beginning."""
+    for _ in range(random.choice((1, 1, 2, 3))):
+        *path, key = random.choice([path for path in places(content, all_items=True) if path])
+        content = at = copy.deepcopy(content)
+        for step in path:
+            at = at[step]
+        match random.randrange(8):
+            case 0:
+                del at[key]
+            case 1 if isinstance(at[key], list) and at[key]:
+                at[key].append(random.choice(at[key]))
+            case 2 if isinstance(at[key], list) and at[key]:
+                del at[key][random.randrange(len(at[key])) :]
+            case 3:
+                at[random.choice(list(at)) if isinstance(at, dict) else random.randrange(len(at))] = at[key]
+            case _:
+                at[key] = random.choice(WRONG_VALUES)
+    text = json.dumps(content)
+    return text[: random.randrange(len(text))] if random.random() < 0.05 else text
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+@pytest.mark.parametrize("seed", range(DRAWS))
+def test_a_document_with_drawn_damage_is_refused_in_a_line_or_shown(kind, seed, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("good.json").write_text(json.dumps(DOCUMENTS[kind]))
+    Path("bad.json").write_text(damaged(DOCUMENTS[kind], random.Random(seed)))
+    comparable = kind != "explanation"
+    for arguments in (
+        ["report", "bad.json", "--exit-code"],
+        ["report", "bad.json", "--md", "--html"],
+        *([["compare", "bad.json", "good.json", "--md=c.md"], ["compare", "good.json", "bad.json"]] * comparable),
+        *([["badge", "bad.json", "bad.svg"]] * (kind == "suite")),
+    ):
+        code = main(arguments)
+        errors = capsys.readouterr().err
+        assert code in (0, 1, 2, 3), (arguments, errors)
+        assert code != 2 or errors.count("\n") == 1, (arguments, errors)
+
+
+def test_an_explanation_without_a_map_is_refused_or_says_why(tmp_path, capsys):
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({**DOCUMENTS["explanation"], "maps": []}))
+    with pytest.raises(DocumentError, match="damaged explanation document: maps and refused are empty"):
+        compare.load(path)
+    refused = [{"explainer": "mine", "why": "no rule"}]
+    path.write_text(json.dumps({**DOCUMENTS["explanation"], "maps": [], "refused": refused}))
+    assert main(["report", str(path)]) == 0
+    assert "no map: no rule" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
