@@ -14,13 +14,14 @@ from faithcheck.reports.pages import report
 from faithcheck.tests.helpers.browser import browser, check_page, opened
 from faithcheck.tests.helpers.documents import EVIDENCE, document, record
 from faithcheck.tests.helpers.faults.fault import Line, Rule, around, result
-from faithcheck.tests.helpers.faults.gradients import IG
 
 __all__ = ["browser"]  # a fixture
 
 pytestmark = pytest.mark.integration
 
-BASELINE_IGNORED = Line(IG, "path = case.inputs - case.baseline", "path = case.inputs")
+BASELINE_IGNORED = Line(
+    "gradients:IntegratedGradients.attribute_with_error", "path = case.inputs - case.baseline", "path = case.inputs"
+)
 
 
 def hook_left(explainer, model, case):
