@@ -1,17 +1,9 @@
 """The conservation ledger: where the relevance of one LRP attribution goes, operation by operation.
 
-1. Every operation receives relevance at its results, and passes relevance on to its operands.
-2. The difference is lost, to a named cause: bias, ε, softmax (Eq. 5 of arXiv 2510.18810 does not conserve relevance),
-   LayerNorm's β, constants that are added (position and type embeddings, a class token), mask, an activation at 0, the
-   round-off of a cast.
-3. So the ledger balances to the precision of the model, for each example:
-   relevance at the start = relevance at the inputs + Σ of named losses.
-
-Each named loss is computed from its own formula, and not as the difference received − passed on. A rule that loses
-relevance for another reason (such as an activation's plain gradient) leaves a part unaccounted for. So does round-off,
-except in a cast, which has a formula.
-
-`ledger_recorder` records the forward pass; `recorded_operation` computes the losses of one operation.
+Every operation receives relevance at its results, and passes relevance on to its operands. The difference is lost, to a
+named cause whose loss has a formula of its own (`recorded_operation`), so that the ledger balances for each example:
+relevance at the start = relevance at the inputs + Σ of named losses. A rule that loses relevance for another reason
+(such as an activation's plain gradient) leaves a part unaccounted for. `ledger_recorder` records the forward pass.
 """
 
 from collections import defaultdict
@@ -25,28 +17,22 @@ from torch import Tensor, nn
 from faithcheck.explainers.lrp.constant_names import POSITIONS
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger_recorder import LedgerRecorder
-from faithcheck.explainers.lrp.recorded_operation import ExampleBalance, RecordedOperation, rule_name
+from faithcheck.explainers.lrp.recorded_operation import ExampleBalance, rule_name
 from faithcheck.explainers.protocol import in_standard_modes, per_feature
 from faithcheck.models.case import Case
 from faithcheck.models.token_places import PLACES, places
 
 
 @dataclass(frozen=True)
-class OperationBalance:
-    """The relevance that one operation received and passed on; tensors are ``(batch,)``, float64.
+class Balance:
+    """The relevance that an operation or a module exchanged with others; tensors are ``(batch,)``, float64.
 
     Attributes:
-        operation: its key in the table of rules.
-        module: the module whose forward pass ran it, by the model's name for it; ``""`` is the model itself.
-        rule: the name of its rule.
-        received: relevance at its results.
-        passed_on: relevance that its operands received from it.
+        received: relevance at its results, that of a module from operations outside it.
+        passed_on: relevance that its operands received from it, those of a module from outside it.
         losses: the difference, by named cause.
     """
 
-    operation: str
-    module: str
-    rule: str
     received: Tensor
     passed_on: Tensor
     losses: Mapping[str, Tensor]
@@ -63,20 +49,12 @@ class OperationBalance:
 
 
 @dataclass(frozen=True)
-class ModuleBalance:
-    """The relevance that a module exchanged with operations outside it; tensors are ``(batch,)``, float64.
+class OperationBalance(Balance):
+    """The balance of one operation: its key in the table of rules, the module that ran it, and its rule's name."""
 
-    Attributes:
-        name: the module, by the model's name for it; ``""`` is the model itself.
-        received: relevance at the module's results that came from operations outside.
-        passed_on: relevance that operands from outside received.
-        losses: the losses of its operations, by cause.
-    """
-
-    name: str
-    received: Tensor
-    passed_on: Tensor
-    losses: Mapping[str, Tensor]
+    operation: str
+    module: str  # by the model's name for it; "" is the model itself
+    rule: str
 
 
 @dataclass(frozen=True)
@@ -140,7 +118,7 @@ class ConservationLedger:
         """The losses by cause, ``(batch,)`` each."""
         return _summed(operation.losses for operation in self.operations)
 
-    def by_module(self) -> dict[str, ModuleBalance]:
+    def by_module(self) -> dict[str, Balance]:
         """Every module that ran an operation, and the modules that contain it, in the order of the forward pass."""
         containing = [_containing(operation.module) for operation in self.operations]
         names = dict.fromkeys(name for modules in containing for name in modules)
@@ -154,7 +132,7 @@ class ConservationLedger:
         balances = {}
         for name in names:
             inside = (o.losses for o, modules in zip(self.operations, containing, strict=True) if name in modules)
-            balances[name] = ModuleBalance(name, received[name], passed_on[name], _summed(inside))
+            balances[name] = Balance(received[name], passed_on[name], _summed(inside))
         return balances
 
     @property
@@ -188,14 +166,13 @@ def conservation_ledger(lrp: LRP, model: nn.Module, case: Case) -> ConservationL
         Unsupported: as ``lrp.attribute``; or an operation writes to an operand in a way that the ledger cannot follow;
             or a rule passes relevance on to another tensor than its operands.
     """
-    recorder, output = _recorded(lrp, model, case)
+    recorder, output = lrp.propagate(model, case, LedgerRecorder)
+    assert isinstance(recorder, LedgerRecorder)
     attribution = torch.zeros(case.shape, dtype=case.inputs.dtype, device=output.device)
-    balances: list[list[ExampleBalance]] = [[] for _ in recorder.operations]  # by operation, then by example
+    balances: list[list[ExampleBalance]] = []  # by example, then by operation
     for row in range(len(output)):
-        gradient = recorder.backward(output[row])
-        attribution[row] = per_feature(case.inputs * gradient)[row]
-        for operation, examples in zip(recorder.operations, balances, strict=True):
-            examples.append(operation.balance(recorder.gradients))
+        attribution[row] = per_feature(case.inputs * recorder.backward(output[row]))[row]
+        balances.append(recorder.balances())
     return _ledger(recorder, output, balances, attribution, case.special_tokens_mask)
 
 
@@ -206,17 +183,11 @@ def ledger_of_batch(lrp: LRP, model: nn.Module, case: Case) -> ConservationLedge
     It has the sums of `conservation_ledger` over the examples, for a fraction of its cost. Arguments and errors as
     there.
     """
-    recorder, output = _recorded(lrp, model, case)
-    total = output.sum().unsqueeze(0)
-    attribution = per_feature(case.inputs * recorder.backward(total[0])).sum(0, keepdim=True)
-    balances = [[operation.balance(recorder.gradients)] for operation in recorder.operations]
-    return _ledger(recorder, total, balances, attribution)
-
-
-def _recorded(lrp: LRP, model: nn.Module, case: Case) -> tuple[LedgerRecorder, Tensor]:
     recorder, output = lrp.propagate(model, case, LedgerRecorder)
     assert isinstance(recorder, LedgerRecorder)
-    return recorder, output
+    total = output.sum().unsqueeze(0)
+    attribution = per_feature(case.inputs * recorder.backward(total[0])).sum(0, keepdim=True)
+    return _ledger(recorder, total, [recorder.balances()], attribution)
 
 
 def _ledger(
@@ -226,29 +197,26 @@ def _ledger(
     attribution: Tensor,
     special_tokens_mask: Tensor | None = None,
 ) -> ConservationLedger:
-    """The ledger from the balances, by operation, then by example."""
+    """The ledger from the balances, by example, then by operation."""
     start = output.detach().double()
     flows: dict[tuple[int | None, int | None], Tensor] = defaultdict(partial(torch.zeros_like, start))
     flows[None, recorder.producer_of(output)] += start
-    for number, (operation, examples) in enumerate(zip(recorder.operations, balances, strict=True)):
+    operations = []
+    for number, (operation, examples) in enumerate(zip(recorder.operations, zip(*balances, strict=True), strict=True)):
         for row, example in enumerate(examples):
             for operand, relevance in zip(operation.operands, example.passed_on, strict=True):
                 flows[number, operand.producer][row] += relevance
-    operations = (_joined(o, examples, start) for o, examples in zip(recorder.operations, balances, strict=True))
+        causes = dict.fromkeys(cause for example in examples for cause in example.losses)
+        balance = OperationBalance(
+            start.new_tensor([example.received for example in examples]),
+            start.new_tensor([sum(example.passed_on) for example in examples]),
+            {cause: start.new_tensor([example.losses.get(cause, 0.0) for example in examples]) for cause in causes},
+            operation.call.name,
+            operation.module,
+            rule_name(operation.rule),
+        )
+        operations.append(balance)
     return ConservationLedger(tuple(operations), dict(flows), start, attribution, special_tokens_mask)
-
-
-def _joined(operation: RecordedOperation, examples: Sequence[ExampleBalance], like: Tensor) -> OperationBalance:
-    """An operation's balances of all examples as one."""
-    causes = dict.fromkeys(cause for example in examples for cause in example.losses)
-    return OperationBalance(
-        operation.call.name,
-        operation.module,
-        rule_name(operation.rule),
-        like.new_tensor([example.received for example in examples]),
-        like.new_tensor([sum(example.passed_on) for example in examples]),
-        {cause: like.new_tensor([example.losses.get(cause, 0.0) for example in examples]) for cause in causes},
-    )
 
 
 def _summed(losses: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from faithcheck.explainers.lrp.constant_names import NamingConstants, is_float
 from faithcheck.explainers.lrp.operation_call import OperationCall, Rule, tensors_with_relevance
 from faithcheck.explainers.lrp.recorded_operation import (
+    ExampleBalance,
     Gradients,
     Operand,
     RecordedOperation,
@@ -85,6 +86,10 @@ class LedgerRecorder(NamingConstants):
         self.gradients.clear()
         (gradient,) = torch.autograd.grad(output, self.point, retain_graph=True)
         return gradient
+
+    def balances(self) -> list[ExampleBalance]:
+        """The balance of every operation, in the order of the forward pass, after one backward pass."""
+        return [operation.balance(self.gradients) for operation in self.operations]
 
     def producer_of(self, output: Tensor) -> int | None:
         """The number of the operation that made the explained output; None: it is the inputs."""
