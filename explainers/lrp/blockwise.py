@@ -11,7 +11,8 @@ and not on the order in which a model computes it.
    scales the gradients at its operands by a/(a + b) and b/(a + b); AttnLRP scales both by ½.
 3. Along any tree of products these factors telescope to 1/n: (QKᵀ)V and Q(KᵀV) both have x ⊙ (g_q + g_k + g_v)/3.
 4. Linear operations keep the degree (rearrangements, constant factors, linear maps without bias, sums of one degree),
-   and so do positively homogeneous ones (max, abs, ReLU). xᵖ has |p| times the degree of x.
+   and so do positively homogeneous ones (max, abs, ReLU, leaky ReLU, a clamp at 0). A bias or an addend of zeros is
+   none. xᵖ has |p| times the degree of x.
 5. All other operations start again at degree 1: activations, softmaxes, norms, linear maps with bias, and sums with a
    constant or of different degrees, such as a residual. softmax(QKᵀ)V is a product of degrees 1 and 1: halves, as in
    AttnLRP.
@@ -44,6 +45,7 @@ to the forms of activations, softmaxes and norms above. It is not invariant, by 
 * log Σ exp(z) with the largest z subtracted first or not;
 * a softmax computed chunk by chunk, with running sums, or merged from one of each chunk
   (``online_softmax.merged_chunks``);
+* a clamp or hardtanh that limits nothing, or nothing: which it does depends on the values (``no_op.limit``);
 * one expert, or a mixture of equal ones: the router's weights get their share (``experts.equal``);
 * a softmax of selected logits, or of all, divided by the sum of those selected (``experts.renormalised``);
 * normalised kernel attention: q(KᵀV)/(q·Σk) is no norm to the canoniser, (w/Σw)V is one.

@@ -29,6 +29,11 @@ from faithcheck.explainers.refused_modules import (
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.expectation import ON_LINEAR_MODELS, Expectations
 
+CLAIMS = frozenset("invariance continuity linearity additivity antisymmetry scale".split()) | frozenset(
+    "determinism batching precision randomisation".split()
+)
+"""The axioms that every method claims."""
+
 
 @dataclass(frozen=True)
 class LRP:
@@ -41,7 +46,8 @@ class LRP:
         name: the explainer's name.
         rules: ``{operation name: rule}``.
         epsilon: the stabiliser ε ≥ 0 of z + ε·sign z, sign 0 = 1. The rules never divide by z, so that the default
-            is the limit ε → 0, in which violations have closed forms; arXiv 2510.18810 uses 1e-6.
+            is the limit ε → 0, in which violations have closed forms (at z = 0 exactly: docs/explanation/epsilon.md);
+            arXiv 2510.18810 uses 1e-6.
         claims: the axioms that the explainer claims to satisfy.
         signed: whether the stabiliser has the sign of z. Without the sign, as in some libraries, the denominator z + ε
             has a zero at z = −ε; see docs/explanation/epsilon.md.
@@ -52,9 +58,7 @@ class LRP:
     name: str
     rules: Mapping[str, Rule]
     epsilon: float = 0.0
-    claims: frozenset[str] = frozenset(
-        "invariance linearity additivity antisymmetry scale determinism batching precision randomisation".split()
-    )
+    claims: frozenset[str] = CLAIMS
     signed: bool = True
     label: str = ""
     summary: str = ""

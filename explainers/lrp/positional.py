@@ -43,6 +43,7 @@ from torch import Tensor, nn
 
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.lrp.attnlrp import AttnLRP
+from faithcheck.explainers.lrp.engine import CLAIMS
 from faithcheck.explainers.lrp.position_pairs import PositionPairs, has_positions
 from faithcheck.explainers.protocol import Unsupported, in_standard_modes, per_feature
 from faithcheck.models.case import Case
@@ -84,9 +85,7 @@ class PositionalLRP:
 
     epsilon: float = 0.0
     name: str = "pa_lrp"
-    claims: frozenset[str] = frozenset(
-        "invariance linearity additivity antisymmetry scale determinism batching precision randomisation".split()
-    )
+    claims: frozenset[str] = CLAIMS
 
     @property
     def expected(self) -> Expectations:
@@ -109,6 +108,10 @@ class PositionalLRP:
             raise Unsupported(NO_POSITIONS)
         pairs, output = AttnLRP(self.epsilon).propagate(model, case, PositionPairs)
         assert isinstance(pairs, PositionPairs)
+        if self.epsilon and pairs.positions:  # it stops the gradient at a token of zeros, which then has no row
+            without, _ = AttnLRP().propagate(model, case, PositionPairs)
+            assert isinstance(without, PositionPairs)
+            pairs.rows = without.rows
         if not pairs.positions:
             raise Unsupported(NO_POSITIONS)
         gradient, relevances = pairs.relevances(output)

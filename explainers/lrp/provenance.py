@@ -195,7 +195,14 @@ def homogeneity(call: OperationCall, powers: Sequence[float | None], adds: bool 
         return p * known[0]
     if call.name in ADDING_DEGREES:
         return sum(known)
-    return known[0] if call.name in KEEPING_DEGREE and all_equal(known) else None
+    keeps_degree = call.name in KEEPING_DEGREE or clamps_at_zero(call)
+    return known[0] if keeps_degree and all_equal(known) else None
+
+
+def clamps_at_zero(call: OperationCall) -> bool:
+    """Whether the operation is max(x, 0) or min(x, 0), which are positively homogeneous, by a name with other uses."""
+    limits = [limit for limit in (*call.args[1:], *call.kwargs.values()) if limit is not None]
+    return call.name in ("clamp", "clamp_min", "clamp_max") and all(map(is_zero, limits))
 
 
 def exponent(call: OperationCall) -> float | None:
@@ -208,14 +215,20 @@ def exponent(call: OperationCall) -> float | None:
 
 
 def adds_constant(call: OperationCall) -> bool:
-    """Whether the operation adds a constant, other than a number 0."""
+    """Whether the operation adds a constant other than 0."""
     operation = operations().get(call.name)
     if operation and operation.bias:
-        return call.argument(*operation.bias) is not None
+        bias = call.argument(*operation.bias)
+        return bias is not None and not is_zero(bias)
     if call.name not in ADDING_TERMS:
         return False
     constants = [term for term in (*call.args[:2], call.kwargs.get("other", 0)) if not tensors_with_relevance(term)]
-    return any((isinstance(c, Tensor) and c.dim() > 0) or bool(c != 0) for c in constants)
+    return not all(map(is_zero, constants))
+
+
+def is_zero(constant: Any) -> bool:
+    """Whether this is the number 0, or a tensor of zeros."""
+    return not constant.any() if isinstance(constant, Tensor) else constant == 0
 
 
 def function_of_one_root(

@@ -51,7 +51,7 @@ SIGNS = (1.0, -1.0, 1.0)
     cite=XAI_UNITS,
     expected={
         **right_of(f"loo {SLOPES} {TANGENT} grouped_mask_gate", "linear: every change of a feature is its own term"),
-        **right_of(LRP, "the plain gradient of a linear map, also where its terms cancel to an output of 0"),
+        **right_of(LRP, "the plain gradient of a linear map; where terms cancel to 0, the limit from beside"),
     },
 )
 def cancellation() -> nn.Module:

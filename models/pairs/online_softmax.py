@@ -8,7 +8,7 @@ There are no biases below the head, so a token gets z_k times the modified gradi
 2. Online, with a detached maximum: Σ e_k v_k / Σ e_k with e_k = exp(t_k), t_k = z_k − m, m the maximum when k's chunk
    was read. A later rescaling by exp(m − m′) is a product with a constant.
 3. The quotient halves, and so does the product of e and v: ¼A_k s_k at v_k and at e_k. The denominator's half, ½o, goes
-   to e_k in proportion, ½A_k o. exp passes it on by 1/t_k, or by its slope 1 where t_k = 0.
+   to e_k in proportion, ½A_k o. exp passes it on by 1/t_k; at t_k = 0 this has a pole, and exp(0) = 1 absorbs it.
 4. CP-LRP: in one softmax v_k gets all, A_k s_k. Online the matrix product gives all of its half to v_k, ½A_k s_k, and
    e_k gets the denominator's half.
 5. Block-wise LRP in one softmax is AttnLRP. Online the numerator has degree 2 and the denominator 1: ⅔ and ⅓, so that
@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case
 from faithcheck.models.cases import TOKENS, WIDTH, sentences
-from faithcheck.models.expectation import Predict, expect_lrp
+from faithcheck.models.expectation import Predict, expect, expect_lrp
 from faithcheck.models.pair import copies, invariance_pair
 
 Attend: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -100,13 +100,21 @@ def gap(value: float, shares: tuple[float, float, float], bias: float, eq_5: flo
     def predict(f: Pooling, g: Pooling, case: Case) -> Tensor:
         z, s, weights, o = f.parts(case)
         t = z - running_maximum(z)
-        slope = torch.where(t == 0, 1, (1 - bias * torch.exp(-t)) / t)  # of exp, relative to its value
+        slope = torch.where(t == 0, bias, (1 - bias * torch.exp(-t)) / t)  # of exp, relative to its value
         of_value, of_exponential, of_total = shares
         at_f = value * s + eq_5 * z * (s - o)
         at_g = of_value * s + z * slope * (of_exponential * s + of_total * o)
         return weights * (at_f - at_g)
 
     return predict
+
+
+@torch.no_grad()
+def passed_at_zero(f: Pooling, g: Pooling, case: Case) -> Tensor:
+    """What block-wise LRP passes on at t = 0, where every ε > 0 stops it: nothing in f, z_k A_k (s_k + o)/3 in g."""
+    z, s, weights, o = g.parts(case)
+    at_g = (z == running_maximum(z)) * z * weights * (s + o) / 3
+    return torch.cat([torch.zeros_like(at_g), at_g], 1)
 
 
 invariance_pair(
@@ -123,6 +131,9 @@ invariance_pair(
         "as AttnLRP at once; thirds of degrees 2 and 1 online",
         predict=gap(1 / 2, (1 / 3, 1 / 3, 1 / 3), 1),
         of="blockwise_lrp",
+    ),
+    expect(
+        "continuity", "blockwise_lrp", "(exp(t) − 1)/t has the limit 1 at t = 0, 0 at ε > 0", predict=passed_at_zero
     ),
     why="softmax(z) = exp(z − m)/Σ exp(z − m) for every m, and exp(z − m′) = exp(m − m′) exp(z − m)",
     cite=CITE,

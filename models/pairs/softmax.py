@@ -7,7 +7,7 @@ Let A = softmax(z) over the last axis, G the modified gradient at A, and Ḡ = �
    and ½ Σ_j G_j e_j at 1/s.
 3. The reciprocal's identity rule makes the latter Ḡ/2s at s, and so at every e_k.
 4. exp has the identity rule e_k/t_k. So ½A_k (G_k + Ḡ)/t_k arrives at t_k: the sign of Ḡ is the opposite of Eq. 5's. At
-   t_k = 0 the rule's gradient is the slope of exp, 1, in place of 1/t_k.
+   t_k = 0 the rule has a pole, and exp(0) = 1 absorbs what it gets.
 5. Unlike Eq. 5 this conserves: Σ t_k · … = Ḡ = Σ A_k G_k, unless a t_k is exactly 0.
 6. The stable form has t = z − max z. If the maximum is detached, it keeps its share, and the gradient at z equals the
    gradient at t. If not, the largest z_k also loses the sum over k of the gradients at t.
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from faithcheck.models.case import Case, select_target
 from faithcheck.models.cases import WIDTH, points, sentences
-from faithcheck.models.expectation import Predict, expect_lrp
+from faithcheck.models.expectation import Expectations, Predict, expect, expect_lrp
 from faithcheck.models.pair import copies, invariance_pair
 
 Softmax: TypeAlias = Callable[[Tensor], Tensor]
@@ -63,7 +63,7 @@ def gradient_gap(softmax: Softmax, z: Tensor, at_weights: Tensor) -> Tensor:
     weights, largest = torch.softmax(z, -1), z.amax(-1, keepdim=True)
     mean = (weights * at_weights).sum(-1, keepdim=True)
     exponent = z if softmax is exp_divide else z - largest
-    slope = torch.where(exponent == 0, 1, 1 / exponent)
+    slope = torch.where(exponent == 0, 0, 1 / exponent)
     written_out = weights * (at_weights + mean) * slope / 2
     if softmax is stable_attached:
         written_out = written_out - (z == largest) * written_out.sum(-1, keepdim=True)
@@ -90,22 +90,38 @@ class Head(nn.Module):
 
 
 @torch.enable_grad()
-def head_gap(f: Head, g: Head, case: Case) -> Tensor:
-    """AttnLRP's a_f − a_g, ``(batch, tokens)``: x ⊙ the gradient of ½ Σ z ⊙ `gradient_gap`, summed over coordinates.
+def through_logits(f: Head, case: Case, at_logits: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """x ⊙ the gradient of ½ Σ z ⊙ ``at_logits(z, G)``, summed over coordinates, ``(batch, tokens)``.
 
-    ½ is that of QKᵀ; G is half of the plain gradient at A, which A @ V halves. Values get the same in f and g.
+    ½ is that of QKᵀ; G is half of the plain gradient at A, which A @ V halves.
     """
     point = case.inputs.detach().clone().requires_grad_()
     z = f.logits(point)
     weights = torch.softmax(z, -1).detach().requires_grad_()
     output = select_target(f.read(weights, f.value(case.inputs)), case.target)
     (at_weights,) = torch.autograd.grad(output.sum(), weights)
-    through_logits = (z * gradient_gap(g.softmax, z.detach(), at_weights / 2)).sum() / 2
-    (gradient,) = torch.autograd.grad(through_logits, point)
+    (gradient,) = torch.autograd.grad((z * at_logits(z.detach(), at_weights / 2)).sum() / 2, point)
     return (case.inputs * gradient).sum(2)
 
 
-def register_head(name: str, softmax: Softmax, why: str, gap: str) -> None:
+def head_gap(f: Head, g: Head, case: Case) -> Tensor:
+    """AttnLRP's a_f − a_g, ``(batch, tokens)``. Values get the same in f and g."""
+    return through_logits(f, case, partial(gradient_gap, g.softmax))
+
+
+def passed_at_largest(f: Head, g: Head, case: Case) -> Tensor:
+    """What block-wise LRP passes on at z − max z = 0, where every ε > 0 stops it: nothing in f, Eq. 5 in g."""
+
+    def at_largest(z: Tensor, at_weights: Tensor) -> Tensor:
+        weights = torch.softmax(z, -1)
+        mean = (weights * at_weights).sum(-1, keepdim=True)
+        return (z == z.amax(-1, keepdim=True)) * weights * (at_weights - mean)
+
+    at_g = through_logits(g, case, at_largest)
+    return torch.cat([torch.zeros_like(at_g), at_g], 1)
+
+
+def register_head(name: str, softmax: Softmax, why: str, gap: str, *more: Expectations) -> None:
     """Register the pair of heads with the softmax in one operation and in this form; ``gap`` is why AttnLRP differs."""
     invariance_pair(
         name,
@@ -113,6 +129,7 @@ def register_head(name: str, softmax: Softmax, why: str, gap: str) -> None:
         sentences,
         expect_lrp(gap, predict=head_gap, cite=CITE, of="attnlrp"),
         expect_lrp("the weights are constant in A @ V, however computed: only V gets relevance", of="cplrp"),
+        *more,
         why=why,
     )
 
@@ -126,8 +143,9 @@ register_head(
 register_head(
     "softmax.stable",
     stable_detached,
-    why="softmax(z) = softmax(z − c) with c = max z",
-    gap="A(G − Ḡ) by Eq. 5, ½A(G + Ḡ)/(z − max z) written out, 1 for 1/0 at the maximum",
+    "softmax(z) = softmax(z − c) with c = max z",
+    "A(G − Ḡ) by Eq. 5, ½A(G + Ḡ)/(z − max z) written out, 0 for 1/0 at the maximum",
+    expect("continuity", "blockwise_lrp", "Eq. 5 at z − max z = 0, nothing at ε > 0", predict=passed_at_largest),
 )
 register_head(
     "softmax.stable_attached",

@@ -121,6 +121,15 @@ def test_an_activation_at_zero_has_its_slope():
     assert gradient[1] == F.gelu(torch.tensor(0.5)) / 0.5
 
 
+def test_an_activation_that_is_not_0_at_0_absorbs_what_arrives_there():
+    x = torch.tensor([0.0, 0.5]).requires_grad_()
+    with Propagation(ATTNLRP, 0.0, x):
+        y = torch.exp(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert gradient[0] == 0  # not 1, the slope: exp(x)/x has a pole
+    assert gradient[1] == torch.tensor(0.5).exp() / 0.5
+
+
 @both_forms
 def test_element_wise_product_rule(epsilon):
     a, b, relevance = torch.randn(5), torch.randn(5), torch.randn(5)
