@@ -101,6 +101,7 @@ def test_an_end_costs_one_check_and_no_other_explainer_notices(isolated):
     assert statuses == ["error", "holds", "holds", "holds", "holds", "holds"]
 
 
+@pytest.mark.slow
 def test_after_three_ends_the_other_checks_are_not_run_and_red(isolated):
     executor = isolated(spec("exits_with_0"))
     records = [run(executor, "exits_with_0") for _ in range(5)]
@@ -115,6 +116,7 @@ def test_the_records_are_those_of_a_plain_run(name):
     assert check_explainer(*arguments, isolate=True) == check_explainer(*arguments)
 
 
+@pytest.mark.slow
 def test_an_explainer_that_is_held_to_a_built_in_one_is_so_in_its_process():
     name, pairs = "faithcheck.tests.helpers.process_saboteurs:ENDING.prints_much", [PAIR]
     plain = check_explainer(ENDING.prints_much, ["invariance"], pairs, like="attnlrp")
@@ -148,6 +150,7 @@ def test_a_pair_that_no_import_registers_is_refused_by_name(isolated):
     assert "nowhere.registered is not registered by importing faithcheck.models." in record.detail["error"]
 
 
+@pytest.mark.slow
 def test_check_explainer_isolates_what_another_process_can_load():
     (record,) = check_explainer(spec("aborts"), ["invariance"], [PAIR], isolate=True)
     assert "SIGABRT" in record.detail["error"]
@@ -208,6 +211,7 @@ def test_an_explainer_that_its_process_cannot_load_does_not_run_in_this_one(monk
         isolate(LocalChecks(), ["no_such_module:Mine"])
 
 
+@pytest.mark.slow
 def test_align_loses_the_explainer_that_ends_its_process_and_no_other(tmp_path):
     (tmp_path / "texts.tsv").write_text("".join(f"{' '.join(small_models.WORDS[5:9])}\t{i % 2}\n" for i in range(3)))
     model = small_models.save("bert", tmp_path / "bert")
