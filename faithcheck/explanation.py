@@ -22,6 +22,7 @@ from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_
 from faithcheck.memory.predicted_memory import PeakPredictor
 from faithcheck.models.case import Case, output_difference
 from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel, generated_or_refused
+from faithcheck.models.pretrained.chat import Messages, bos_note, chat
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.loading import class_in_words
 from faithcheck.models.pretrained.segments import without_words
@@ -52,7 +53,7 @@ class ExplainError(ValueError):
 
 def explain(
     model: TextModel,
-    text: str,
+    text: str | Messages,
     explainers: Sequence[Explainer],
     target: str | None = None,
     contrast: str | None = None,
@@ -61,7 +62,7 @@ def explain(
     by: str = "token",
     working: Working = lambda what, seconds: nullcontext(),
 ) -> Explanation:
-    """The maps of one text by several explainers, beside that of LOO; or why an explainer has none.
+    """The maps of a text or a chat by several explainers, beside that of LOO; or why an explainer has none.
 
     A classifier's text is cut if it is longer than the model takes; a note says so. LOO comes first, if the others are
     to be compared with it. ``target`` and ``contrast`` are numbers or names of outputs; of a decoder the target is also
@@ -79,7 +80,9 @@ def explain(
     """
     model, how = _chosen(model, text, target, contrast)
     example = _encoded(model, text)
-    case = model.case([example])
+    if by not in ("token", *example.segments):
+        raise ExplainError(f"--by={by}: only a chat has a {by}: give --chat")
+    shown, case = text if isinstance(text, str) else chat(model.tokenizer, text).text, model.case([example])
     begun = time.perf_counter()
     with torch.no_grad():
         explained, logits = case.run(model)[0], _logits(model, case)
@@ -108,7 +111,7 @@ def explain(
         model=name,
         architecture=class_in_words(model.model),
         device=str(case.inputs.device),
-        text=text,
+        text=shown,
         explained=_explained_name(model, output),
         what=explained_in_words(model, output),
         target=target,
@@ -124,7 +127,7 @@ def explain(
         maps=[structs.replace(one, r=_r(relevance_of(parts, one.values), loo, noise)) for one in maps],
         refused=[Refused(explainer=name, why=str(why)) for name, why in refusals.items()],
         change=float(output_difference(model, case)),
-        notes=[*how, *_notes(model, text, example)],
+        notes=[*how, *_notes(model, shown, example)],
     )
 
 
@@ -153,9 +156,9 @@ def _interaction(changes: Sequence[float], sums: Sequence[float]) -> float | Non
     return math.fsum(abs(one - other) for one, other in zip(changes, sums, strict=True)) / total if total else None
 
 
-def _encoded(model: TextModel, text: str) -> Example:
+def _encoded(model: TextModel, text: str | Messages) -> Example:
     """The text as the model reads it."""
-    if not text.strip():
+    if isinstance(text, str) and not text.strip():
         raise ExplainError("the text is empty: give one with at least one word")
     (example,) = model.encode([text])
     if example.truncated and isinstance(model, NextTokenModel):
@@ -172,7 +175,9 @@ def _encoded(model: TextModel, text: str) -> Example:
     return example
 
 
-def _chosen(model: TextModel, text: str, target: str | None, contrast: str | None) -> tuple[TextModel, list[str]]:
+def _chosen(
+    model: TextModel, text: str | Messages, target: str | None, contrast: str | None
+) -> tuple[TextModel, list[str]]:
     """The model with its explained output, and a note on an answer that it generated."""
     chosen = with_chosen_output(model, target, contrast)
     assert isinstance(chosen, TextModel)
@@ -200,7 +205,9 @@ def _explained_name(model: TextModel, output: int) -> str:
 
 
 def _notes(model: TextModel, text: str, example: Example) -> Iterator[str]:
-    """Sentences on what the tokenizer does not know, a text that was cut, and one that has no words."""
+    """Sentences on what the tokenizer does not know or adds, a text that was cut, and one that has no words."""
+    if note := bos_note(model.tokenizer, text, example.features.tolist()):
+        yield note
     unknown_token = model.tokenizer.unk_token_id  # None where every byte has a token, as in Llama 3 and Qwen
     if unknown := 0 if unknown_token is None else int((example.features == unknown_token).sum()):
         yield f"{unknown} of {len(example)} tokens are unknown to the tokenizer."

@@ -1,6 +1,7 @@
 """``faithcheck explain``: explainers' maps of one text beside that of LOO, as coloured words."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -47,10 +48,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_repeatable(parser, "--explainer", "SPEC", "beside LOO, as for align (default: attnlrp)")
     add_target(parser, "the largest output; of a decoder, the answer that it generates")
     meaning = (
+        "write TEXT by the chat template of the tokenizer, as the user's message, or as messages if it is a JSON list "
+        'such as [{"role": "system", "content": "…"}, …]'
+    )
+    parser.add_argument("--chat", action="store_true", help=meaning)
+    meaning = (
         "sum the maps over the tokens of each part of the text; LOO removes each part as a whole, beside it stands how "
         "far that is from its tokens' sum (default: %(default)s)"
     )
-    parser.add_argument("--by", choices=("token", *LEVELS), default="token", help=meaning)
+    parser.add_argument("--by", choices=("token", *LEVELS, "role"), default="token", help=meaning)
     add_device(parser)
     add_max_memory(parser)
     add_allow_code(parser)
@@ -84,6 +90,17 @@ def _standard_input() -> str:
         ) from error
 
 
+def _messages(text: str) -> list[dict[str, str]]:
+    """The messages of a chat: those of a JSON list, or the text as that of the user."""
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if isinstance(given, list) and given and all(isinstance(message, dict) for message in given):
+        return given
+    return [{"role": "user", "content": text}]
+
+
 def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
     """Explain the text, write the files and print the maps. An expected error is one line on stderr."""
     from transformers.utils import logging as hugging_face  # not at the top: it takes seconds to import
@@ -108,7 +125,7 @@ def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
         )
         asked = arguments.target, arguments.contrast, arguments.max_memory
         about = arguments.model or "the project's own", arguments.by, output.doing
-        document = explain(model, text, chosen, *asked, *about)
+        document = explain(model, _messages(text) if arguments.chat else text, chosen, *asked, *about)
         files.write(document)
     except (ExplainError, ModelError, OptionError, OSError) as error:
         return output.refuse(error)

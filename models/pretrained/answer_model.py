@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from faithcheck.models.pretrained.chat import ANSWER, Messages
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.text_model import NextTokenModel
@@ -59,7 +60,7 @@ class AnswerModel(NextTokenModel):
                 "the text: give a shorter answer"
             )
 
-    def _example(self, text: str) -> Example:
+    def _example(self, text: str | Messages) -> Example:
         prompt = super()._example(text)
         return with_tokens(self, prompt, self.answer) if self.answer and len(prompt) else prompt
 
@@ -111,6 +112,7 @@ def with_tokens(model: NextTokenModel, example: Example, ids: tuple[int, ...]) -
         segments={level: torch.cat([parts, parts.max() + 1 + further]) for level, parts in example.segments.items()},
         answer=(*(example.answer or ()), *ids),
         glued=(*example.glued, *(token.glued for token in shown)),
+        roles=(*example.roles, *(ANSWER for _ in ids)) if example.roles else (),
     )
 
 

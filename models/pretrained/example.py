@@ -28,6 +28,8 @@ class Example:
         answer: the ids of the answer, which the text's last tokens are; empty if the model gave none; None if no answer
             is explained.
         too_long: whether a decoder's prompt was cut although nobody asked for that: nothing is measured of it.
+        roles: of a chat, the role of the message that each token belongs to, or what takes its place, see
+            `faithcheck.models.pretrained.chat`; else empty.
         glued: whether no space is between each feature and the one before it; empty if none is known to be.
     """
 
@@ -39,17 +41,19 @@ class Example:
     answer: tuple[int, ...] | None = None
     too_long: bool = False
     glued: tuple[bool, ...] = ()
+    roles: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.features)
 
     def pieces(self, level: str = "word") -> Iterator[dict[str, Any]]:
-        """Of each feature what a report shows: ``text``, ``glued``, ``special``, and ``word``, its part at a level."""
+        """Of each feature what a report shows: as `Feature` of `faithcheck.reports`, ``word`` its part at a level."""
         words = self.segments[level].tolist() if level in self.segments else [None] * len(self)
         special: list[bool] = self.special_tokens_mask.tolist()
         of_features = zip(self.names, self.glued or (False,) * len(self), special, words, strict=True)
-        for name, glued, is_special, word in of_features:
-            yield {"text": name, "glued": glued, "special": is_special, "word": None if is_special else word}
+        for (name, glued, is_special, word), role in zip(of_features, self.roles or ("",) * len(self), strict=True):
+            part = None if is_special else word
+            yield {"text": name, "glued": glued, "special": is_special, "word": part, "role": role}
 
 
 class Examples(Sequence[Example]):

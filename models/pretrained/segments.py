@@ -12,7 +12,7 @@ that follows. A special token is a part of its own at every level, as it is no p
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import regex
 
@@ -55,7 +55,9 @@ def without_words(text: str) -> list[str]:
     return [script for script in SCRIPTS_WITHOUT_SPACES if regex.search(rf"\p{{Script={script}}}", text)]
 
 
-def segments(text: str, places: Sequence[int], special: Sequence[bool], level: str) -> list[int]:
+def segments(
+    text: str, places: Sequence[int], special: Sequence[bool], level: str, breaks: Sequence[int] = ()
+) -> list[int]:
     """Which part of a text each token belongs to: numbers 0, 1, … in the order of the tokens.
 
     Args:
@@ -63,17 +65,23 @@ def segments(text: str, places: Sequence[int], special: Sequence[bool], level: s
         places: the first character of each token that is not white space, see `token_texts`.
         special: whether each token is special.
         level: one of `LEVELS`.
+        breaks: characters that begin a part at every level, such as the messages of a chat.
 
     Raises:
         ValueError: an unknown level.
     """
     if level not in LEVELS:
         raise ValueError(f"unknown level {level!r}: choose {', '.join(LEVELS)}")
-    starts = _STARTS[level](text)
-    numbers: dict[tuple[bool, int], int] = {}
+    starts = sorted({*_STARTS[level](text), *breaks})
+    return numbered([bisect_right(starts, place) for place in places], special)
+
+
+def numbered(keys: Sequence[Hashable], special: Sequence[bool]) -> list[int]:
+    """A number for each key, in the order of the tokens, and for each special token one of its own."""
+    numbers: dict[tuple[bool, Hashable], int] = {}
     return [
-        numbers.setdefault((True, i) if is_special else (False, bisect_right(starts, place)), len(numbers))
-        for i, (place, is_special) in enumerate(zip(places, special, strict=True))
+        numbers.setdefault((is_special, i if is_special else key), len(numbers))
+        for i, (key, is_special) in enumerate(zip(keys, special, strict=True))
     ]
 
 

@@ -22,9 +22,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from faithcheck.models.case import Case
 from faithcheck.models.offloaded_weights import device_of
+from faithcheck.models.pretrained.chat import TEMPLATE, Messages, chat
 from faithcheck.models.pretrained.example import Example, Examples
 from faithcheck.models.pretrained.folder import ModelError
-from faithcheck.models.pretrained.segments import LEVELS, segments
+from faithcheck.models.pretrained.segments import LEVELS, numbered, segments
 from faithcheck.models.pretrained.token_texts import decoded, token_texts
 from faithcheck.models.targets import ExplainedOutput
 
@@ -68,16 +69,19 @@ class TextModel(ExplainedOutput):
         self.max_length = max_length or limit
         self.cuts_prompts = max_length is not None  # see `NextTokenModel`
 
-    def encode(self, texts: Sequence[str]) -> Examples:
-        """Tokenise texts, special tokens added, the longest cut to ``max_length``.
+    def encode(self, texts: Sequence[str | Messages]) -> Examples:
+        """Tokenise texts with special tokens, or chats by the tokenizer's template; the longest cut to ``max_length``.
 
         Raises:
-            ModelError: the tokenizer gives an id that the model does not embed.
+            ModelError: the tokenizer gives an id that the model does not embed; or see `chat`.
         """
         return Examples(texts, self._example)
 
-    def _example(self, text: str) -> Example:
+    def _example(self, text: str | Messages) -> Example:
+        prompt = None if isinstance(text, str) else chat(self.tokenizer, text)
+        text = str(text) if prompt is None else prompt.text
         asked = {"return_special_tokens_mask": True, "return_offsets_mapping": self.tokenizer.is_fast}
+        asked["add_special_tokens"] = prompt is None  # the template writes those that the model knows
         cut = whole = self.tokenizer(text, truncation=False, verbose=False, **asked)
         if len(whole["input_ids"]) > self.max_length:
             cut = self.tokenizer(text, truncation=True, max_length=self.max_length, **asked)
@@ -93,13 +97,23 @@ class TextModel(ExplainedOutput):
             text, offsets = decoded(self.tokenizer, ids)
         shown = token_texts(text, offsets, self.tokenizer.convert_ids_to_tokens(ids), special)
         places = [token.place for token in shown]
+        roles: tuple[str, ...] = ()
+        if prompt is not None:  # white space belongs to what it stands in, not to what follows
+            spans = zip(offsets, places, strict=True)
+            roles = tuple(prompt.role(place if text[start:end].strip() else start) for (start, end), place in spans)
+            special = [one or role == TEMPLATE for one, role in zip(special, roles, strict=True)]
+        breaks = () if prompt is None else prompt.starts
+        parts = {level: segments(text, places, special, level, breaks) for level in LEVELS}
+        if roles:
+            parts["role"] = numbered(roles, special)
         return Example(
             torch.tensor(ids, dtype=torch.int64),
             torch.tensor(special, dtype=torch.bool),
             tuple(token.name for token in shown),
             len(whole["input_ids"]) > len(ids),
-            {level: torch.tensor(segments(text, places, special, level), dtype=torch.int64) for level in LEVELS},
+            {level: torch.tensor(numbers, dtype=torch.int64) for level, numbers in parts.items()},
             glued=tuple(token.glued for token in shown),
+            roles=roles,
         )
 
     @torch.no_grad()
@@ -183,10 +197,14 @@ class TextModel(ExplainedOutput):
     def special_ids(self) -> frozenset[int]:
         """The ids of the special tokens, such as [SEP] or a chat's markers, wherever they stand in a text.
 
-        The token of unknown words stands for a word, and is not among them.
+        Some tokenizers do not mark a chat's markers as special: those are the added tokens in brackets that its
+        template has. The token of unknown words stands for a word, and is not among them.
         """
-        added = self.tokenizer.added_tokens_decoder.items()
-        ids = {*self.tokenizer.all_special_ids, *(i for i, token in added if token.special)}
+        template, ids = str(self.tokenizer.chat_template or ""), set(self.tokenizer.all_special_ids)
+        for i, token in self.tokenizer.added_tokens_decoder.items():
+            is_in_brackets = token.content[:1] + token.content[-1:] in ("<>", "[]")
+            if token.special or (is_in_brackets and token.content in template):
+                ids.add(i)
         return frozenset(ids - {self.tokenizer.unk_token_id})
 
     @cached_property
@@ -272,7 +290,7 @@ class NextTokenModel(TextModel):
     data set, unless the user gave the length at which to cut (``cuts_prompts``).
     """
 
-    def _example(self, text: str) -> Example:
+    def _example(self, text: str | Messages) -> Example:
         example = super()._example(text)
         example.special_tokens_mask[-1:] = True
         return replace(example, too_long=example.truncated and not self.cuts_prompts)

@@ -16,12 +16,14 @@ class Feature(Struct, frozen=True, kw_only=True, omit_defaults=True):
         special: whether it is a special token, such as ``[SEP]``.
         word: the number of the word, or of the sentence, … that it belongs to, by which Leave-One-Out removes it;
             None if it is not known.
+        role: of a chat, the role of its message, or "template" or "answer"; else empty.
     """
 
     text: str
     glued: bool
     special: bool
     word: int | None = None
+    role: str = ""
 
 
 class Word(Feature, frozen=True, kw_only=True):
@@ -53,7 +55,7 @@ def words(features: Sequence[Feature]) -> list[Word]:
 def alone(features: Sequence[Feature]) -> list[Word]:
     """Each feature as a word of its own."""
     return [
-        Word(text=one.text, glued=one.glued, special=one.special, word=one.word, features=[index])
+        Word(text=one.text, glued=one.glued, special=one.special, word=one.word, role=one.role, features=[index])
         for index, one in enumerate(features)
     ]
 

@@ -1,5 +1,6 @@
 """The explanation document as pages and as coloured text for a terminal: pure functions of the document."""
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 
 from rich.color import Color
@@ -79,7 +80,8 @@ def rows(document: Explanation) -> list[relevance.MapRow]:
 def tables(document: Explanation) -> list[Table]:
     """The outputs, the relevance of each word, and that of each token where words have several."""
     tokens = [_relevance_table(document, "token", alone(document.features))] if _is_joined(document) else []
-    return [_outputs(document), _relevance_table(document, _unit(document), words(document.features)), *tokens]
+    by_word = _relevance_table(document, _unit(document), words(document.features))
+    return [_outputs(document), *_of_roles(document), by_word, *tokens]
 
 
 def notes(document: Explanation) -> list[str]:
@@ -117,6 +119,7 @@ def _parts(document: Explanation) -> Iterator[RenderableType]:
     yield rendering.terminal_table(outputs)
     if outputs.note:
         yield Text(f"{outputs.note}\n", style="dim")
+    yield from map(rendering.terminal_table, _of_roles(document))
     found = words(document.features)
     yield rendering.terminal_table(_relevance_table(document, _unit(document), found, _largest(document, found)))
     if len(found) > ROWS:
@@ -174,6 +177,20 @@ def _relevance_table(
     ]
     titles = ["#", unit, *(one.explainer for one in document.maps), "kind"]
     return plain_table(f"The relevance of each {unit}", "", titles, cells)
+
+
+def _of_roles(document: Explanation) -> list[Table]:
+    """Of a chat the sum of each map over the messages of each role, and over the template and the answer."""
+    roles = [one.role for one in document.features]
+
+    def total(values: Sequence[float], role: str) -> float:
+        return math.fsum(value for value, of in zip(values, roles, strict=True) if of == role)
+
+    found = dict.fromkeys(filter(None, roles))
+    cells = [[role, *(total(one.values, role) for one in document.maps)] for role in found]
+    note = "The template is what the tokenizer's chat template writes around the messages: special tokens."
+    titles = ["role", *(one.explainer for one in document.maps)]
+    return [plain_table("Sums by role", note, titles, cells)] if found else []
 
 
 def _largest(document: Explanation, found: Sequence[Word]) -> set[int]:
