@@ -31,24 +31,13 @@ and not on the order in which a model computes it.
 3. A tensor times a statistic of itself of opposite degree, such as 1/√(mean (x − mean x)² + eps), is a norm: the
    statistic is held constant (Ali et al. 2022, arXiv 2202.07304).
 
-The canoniser does not see that the following are equal: exp(a + b) and exp(a)·exp(b); a(b + c) and ab + ac if c is a
-constant, or b and c have different degrees; (a + 1) − 1 and a; functions of a tensor and of a copy of it that is
-computed again, or of a tensor that an in-place operation has overwritten. In a product with a gate, u·σ(g), the bias
-σ(0) = ½ keeps its share too, ¼u.
-
-So block-wise LRP does not have one map for every implementation. It is invariant to the association of a product, and
-to the forms of activations, softmaxes and norms above. It is not invariant, by closed forms that stand in
-`faithcheck.models.pairs`, to
-
-* the update of a gated recurrent unit, (1 − z)n + zh or n + z(h − n);
-* a recurrence hₜ = aₜhₜ₋₁ + bₜ in sequence or in parallel: a sum of products of different degrees starts again;
-* log Σ exp(z) with the largest z subtracted first or not;
-* a softmax computed chunk by chunk, with running sums, or merged from one of each chunk
-  (``online_softmax.merged_chunks``);
-* a clamp or hardtanh that limits nothing, or nothing: which it does depends on the values (``no_op.limit``);
-* one expert, or a mixture of equal ones: the router's weights get their share (``experts.equal``);
-* a softmax of selected logits, or of all, divided by the sum of those selected (``experts.renormalised``);
-* normalised kernel attention: q(KᵀV)/(q·Σk) is no norm to the canoniser, (w/Σw)V is one.
+So block-wise LRP is invariant to the association of a product, and to the forms of activations, softmaxes and norms
+above, but does not have one map for every implementation. The canoniser does not see that the following are equal:
+exp(a + b) and exp(a)·exp(b); a(b + c) and ab + ac if c is a constant, or b and c have different degrees, as in
+recurrences; (a + 1) − 1 and a; a clamp or hardtanh that limits nothing, and nothing, which depends on the values;
+functions of a tensor and of a copy of it that is computed again, or of a tensor that an in-place operation has
+overwritten; softmaxes and sums of exponentials by chunks or less their largest term. Pairs in `faithcheck.models.pairs`
+have the closed forms. In a product with a gate, u·σ(g), the bias σ(0) = ½ keeps its share too, ¼u.
 """
 
 from collections import Counter
@@ -92,7 +81,7 @@ FUNCTIONS_OF_ONE_VALUE = operations_with(Trait.ONE_VALUE, without=(Trait.MODULE,
 
 
 class BlockRules:
-    """Block-wise LRP's rules, and the provenance of one forward pass's tensors, which the rules use."""
+    """Block-wise LRP's rules, and the provenance that they use of one forward pass's tensors."""
 
     def __init__(self) -> None:
         self.provenance = ProvenanceTable()

@@ -107,19 +107,11 @@ class LRP:
     def propagate(
         self, model: nn.Module, case: Case, mode: type[Propagation] = Propagation
     ) -> tuple[Propagation, Tensor]:
-        """Run the forward pass with this method's rules, in the modes of `in_standard_modes`.
-
-        Args:
-            model: the model to explain.
-            case: the inputs and the target.
-            mode: the class of the torch-function mode.
+        """Run the forward pass with this method's rules, under a ``mode``; errors as in `attribute`.
 
         Returns:
             The mode after the forward pass, and the explained output ``(batch,)``. Its gradient at the mode's ``point``
             times the inputs is relevance.
-
-        Raises:
-            Unsupported: see `attribute`.
         """
         refuse_modules(model, compiled, flex_attention, quantised_weights)
 

@@ -28,17 +28,12 @@ from faithcheck.explainers.modules import running_module, running_modules
 
 
 class LedgerRecorder(NamingConstants):
-    """A `Propagation` that records the operands and results of every operation. Arguments as there.
-
-    Attributes:
-        operations: the recorded operations, in the order of the forward pass.
-        gradients: the gradients of the last backward pass, by slot.
-    """
+    """A `Propagation` that records the operands and results of every operation. Arguments as there."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.operations: list[RecordedOperation] = []
-        self.gradients: Gradients = {}
+        self.operations: list[RecordedOperation] = []  # in the order of the forward pass
+        self.gradients: Gradients = {}  # of the last backward pass, by slot
         self._producers: dict[Any, int | None] = {}  # autograd node → number of the operation; None: the inputs
         self._slots = 0
         # It holds the tensor beside its slot: an id may be given to another tensor once the first is freed.
@@ -49,11 +44,7 @@ class LedgerRecorder(NamingConstants):
         return tree_map(self._operand_alias, args)
 
     def apply_rule(self, rule: Rule, call: OperationCall) -> Any:
-        """Compute a call by its rule and record it.
-
-        Raises:
-            Unsupported: from the rule; or the operation writes to an operand other than its first.
-        """
+        """Compute a call by its rule and record it; refuse a write to an operand other than the first."""
         if not torch.is_grad_enabled():  # the results carry no relevance
             return super().apply_rule(rule, call)
         target = call.args[0] if self.module_operation is None and writes_in_place(call) else None
@@ -127,11 +118,7 @@ class LedgerRecorder(NamingConstants):
         return alias
 
     def _refuse_detours(self, call: OperationCall, result: Any) -> None:
-        """Refuse a rule whose result has a gradient at another recorded tensor than the operands.
-
-        Block-wise LRP takes a chain of functions of one value as one function of the tensor at its start: the
-        operations between have no balance of their own.
-        """
+        """Refuse a rule that takes several operations as one, as block-wise LRP does with chains of functions."""
         operands = {x.grad_fn for x in call.operands_with_relevance()}
         pending, seen = [x.grad_fn for x in tensors_with_relevance(result)], set(operands)
         while pending:

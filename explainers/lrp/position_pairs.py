@@ -38,17 +38,11 @@ def has_positions(model: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Position:
-    """A constant of positions that became an operand with relevance.
+    """A constant of positions that became an operand with relevance."""
 
-    Attributes:
-        leaf: of the shape of the result that it is joined to, ``(batch, …)``.
-        varying: the axes along which the constant varies; others repeat it.
-        operation: that joins it.
-    """
-
-    leaf: Tensor
-    varying: frozenset[int]
-    operation: str
+    leaf: Tensor  # of the shape of the result that it is joined to, ``(batch, …)``
+    varying: frozenset[int]  # the axes along which the constant varies; others repeat it
+    operation: str  # that joins it
 
     @property
     def rotates(self) -> bool:
@@ -71,13 +65,9 @@ class Position:
 
 
 class AddedPositions(NamingConstants):
-    """A `Propagation` in which position embeddings carry relevance where they are added. Arguments as there.
+    """A `Propagation` in which position embeddings carry relevance where they are added. Arguments as there."""
 
-    Attributes:
-        joining: the names of constants that become operands with relevance, by the operation that joins them.
-        positions: these operands.
-    """
-
+    # The names of constants that become operands with relevance, by the operation that joins them.
     joining: ClassVar[Mapping[str, re.Pattern[str]]] = dict.fromkeys(("add", "add_"), POSITIONS)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -125,12 +115,7 @@ class AddedPositions(NamingConstants):
         return point, [relevance(leaf, g).expand(leaf.shape) for leaf, g in zip(leaves, gradients, strict=True)]
 
     def relevance_of_examples(self, output: Tensor) -> Tensor:
-        """The relevance of each example's positions, ``(batch,)``.
-
-        Raises:
-            Unsupported: the model adds no position embeddings, or adds them where the examples are not along the first
-                axis.
-        """
+        """The relevance of each example's positions, ``(batch,)``; refuses a model that adds none along the batch."""
         if not self.positions:
             raise Unsupported("the model adds no position embeddings")
         _, relevances = self.relevances(output)
@@ -146,10 +131,6 @@ class PositionPairs(AddedPositions):
     It also finds which token each position is of (`row_of_token`). The rows of a tensor are those of its first axis, by
     those of the axis along which positions vary: most often ``(batch, tokens)``, but a model may pad its inputs, put a
     class token before them, or run them one by one.
-
-    Attributes:
-        rows: for each of `positions`, the row of every token, ``(batch · tokens,)``; of a token that has no row there,
-            the number of rows.
     """
 
     joining: ClassVar[Mapping[str, re.Pattern[str]]] = {
@@ -159,16 +140,12 @@ class PositionPairs(AddedPositions):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # For each of `positions`, the row of every token, ``(batch · tokens,)``; without one, the number of rows.
         self.rows: list[Tensor] = []
         self._found: dict[tuple[int, int], tuple[Tensor, Any]] = {}  # shape of rows → rows found last, and where
 
     def join(self, position: Position, operand: Tensor) -> None:
-        """Also find the rows of the tokens.
-
-        Raises:
-            Unsupported: the position is of no token, such as one of pairs of tokens, or of examples that the model
-                packs into other rows.
-        """
+        """Also find the rows of the tokens; refuse positions of no token, such as those of pairs of tokens."""
         super().join(position, operand)
         shape, in_order = position.rows, (*self.point.shape[:2],)
         known = self._found.get(shape)

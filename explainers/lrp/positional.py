@@ -4,17 +4,13 @@ Bakish, Zimerman, Chefer & Wolf 2025, arXiv 2506.02138: a Transformer's inputs a
 LRP method reads relevance at the word embeddings x. Here, positions are operands with relevance, too, and AttnLRP's own
 rules share it (`faithcheck.explainers.lrp.position_pairs`). The map adds what a position has to its token.
 
-*Added, x + p.* With G, the modified gradient at the sum, Eq. 1 of arXiv 2510.18810 gives x ⊙ G and p ⊙ G. Their sum
-over a token's coordinates is (x + p) ⊙ G: for ε → 0, AttnLRP of the model as a function of x + p. So the tokens have
-what AttnLRP's tokens and positions have in its conservation ledger.
+*Added, x + p.* With G, the modified gradient at the sum, Eq. 1 of arXiv 2510.18810 gives x ⊙ G and p ⊙ G, together
+AttnLRP of the model as a function of x + p.
 
 *Rotary, q' = q ⊙ cos + (rotated q) ⊙ sin* (Su et al. 2021, arXiv 2104.09864, Eq. 34), and likewise the keys. Each
-product z = h ⊙ c with c = cos or sin has two operands, so that its relevance z ⊙ G is shared equally (Eqs. 3–4):
-
-1. c gets ½ z ⊙ G, which goes to the token at its position: over both products and all coordinates ½ q' ⊙ G.
-2. h gets the other half: ½ of the gradient that AttnLRP passes on, where constants have no share.
-3. So a token's query and key keep half of their relevance at the token itself, in each layer, and half goes on to what
-   the layer read there. Nothing is gained or lost between them. Biases and softmaxes of the layers below keep less.
+product z = h ⊙ c with c = cos or sin has two operands, so that its relevance z ⊙ G is shared equally (Eqs. 3–4): c gets
+½ z ⊙ G, over both products and all coordinates ½ q' ⊙ G, and h the other half. So in each layer a token's query and key
+keep half of their relevance at the token itself, and half goes on to what the layer read there.
 
 The paper's own code also takes absolute values and divides each layer's map by its largest value. Here the map keeps
 its signs and its sum.
@@ -23,16 +19,11 @@ Positions of no token, such as that of a ViT's class token, keep theirs. A model
 refused, and one whose positions are of pairs of tokens, such as a bias of attention logits.
 
 *Where it is invariant.* The map is that of AttnLRP, on the model as a function of tokens and positions. So it is
-invariant where AttnLRP is, if both models join the same positions to the same values:
-
-1. Added positions are joined to the embeddings, below all that a change of weights or of attention changes.
-2. Queries and keys in another basis M, which commutes with rotations, have M q' and M⁻ᵀ G in place of q' and G: what a
-   position has, ½ q'·G, is the same. A rotation in other coordinates has the same products.
-3. Padding, a cache and a batch run one by one arrange tokens in other rows. `position_pairs.row_of_token` finds them.
-
-It is not, by closed forms, where AttnLRP is not (``linear_attention.assoc``), and where one model rotates once and the
-other twice (``rotary.two_steps``): a position has its half each time. It refuses rotations by products with matrices,
-and with complex numbers.
+invariant where AttnLRP is, if both models join the same positions to the same values. Queries and keys in another basis
+M, which commutes with rotations, have M q' and M⁻ᵀ G in place of q' and G: ½ q'·G is the same. It is not invariant, by
+closed forms, where AttnLRP is not (``linear_attention.assoc``), and where one model rotates once and the other twice
+(``rotary.two_steps``): a position has its half each time. It refuses rotations by products with matrices, and with
+complex numbers.
 """
 
 from dataclasses import dataclass

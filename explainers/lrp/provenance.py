@@ -1,8 +1,7 @@
 """Provenance: which operation of a forward pass made a tensor, and from which tensors.
 
-A rule sees one operation. Two questions need the operations before it: whether several operations of a model are parts
-of one (a norm, a softmax, an activation), and whether a product has more than two factors. `ProvenanceTable` holds the
-answers for one forward pass; nothing is kept on tensors or models.
+It says whether several operations of a model are parts of one (a norm, a softmax, an activation), and whether a product
+has more than two factors. A `ProvenanceTable` is of one forward pass; nothing is kept on tensors or models.
 """
 
 from __future__ import annotations
@@ -28,14 +27,9 @@ ADDING_DEGREES = operations_with(Trait.MATRIX_PRODUCT) | operations_with(
     Trait.ELEMENTWISE_PRODUCT, without=(Trait.QUOTIENT, Trait.IN_PLACE)
 )
 """Products: the degree of homogeneity of the result is the sum of the operands' degrees."""
-KEEPING_DEGREE = frozenset[str]().union(
-    *(
-        operations_with(trait)
-        for trait in (
-            *(Trait.REARRANGEMENT, Trait.SUM, Trait.ELEMENTWISE_PRODUCT),
-            *(Trait.LINEAR_MAP, Trait.MATRIX_PRODUCT, Trait.HOMOGENEOUS),
-        )
-    )
+KEEPING_DEGREE = ADDING_DEGREES.union(
+    *map(operations_with, (Trait.REARRANGEMENT, Trait.SUM, Trait.ELEMENTWISE_PRODUCT, Trait.LINEAR_MAP)),
+    operations_with(Trait.HOMOGENEOUS),
 )
 """Operations that are linear, except for an added constant, or positively homogeneous."""
 
@@ -47,44 +41,26 @@ def storage_key(x: Tensor) -> StorageKey:
 
 @dataclass(frozen=True)
 class FunctionOfRoot:
-    """A tensor as a function of another tensor, its root.
-
-    Attributes:
-        root: the other tensor.
-        root_key: the root's storage key at that time.
-        of: the function.
-        power: its degree of homogeneity; None if it is not homogeneous.
-        pooled: whether it sums over an axis.
-    """
+    """A tensor as a function of another tensor, its root."""
 
     root: Tensor
-    root_key: StorageKey
+    root_key: StorageKey  # at that time
     of: Callable[[Any], Any] = lambda root: root
-    power: float | None = 1.0
-    pooled: bool = False
+    power: float | None = 1.0  # its degree of homogeneity; None if it is not homogeneous
+    pooled: bool = False  # whether it sums over an axis
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The provenance of a tensor. It holds the tensor, so that no other tensor takes its place in memory.
-
-    Attributes:
-        tensor: the tensor.
-        storage_key: its storage key.
-        function: the tensor as an element-wise function of its root; the identity if nothing is known.
-        statistic: the tensor as a homogeneous function of its root, pooled or not; the identity if nothing is known.
-        degree: its degree in the inputs of its block, see `blockwise`.
-        factors: if it is an element-wise product: the provenances of the factors with relevance, and the constants.
-        exponent: the provenance of x, if it is exp(x).
-    """
+    """The provenance of a tensor. It holds the tensor, so that no other tensor takes its place in memory."""
 
     tensor: Tensor
     storage_key: StorageKey
-    function: FunctionOfRoot
-    statistic: FunctionOfRoot
-    degree: float = 1.0
-    factors: tuple[Any, ...] = ()
-    exponent: Provenance | None = None
+    function: FunctionOfRoot  # an element-wise one; the identity if nothing is known
+    statistic: FunctionOfRoot  # a homogeneous one, pooled or not; the identity if nothing is known
+    degree: float = 1.0  # in the inputs of its block, see `blockwise`
+    factors: tuple[Any, ...] = ()  # of an element-wise product: provenances of those with relevance, and constants
+    exponent: Provenance | None = None  # the provenance of x, if it is exp(x)
 
     @property
     def valid(self) -> bool:
@@ -122,14 +98,7 @@ class ProvenanceTable:
         operands: Sequence[Provenance],
         function: FunctionOfRoot | None = None,
     ) -> None:
-        """Record the provenance of a call's result.
-
-        Args:
-            x: the result.
-            call: the call.
-            operands: the provenances of its operands with relevance.
-            function: the result as an element-wise function of its root, if the caller knows it already.
-        """
+        """Record the provenance of a call's result x, perhaps as a known element-wise function of its root."""
         if any(storage_key(x) == operand.storage_key for operand in operands):  # the result is an operand itself
             return
         adds = adds_constant(call)
@@ -181,13 +150,7 @@ def all_equal(values: Iterable[Any]) -> bool:
 
 
 def homogeneity(call: OperationCall, powers: Sequence[float | None], adds: bool = False) -> float | None:
-    """The degree of homogeneity of a result, from its operands' degrees; None if it is not homogeneous.
-
-    Args:
-        call: the operation.
-        powers: the degrees of its operands with relevance; None for an operand that is not homogeneous.
-        adds: whether it adds a constant.
-    """
+    """The degree of homogeneity of a result from those of its operands, ``adds``: of a sum with a constant; or None."""
     known = [power for power in powers if power is not None]
     if len(known) < len(powers) or adds:
         return None

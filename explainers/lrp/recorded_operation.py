@@ -51,17 +51,11 @@ Gradients: TypeAlias = dict[int, Tensor]
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand that carries relevance.
+    """An operand that carries relevance."""
 
-    Attributes:
-        leaf: its place among the flattened arguments.
-        slot: the slot of its gradient.
-        producer: the number of the operation that made it; None: the inputs.
-    """
-
-    leaf: int
-    slot: int
-    producer: int | None
+    leaf: int  # its place among the flattened arguments
+    slot: int  # of its gradient
+    producer: int | None  # the number of the operation that made it; None: the inputs
 
 
 @dataclass
@@ -84,29 +78,17 @@ class ExampleBalance:
 
 @dataclass
 class RecordedOperation:
-    """One operation of the forward pass: all that is needed to run it again, and to interpret its gradients.
-
-    Attributes:
-        call: the call.
-        rule: the rule that computed it.
-        module: the module that ran it, by the model's name for it.
-        own: the function with the operation's own gradient.
-        leaves: its flattened arguments, detached.
-        structure: the tree of its arguments.
-        operands: its operands with relevance.
-        results: its results.
-        constants: the names of the constants among its arguments, by leaf.
-    """
+    """One operation of the forward pass: all that is needed to run it again, and to interpret its gradients."""
 
     call: OperationCall
     rule: Rule
-    module: str
-    own: Callable[..., Any]
-    leaves: list[Any]
-    structure: Any
+    module: str  # that ran it, by the model's name for it
+    own: Callable[..., Any]  # the function with the operation's own gradient
+    leaves: list[Any]  # its flattened arguments, detached
+    structure: Any  # the tree of its arguments
     operands: list[Operand] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
-    constants: dict[int, str] = field(default_factory=dict)
+    constants: dict[int, str] = field(default_factory=dict)  # the names of those among its arguments, by leaf
 
     def balance(self, gradients: Gradients) -> ExampleBalance:
         """The balance of one example, from the gradients of its backward pass."""
@@ -212,11 +194,12 @@ class RecordedOperation:
         A constant of a coarser type than the result counts in the result's type: its gradient would be rounded.
         """
         operands, exact = {operand.leaf for operand in self.operands}, self.results[0].value.dtype
-        floats = {
-            i: (self.leaves[i] if i in operands or exact.is_complex else in_type(self.leaves[i], exact)).detach()
-            for i in sorted(wanted)
-        }
-        floats = {i: leaf.requires_grad_() for i, leaf in floats.items()}
+        floats: dict[int, Tensor] = {}
+        for i in sorted(wanted):
+            leaf = self.leaves[i]
+            as_it_is = i in operands or exact.is_complex
+            dtype = leaf.dtype if as_it_is else torch.promote_types(leaf.dtype, exact)
+            floats[i] = leaf.to(dtype).detach().requires_grad_()
         args, kwargs = tree_unflatten([floats.get(i, leaf) for i, leaf in enumerate(self.leaves)], self.structure)
         if writes_in_place(self.call):  # autograd forbids writes to a leaf
             args = (args[0].clone(), *args[1:])
@@ -245,11 +228,6 @@ def relevance(value: Tensor, gradient: Tensor | None) -> Tensor:
         value, gradient = torch.view_as_real(value.detach()), torch.view_as_real(gradient)
     product = value.detach().double() * gradient.double()
     return product if bool(product.isfinite().all()) else product.masked_fill(gradient == 0, 0)
-
-
-def in_type(constant: Tensor, dtype: torch.dtype) -> Tensor:
-    """The constant, in the finer one of its own type and another."""
-    return constant.to(torch.promote_types(constant.dtype, dtype))
 
 
 def is_mask(constant: Tensor) -> bool:

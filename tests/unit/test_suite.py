@@ -718,7 +718,7 @@ def test_an_expectation_of_a_cell_to_which_the_axiom_does_not_apply_is_refused(o
 
 def test_only_lrp_has_a_ledger_and_only_derived_explainers_a_derivation():
     cells = not_applicable(AXIOMS, builtin_explainers().values())
-    assert {cell.axiom for cell in cells} == {"balance", "conservation", "symbolic"}
+    assert {cell.axiom for cell in cells} == {"balance", "conservation", "continuity", "symbolic"}
     assert all(cell.reason for cell in cells)
     with_ledger = {check.explainer.name for check in plan("conservation", builtin_explainers().values(), PAIRS)}
     assert with_ledger == {name for name, explainer in builtin_explainers().items() if isinstance(explainer, LRP)}
