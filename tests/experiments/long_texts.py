@@ -33,7 +33,6 @@ from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.budget import BudgetedLeaveOneOut
 from faithcheck.explainers.loo.hierarchical import PROXY_ROWS, TOP_FIVE, HierarchicalLeaveOneOut
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
-from faithcheck.explainers.loo.sparse_surrogate import SparseSurrogate
 from faithcheck.models.data.texts import load_texts
 from faithcheck.models.files import write_atomically
 from faithcheck.models.pretrained import SENTIMENT
@@ -123,13 +122,12 @@ def explainers(tokens, sentences):
         "hierarchical, top 5": (replace(TOP_FIVE, max_tokens=most), None, "sdpa"),
         "hierarchical, no proxy, top 5": (replace(TOP_FIVE, proxy=None, max_tokens=most), None, "sdpa"),
         "grouped mask gate, 4": (GroupedMaskGate(), 8, "eager"),
-        "sparse surrogate, 64 ablations": (SparseSurrogate(max_tokens=most), 64, "sdpa"),
         "budgeted LOO, 5 %": (BudgetedLeaveOneOut(0.05), 0.05 * (tokens + 1), "eager"),
     }
 
 
 BY_TOKEN = {"LOO", "hierarchical", "hierarchical, top 5", "hierarchical, no proxy, top 5"}
-SLOW = {"grouped mask gate, 4", "sparse surrogate, 64 ablations", "budgeted LOO, 5 %"}
+SLOW = {"grouped mask gate, 4", "budgeted LOO, 5 %"}
 
 
 def explain(models, text, left_out, one):

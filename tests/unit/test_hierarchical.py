@@ -1,4 +1,4 @@
-"""Leave-One-Out by sentence and hierarchically, and the sparse surrogate, against sums done by hand."""
+"""Leave-One-Out by sentence and hierarchically, against sums done by hand."""
 
 from dataclasses import replace
 
@@ -12,7 +12,6 @@ from faithcheck.explainers.gates.readout_gate import ReadoutGate
 from faithcheck.explainers.loo.hierarchical import PROXY_ROWS, TOP_FIVE, HierarchicalLeaveOneOut, PartlyOpened, by_doubt
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.removal import AttentionMask, Replacement
-from faithcheck.explainers.loo.sparse_surrogate import SparseSurrogate
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models import Case, select_target
 from faithcheck.tests.helpers.attention_models import case_of, embedding_model
@@ -68,7 +67,7 @@ def test_parts_of_one_token_are_leave_one_out_by_token():
 
 
 @pytest.mark.parametrize(
-    "explainer", [LeaveOneOut(**BY), HierarchicalLeaveOneOut(), SparseSurrogate()], ids=lambda explainer: explainer.name
+    "explainer", [LeaveOneOut(**BY), HierarchicalLeaveOneOut()], ids=lambda explainer: explainer.name
 )
 def test_a_case_that_does_not_say_its_sentences_is_refused(explainer):
     with pytest.raises(Unsupported, match=r"by sentence: case\.segments has no 'sentence' \(it has: none\)"):
@@ -227,25 +226,3 @@ def test_a_budget_or_a_number_of_parts_out_of_range_is_refused(budget):
         HierarchicalLeaveOneOut(budget)
     with pytest.raises(ValueError, match="top must be at least 1 part, got 0"):
         HierarchicalLeaveOneOut(top=0)
-
-
-def test_the_surrogate_of_an_additive_function_is_its_effects():
-    """Without a penalty, and with as many ablations as determine the weights; the same alone and in a batch."""
-    model, case = Additive(WEIGHTS), numbers(PARTS, 2)
-    attribution = SparseSurrogate(ablations=64, penalty=1e-9).attribute(model, case)
-    expected = torch.tensor([1, 1, 3, 3, 3, 1, 1, 1, 5], dtype=torch.float64)
-    torch.testing.assert_close(attribution, expected.expand(2, -1), rtol=1e-4, atol=1e-4)
-    alone = SparseSurrogate(ablations=64, penalty=1e-9).attribute(model, numbers(PARTS))
-    torch.testing.assert_close(alone, attribution[:1])
-
-
-def test_a_penalty_leaves_out_small_effects_and_special_features_are_kept():
-    model, case = Additive(WEIGHTS), numbers(PARTS)
-    case = replace(case, special_tokens_mask=torch.tensor([[part == 3 for part in PARTS]]))
-    attribution = SparseSurrogate(penalty=0.3).attribute(model, case)[0]
-    assert attribution[2] > 0
-    assert not attribution[[0, 1, 8]].any()
-    constant = SparseSurrogate().attribute(Additive([0] * 9), case)
-    assert torch.equal(constant, torch.zeros(1, 9, dtype=torch.float64))
-    with pytest.raises(ValueError, match="at least one draw"):
-        SparseSurrogate(ablations=0)

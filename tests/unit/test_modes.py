@@ -10,7 +10,6 @@ from torch import nn
 
 from faithcheck.explainers import builtin_explainers
 from faithcheck.explainers.loo.hierarchical import HierarchicalLeaveOneOut
-from faithcheck.explainers.loo.sparse_surrogate import SparseSurrogate
 from faithcheck.explainers.lrp.attnlrp import AttnLRP
 from faithcheck.explainers.lrp.blockwise import BlockwiseLRP
 from faithcheck.explainers.lrp.ledger import conservation_ledger, ledger_of_batch
@@ -61,7 +60,6 @@ def network():
 EXPLAINERS = [
     *builtin_explainers().values(),
     HierarchicalLeaveOneOut(by="sentence", budget=1.0),
-    SparseSurrogate(ablations=8),
 ]
 
 

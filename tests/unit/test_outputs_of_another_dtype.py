@@ -10,7 +10,6 @@ from transformers import MambaConfig, MambaForCausalLM
 from faithcheck.explainers import LeaveOneOut, builtin_explainers
 from faithcheck.explainers.loo.hierarchical import HierarchicalLeaveOneOut
 from faithcheck.explainers.loo.removal import Deletion
-from faithcheck.explainers.loo.sparse_surrogate import SparseSurrogate
 from faithcheck.explainers.protocol import attribution_of
 from faithcheck.models.case import Case, select_target
 from faithcheck.tests.helpers.attention_models import case_of, embedding_model
@@ -21,7 +20,6 @@ EXPLAINERS = [
     *(one for name, one in builtin_explainers().items() if name not in NO_RULE),
     LeaveOneOut(Deletion()),
     HierarchicalLeaveOneOut(by="half", budget=1.0, proxy=builtin_explainers()["finite_mask_gate"]),
-    SparseSurrogate(ablations=8, by="half"),
 ]
 
 
