@@ -97,7 +97,8 @@ def _warned(document: Alignment) -> list[str]:
 
 
 def _parts(document: Alignment) -> Iterator[RenderableType]:
-    """The main tables and the findings in sentences; the pages have all tables."""
+    """The main tables and the findings in sentences, the headline first and last; the pages have all tables."""
+    yield Text(headline(document), style="bold")
     for one in terminal_tables(document):
         yield Text(f"\n{one.title}", style="bold")
         yield rendering.terminal_table(one)

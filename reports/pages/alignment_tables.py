@@ -28,8 +28,8 @@ from faithcheck.reports.pages.tables import Column, Table, plain_table, table
 
 AGREEMENT = {"least": "least agreement", "median": "median agreement", "most": "most agreement"}
 COST = (
-    "Cost: the arithmetic of an attribution, in plain forward passes of the same inputs, counted in one batch of 16 "
-    "from the shortest inputs on."
+    "Cost: the arithmetic of an attribution divided by that of a plain forward pass of the same inputs, counted on a "
+    "batch of the 16 shortest inputs."
 )
 SINKS = (
     "The share of a map, in absolute values, at the first token, at other special tokens, and at tokens without a "

@@ -196,8 +196,10 @@ def counted(document: Alignment) -> list[str]:
     )
     return [
         f"{counts.measured} of {counts.examples} {items} are measured.",
-        f"Left out, without any {feature} that is not special: {counts.empty}; with a single {feature}, whose "
-        f"removal leaves nothing: {counts.alone}.",
+        f"Left out: {counts.empty} that hold special {features} alone, and {counts.alone} of a single {feature}, whose "
+        "removal leaves nothing."
+        if counts.empty or counts.alone
+        else f"No {document.data.item} is left out for having too few {features}.",
         *_left_out(document),
         f"Cut to {document.settings.max_length} {features}: {counts.truncated}."
         if counts.truncated

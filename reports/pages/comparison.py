@@ -25,23 +25,32 @@ CELL = 200
 
 
 def verdict(comparison: Comparison) -> str:
-    """The outcome in a sentence: ``39 regressions of one kind: mine: invariance: …``."""
+    """The outcome in a sentence, with the numbers of the worst change: ``39 regressions of one kind, …``."""
     if regressions := comparison.regressions:
         return _of_regressions(regressions, comparison.kinds["regressions"])
     if is_empty(comparison):
         return "no verdict: nothing that both documents measured"
     mended = len(comparison.listed("mended"))
     better = f", and {mended} no longer red" if mended else ""
-    return f"no regression{better}" + (f", but {comparison.still_red} still red" if comparison.still_red else "")
+    still_red = f", but {comparison.still_red} still red" if comparison.still_red else ""
+    magnitudes = comparison.listed("magnitudes")
+    changed = f"; {_with_numbers(magnitudes[0])}" if magnitudes else ""
+    more = f", and {len(magnitudes) - 1} more changed" if magnitudes[1:] else ""
+    return f"no regression{better}{still_red}{changed}{more}"
+
+
+def _with_numbers(row: Change) -> str:
+    return f"{row.id}: {row.change}: {row.before} → {row.now}"
 
 
 def _of_regressions(regressions: Sequence[Change], kinds: Sequence[KindOfChange]) -> str:
     if len(regressions) == 1:
-        return f"1 regression: {regressions[0].id}: {regressions[0].change}"
+        return f"1 regression: {_with_numbers(regressions[0])}"
+    worst = f"the worst: {kinds[0].rows[0].before} → {kinds[0].rows[0].now}"
     if len(kinds) == 1:
-        return f"{len(regressions)} regressions of one kind, {kinds[0].change}: {kinds[0].what}"
+        return f"{len(regressions)} regressions of one kind, {kinds[0].change}: {kinds[0].what}; {worst}"
     largest = f"{len(kinds[0].rows)} × {kinds[0].change}: {kinds[0].what}"
-    return f"{len(regressions)} regressions of {len(kinds)} kinds; {largest}"
+    return f"{len(regressions)} regressions of {len(kinds)} kinds; {largest}; {worst}"
 
 
 def is_empty(comparison: Comparison) -> bool:

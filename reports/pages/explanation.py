@@ -55,7 +55,7 @@ def facts(document: Explanation) -> list[tuple[str, str]]:
 
 def _sum(total: float, change: float | None) -> str:
     less = None if change is None else total - change
-    return f"{wording.number(total, 4)}, special tokens included; less the change: {wording.number(less, 4)}"
+    return f"{wording.number(total, 4)}, with special tokens; minus f(x) − f(baseline): {wording.number(less, 4)}"
 
 
 def rows(document: Explanation) -> list[relevance.MapRow]:

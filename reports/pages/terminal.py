@@ -25,6 +25,7 @@ WORST, CAUSES, EXPLAINERS = 3, 3, 5
 """The most checks, causes and explainers of which the screen says something; a line counts the others."""
 FOLDED = 2
 """The most lines of one sentence; an ellipsis marks what is cut."""
+FOREIGN = "explainers and pairs from outside faithcheck"
 VERDICT = {Group.RED: _RED, Group.RECORDED: "bold yellow", Group.PASS: "bold green"}
 
 
@@ -34,6 +35,7 @@ def render(results: Results, width: int = 80, color: bool = False) -> str:
 
 
 def _parts(results: Results) -> Iterator[RenderableType]:
+    yield Text(f"{wording.headline(results)}\n", style=VERDICT[verdict(results)])
     if results.records:
         yield from _summary(columns.summary(results.records))
     for table in (*columns.symbolic_gaps(results.records), *columns.measured_tables(results)):
@@ -59,7 +61,7 @@ def _parts(results: Results) -> Iterator[RenderableType]:
     for line in wording.degenerate(results):
         yield Text(f"\n{line}", style=VERDICT[Group.RECORDED])
     if foreign := [row for row in wording.origins(results) if not row[0].startswith("built in")]:
-        yield Text("\nnot built in", style="bold")
+        yield Text(f"\n{FOREIGN}", style="bold")
         yield _hanging((names, origin) for origin, names in foreign)
     yield Text(f"\n{wording.headline(results)}", style=VERDICT[verdict(results)])
     yield from footer(results)
@@ -137,13 +139,15 @@ def _parts_of_screen(results: Results, width: int) -> Iterator[RenderableType]:
     yield from _section("not run", _counted(wording.not_run_by_reason(results)), width)
     by_explainer = [(f"{name}:", what) for name, what in wording.unmeasured_by_explainer(results)]
     yield from _section("skipped, or not applicable", by_explainer, width, EXPLAINERS)
-    yield from _section("not built in", _foreign(results), width)
+    yield from _section(FOREIGN, _foreign(results), width)
     if sentence := wording.left_behind(results):
         yield Text("\n" + _cut(sentence, width, FOLDED), style=_RED)
     for line in wording.degenerate(results)[:EXPLAINERS]:
         yield Text("\n" + _cut(line, width, FOLDED), style=VERDICT[Group.RECORDED])
-    yield Text()
-    yield from footer(results)
+    red = verdict(results) is Group.RED
+    yield from footer(results) if red else (Text(), *footer(results))
+    if red:  # the causes may have scrolled the first line away
+        yield Text(wording.headline(results), style=_RED)
 
 
 def _by_axiom(records: Sequence[Record]) -> Columns:

@@ -201,15 +201,15 @@ def last_line(text: str | None) -> str:
 
 
 def headline(results: Results) -> str:
-    """The outcome of a run in one line."""
+    """The outcome of a run in one line: ``red: mine: 3 red, 12 checks as expected, 1 skipped``."""
     groups = Counter(record.group for record in results.records)
-    parts = [] if is_red(results) else _no_verdict(results)
-    if set(results.settings.claimed) - set(without_verdict(results)) or not parts:
-        red = len(red_records(results)) + len(results.failures)
+    red, failed = is_red(results), len(red_records(results)) + len(results.failures)
+    parts = [f"{failed} red"] * bool(failed) if red else _no_verdict(results)
+    if red or set(results.settings.claimed) - set(without_verdict(results)) or not parts:
         expected = groups[Group.PASS] + groups[Group.PREDICTED]
         empty = sum(bool(record.degenerate) and record.group is Group.PASS for record in results.records)
         on_degenerate_maps = f" ({empty} of them on degenerate maps)" if empty else ""
-        parts += [f"{counted(expected, 'check')} as expected{on_degenerate_maps}", f"{red} red"]
+        parts += [f"{counted(expected, 'check')} as expected{on_degenerate_maps}", *([] if red else ["0 red"])]
     if groups[Group.RECORDED]:
         parts.append(f"{groups[Group.RECORDED]} recorded without a claim")
     allowed = f", where --max-skips allows {results.settings.max_skips}" if too_many_skips(results) else ""
@@ -219,13 +219,19 @@ def headline(results: Results) -> str:
         parts.append(f"{rest} not run")
     if on_no_pair:
         parts.append(f"{len(on_no_pair)} not judged, on what is not a pair ({', '.join(sorted(set(on_no_pair)))})")
-    sentences = [", ".join(parts)]
+    sentences = [": ".join([*(["red"] if red else []), *_explainers(results), ", ".join(parts)])]
     for words, axioms in (
         ("claimed and not measured", unmeasured_claims(results)),
         ("claimed, outside this run", claims_outside(results)),
     ):
         sentences += [f"{words}: {', '.join(axioms)}"] if axioms else []
     return "; ".join(sentences)
+
+
+def _explainers(results: Results) -> list[str]:
+    """The explainers of a run in a headline: up to three by name, more by their number; [] without any."""
+    names = results.settings.explainers
+    return [", ".join(names) if len(names) <= 3 else f"{len(names)} explainers"] if names else []
 
 
 def catalogue(results: Results) -> str | None:

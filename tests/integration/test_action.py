@@ -245,7 +245,8 @@ def test_a_red_run_fails_as_fail_on_says(red, green, fail_on, before, code):
     exit_code, summary = ended(red, fail_on, baseline)
     assert exit_code == code
     assert "broken claim: mine" not in summary.splitlines()[0]
-    assert "# faithcheck: 1 check as expected, 1 red" in summary
+    assert "# faithcheck: red: " in summary
+    assert ": 1 red, 1 check as expected" in summary
     if before:
         assert summary.startswith("### ✗ faithcheck: 1 regression" if before == "green" else "### ✓ faithcheck: no")
         assert (red.report / "compare.md").is_file()

@@ -165,7 +165,7 @@ def test_empty_long_and_one_token_texts_are_counted(document):
     assert attnlrp.figures.delta.n == 11
     sentences = " ".join(pages.counted(document))
     assert "11 of 12" in sentences
-    assert "without any token that is not special: 1;" in sentences
+    assert "Left out: 1 that hold special tokens alone, and 0 of a single token" in sentences
     assert "Cut to 32 tokens: 1." in sentences
 
 

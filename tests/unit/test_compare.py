@@ -165,7 +165,8 @@ def test_a_changed_expectation_is_shown():
 
 def test_the_markdown_opens_with_the_verdict_and_folds_long_lists():
     few = pages.to_markdown(comparison.compare(run("holds", "holds"), run("broken claim", "holds")))
-    assert few.startswith("### ✗ faithcheck: 1 regression: invariance/0: was green, is red\n\n1 unchanged\n")
+    change = "✓ holds, gap 0.31 → ✗ broken claim, gap 0.31"
+    assert few.startswith(f"### ✗ faithcheck: 1 regression: invariance/0: was green, is red: {change}\n\n1 unchanged\n")
     assert "<details" not in few
     assert "| was green, is red | invariance/0 | ✓ holds, gap 0.31 | ✗ broken claim, gap 0.31 |" in few
     none = pages.to_markdown(comparison.compare(run("holds"), run("holds")))
@@ -181,9 +182,10 @@ def many(status, count=39, **changed):
 def test_39_regressions_of_one_kind_are_one_line_with_the_worst():
     compared = comparison.compare(document(many("holds")), document([*many("broken claim"), named(99, "holds")]))
     kind = "invariance: mine: expected to hold, but the gap … is above the tolerance 1e-9"
-    assert pages.verdict(compared) == f"39 regressions of one kind, was green, is red: {kind}"
+    sentence = f"39 regressions of one kind, was green, is red: {kind}; the worst: ✓ holds, gap 0.39 → ✗ broken claim"
+    assert pages.verdict(compared) == f"{sentence}, gap 0.39"
     printed = pages.to_terminal(compared, 400)
-    assert printed.startswith(f"✗ 39 regressions of one kind, was green, is red: {kind}\n1 new, 0 unchanged\n")
+    assert printed.startswith(f"✗ {sentence}, gap 0.39\n1 new, 0 unchanged\n")
     assert f"  was green, is red: 39 × {kind}\n" in printed
     assert "      the worst: invariance/39: ✓ holds, gap 0.39 → ✗ broken claim, gap 0.39\n" in printed
     assert len(printed.splitlines()) < 15

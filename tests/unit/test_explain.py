@@ -569,7 +569,15 @@ def test_the_command_prints_the_maps_and_writes_both_files(bert, tmp_path, capsy
     assert re.search(r"^gradient_x_input  r [−0-9.]+\n\[CLS\] the quick", printed, re.MULTILINE)
     assert "removed: attention mask 0, as in the paper" in printed
     assert printed.endswith(f"written: {file}\nwritten: {page}\n")
-    for label in ("sum of loo", "f(x) − f(baseline)", "less the change", "colours", "explained", "model", "words"):
+    for label in (
+        "sum of loo",
+        "f(x) − f(baseline)",
+        "with special tokens; minus f(x) − f(baseline)",
+        "colours",
+        "explained",
+        "model",
+        "words",
+    ):
         assert label in printed
         assert label in page.read_text(encoding="utf-8")
     document = load_document(file, Explanation)

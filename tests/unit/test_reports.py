@@ -36,7 +36,7 @@ def test_a_view_shows_the_headline_every_red_record_and_the_table(view, everythi
     page = view(everything)
     # A terminal still breaks lines.
     flat = " ".join(page.replace("\\_", "_").split())
-    assert "3 checks as expected, 6 red, 1 recorded without a claim, 1 skipped" in flat
+    assert "6 red, 3 checks as expected, 1 recorded without a claim, 1 skipped" in flat
     assert "0.7352" in flat
     assert "no rule for mul" in flat
     assert all(f"why of {status}" in flat for status in RED)

@@ -59,7 +59,7 @@ def test_dates_are_compared_in_their_zones():
 def test_the_page_names_every_run_and_says_what_the_last_one_is():
     content = trend(RUNS, {"bad.json": "not JSON"})
     for page in (pages.to_markdown(content), pages.to_html(content), pages.to_terminal(content, 120)):
-        assert "3 runs from 2026-01-01 to 2026-01-03; the last: 1 check as expected, 1 red" in page
+        assert "3 runs from 2026-01-01 to 2026-01-03; the last: red: 1 red, 1 check as expected" in page
         assert page.index("z.json") < page.index("m.json") < page.index("a.json")
         assert "1 file left out" in page
         assert "bad.json" in page.replace("<wbr>", "")

@@ -14,7 +14,7 @@ from faithcheck.explainers import IntegratedGradients, LeaveOneOut, Unsupported,
 from faithcheck.explainers.builtin import claims_of_kind, kinds
 from faithcheck.models.pair import Pair, is_builtin, random_points, registered_pairs
 from faithcheck.reports.documents import results
-from faithcheck.reports.pages import wording
+from faithcheck.reports.pages import terminal, wording
 from faithcheck.tests.helpers.documents import document, record
 
 THEIRS = """
@@ -178,6 +178,15 @@ def test_the_headline_names_the_explainers_without_a_verdict():
     of_two.settings.claimed.pop("b")
     assert (results.verdict(of_two), results.exit_code(of_two)) == (Group.PASS, 0)
     assert wording.headline(of_two).startswith("1 check as expected, 0 red")
+
+
+def test_a_headline_names_the_explainers_and_a_red_one_begins_with_red():
+    for names, said in ((["a"], "a: "), (["a", "b", "c"], "a, b, c: "), (list("abcd"), "4 explainers: "), ([], "")):
+        red, green = (document([record(status)], {"explainers": names}) for status in ("error", "holds"))
+        assert wording.headline(red).startswith(f"red: {said}1 red, 0 checks as expected")
+        assert wording.headline(green).startswith(f"{said}1 check as expected, 0 red")
+        assert terminal.render(red, 200).startswith(wording.headline(red)), "first, and last of what is red"
+        assert terminal.render_screen(red, 200).rstrip().endswith(wording.headline(red))
 
 
 def test_a_red_check_is_a_verdict_without_claims():
