@@ -21,7 +21,7 @@ from faithcheck.explainers.protocol import Explainer, InvalidAttribution, Unsupp
 from faithcheck.memory.memory_limit import is_out_of_memory, memory_limit, with_half_the_rows
 from faithcheck.memory.predicted_memory import PeakPredictor
 from faithcheck.models.case import Case, output_difference
-from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel, generated_or_refused
+from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel, generated_or_refused, with_tokens
 from faithcheck.models.pretrained.chat import Messages, bos_note, chat
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.loading import class_in_words
@@ -30,6 +30,7 @@ from faithcheck.models.pretrained.target_choice import (
     explained_in_words,
     gives_scores,
     name_of_output,
+    two_answers,
     with_chosen_output,
 )
 from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
@@ -66,9 +67,10 @@ def explain(
 
     A classifier's text is cut if it is longer than the model takes; a note says so. LOO comes first, if the others are
     to be compared with it. ``target`` and ``contrast`` are numbers or names of outputs; of a decoder the target is also
-    an answer of several tokens, whose log-likelihood is explained. By default it is the most likely output; of a
-    decoder without a contrast the answer that it generates, see `generated_or_refused`. ``max_memory`` is the bytes
-    that an attribution may take over what is in use, ``name`` what the document calls the model.
+    an answer of several tokens, whose log-likelihood is explained, and the contrast one whose log-likelihood is
+    subtracted. By default it is the most likely output; of a decoder without a contrast the answer that it generates,
+    see `generated_or_refused`. ``max_memory`` is the bytes that an attribution may take over what is in use, ``name``
+    what the document calls the model.
 
     ``by`` is "token" or one of `faithcheck.models.pretrained.segments.LEVELS`: then LOO removes each part of the text
     as a whole and shares the change equally among its tokens, r is that of the parts' sums, and ``interaction`` is
@@ -78,7 +80,8 @@ def explain(
         ExplainError: no token that is not special; a decoder's text is too long; no explainer returned a map.
         ModelError: no such output; the model generates no answer; the tokenizer is another model's.
     """
-    model, how = _chosen(model, text, target, contrast)
+    answers = two_answers(model, target, contrast)
+    model, how = (answers[0], list[str]()) if answers else _chosen(model, text, target, contrast)
     example = _encoded(model, text)
     if by not in ("token", *example.segments):
         raise ExplainError(f"--by={by}: only a chat has a {by}: give --chat")
@@ -90,21 +93,30 @@ def explain(
     if output == model.against:
         raise ExplainError(f"--contrast={contrast} is the most likely output itself: give another --target")
     row = (time.perf_counter() - begun) / 2  # the seconds of a forward pass of one row
+    less = _Less(answers[1], text) if answers else None
+
+    def map_of(one: Explainer) -> Map:
+        found = _map(one, model, case, max_memory)
+        return found if less is None else less.map(found, _map(one, less.model, less.case, max_memory))
+
     maps, refusals, single = list[Map](), dict[str, ExplainError](), list[Map]()
     for explainer in explainers:
         of_parts = explainer if by == "token" else _by(explainer, by)
         try:
             with working(*_work(explainer, case, row)):
-                single += [_map(explainer, model, case, max_memory)] if of_parts is not explainer else []
-                maps.append(_map(of_parts, model, case, max_memory))
+                single += [map_of(explainer)] if of_parts is not explainer else []
+                maps.append(map_of(of_parts))
         except ExplainError as error:
             refusals[safe_text(explainer.name)] = error
     if not maps:
         raise next(iter(refusals.values()))
+    if less is not None:
+        example = with_tokens(less.model, example, less.answer)
     features = [Feature(**piece) for piece in example.pieces("word" if by == "token" else by)]
     parts = [part for part in (alone if by == "token" else words)(features) if not part.special]
     loo = next((relevance_of(parts, one.values) for one in maps if one.explainer == "loo"), None)
-    noise = ROUND_OFF * torch.finfo(logits.dtype).eps * abs(float(explained[output]))
+    size = abs(float(explained[output])) + (abs(less.output.logit or 0) if less else 0)
+    noise = ROUND_OFF * torch.finfo(logits.dtype).eps * size
     return Explanation(
         schema_version=Explanation.VERSION,
         faithcheck=version(),
@@ -112,13 +124,13 @@ def explain(
         architecture=class_in_words(model.model),
         device=str(case.inputs.device),
         text=shown,
-        explained=_explained_name(model, output),
-        what=explained_in_words(model, output),
+        explained=_explained_name(model, output) + (f" and not {less.name}" if less else ""),
+        what=explained_in_words(model, output) + (f" minus {explained_in_words(less.model)}" if less else ""),
         target=target,
         contrast=contrast,
         answer=[name_of_output(model, token) for token in getattr(model, "answer", ())],
         decoder=isinstance(model, NextTokenModel),
-        classes=_outputs(model, logits, output),
+        classes=[*_outputs(model, logits, output), *([less.output] if less else [])],
         probability=_kind_of_probability(model),
         outputs=len(logits),
         by=by,
@@ -126,9 +138,32 @@ def explain(
         features=features,
         maps=[structs.replace(one, r=_r(relevance_of(parts, one.values), loo, noise)) for one in maps],
         refused=[Refused(explainer=name, why=str(why)) for name, why in refusals.items()],
-        change=float(output_difference(model, case)),
+        change=float(output_difference(model, case)) - (float(output_difference(less.model, less.case)) if less else 0),
         notes=[*how, *_notes(model, shown, example)],
     )
+
+
+class _Less:
+    """The answer that another is contrasted with. It is explained by passes of its own, and subtracted.
+
+    A token of the prompt has its value for one answer less that for the other. Those of the other answer, which come
+    last, have their values for it with the sign changed.
+    """
+
+    def __init__(self, model: AnswerModel, text: str | Messages) -> None:
+        example = _encoded(model, text)
+        self.model, self.case, self.answer = model, model.case([example]), example.answer or ()
+        self.prompt, self.name = len(example) - len(self.answer), _explained_name(model, 0)
+        (other,) = _outputs(model, _logits(model, self.case), 0)
+        self.output = structs.replace(other, number=1, explained=False)
+
+    def map(self, first: Map, second: Map) -> Map:
+        """One map less the other."""
+        a, b, n = first.values, second.values, self.prompt
+        values = [*(x - y for x, y in zip(a[:n], b[:n], strict=True)), *a[n:], *(-y for y in b[n:])]
+        left_behind = "; ".join(dict.fromkeys(filter(None, [first.left_behind, second.left_behind])))
+        notes = list(dict.fromkeys([*first.notes, *second.notes]))
+        return structs.replace(first, values=values, sum=math.fsum(values), left_behind=left_behind, notes=notes)
 
 
 def _work(explainer: Explainer, case: Case, row: float) -> tuple[str, float]:
@@ -188,6 +223,7 @@ def _chosen(
     return AnswerModel(model.model, model.tokenizer, answer, model.max_length, model.by_ids).eval(), [note]
 
 
+@torch.no_grad()
 def _logits(model: TextModel, case: Case) -> torch.Tensor:
     """The model's own outputs for the first example, without a contrast; of an answer its log-likelihood."""
     plain = copy(model)

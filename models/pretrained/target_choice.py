@@ -36,8 +36,8 @@ def with_chosen_output(
         raise ModelError(f"--contrast={contrast}: {_split(model, against)}: give one of them, or the number of a token")
     if len(tokens) > 1 and against:
         raise ModelError(
-            f"--target={target}: {_split(model, tokens)}, and a contrast is between two tokens: give one of them, or "
-            "leave out --contrast"
+            f"--target={target}: {_split(model, tokens)}, and here a contrast is between two tokens: give one of them, "
+            "leave out --contrast, or contrast two answers by faithcheck explain"
         )
     if tokens and tokens == against:
         raise ModelError(f"--contrast={contrast} is the target itself: give another output")
@@ -47,6 +47,26 @@ def with_chosen_output(
     chosen = copy(model)
     chosen.target, chosen.against = next(iter(tokens), None), next(iter(against), None)
     return chosen
+
+
+def two_answers(
+    model: TextModel | ImageClassifier, target: str | None, contrast: str | None
+) -> tuple[AnswerModel, AnswerModel] | None:
+    """A decoder with the answer that is explained, and with the one that it is contrasted with.
+
+    None where neither has several tokens: then two outputs of one forward pass are contrasted.
+
+    Raises:
+        ModelError: see `with_chosen_output`.
+    """
+    if target is None or contrast is None or not isinstance(model, NextTokenModel):
+        return None
+    tokens, against = _tokens(model, "--target", target), _tokens(model, "--contrast", contrast)
+    if max(len(tokens), len(against)) == 1:
+        return None
+    if tokens == against:
+        raise ModelError(f"--contrast={contrast} is the target itself: give another answer")
+    return _answering(model, tokens), _answering(model, against)
 
 
 def with_generated_answers(

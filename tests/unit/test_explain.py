@@ -20,7 +20,7 @@ from faithcheck.explainers.loo.removal import AttentionMask
 from faithcheck.explainers.protocol import attribution_of
 from faithcheck.explanation import ExplainError
 from faithcheck.models.case import output_difference
-from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER
+from faithcheck.models.pretrained.answer_model import LONGEST_ANSWER, AnswerModel
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.loading import load
 from faithcheck.models.pretrained.target_choice import name_of_output, with_chosen_output
@@ -414,6 +414,42 @@ def test_a_decoder_without_a_target_explains_the_answer_that_it_generates(gpt2):
     assert "log-likelihood of the answer" in plain(document)
 
 
+@pytest.mark.parametrize(("target", "contrast"), [("fox runs", "dog jumps over"), ("fox", "lazy dog")])
+def test_a_contrast_of_two_answers_is_explained_by_passes_of_each(gpt2, target, contrast):
+    """LOO is the change of one log-likelihood less that of the other, which the unmodified model gives."""
+    document = viewed(gpt2, LeaveOneOut(AttentionMask()), AttnLRP(), target=target, contrast=contrast)
+
+    def likelihood(answer, removed=None):
+        tokens = gpt2.tokenizer(f"{TEXT} {answer}", return_tensors="pt")
+        if removed is not None:
+            tokens["attention_mask"][0, removed] = 0
+        first = len(TEXT.split())
+        with torch.no_grad():
+            logs = gpt2.model(**tokens).logits[0].log_softmax(1)
+        return sum(float(logs[i - 1, tokens["input_ids"][0, i]]) for i in range(first, tokens["input_ids"].shape[1]))
+
+    loo, attnlrp = document.maps
+    for i in range(len(TEXT.split())):
+        changes = [likelihood(answer) - likelihood(answer, i) for answer in (target, contrast)]
+        assert loo.values[i] == pytest.approx(changes[0] - changes[1], abs=1e-4)
+    assert [one.text for one in document.features] == [*TEXT.split(), *target.split(), *contrast.split()]
+    assert [one.special for one in document.features[5:]] == [True] * len(f"{target} {contrast}".split())
+    case = gpt2.case(gpt2.encode([TEXT]))
+    first, second = (
+        AnswerModel(gpt2.model, gpt2.tokenizer, tuple(gpt2.tokenizer(text)["input_ids"])) for text in (target, contrast)
+    )
+    lrp = [AttnLRP().attribute(side, side.case(side.encode([TEXT])))[0].tolist() for side in (first, second)]
+    n = case.shape[1]
+    expected = [a - b for a, b in zip(lrp[0][:n], lrp[1][:n], strict=True)] + lrp[0][n:] + [-b for b in lrp[1][n:]]
+    assert attnlrp.values == pytest.approx(expected, abs=1e-5)
+    assert [one.logit for one in document.classes] == pytest.approx(
+        [likelihood(target), likelihood(contrast)], abs=1e-4
+    )
+    assert document.explained == f"{target!r} and not {contrast!r}"
+    assert document.what.count("log-likelihood") == 2
+    assert repr(contrast) in pages.to_html(document).replace("&#39;", "'")
+
+
 def test_an_answer_that_is_empty_is_refused(gpt2, monkeypatch):
     said = int(gpt2.case(gpt2.encode([TEXT])).target)
     monkeypatch.setattr(gpt2.model.config, "eos_token_id", said)
@@ -424,8 +460,9 @@ def test_an_answer_that_is_empty_is_refused(gpt2, monkeypatch):
 @pytest.mark.parametrize(
     ("target", "contrast", "message"),
     [
-        ("fox runs", "dog", r"--target=fox runs: the tokenizer splits it into 'fox', 'runs'"),
-        ("fox", "dog runs", r"--contrast=dog runs: the tokenizer splits it into 'dog', 'runs': give one of them"),
+        (None, "dog runs", r"--contrast=dog runs: the tokenizer splits it into 'dog', 'runs': give one of them"),
+        ("fox runs", "fox runs", "--contrast=fox runs is the target itself: give another answer"),
+        ("fox", "dog " * 28, "more than the 4 tokens that the model takes before this answer"),
         ("fox", "fox", "--contrast=fox is the target itself"),
         ("FOX", None, "--target=FOX: unknown token"),
         ("fox", "16", "--contrast=16: the model has 16 outputs, 0 to 15"),
