@@ -131,6 +131,7 @@ def _refuse_wrong_options(options: argparse.Namespace) -> None:
 
 def _refuse_wrong_names(options: argparse.Namespace) -> None:
     from faithcheck.models.data import texts  # not at the top: help needs neither
+    from faithcheck.models.pretrained import SENTIMENT
     from faithcheck.models.pretrained.folder import refuse_wrong_folder
 
     import_from_current_folder()
@@ -140,6 +141,8 @@ def _refuse_wrong_names(options: argparse.Namespace) -> None:
         texts.refuse_wrong_source(options.data, options.limit, of_texts=options.model is None)
     if options.model is not None:
         refuse_wrong_folder(options.model)
+    outputs = {"--target": options.target, "--contrast": options.contrast}
+    names.refuse_unknown_outputs(options.model or SENTIMENT, outputs)
 
 
 def _run(arguments: argparse.Namespace, files: output.Files) -> int:

@@ -66,16 +66,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code, see `DESCRIPTION`; 130 after Ctrl-C."""
+    from faithcheck.models.pretrained import SENTIMENT
     from faithcheck.models.pretrained.folder import refuse_wrong_folder
     from faithcheck.reports.pages import explanation
 
     files = output.files(arguments, {"html": explanation.to_html})
     text = _standard_input() if arguments.text == STDIN else arguments.text
+    if not text.strip():
+        raise OptionError("the text is empty: give one with at least one word")
     import_from_current_folder()
     names.refuse_unknown_explainers(spec for spec in arguments.explainer if spec not in TABLE_2)
     refuse_unknown_device(arguments.device)
     if arguments.model is not None:
         refuse_wrong_folder(arguments.model)
+    outputs = {"--target": arguments.target, "--contrast": arguments.contrast}
+    names.refuse_unknown_outputs(arguments.model or SENTIMENT, outputs)
     choose_device(arguments.device)
     return _run(arguments, text, files)
 

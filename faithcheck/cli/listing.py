@@ -28,7 +28,7 @@ Row = tuple[str, ...]
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the argument of the command."""
-    parser.add_argument("glob", nargs="?", help="only the names that match, such as 'batch*'")
+    parser.add_argument("glob", nargs="?", help="only the names with this part, or that match a glob such as 'batch*'")
 
 
 def pairs() -> list[Row]:
@@ -96,7 +96,7 @@ LISTS = {
 def main(arguments: argparse.Namespace) -> int:
     """Print the list of this name, or the rows whose name matches the glob. Returns the exit code, 0."""
     list_rows, columns, _ = LISTS[arguments.command]
-    glob = arguments.glob
+    glob = names.as_glob(arguments.command, arguments.glob)
     try:
         if glob is not None and arguments.command in names.KNOWN:  # before torch is imported, for the rows
             names.refuse_unmatched(arguments.command, glob)

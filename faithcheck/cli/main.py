@@ -14,7 +14,7 @@ import shtab
 from faithcheck.cli import align, badge, check, compare, explain, listing, output, report, trend
 from faithcheck.models.data import DataError
 from faithcheck.models.pretrained.folder import ModelError
-from faithcheck.models.unknown_name import nearest
+from faithcheck.models.unknown_name import nearest, unknown_name
 from faithcheck.options import OptionError
 from faithcheck.reports.documents.document import DocumentError
 from faithcheck.reports.documents.environment import version
@@ -77,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str]) -> int:
     arguments = parser().parse_args(argv, argparse.Namespace(argv=list(argv)))
     if arguments.command is None:
-        raise OptionError(f"a command is missing: give one of {', '.join((*COMMANDS, *listing.LISTS))}")
+        parser().print_help()
+        return output.REFUSED
     try:
         code: int = arguments.main(arguments)
     except SystemExit as error:  # of a module that the command imported: its code would pass for the command's
@@ -120,6 +121,12 @@ class _Parser(argparse.ArgumentParser):
             near = [] if unknown[0][:1] != "-" else nearest(unknown[0].split("=")[0], self._option_string_actions)
             self.error(f"unknown argument {unknown[0]!r}" + (f": did you mean {' or '.join(near)}?" if near else ""))
         return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a command that there is not, with the nearest; argparse itself lists all."""
+        if action.dest == "command" and value not in (known := action.choices or ()):
+            self.error(unknown_name("command", value, known))
+        super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:
         """Refuse the arguments in one line, which names the argument and the help."""

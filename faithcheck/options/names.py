@@ -5,8 +5,9 @@ module of the registry spells it, the registry decides later. A module of the us
 """
 
 import fnmatch
+import json
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -126,6 +127,13 @@ KNOWN: dict[str, Callable[[], Collection[str]]] = {
 """The names that can be listed without importing torch, by the command that lists them."""
 
 
+def as_glob(command: str, text: str | None) -> str | None:
+    """A name that the command lists or a glob as it is; a part of names as the glob that matches them."""
+    if text is None or re.search(r"[*?\[]", text) or text in KNOWN.get(command, tuple)():
+        return text
+    return f"*{text}*"
+
+
 def refuse_unmatched(command: str, glob: str) -> None:
     """Refuse a glob that matches no name."""
     known = KNOWN[command]()
@@ -135,7 +143,8 @@ def refuse_unmatched(command: str, glob: str) -> None:
 
 def unmatched(command: str, glob: str, known: Collection[str]) -> str:
     """The message for a glob that matches none of the names that a command lists."""
-    return f"{glob!r} matches none of the {len(known)} names of faithcheck {command}: {', '.join(families(known))}"
+    text = re.sub(r"^\*(.+)\*$", r"\1", glob)  # a part of a name, as it was given
+    return f"{text!r} matches none of the {len(known)} names of faithcheck {command}: {', '.join(families(known))}"
 
 
 def unknown_pair(spec: str, known: Iterable[str]) -> str:
@@ -153,6 +162,26 @@ def refuse_unknown_likes(likes: Iterable[str]) -> None:
         name = like.rpartition("=")[2]
         if name not in builtin_explainers():
             raise OptionError(f"--like={like}: {unknown_name('built-in explainer', name, builtin_explainers())}")
+
+
+def refuse_unknown_outputs(model: str | Path, given: Mapping[str, str | None]) -> None:
+    """Refuse outputs, by their options, that the configuration of a classifier in a folder does not have."""
+    try:
+        config = json.loads((Path(model).expanduser() / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # of a model on the hub or in a GGUF file, `target_choice` says it later
+        return
+    classes = [*map(str, (config.get("id2label") or {}).values())]
+    known = {*classes, *(config.get("label2id") or {})}
+    if not classes or not all("Classification" in kind for kind in config.get("architectures") or [""]):
+        return
+    for option, output in given.items():
+        name = (output or "").removeprefix("name=").removeprefix("number=")
+        if output is None or name.lower() in {one.lower() for one in known}:
+            continue
+        if not name.isdecimal():
+            raise OptionError(f"{option}={output}: {unknown_name('output', name, known)}; or give its number")
+        if int(name) >= len(classes):
+            raise OptionError(f"{option}={output}: the model has {len(classes)} outputs, 0 to {len(classes) - 1}")
 
 
 def _is_spelled(glob: str, *packages: ModuleType) -> bool:

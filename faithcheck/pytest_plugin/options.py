@@ -99,6 +99,8 @@ def chosen_run(config: pytest.Config) -> Run:
     # Names are checked before models are loaded, which takes seconds.
     names.refuse_unknown_explainers(option.explainer)
     names.refuse_unknown_likes(option.like)
+    if not option.checkpoint:  # which registers pairs
+        names.refuse_unknown_pairs(option.pairs, option.explainer)
     refuse_unknown_device(option.device)
     settings = choose_settings(option)
     executor = LocalChecks()

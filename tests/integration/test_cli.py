@@ -78,6 +78,11 @@ def exit_code(*arguments):
 # --- help ------------------------------------------------------------------------------------------------------------
 
 
+def test_without_a_command_the_help_is_printed(capsys):
+    assert exit_code() == 2
+    assert capsys.readouterr().out.startswith("usage: faithcheck")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_every_command_has_an_example(command, capsys):
     assert exit_code(command, "--help") == 0
@@ -142,10 +147,14 @@ def test_a_list_has_a_line_for_each_name_and_no_empty_column(what, names, capsys
 def test_a_glob_selects_names_and_is_refused_if_it_matches_none(capsys):
     assert exit_code("pairs", "linear_attention.*") == 0
     assert all(line.startswith("linear_attention.") for line in capsys.readouterr().out.splitlines())
-    assert exit_code("pairs", "linear_attention") == 2
+    assert exit_code("explainers", "attn") == 0
+    assert {"attnlrp", "lxt_attnlrp"} <= {line.split("\t")[0] for line in capsys.readouterr().out.splitlines()}
+    assert exit_code("explainers", "attnlrp") == 0
+    assert capsys.readouterr().out.startswith("attnlrp\t"), "a whole name is that one alone"
+    assert exit_code("pairs", "linear_atention") == 2
     said = capsys.readouterr()
     assert not said.out
-    assert "'linear_attention' matches none of the" in said.err
+    assert "'linear_atention' matches none of the" in said.err
     assert "linear_attention.*" in said.err
 
 

@@ -66,8 +66,10 @@ FILES = {
 }
 # (the command, the thing that the line names, the way out that it names)
 WRONG = [
-    ("", "a command is missing", "check, explain, align"),
-    ("chek loo", "'chek'", "'check'"),
+    ("explain film --target nope", "--target=nope", "known: negative, positive"),
+    ("explain film --target 2", "--target=2", "2 outputs, 0 to 1"),
+    ("explain '  '", "the text is empty", "at least one word"),
+    ("chek loo", "unknown command 'chek'", "did you mean check"),
     ("--print-completion ksh", "'ksh'", "'zsh'"),
     ("--verson", "'--verson'", "--version"),
     ("check --axiom loo", "name an explainer", "faithcheck check my_explainers:Mine"),
