@@ -31,8 +31,8 @@ from faithcheck.explainers.protocol import attribution_of, input_gradient
 from faithcheck.models.case import select_target
 from faithcheck.models.data.images import load_images
 from faithcheck.models.pretrained.loading import load
-from faithcheck.models.training import digit_vit
 from faithcheck.tests.helpers.timing import in_turn
+from faithcheck.tests.helpers.training import digit_vit
 
 pytestmark = [pytest.mark.remedies]
 

@@ -12,7 +12,7 @@ from faithcheck.models.data.images import load_images
 from faithcheck.models.pretrained.folder import ModelError
 from faithcheck.models.pretrained.image_preparation import Preparation, read_preparation
 from faithcheck.models.pretrained.loading import load
-from faithcheck.models.training import digit_vit
+from faithcheck.tests.helpers.training import digit_vit
 
 RANDOM = np.random.default_rng(0)
 GREY = RANDOM.integers(0, 256, (5, 6, 7), dtype=np.uint8)

@@ -1,6 +1,6 @@
 """A small Vision Transformer trained on handwritten digits.
 
-``python -m faithcheck.models.training.digit_vit FOLDER`` trains and saves it.
+``python -m faithcheck.tests.helpers.training.digit_vit FOLDER`` trains and saves it.
 
 `faithcheck.models.pretrained.loading.load` loads the folder, as it loads any image classifier of `transformers`.
 """
@@ -84,7 +84,7 @@ def save(folder: Path) -> Trained:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m faithcheck.models.training.digit_vit", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m faithcheck.tests.helpers.training.digit_vit", description=__doc__)
     parser.add_argument("folder", type=Path, help="where to save the model; created if missing")
     folder = parser.parse_args(arguments).folder
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
