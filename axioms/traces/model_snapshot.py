@@ -12,7 +12,6 @@ none of it between its passes.
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from inspect import isroutine
 from types import ModuleType
 from typing import Any
@@ -42,26 +41,6 @@ CAPTURING_HOOKS = "transformers.utils.output_capturing"
 """The module that defines these hooks."""
 
 
-@dataclass
-class ModuleSnapshot:
-    """One module before a block of code.
-
-    Attributes:
-        where: its name in the model, or the class of the model itself.
-        module: the module.
-        kind: its class.
-        attributes: a shallow copy of its attributes.
-        spaces: its dictionaries (of hooks, parameters, buffers, submodules, its own) and those of objects that are its
-            attributes (configuration, tokenizer): name of the attribute, dictionary, copy.
-    """
-
-    where: str
-    module: nn.Module
-    kind: type[nn.Module]
-    attributes: Namespace
-    spaces: list[tuple[str, Namespace, Namespace]]
-
-
 class ModelSnapshot:
     """A model before a block of code. It holds a copy of the weights, and serves any number of blocks.
 
@@ -71,14 +50,10 @@ class ModelSnapshot:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.modules = []
-        classes: dict[type, None] = {}
-        for name, module in model.named_modules():
-            attributes = vars(module)
-            spaces = [(key, space, dict(space)) for key, space in _dictionaries_of(attributes)]
-            where = name or type(model).__name__
-            self.modules.append(ModuleSnapshot(where, module, type(module), dict(attributes), spaces))
-            classes.update(dict.fromkeys(owner for owner in type(module).__mro__ if owner is not object))
+        self.modules = [ModuleSnapshot(name or type(model).__name__, module) for name, module in model.named_modules()]
+        classes = dict.fromkeys(
+            owner for module in self.modules for owner in module.kind.__mro__ if owner is not object
+        )
         self._dictionaries = DictionariesSnapshot(
             [(vars(snapshot.module), snapshot.attributes) for snapshot in self.modules]
             + [(space, before) for snapshot in self.modules for _, space, before in snapshot.spaces]
@@ -88,13 +63,13 @@ class ModelSnapshot:
 
     def restore(self, changes: Changes) -> None:
         """Put back what changed, and report it."""
+        unchanged = self._dictionaries.unchanged()
         for snapshot in self.modules:
             if type(snapshot.module) is not snapshot.kind:
                 report(changes, "replaced classes", [snapshot.where])
                 snapshot.module.__class__ = snapshot.kind
-        if not self._dictionaries.unchanged():
-            for snapshot in self.modules:
-                _restore_module(snapshot, changes)
+            if not unchanged:
+                snapshot.restore(changes)
         self.namespaces.restore(changes)
         for tensor in self.tensors:
             tensor.restore(changes)
@@ -106,11 +81,10 @@ class ModelSnapshot:
 
 def _namespaces_of(classes: Iterable[type]) -> NamespacesSnapshot:
     """The classes and the Python modules that define them, but for those that `ProcessSnapshot` compares anyway."""
-    names = dict.fromkeys(owner.__module__ for owner in classes)
-    modules = [(name, sys.modules[name]) for name in names if name in sys.modules]
     compared = current_namespaces().owners
+    modules = {owner.__module__: sys.modules.get(owner.__module__) for owner in classes}
     return NamespacesSnapshot(
-        [(name, module) for name, module in modules if id(module) not in compared],
+        [(name, module) for name, module in modules.items() if module is not None and id(module) not in compared],
         [owner for owner in classes if id(owner) not in compared],
     )
 
@@ -161,54 +135,53 @@ def _dictionaries_of(attributes: Namespace) -> Iterator[tuple[str, Namespace]]:
                 yield from ((key, inner) for inner in namespace.values() if isinstance(inner, dict))
 
 
-def _restore_module(snapshot: ModuleSnapshot, changes: Changes) -> None:
-    """Put back the attributes and the dictionaries of one module, and report them."""
-    _restore_attributes(snapshot, changes)
-    for key, space, before in snapshot.spaces:
-        if not same_objects(space, before):
-            if key in ("_parameters", "_buffers", "_modules", "config"):
-                if not _offloaded_again(space, before):
-                    report(changes, f"replaced {key.lstrip('_')}", [snapshot.where])
-            elif "_hooks" in key:
-                if not _added_by_transformers(space, before):
-                    report(changes, "hooks", [snapshot.where])
-            elif not key.startswith("_"):
-                report(changes, "attributes", [f"{snapshot.where}.{key}"])
-            put_back(space, before)
-
-
-def _restore_attributes(snapshot: ModuleSnapshot, changes: Changes) -> None:
-    """Put back train mode, patched methods of the instance, and attributes that are new or have another value.
+class ModuleSnapshot:
+    """One module before a block of code: its class, its attributes, and their dictionaries.
 
     Private attributes are put back without a report: a module may change its own. Those that say something about others
     fit together again, such as the flag of transformers' hooks: if the hooks were taken away and the flag stayed,
     transformers would never put them there again.
     """
-    before, now, where = snapshot.attributes, vars(snapshot.module), snapshot.where
-    if same_objects(now, before):
-        return
-    if now.get("training") is not before["training"]:
-        report(changes, "train mode", [where])
-        snapshot.module.training = before["training"]
-    if now.get(TRANSFORMERS_HOOKS) is not before.get(TRANSFORMERS_HOOKS):
-        if before.get(TRANSFORMERS_HOOKS):  # otherwise transformers put its hooks there itself
-            report(changes, "hooks of transformers", [where])
-        _put(now, TRANSFORMERS_HOOKS, before)
-    changed = [key for key in before if now.get(key) is not before[key]]
-    added = [key for key in now if key not in before]
-    methods = [k for k in changed if is_function(k, before[k])] + [k for k in added if is_function(k, now[k])]
-    plain = [
-        k
-        for k in changed
-        if not k.startswith("_") and k != "training" and not callable(before[k]) and not equal(now.get(k), before[k])
-    ]
-    plain += [k for k in added if not k.startswith("_") and not callable(now[k])]
-    for what, keys in (("patched methods", sorted(methods)), ("attributes", sorted(plain))):
-        report(changes, what, [f"{where}.{key}" for key in keys])
-        for key in keys:
-            _put(now, key, before)
-    for key in [key for key in (*changed, *added) if key.startswith("_")]:
-        _put(now, key, before)
+
+    def __init__(self, where: str, module: nn.Module) -> None:
+        self.where, self.module, self.kind, self.attributes = where, module, type(module), dict(vars(module))
+        # (name of the attribute, dictionary, copy): of hooks, parameters, submodules; of a configuration, a tokenizer
+        self.spaces = [(key, space, dict(space)) for key, space in _dictionaries_of(self.attributes)]
+
+    def restore(self, changes: Changes) -> None:
+        """Put back the attributes and the dictionaries, and report them."""
+        if not same_objects(vars(self.module), self.attributes):
+            self._restore_attributes(changes)
+        for key, space, before in self.spaces:
+            if same_objects(space, before):
+                continue
+            if key in ("_parameters", "_buffers", "_modules", "config"):
+                if not _offloaded_again(space, before):
+                    report(changes, f"replaced {key.lstrip('_')}", [self.where])
+            elif "_hooks" in key:
+                if not _added_by_transformers(space, before):
+                    report(changes, "hooks", [self.where])
+            elif not key.startswith("_"):
+                report(changes, "attributes", [f"{self.where}.{key}"])
+            put_back(space, before)
+
+    def _restore_attributes(self, changes: Changes) -> None:
+        now, before = vars(self.module), self.attributes
+        if now.get("training") is not before["training"]:
+            report(changes, "train mode", [self.where])
+        # Where the flag was not set before, transformers put its hooks there itself.
+        if before.get(TRANSFORMERS_HOOKS) and now.get(TRANSFORMERS_HOOKS) is not before[TRANSFORMERS_HOOKS]:
+            report(changes, "hooks of transformers", [self.where])
+        changed = [key for key in before if now.get(key) is not before[key]]
+        added = [key for key in now if key not in before]
+        functions = {key for key in (*changed, *added) if is_function(key, {**now, **before}[key])}
+        public = [k for k in changed if not (callable(before[k]) or equal(now.get(k), before[k]))] + added
+        plain = {key for key in public if not key.startswith("_") and key != "training"} - functions
+        for what, keys in (("patched methods", sorted(functions)), ("attributes", sorted(plain))):
+            report(changes, what, [f"{self.where}.{key}" for key in keys])
+        now.update({key: before[key] for key in changed})
+        for key in added:
+            del now[key]
 
 
 class TensorSnapshot:
@@ -254,13 +227,6 @@ def same_values(one: Tensor, other: Tensor) -> bool:
 
 def _bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().flatten().view(torch.uint8)
-
-
-def _put(namespace: Any, key: str, before: Namespace) -> None:
-    if key in before:
-        namespace[key] = before[key]
-    else:
-        namespace.pop(key, None)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ class DictionariesSnapshot:
 
     def unchanged(self) -> bool:
         """Whether all have the same keys, in the same order, with the same objects."""
-        versions = self._versions()
+        versions = None if self._versions is None else self._versions()
         if versions is None or self._compared is None:
             moved: Iterable[int] = range(len(self._dictionaries))
         else:
@@ -56,36 +56,30 @@ class DictionariesSnapshot:
         return same
 
 
-def _versions_of(dictionaries: Sequence[Any]) -> Callable[[], npt.NDArray[np.uint64] | None]:
-    """A function that gives the versions of the dictionaries; None if this interpreter has none."""
-    if not _HAVE_VERSIONS or not dictionaries:
-        return lambda: None
-    # The vars of a class are a view of its dictionary.
-    return _counters([d if isinstance(d, dict) else gc.get_referents(d)[0] for d in dictionaries])
+def _versions_of(dictionaries: Sequence[Any]) -> Callable[[], npt.NDArray[np.uint64]] | None:
+    """A function that reads the field that gets another number whenever a dictionary is written; None without one.
 
-
-def _counters(dictionaries: Sequence[Namespace]) -> Callable[[], npt.NDArray[np.uint64]]:
-    """A function that reads the field that gets another number whenever the dictionary is written.
-
-    Dictionaries of CPython have it up to 3.13. It is the fourth word of each. All are read at once, from an array over
-    the memory from the first to the last one: there are thousands, and they are read several times a check.
+    Dictionaries of CPython have it up to 3.13, as their fourth word. All are read at once, from an array over the
+    memory from the first to the last one: there are thousands, and they are read several times a check.
     """
+    if not _HAVE_VERSIONS or not dictionaries:
+        return None
     word = ctypes.sizeof(ctypes.c_uint64)
-    places = np.array([id(dictionary) // word + 3 for dictionary in dictionaries])
+    # The vars of a class are a view of its dictionary.
+    owned = [d if isinstance(d, dict) else gc.get_referents(d)[0] for d in dictionaries]
+    places = np.array([id(dictionary) // word + 3 for dictionary in owned])
     first = int(places.min())
     words: npt.NDArray[np.uint64] = np.ctypeslib.as_array(
         (ctypes.c_uint64 * (int(places.max()) - first + 1)).from_address(first * word)
     )
-    indices = places - first
-    return lambda: words[indices]
+    return lambda: words[places - first]
 
 
 def _versions_count() -> bool:
     """Whether the dictionaries of this interpreter have versions."""
-    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14):
-        return False
     dictionary = {"a": 1, "b": 2}
-    versions = _counters([dictionary])
+    versions = _versions_of([dictionary])
+    assert versions is not None
     seen = [int(versions()[0])]
     for write in (lambda: dictionary.update(a=3), lambda: dictionary.pop("b"), lambda: dictionary.update(b=2)):
         write()
@@ -93,7 +87,8 @@ def _versions_count() -> bool:
     return len(set(seen)) == len(seen)
 
 
-_HAVE_VERSIONS = _versions_count()
+_HAVE_VERSIONS = sys.implementation.name == "cpython" and sys.version_info < (3, 14)
+_HAVE_VERSIONS = _HAVE_VERSIONS and _versions_count()
 
 
 def put_back(namespace: Any, before: Namespace) -> None:
@@ -103,8 +98,9 @@ def put_back(namespace: Any, before: Namespace) -> None:
 
 
 def is_function(name: str, value: Any) -> bool:
-    """Whether a value counts as a function or class; modules are compared as such."""
-    return callable(value) and name != "Storage" and not isinstance(value, nn.Module)  # torch.Storage follows the dtype
+    """Whether a value counts as a function, class, method or property; modules are compared as such."""
+    is_any = callable(value) or isinstance(value, classmethod | property)
+    return is_any and name != "Storage" and not isinstance(value, nn.Module)  # torch.Storage follows the dtype
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -127,48 +123,26 @@ def equal(one: Any, other: Any) -> bool:
         return False
 
 
-class FunctionsSnapshot:
-    """The functions and classes of a module before a block of code."""
+class OwnerSnapshot:
+    """The functions and classes of a module, or the methods of a class, before a block of code."""
 
-    def __init__(self, name: str, module: Any) -> None:
-        self.name, self.owner, self.before = name, module, dict(vars(module))
+    def __init__(self, name: str, owner: Any) -> None:
+        self.name, self.owner, self.before = name, owner, dict(vars(owner))
 
     def replaced(self) -> list[str]:
-        """The names of the functions and classes that others have replaced."""
+        """The names of the functions, classes and methods that others have replaced."""
         now = vars(self.owner)
         return [key for key, value in self.before.items() if now.get(key) is not value and is_function(key, value)]
 
     def restore(self, changes: Changes) -> None:
-        """Put back what changed, and report it. A new function is no change: code that is loaded adds them."""
-        if sys.modules.get(self.name) is not self.owner:
-            report(changes, "replaced modules of Python", [self.name])
-            sys.modules[self.name] = self.owner
-        changed = self.replaced()
-        report(changes, "patched functions", [f"{self.name}.{key}" for key in changed])
-        for key in changed:
-            setattr(self.owner, key, self.before[key])
-
-
-def _is_method(value: object) -> bool:
-    return callable(value) or isinstance(value, classmethod | property)
-
-
-class ClassSnapshot:
-    """The attributes of a class before a block of code."""
-
-    def __init__(self, owner: type) -> None:
-        self.name, self.owner, self.before = f"{owner.__module__}.{owner.__qualname__}", owner, dict(vars(owner))
-
-    def replaced(self) -> list[str]:
-        """The names of the methods and properties that others have replaced."""
-        now = vars(self.owner)
-        return [key for key, value in self.before.items() if _is_method(value) and now.get(key) is not value]
-
-    def restore(self, changes: Changes) -> None:
-        """Put the functions back, take away added ones, and report both."""
-        now, changed = vars(self.owner), self.replaced()
-        added = [key for key, value in now.items() if key not in self.before and _is_method(value)]
-        report(changes, "patched classes", [f"{self.owner.__name__}.{key}" for key in sorted([*changed, *added])])
+        """Put back what changed, and report it. A new function of a module is no change: loading code adds them."""
+        changed, added = self.replaced(), list[str]()
+        if isinstance(self.owner, type):
+            added = [k for k, value in vars(self.owner).items() if k not in self.before and is_function(k, value)]
+            patched = [f"{self.owner.__name__}.{key}" for key in sorted([*changed, *added])]
+            report(changes, "patched classes", patched)
+        else:
+            report(changes, "patched functions", [f"{self.name}.{key}" for key in changed])
         for key in changed:
             setattr(self.owner, key, self.before[key])
         for key in added:
@@ -204,27 +178,24 @@ class NamespacesSnapshot:
     """
 
     def __init__(self, modules: Iterable[tuple[str, Any]], classes: Iterable[type]) -> None:
-        functions = [FunctionsSnapshot(name, module) for name, module in modules]
-        self.snapshots: list[FunctionsSnapshot | ClassSnapshot] = [*functions, *map(ClassSnapshot, classes)]
-        self.owners = {id(snapshot.owner) for snapshot in self.snapshots}
-        self._names = [snapshot.name for snapshot in functions]
-        self._modules = [snapshot.owner for snapshot in functions]
-        owners = [(snapshot.name, snapshot.owner) for snapshot in self.snapshots]
+        owners = [*modules, *((f"{owner.__module__}.{owner.__qualname__}", owner) for owner in classes)]
+        self.snapshots = [OwnerSnapshot(name, owner) for name, owner in owners]
+        self.owners = {id(owner) for _, owner in owners}
         self._registries = [(where, table, dict(dict.items(table))) for where, table in _registries(owners).values()]
         self._dictionaries = DictionariesSnapshot(
             [(vars(snapshot.owner), snapshot.before) for snapshot in self.snapshots]
             + [(table, before) for _, table, before in self._registries]
         )
 
+    def unchanged(self) -> bool:
+        """Whether all have the same attributes."""
+        return self._dictionaries.unchanged()
+
     def patched(self) -> list[str]:
         """The functions that were there and have been replaced, and the entries of registries that are others."""
         functions = [f"{snapshot.name}.{key}" for snapshot in self.snapshots for key in snapshot.replaced()]
         tables = [where for where, table, before in self._registries if not same_objects(table, before)]
         return [*functions, *tables]
-
-    def unchanged(self) -> bool:
-        """Whether the modules are still imported by their names, and all have the same attributes."""
-        return all(map(is_, map(sys.modules.get, self._names), self._modules)) and self._dictionaries.unchanged()
 
     def restore(self, changes: Changes) -> None:
         """Put back what changed, and report it."""

@@ -1,9 +1,7 @@
 """Explainers that leave traces behind: their own check is red, and no trace reaches the next check."""
 
 import copy
-import gc
 import io
-import logging
 import math
 import os
 import random
@@ -109,21 +107,15 @@ MORE_TRACES = {
     "patched functions (math.isfinite)": lambda model: setattr(math, "isfinite", lambda x: True),
     "patched functions (numpy.mean)": lambda model: setattr(np, "mean", lambda x: 0),
     "patched functions (torch.linalg.norm)": lambda model: setattr(torch.linalg, "norm", lambda x: 0),
-    "replaced modules of Python (torch.nn.functional)": lambda model: sys.modules.update({"torch.nn.functional": math}),
     "autocast": lambda model: torch.set_autocast_enabled("cpu", True),
     "dtype of autocast": lambda model: torch.set_autocast_dtype("cpu", torch.float16),
-    "cache of autocast": lambda model: torch.set_autocast_cache_enabled(False),
     "cuDNN": lambda model: setattr(torch.backends.cudnn, "enabled", False),
     "TF32 of cuDNN": lambda model: setattr(torch.backends.cudnn, "allow_tf32", not torch.backends.cudnn.allow_tf32),
     "oneDNN": lambda model: torch._C._set_mkldnn_enabled(False),
     "fast path of nn.MultiheadAttention": lambda model: torch.backends.mha.set_fastpath_enabled(False),
     "flush of denormal numbers": lambda model: torch.set_flush_denormal(True),
-    "threads of backward": lambda model: torch._C._set_multithreading_enabled(False),
     "forward differentiation": lambda model: forward_ad.enter_dual_level(),
     "error state of NumPy": lambda model: np.seterrcall(print),
-    "profile function": lambda model: sys.setprofile(lambda *_: None),
-    "recursion limit": lambda model: sys.setrecursionlimit(12345),
-    "garbage collection": lambda model: gc.disable(),
     "current folder": lambda model: os.chdir(os.sep),
     "timers": lambda model: signal.setitimer(signal.ITIMER_REAL, 1000),
     "patched registries (transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS['eager'])": lambda model: (
@@ -136,11 +128,7 @@ MORE_TRACES = {
     "attributes (1.constants)": lambda model: model[1].constants.update(slope=2),
     "attributes (1.settings)": lambda model: setattr(model[1].settings, "slope", 2),
     "attributes (2.out_features)": lambda model: setattr(model[2], "out_features", torch.ones(2)),
-    "import path": lambda model: sys.path.insert(0, "/nowhere"),
     "standard output": lambda model: setattr(sys, "stdout", io.StringIO()),
-    "logging": lambda model: logging.disable(logging.CRITICAL),
-    "printing of torch": lambda model: torch.set_printoptions(precision=2),
-    "printing of NumPy": lambda model: np.set_printoptions(precision=2),
 }
 ENTERED = []  # inference modes that were entered: torch leaves the mode when its object is deleted
 
