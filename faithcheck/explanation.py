@@ -33,7 +33,7 @@ from faithcheck.models.pretrained.target_choice import (
     two_answers,
     with_chosen_output,
 )
-from faithcheck.models.pretrained.text_model import NextTokenModel, TextModel
+from faithcheck.models.pretrained.text_model import BETWEEN, Given, NextTokenModel, TextModel, is_pair
 from faithcheck.reports.documents.environment import version
 from faithcheck.reports.documents.explanation import Explanation, Map, Output, Refused
 from faithcheck.reports.documents.words import Feature, alone, relevance_of, words
@@ -54,7 +54,7 @@ class ExplainError(ValueError):
 
 def explain(
     model: TextModel,
-    text: str | Messages,
+    text: Given,
     explainers: Sequence[Explainer],
     target: str | None = None,
     contrast: str | None = None,
@@ -63,7 +63,7 @@ def explain(
     by: str = "token",
     working: Working = lambda what, seconds: nullcontext(),
 ) -> Explanation:
-    """The maps of a text or a chat by several explainers, beside that of LOO; or why an explainer has none.
+    """The maps of a text, a pair of texts or a chat by several explainers, beside that of LOO; or why an explainer has none.
 
     A classifier's text is cut if it is longer than the model takes; a note says so. LOO comes first, if the others are
     to be compared with it. ``target`` and ``contrast`` are numbers or names of outputs; of a decoder the target is also
@@ -85,7 +85,8 @@ def explain(
     example = _encoded(model, text)
     if by not in ("token", *example.segments):
         raise ExplainError(f"--by={by}: only a chat has a {by}: give --chat")
-    shown, case = text if isinstance(text, str) else chat(model.tokenizer, text).text, model.case([example])
+    first, second = text if is_pair(text) else (_shown(model, text), None)
+    shown, case = first if second is None else f"{first}{BETWEEN}{second}", model.case([example])
     begun = time.perf_counter()
     with torch.no_grad():
         explained, logits = case.run(model)[0], _logits(model, case)
@@ -123,7 +124,8 @@ def explain(
         model=name,
         architecture=class_in_words(model.model),
         device=str(case.inputs.device),
-        text=shown,
+        text=first,
+        text_pair=second,
         explained=_explained_name(model, output) + (f" and not {less.name}" if less else ""),
         what=explained_in_words(model, output) + (f" minus {explained_in_words(less.model)}" if less else ""),
         target=target,
@@ -191,9 +193,14 @@ def _interaction(changes: Sequence[float], sums: Sequence[float]) -> float | Non
     return math.fsum(abs(one - other) for one, other in zip(changes, sums, strict=True)) / total if total else None
 
 
-def _encoded(model: TextModel, text: str | Messages) -> Example:
+def _shown(model: TextModel, text: Given) -> str:
+    return text if isinstance(text, str) else chat(model.tokenizer, cast(Messages, text)).text
+
+
+def _encoded(model: TextModel, text: Given) -> Example:
     """The text as the model reads it."""
-    if isinstance(text, str) and not text.strip():
+    texts = (text,) if isinstance(text, str) else text if is_pair(text) else ()
+    if not all(one.strip() for one in texts):
         raise ExplainError("the text is empty: give one with at least one word")
     (example,) = model.encode([text])
     if example.truncated and isinstance(model, NextTokenModel):
@@ -210,9 +217,7 @@ def _encoded(model: TextModel, text: str | Messages) -> Example:
     return example
 
 
-def _chosen(
-    model: TextModel, text: str | Messages, target: str | None, contrast: str | None
-) -> tuple[TextModel, list[str]]:
+def _chosen(model: TextModel, text: Given, target: str | None, contrast: str | None) -> tuple[TextModel, list[str]]:
     """The model with its explained output, and a note on an answer that it generated."""
     chosen = with_chosen_output(model, target, contrast)
     assert isinstance(chosen, TextModel)

@@ -141,7 +141,8 @@ def _parquet(
 
 def digest_of(data: Texts | Images, i: int) -> str:
     """A digest of one text or image, by which `faithcheck compare` finds it in another document."""
-    content = data.images[i].numpy().tobytes() if isinstance(data, Images) else data.texts[i].encode()
+    item = data.images[i].numpy().tobytes() if isinstance(data, Images) else data.texts[i]
+    content = item if isinstance(item, bytes) else (item if isinstance(item, str) else "\0".join(item)).encode()
     return hashlib.sha256(content).hexdigest()[:16]
 
 

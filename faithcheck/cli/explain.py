@@ -43,6 +43,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "text", metavar="TEXT", type=characters, help="the text to explain; - reads it from standard input"
     )
+    parser.add_argument(
+        "--text-pair", metavar="TEXT", type=characters, help="the second text, for a model of pairs of texts"
+    )
     meaning = "a folder, a .gguf file or a hub name; default: the project's own 12-layer BERT for sentiment"
     add_folder(parser, "--model", metavar="PATH", help=meaning)
     add_repeatable(parser, "--explainer", "SPEC", "beside LOO, as for align (default: attnlrp)")
@@ -71,6 +74,8 @@ def main(arguments: argparse.Namespace) -> int:
     from faithcheck.reports.pages import explanation
 
     files = output.files(arguments, {"html": explanation.to_html})
+    if arguments.chat and arguments.text_pair is not None:
+        raise OptionError("--text-pair is for a model of pairs of texts, and a --chat is one text: give one of the two")
     text = _standard_input() if arguments.text == STDIN else arguments.text
     if not text.strip():
         raise OptionError("the text is empty: give one with at least one word")
@@ -130,7 +135,9 @@ def _run(arguments: argparse.Namespace, text: str, files: output.Files) -> int:
         )
         asked = arguments.target, arguments.contrast, arguments.max_memory
         about = arguments.model or "the project's own", arguments.by, output.doing
-        document = explain(model, _messages(text) if arguments.chat else text, chosen, *asked, *about)
+        second = arguments.text_pair
+        given = _messages(text) if arguments.chat else text if second is None else (text, second)
+        document = explain(model, given, chosen, *asked, *about)
         files.write(document)
     except (ExplainError, ModelError, OptionError, OSError) as error:
         return output.refuse(error)

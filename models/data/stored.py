@@ -100,6 +100,17 @@ class StoredTexts(OnDemand[str]):
         return self._file.read(end - start).decode("utf-8", "surrogatepass")
 
 
+class StoredPairs(OnDemand[tuple[str, str]]):
+    """Pairs of the texts of `StoredTexts`: the first two, the next two, and so on."""
+
+    def __init__(self, texts: StoredTexts) -> None:
+        self._texts, self._length = texts, len(texts) // 2
+
+    def _item(self, index: int) -> tuple[str, str]:
+        first, second = self._texts[2 * index : 2 * index + 2]
+        return first, second
+
+
 BLOCK = 2**20  # bytes that are written at once
 
 

@@ -17,7 +17,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from faithcheck.models.data import DataError, has_half_a_character
-from faithcheck.models.data.stored import StoredNumbers, StoredTexts
+from faithcheck.models.data.stored import StoredNumbers, StoredPairs, StoredTexts
 from faithcheck.models.pretrained import SENTIMENT
 
 OWN = SENTIMENT / "sentences.tsv"
@@ -30,9 +30,19 @@ DEV = ("dev.tsv", "dev.csv", "dev.jsonl", "dev.jsonl.gz", "dev.parquet")
 """A folder holds exactly one of these, or Parquet files alone."""
 TEXT_COLUMNS = ("sentence", "text")
 """The names of the column of texts in a header; GLUE's is ``sentence``."""
+PAIR_COLUMNS = (
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    *(("question", name) for name in ("sentence", "passage", "context")),
+    ("text", "text_pair"),
+)
+"""The names of the two columns of pairs of texts; the first of them that a header has are taken."""
 LOCAL = "or give a local file (.tsv, .csv, .jsonl, .jsonl.gz, .json, .parquet) or a folder with a dev file in it"
 ROWS = 1024  # of a Parquet file that are decoded at once
-Row = tuple[str, int | None]
+Item = str | tuple[str, str]
+"""A text, or a pair of texts that a model reads together."""
+Row = tuple[Item, int | None]
 
 
 @dataclass(frozen=True)
@@ -41,14 +51,14 @@ class Texts:
 
     Attributes:
         name: the source: "own", "sst2", "imdb" or the file.
-        texts: one string per example; those of a file are read when they are asked for.
+        texts: one `Item` per example, all texts or all pairs; those of a file are read when they are asked for.
         labels: the class of each text, from 0 up (1 = positive in all sources named here); None if the
             source has no labels. They are read from a file, as the texts are.
         fingerprint: SHA-256 of texts and labels, the identity of the data in caches and reports.
     """
 
     name: str
-    texts: Sequence[str]
+    texts: Sequence[Item]
     labels: Sequence[int] | None
     fingerprint: str
 
@@ -61,15 +71,17 @@ def load_texts(source: str = "own", limit: int | None = None) -> Texts:
             its first half is negative) through the optional `datasets` library, which downloads and caches them;
             or a path: a file ``.tsv`` (text TAB label, or GLUE's header ``sentence`` TAB ``label``), ``.csv`` with such
             a header, ``.jsonl``, ``.jsonl.gz`` or ``.json`` (a line is {"text": …, "label": …}), ``.parquet`` with such
-            columns, the label optional in all with names; or a folder that holds one such file named dev, or Parquet
-            files alone, which are read in the order of their names. A folder called sst2 is given as ``./sst2``.
+            columns, the label optional in all with names. In place of one column of texts it may have two, of pairs,
+            with the names of `PAIR_COLUMNS`, such as ``premise`` and ``hypothesis``; or a folder that holds one such
+            file named dev, or Parquet files alone, which are read in the order of their names. A folder called sst2 is
+            given as ``./sst2``.
         limit: at least 1.
 
     Raises:
         ValueError: the limit is below 1.
         DataError: `datasets`, or pyarrow for Parquet, is not installed, or cannot get the data; the file is missing; a
             line is damaged (the message names file and line, or row); the source holds no texts; some texts have a
-            label and some do not.
+            label and some do not; some rows are texts and others pairs.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
@@ -106,12 +118,17 @@ def _texts(name: str, rows: Iterable[Row]) -> Texts:
     labels = StoredNumbers()
     hashed = hashlib.sha256(b"[[")  # of the JSON of texts and labels
 
+    kinds = set[type]()
+
     def texts_of_rows() -> Iterator[str]:
         for number, (text, label) in enumerate(rows):
+            kinds.add(type(text))
+            if len(kinds) > 1:
+                raise DataError(f"{name}: text {number + 1} is one text where others are pairs: give all two texts")
             hashed.update(f"{', ' if number else ''}{json.dumps(text)}".encode())
             if label is not None:
                 labels.append(label)
-            yield text
+            yield from (text,) if isinstance(text, str) else text
 
     try:
         texts = StoredTexts(texts_of_rows())
@@ -119,13 +136,14 @@ def _texts(name: str, rows: Iterable[Row]) -> Texts:
         raise DataError(f"{name}: the label {error}: number the classes from 0") from error
     if not texts:
         raise DataError(f"{name} holds no texts")
-    if labels and len(labels) != len(texts):
-        raise DataError(f"{name}: {len(labels)} of {len(texts)} texts have a label; give one to all or to none")
+    items = StoredPairs(texts) if tuple in kinds else texts
+    if labels and len(labels) != len(items):
+        raise DataError(f"{name}: {len(labels)} of {len(items)} texts have a label; give one to all or to none")
     hashed.update(b"], [")
     for number, label in enumerate(labels):
         hashed.update(f"{', ' if number else ''}{label}".encode())
     hashed.update(b"]]")
-    return Texts(name, texts, labels or None, hashed.hexdigest())
+    return Texts(name, items, labels or None, hashed.hexdigest())
 
 
 def _missing_library(name: str) -> DataError:
@@ -202,13 +220,13 @@ def _from_parquet(file: Path) -> Iterator[Row]:
     try:
         with pyarrow.parquet.ParquetFile(file) as table:
             columns = table.schema_arrow.names
-            text = next((name for name in TEXT_COLUMNS if name in columns), None)
-            if text is None:
+            texts = text_columns(columns)
+            if not texts:
                 raise DataError(f"{file}: expected a column {' or '.join(TEXT_COLUMNS)}, got {', '.join(columns)}")
-            groups = table.iter_batches(batch_size=ROWS, columns=[name for name in (text, "label") if name in columns])
+            groups = table.iter_batches(batch_size=ROWS, columns=[n for n in (*texts, "label") if n in columns])
             for row in chain.from_iterable(group.to_pylist() for group in groups):
                 number += 1
-                yield _checked(row[text], row.get("label"))
+                yield _checked([row[name] for name in texts], row.get("label"))
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"{file} is damaged after row {number}: {error}") from error
     except DataError:
@@ -217,17 +235,34 @@ def _from_parquet(file: Path) -> Iterator[Row]:
         raise DataError(f"{file}, row {number}: {error}") from error
 
 
-def _checked(text: object, label: object) -> Row:
-    """Text and label of a row.
+def text_columns(names: Iterable[str]) -> tuple[str, ...]:
+    """The name of the column of texts among these, or the names of the two of pairs; none if there is neither."""
+    choices = (*PAIR_COLUMNS, *((name,) for name in TEXT_COLUMNS))
+    return next((columns for columns in choices if {*columns} <= {*names}), ())
+
+
+def item_of(texts: Sequence[str]) -> Item:
+    """The text, or the pair of two texts.
 
     Raises:
-        ValueError: one of them is of another type, or the label is negative.
+        ValueError: one of the two is empty.
     """
-    if not isinstance(text, str):
-        raise ValueError(f"expected a text, got {text!r:.60}")
+    if len(texts) == 1:
+        return texts[0]
+    first, second = texts
+    if not (first.strip() and second.strip()):
+        raise ValueError("one text of the pair is empty: give both, or leave the pair out")
+    return first, second
+
+
+def _checked(texts: Sequence[object], label: object) -> Row:
+    """Text and label of a row."""
+    strings = [text for text in texts if isinstance(text, str)]
+    if len(strings) < len(texts):
+        raise ValueError(f"expected a text, got {next(text for text in texts if not isinstance(text, str))!r:.60}")
     if label is not None and (type(label) is not int or label < 0):
         raise ValueError(f"expected a label that is a whole number from 0, or none, got {label!r:.60}")
-    return text, label
+    return item_of(strings), label
 
 
 def _open(file: Path) -> io.BufferedIOBase:
@@ -262,19 +297,19 @@ def _from_csv(lines: Iterable[str]) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class _Header:
-    """The columns of a table: how many, which has the texts, and which the labels, if any."""
+    """The columns of a table: how many, which has the texts, or which two the pairs, and which the labels, if any."""
 
     width: int
-    text: int
+    texts: list[int]
     label: int | None
 
 
 def _header(cells: Sequence[str]) -> _Header | None:
     """The header, if a first line is one: it names a column of texts, and has no number, as a line of data has."""
-    text = next((cells.index(name) for name in TEXT_COLUMNS if name in cells), None)
-    if text is None or any(map(_is_label, cells)):
+    texts = [cells.index(name) for name in text_columns(cells)]
+    if not texts or any(map(_is_label, cells)):
         return None
-    return _Header(len(cells), text, cells.index("label") if "label" in cells else None)
+    return _Header(len(cells), texts, cells.index("label") if "label" in cells else None)
 
 
 def _from_columns(header: _Header, rows: Iterable[Sequence[str]]) -> Iterator[Row]:
@@ -284,7 +319,7 @@ def _from_columns(header: _Header, rows: Iterable[Sequence[str]]) -> Iterator[Ro
         label = None if header.label is None else cells[header.label]
         if label is not None and not _is_label(label):
             raise ValueError(f"expected a label that is a whole number from 0, got {label[:60]!r}")
-        yield cells[header.text], None if label is None else int(label)
+        yield item_of([cells[i] for i in header.texts]), None if label is None else int(label)
 
 
 def _is_label(text: str) -> bool:
@@ -299,12 +334,14 @@ def _from_json(lines: Iterable[str]) -> Iterator[Row]:
             raise ValueError(
                 f'no JSON: {error}; each line is an object, {{"text": "…"}}: mend this one or leave it out'
             ) from error
-        text, label = (row.get("text"), row.get("label")) if isinstance(row, dict) else (None, None)
-        if not isinstance(text, str) or not (label is None or (type(label) is int and label >= 0)):
+        row = row if isinstance(row, dict) else {}
+        names, label = text_columns(row) if len(text_columns(row)) == 2 else ("text",), row.get("label")
+        texts = [row[name] for name in names if isinstance(row.get(name), str)]
+        if len(texts) < len(names) or not (label is None or (type(label) is int and label >= 0)):
             raise ValueError(f'expected {{"text": "…", "label": a whole number from 0}}, got {line.rstrip()[:60]!r}')
-        if has_half_a_character(text):
+        if any(map(has_half_a_character, texts)):
             raise ValueError("its text has half of a surrogate pair, which is no character: mend it or leave it out")
-        yield text, label
+        yield item_of(texts), label
 
 
 KINDS: dict[str, Callable[[Iterable[str]], Iterator[Row]]] = {

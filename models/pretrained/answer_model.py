@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from faithcheck.models.pretrained.chat import ANSWER, Messages
+from faithcheck.models.pretrained.chat import ANSWER
 from faithcheck.models.pretrained.example import Example
 from faithcheck.models.pretrained.folder import ModelError
-from faithcheck.models.pretrained.text_model import NextTokenModel
+from faithcheck.models.pretrained.text_model import Given, NextTokenModel
 from faithcheck.models.pretrained.token_texts import decoded, token_texts
 from faithcheck.models.targets import NO_ANSWER, answer_positions, token_log_probabilities
 
@@ -60,8 +60,8 @@ class AnswerModel(NextTokenModel):
                 "the text: give a shorter answer"
             )
 
-    def _example(self, text: str | Messages) -> Example:
-        prompt = super()._example(text)
+    def _example(self, item: Given) -> Example:
+        prompt = super()._example(item)
         return with_tokens(self, prompt, self.answer) if self.answer and len(prompt) else prompt
 
     def answers(self, prompts: Sequence[Example]) -> list[tuple[int, ...]]:

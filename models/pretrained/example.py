@@ -30,6 +30,8 @@ class Example:
         too_long: whether a decoder's prompt was cut although nobody asked for that: nothing is measured of it.
         roles: of a chat, the role of the message that each token belongs to, or what takes its place, see
             `faithcheck.models.pretrained.chat`; else empty.
+        token_types: of a pair of texts, which of the two each token belongs to, int64 ``(n,)``, if its model is told;
+            otherwise None.
         glued: whether no space is between each feature and the one before it; empty if none is known to be.
     """
 
@@ -42,6 +44,7 @@ class Example:
     too_long: bool = False
     glued: tuple[bool, ...] = ()
     roles: tuple[str, ...] = ()
+    token_types: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -83,8 +86,9 @@ class Examples(Sequence[Example]):
             self.too_long[i] = example.too_long
             answer = "" if example.answer is None else f"{example.answer} "
             too_long = "too long " if example.too_long else ""
+            types = "" if example.token_types is None else f"{digest(example.token_types)} "
             hashed.update(
-                f"{digest(example.features)} {digest(example.special_tokens_mask)} {answer}{too_long}".encode()
+                f"{digest(example.features)} {digest(example.special_tokens_mask)} {types}{answer}{too_long}".encode()
             )
         self.digest = hashed.hexdigest()
 

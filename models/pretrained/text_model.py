@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from inspect import signature
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from faithcheck.models.case import Case
+from faithcheck.models.data.texts import Item
 from faithcheck.models.offloaded_weights import device_of
 from faithcheck.models.pretrained.chat import TEMPLATE, Messages, chat
 from faithcheck.models.pretrained.example import Example, Examples
@@ -31,6 +32,12 @@ from faithcheck.models.targets import ExplainedOutput
 
 NO_TOKEN = -1
 """The id of padding for a model that knows none."""
+Given: TypeAlias = Item | Messages
+"""What a model of text reads: one text, a pair of texts, or the messages of a chat."""
+NAMES_FOR_PAIRS = frozenset("entailment contradiction not_entailment duplicate not_duplicate equivalent".split())
+"""Names of outputs that say something of two texts."""
+BETWEEN = "\n\n"
+"""What is put between the two texts of a pair where they are shown; no word and no sentence runs over it."""
 LENGTH_LIMITS = ("max_position_embeddings", "max_seq_len")
 """The names that configurations have for the most positions; MPT has the second."""
 
@@ -69,23 +76,32 @@ class TextModel(ExplainedOutput):
         self.max_length = max_length or limit
         self.cuts_prompts = max_length is not None  # see `NextTokenModel`
 
-    def encode(self, texts: Sequence[str | Messages]) -> Examples:
+    def encode(self, texts: Sequence[Given]) -> Examples:
         """Tokenise texts with special tokens, or chats by the tokenizer's template; the longest cut to ``max_length``.
 
         Raises:
-            ModelError: the tokenizer gives an id that the model does not embed; or see `chat`.
+            ModelError: the tokenizer gives an id that the model does not embed; one text for a model of pairs, or a
+                pair for a decoder; or see `chat`.
         """
         return Examples(texts, self._example)
 
-    def _example(self, text: str | Messages) -> Example:
-        prompt = None if isinstance(text, str) else chat(self.tokenizer, text)
-        text = str(text) if prompt is None else prompt.text
+    def _example(self, item: Given) -> Example:
+        prompt, texts = None, item if is_pair(item) else (str(item),)
+        if not isinstance(item, str) and not is_pair(item):
+            prompt = chat(self.tokenizer, item)
+            texts = (prompt.text,)
+        text = BETWEEN.join(texts)
         asked = {"return_special_tokens_mask": True, "return_offsets_mapping": self.tokenizer.is_fast}
         asked["add_special_tokens"] = prompt is None  # the template writes those that the model knows
-        cut = whole = self.tokenizer(text, truncation=False, verbose=False, **asked)
+        cut = whole = self.tokenizer(*texts, truncation=False, verbose=False, **asked)
         if len(whole["input_ids"]) > self.max_length:
-            cut = self.tokenizer(text, truncation=True, max_length=self.max_length, **asked)
+            cut = self.tokenizer(*texts, truncation=True, max_length=self.max_length, **asked)
         ids, offsets = cut["input_ids"], cut.get("offset_mapping")
+        types = cut.get("token_type_ids") if is_pair(item) and _takes_token_types(self.model) else None
+        if is_pair(item) and offsets is not None:
+            shift = len(texts[0]) + len(BETWEEN)
+            of_second = [number == 1 for number in cut.sequence_ids()]
+            offsets = [(i + shift, j + shift) if b else (i, j) for (i, j), b in zip(offsets, of_second, strict=True)]
         if max(ids, default=0) >= (known := vocabulary_size(self.model)):
             raise ModelError(
                 f"the tokenizer gives id {max(ids)}, but the model embeds only {known} tokens: "
@@ -114,6 +130,7 @@ class TextModel(ExplainedOutput):
             {level: torch.tensor(numbers, dtype=torch.int64) for level, numbers in parts.items()},
             glued=tuple(token.glued for token in shown),
             roles=roles,
+            token_types=None if types is None else torch.tensor(types, dtype=torch.int64),
         )
 
     @torch.no_grad()
@@ -152,6 +169,13 @@ class TextModel(ExplainedOutput):
         lengths = self.lengths(examples)
         positions = torch.arange(int(lengths.max()), device=lengths.device)
         arguments = {"attention_mask": (positions < lengths.unsqueeze(1)).long()}
+        types = [example.token_types for example in examples]
+        if any(one is not None for one in types):
+            of_each = [
+                torch.zeros(len(example), dtype=torch.int64) if one is None else one
+                for one, example in zip(types, examples, strict=True)
+            ]
+            arguments["token_type_ids"] = torch.nn.utils.rnn.pad_sequence(of_each, True).to(lengths.device)
         if self.by_ids:
             padding = self.model.config.pad_token_id
             ids = torch.nn.utils.rnn.pad_sequence(
@@ -241,6 +265,15 @@ def embeddings_replaced(model: PreTrainedModel, embeddings: Tensor) -> Iterator[
         raise ModelError(f"{type(model).__name__} does not look up the embeddings of its tokens one by one")
 
 
+def is_pair(item: Given) -> TypeGuard[tuple[str, str]]:
+    """Whether it is a pair of texts."""
+    return isinstance(item, tuple) and all(isinstance(one, str) for one in item)
+
+
+def _takes_token_types(model: PreTrainedModel) -> bool:
+    return "token_type_ids" in signature(model.forward).parameters
+
+
 def vocabulary_size(model: PreTrainedModel) -> int:
     """How many tokens the model embeds."""
     weight: Any = model.get_input_embeddings().weight
@@ -267,16 +300,40 @@ def length_limit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
 class TextClassifier(TextModel):
     """A sequence classifier: embeddings ``(batch, tokens, width)`` to logits ``(batch, classes)``."""
 
-    def forward(self, inputs: Tensor, attention_mask: Tensor | None = None, input_ids: Tensor | None = None) -> Tensor:
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether its outputs are named as those of a model of two texts."""
+        return not NAMES_FOR_PAIRS.isdisjoint(name.lower() for name in self._names())
+
+    def _names(self) -> list[str]:
+        return [str(name) for name in (self.model.config.id2label or {}).values()]
+
+    def _example(self, item: Given) -> Example:
+        if isinstance(item, str) and self.reads_pairs:
+            raise ModelError(
+                f"{item!r:.60} is one text, and the outputs {', '.join(self._names())} are those of a model of two: "
+                "give pairs, by two columns such as premise and hypothesis or, to explain, by --text-pair"
+            )
+        return super()._example(item)
+
+    def forward(
+        self,
+        inputs: Tensor,
+        attention_mask: Tensor | None = None,
+        input_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+    ) -> Tensor:
         """The logits; ``attention_mask`` ``(batch, tokens)`` is 0 at padding and at tokens removed by the mask."""
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         if input_ids is None or self.model.config.pad_token_id is not None:
-            return self.explained(self.outputs(inputs, input_ids, attention_mask=attention_mask))
+            return self.explained(self.outputs(inputs, input_ids, attention_mask=attention_mask, **types))
         # The model reads the last token, and knows no padding: each text runs by itself, without any.
         rows = []
         for row, ids in enumerate(input_ids):
             one, n = slice(row, row + 1), int((ids != NO_TOKEN).sum())
             mask = None if attention_mask is None else attention_mask[one, :n]
-            rows.append(self.outputs(inputs[one, :n], input_ids[one, :n], attention_mask=mask))
+            of_row = {name: value[one, :n] for name, value in types.items()}
+            rows.append(self.outputs(inputs[one, :n], input_ids[one, :n], attention_mask=mask, **of_row))
         return self.explained(torch.cat(rows))
 
 
@@ -290,8 +347,10 @@ class NextTokenModel(TextModel):
     data set, unless the user gave the length at which to cut (``cuts_prompts``).
     """
 
-    def _example(self, text: str | Messages) -> Example:
-        example = super()._example(text)
+    def _example(self, item: Given) -> Example:
+        if is_pair(item):
+            raise ModelError("a decoder continues one text, and this is a pair: put both texts into one prompt")
+        example = super()._example(item)
         example.special_tokens_mask[-1:] = True
         return replace(example, too_long=example.truncated and not self.cuts_prompts)
 

@@ -54,6 +54,7 @@ class Explanation(Document, frozen=True, kw_only=True, omit_defaults=True, tag_f
     architecture: str  # its class in ``transformers``
     device: str
     text: str
+    text_pair: str | None = None  # the second text of a pair; None for one text
     explained: str  # the name of the explained output
     what: str = ""  # the same in words, such as "the logit of the class good"
     target: str | None = None  # the output that the user asked for; None for the most likely one
