@@ -44,10 +44,7 @@ def trace(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
 
 
 def _seed_privately() -> None:
-    """Seed all random numbers with a number that no explainer seeds with by chance, so that a reseeding is seen.
-
-    It follows from the seed of the check, so that a run can be repeated.
-    """
+    """Seed all random numbers with a number that no explainer seeds with by chance, so that a reseeding is seen."""
     digest = hashlib.sha256(f"faithcheck trace {torch.initial_seed()}".encode()).digest()
     private = int.from_bytes(digest[:4], "big")
     seed_torch(private)

@@ -92,11 +92,7 @@ class Case:
             raise ValueError(f"all tensors of a case must lie on one device, inputs are on {self.inputs.device}")
 
     def _require_mask(self, mask: Tensor) -> None:
-        """Refuse what transformers and torch also call an attention mask, and what means something else.
-
-        Raises:
-            ValueError: says what a mask is here.
-        """
+        """Refuse what transformers and torch also call an attention mask, and what means something else."""
         meaning = "attention_mask is (batch, features), 1 at features and 0 at padding"
         if mask.shape != self.shape:
             raise ValueError(f"{meaning}, got {describe_tensor(mask)}: let the model make larger masks of it")
@@ -201,11 +197,7 @@ class Case:
 
 
 def _checked_outputs(returned: object, rows: int) -> Tensor:
-    """What a model returned for a case of this many examples, if it is ``(batch, outputs)``.
-
-    Raises:
-        InvalidOutput: it is something else.
-    """
+    """What a model returned for a case of this many examples, if it is ``(batch, outputs)``."""
     if isinstance(returned, Tensor) and returned.dim() == 2 and len(returned) == rows and returned.is_floating_point():
         return returned
     got, way_out = f"a {type(returned).__name__}", "a tensor"

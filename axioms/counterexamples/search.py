@@ -111,10 +111,7 @@ class CounterexampleSearch:
             draw_chains(width, identity, seed, self.examples, no_chain_is_interesting)
 
     def _is_interesting(self, chain: list[Rewrite]) -> bool:
-        """Measure a chain: whether its first rewrite violates, or something was raised, which `run` raises again.
-
-        Errors are not raised here, so that Hypothesis shrinks them like violations and adds no notes to them.
-        """
+        """Measure a chain: whether its first rewrite violates, or something was raised, which `run` raises again."""
         for rewrite in chain:
             if rewrite not in self.errors:
                 try:

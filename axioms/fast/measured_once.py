@@ -147,10 +147,7 @@ def _is_used_again(model: nn.Module) -> bool:
 def _once(
     asker: object, model: nn.Module, case: Case, arguments: tuple[object, ...], measure: Callable[[], Result]
 ) -> Result:
-    """The result of ``measure()``, or the kept one if the model is shared, within `reusing`.
-
-    What ``measure`` raises is raised, and not kept.
-    """
+    """The result of ``measure()``, or the kept one if the model is shared, within `reusing`."""
     reused, kept = _reused.get(), _kept.get(model)
     if reused is None or kept is None or not is_fast():
         return measure()

@@ -127,10 +127,7 @@ def _relations_of_maps(relation: Callable[..., Relation], first: Tensor, second:
 
 
 def _has_different_numbers(values: Tensor) -> bool:
-    """Whether some example has no number twice, but 0: otherwise the same numbers in another order are no permutation.
-
-    AttnLRP gives the factors of (x₁x₂)x₃ the shares 1/4, 1/4, 1/2, and those of x₁(x₂x₃) the shares 1/2, 1/4, 1/4.
-    """
+    """Whether some example has no number twice, but 0: then its numbers in another order are a permutation."""
     ascending = values.sort(1).values
     twice = (ascending.diff(dim=1) <= CLOSE * _size(values, values)) & (ascending[:, 1:] != 0)
     return not twice.any(1).all()

@@ -97,10 +97,7 @@ def kinds_of(maps: Iterable[Tensor], unpadded: Tensor) -> set[str]:
 
 
 def _kind(features: Tensor) -> str:
-    """How the numbers of one example ``(features,)`` are degenerate; ``""`` if they are not.
-
-    Of two features, one often has no effect, and a map that gives all to the other one is no sign of a fault.
-    """
+    """How the numbers of one example ``(features,)`` are degenerate; ``""`` if they are not."""
     size = features.abs().max()
     if size == 0:
         return "zero"

@@ -78,10 +78,7 @@ def rounded(numbers: Tensor, dtype: torch.dtype, draw: int) -> Tensor:
 
 
 def _round(numbers: Numbers, dtype: torch.dtype, draw: int) -> None:
-    """Round numbers in place, ``(n,)`` float64: add random bits, and drop the bits that the type does not have.
-
-    The sum carries as often as the number lies near its upper neighbour.
-    """
+    """Round numbers in place, ``(n,)`` float64: add random bits, and drop the bits that the type does not have."""
     limits = torch.finfo(dtype)
     dropped = 52 + round(math.log2(limits.eps))  # of the 52 bits of float64
     random = (random_bits(numbers, draw) >> (64 - dropped)).view(np.int64)

@@ -112,10 +112,7 @@ def _offloaded_again(now: Namespace, before: Namespace) -> bool:
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters, the buffers, and the attributes that are tensors, such as one that a model computed and kept.
-
-    Of weights that accelerate offloads, also those that it keeps.
-    """
+    """The parameters, the buffers, and the attributes that are tensors, such as one that a model computed and kept."""
     yield from (*model.named_parameters(), *model.named_buffers(), *offloaded_weights(model).items())
     for name, module in model.named_modules():
         for key, value in vars(module).items():

@@ -57,11 +57,7 @@ class DictionariesSnapshot:
 
 
 def _versions_of(dictionaries: Sequence[Any]) -> Callable[[], npt.NDArray[np.uint64]] | None:
-    """A function that reads the field that gets another number whenever a dictionary is written; None without one.
-
-    Dictionaries of CPython have it up to 3.13, as their fourth word. All are read at once, from an array over the
-    memory from the first to the last one: there are thousands, and they are read several times a check.
-    """
+    """A function that reads the field that gets another number whenever a dictionary is written; None without one."""
     if not _HAVE_VERSIONS or not dictionaries:
         return None
     word = ctypes.sizeof(ctypes.c_uint64)

@@ -100,11 +100,7 @@ def class_in_words(model: PreTrainedModel) -> str:
 def _read(
     source: str, dtype: torch.dtype, allow_pickle: bool, allow_code: bool, device: torch.device | str
 ) -> tuple[Any, PreTrainedTokenizerBase | Path]:
-    """The model, and its tokenizer or, for images, the file of its preprocessor.
-
-    Raises:
-        ModelError: see `load`.
-    """
+    """The model, and its tokenizer or, for images, the file of its preprocessor."""
     options: dict[str, Any] = {"trust_remote_code": allow_code}
     place = source
     if is_gguf(source):
@@ -163,13 +159,7 @@ def _read(
 
 
 def _refuse_offloaded(source: str, model: PreTrainedModel) -> None:
-    """Refuse a model of which accelerate keeps weights elsewhere, and loads them layer by layer at every pass.
-
-    Explainers would take hours, and the weights could not be compared.
-
-    Raises:
-        ModelError: says how much of it does not fit.
-    """
+    """Refuse a model of which accelerate keeps weights elsewhere, and loads them layer by layer at every pass."""
     elsewhere = sum(weight.numel() for weight in model.parameters() if weight.is_meta)
     if elsewhere:
         share = elsewhere / sum(weight.numel() for weight in model.parameters())
@@ -180,11 +170,7 @@ def _refuse_offloaded(source: str, model: PreTrainedModel) -> None:
 
 
 def _refuse_foreign_attention(source: str, config: PreTrainedConfig) -> None:
-    """Take the attention that a configuration asks for out of it: the loading asks for its own.
-
-    Raises:
-        ModelError: it is not built in: transformers would load the code of a repository of this name.
-    """
+    """Take the attention that a configuration asks for out of it: the loading asks for its own."""
     for name in _attentions(config):
         if name not in (None, "eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()):
             raise ModelError(
@@ -197,13 +183,7 @@ def _refuse_foreign_attention(source: str, config: PreTrainedConfig) -> None:
 def _refuse_foreign_code(
     source: str, config: PreTrainedConfig, model: PreTrainedModel, preparation: PreTrainedTokenizerBase | Path
 ) -> None:
-    """Refuse a model or a tokenizer in whose place transformers has loaded its own.
-
-    A model that once came with code of its own, and whose class is now part of transformers, is taken from there.
-
-    Raises:
-        ModelError: the configuration or the tokenizer names a class in the model's own code.
-    """
+    """Refuse a model or a tokenizer in whose place transformers has loaded its own."""
     replaced = bool(getattr(config, "auto_map", None)) and type(model).__name__ not in (config.architectures or ())
     tokenizer_map = {} if isinstance(preparation, Path) else preparation.init_kwargs.get("auto_map") or {}
     if replaced or "AutoTokenizer" in tokenizer_map:
@@ -211,11 +191,7 @@ def _refuse_foreign_code(
 
 
 def _refuse_quantised(source: str, config: PreTrainedConfig) -> None:
-    """Refuse weights that explainers cannot differentiate.
-
-    Raises:
-        ModelError: the configuration says that they are quantised.
-    """
+    """Refuse weights that explainers cannot differentiate."""
     quantised: Any = getattr(config, "quantization_config", None)
     if quantised is not None:
         settings = quantised if isinstance(quantised, dict) else quantised.to_dict()
@@ -236,11 +212,7 @@ def _attentions(config: PreTrainedConfig) -> list[Any]:
 
 
 def _tokenizer(source: str, **options: Any) -> PreTrainedTokenizerBase:
-    """The tokenizer.
-
-    Raises:
-        OSError: there is none, where `transformers` returns an empty one.
-    """
+    """The tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(source, **options)
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise OSError("there is no tokenizer, or its vocabulary is empty")
@@ -248,11 +220,7 @@ def _tokenizer(source: str, **options: Any) -> PreTrainedTokenizerBase:
 
 
 def _auto_class(source: str, config: Any) -> Any:
-    """The `transformers` class that loads the head that the model was saved with.
-
-    Raises:
-        ModelError: the configuration names no architecture of these kinds.
-    """
+    """The `transformers` class that loads the head that the model was saved with."""
     auto_classes = {
         ("ForCausalLM", "LMHeadModel"): AutoModelForCausalLM,
         ("ForSequenceClassification",): AutoModelForSequenceClassification,
@@ -314,10 +282,7 @@ def _from_ids(text_model: TextModel, text: Example) -> Tensor:
 
 
 def _texts_of_every_special_token(text_model: TextModel) -> list[Example]:
-    """A text of ordinary tokens, and one in which every special token stands as well.
-
-    Both end in the tokens that the tokenizer adds to a text: some models look for one of them.
-    """
+    """A text of ordinary tokens, and one in which every special token stands as well."""
     known = vocabulary_size(text_model.model)
     special = torch.tensor(sorted(i for i in text_model.special_ids if i < known), dtype=torch.int64)
     added = torch.tensor([i for i in text_model.tokenizer("")["input_ids"] if i < known], dtype=torch.int64)
@@ -332,11 +297,7 @@ def _texts_of_every_special_token(text_model: TextModel) -> list[Example]:
 
 @torch.no_grad()
 def _check_text_model(text_model: TextModel, source: str) -> None:
-    """Refuse a text model that computes something else than the unmodified model does from the ids of a text.
-
-    Raises:
-        ModelError: says by how much; or the model cannot be run, or see `_check_masking`.
-    """
+    """Refuse a text model that computes something else than the unmodified model does from the ids of a text."""
     for text in _texts_of_every_special_token(text_model):
         try:
             right = _from_ids(text_model, text)
@@ -359,12 +320,7 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 @torch.no_grad()
 def _check_masking(text_model: TextModel, source: str) -> None:
-    """Refuse a model whose maps would depend on the batch, or that gives NaN where a token is masked.
-
-    Raises:
-        ModelError: padding changes its output, masking the first token gives NaN, or it cannot be called with word
-            embeddings.
-    """
+    """Refuse a model whose maps would depend on the batch, or that gives NaN where a token is masked."""
     ids = _ids(text_model, 4)
     inputs = text_model.embed(ids).unsqueeze(0)
     of_three, of_four = (Example(ids[:n], torch.zeros(n, dtype=torch.bool), ()) for n in (3, 4))

@@ -138,11 +138,7 @@ def explained_in_words(model: TextModel | ImageClassifier, target: int | None = 
 
 
 def _tokens(model: TextModel | ImageClassifier, option: str, given: str) -> tuple[int, ...]:
-    """The output that is given by its number or name; of a decoder, the tokens of a text.
-
-    Raises:
-        ModelError: there is none, or there are several.
-    """
+    """The output that is given by its number or name; of a decoder, the tokens of a text."""
     outputs, (kind, equals, name) = _outputs(model), given.partition("=")
     if kind not in ("number", "name") or not equals:
         kind, name = "", given
