@@ -63,7 +63,7 @@ def explain(
     by: str = "token",
     working: Working = lambda what, seconds: nullcontext(),
 ) -> Explanation:
-    """The maps of a text, a pair of texts or a chat by several explainers, beside that of LOO; or why an explainer has none.
+    """The maps of a text, a pair or a chat by several explainers, beside that of LOO; or why an explainer has none.
 
     A classifier's text is cut if it is longer than the model takes; a note says so. LOO comes first, if the others are
     to be compared with it. ``target`` and ``contrast`` are numbers or names of outputs; of a decoder the target is also

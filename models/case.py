@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -295,3 +296,11 @@ def output_difference(model: nn.Module, case: Case) -> Tensor:
 def describe_tensor(tensor: Tensor) -> str:
     """A tensor's dtype, shape and device, for error messages."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)} on {tensor.device}"
+
+
+def digest(tensor: Tensor) -> str:
+    """SHA-256 of a tensor's dtype, shape and values."""
+    content = tensor.detach().cpu().contiguous()
+    hashed = hashlib.sha256(f"{content.dtype}{tuple(content.shape)}".encode())
+    hashed.update(content.flatten().view(torch.uint8).numpy().data)
+    return hashed.hexdigest()

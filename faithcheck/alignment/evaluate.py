@@ -23,8 +23,7 @@ from faithcheck.alignment.settings import AlignmentSettings
 from faithcheck.executors.executor import Executor, Remote
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.models import targets
-from faithcheck.models.case import Case
-from faithcheck.models.digest import digest
+from faithcheck.models.case import Case, digest
 from faithcheck.models.pretrained.example import Examples
 
 

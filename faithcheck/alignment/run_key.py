@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from faithcheck.models.digest import digest
+from faithcheck.models.case import digest
 
 
 class StoreError(RuntimeError):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from faithcheck.models.case import Case
 from faithcheck.models.data.handwritten_digits import load_digits
 from faithcheck.models.expectation import Expectations, expect, expect_lrp
+from faithcheck.models.networks.digit_classifier import trained
 from faithcheck.models.networks.linear_attention import (
     ATTNLRP,
     CPLRP,
@@ -27,7 +28,6 @@ from faithcheck.models.networks.linear_attention import (
     path_completeness_error,
 )
 from faithcheck.models.pair import copies, equivalent_pair, invariance_pair, random_points
-from faithcheck.models.training.digit_classifier import trained
 
 IMAGES = 8
 CITE = "You et al. 2025 (arXiv 2510.18810), §4.1, Table 1"

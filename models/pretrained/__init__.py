@@ -1,7 +1,7 @@
 """Trained `transformers` models of text and images: `faithcheck.models.pretrained.loading.load` loads each of them.
 
 What belongs here: loading a model by name or path, and turning texts or images into cases of it. Not here: data sets
-(`faithcheck.models.data`) and training (`faithcheck.models.training`).
+(`faithcheck.models.data`).
 """
 
 from pathlib import Path

@@ -10,8 +10,8 @@ from typing import Any, overload
 import numpy as np
 from torch import Tensor
 
+from faithcheck.models.case import digest
 from faithcheck.models.data.stored import stored_array
-from faithcheck.models.digest import digest
 
 
 @dataclass(frozen=True)

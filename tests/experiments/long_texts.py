@@ -35,9 +35,9 @@ from faithcheck.explainers.loo.hierarchical import PROXY_ROWS, TOP_FIVE, Hierarc
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.models.data.texts import load_texts
 from faithcheck.models.files import write_atomically
+from faithcheck.models.networks.digit_classifier import one_thread
 from faithcheck.models.pretrained import SENTIMENT
 from faithcheck.models.pretrained.loading import load
-from faithcheck.models.training.digit_classifier import one_thread
 from faithcheck.tests.helpers.training.decoder import accuracy, label_words, next_token
 from faithcheck.tests.helpers.training.sentiment import batches, fit, read_corpus
 

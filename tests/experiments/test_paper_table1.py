@@ -18,8 +18,8 @@ from faithcheck.explainers.lrp.attnlrp import AttnLRP
 from faithcheck.explainers.lrp.cplrp import CPLRP
 from faithcheck.models import Case
 from faithcheck.models.data import handwritten_digits
+from faithcheck.models.networks.digit_classifier import Recipe, one_thread, trained
 from faithcheck.models.networks.linear_attention import LinearAttention
-from faithcheck.models.training.digit_classifier import Recipe, one_thread, trained
 from faithcheck.tests.helpers.correlation import pearson
 from faithcheck.tests.helpers.reading_points import read_at
 

@@ -16,10 +16,10 @@ from faithcheck.models import registered_pairs, select_target
 from faithcheck.models.case import Case
 from faithcheck.models.data.handwritten_digits import load_digits
 from faithcheck.models.files import cache_folder
+from faithcheck.models.networks import digit_classifier
 from faithcheck.models.networks import linear_attention as closed_forms
+from faithcheck.models.networks.digit_classifier import Recipe, train, trained
 from faithcheck.models.networks.linear_attention import LinearAttention, path_gradients
-from faithcheck.models.training import digit_classifier
-from faithcheck.models.training.digit_classifier import Recipe, train, trained
 from faithcheck.tests.helpers.reading_points import read_at
 
 CPU = torch.device("cpu")

@@ -69,8 +69,9 @@ class LowRank(nn.Module):
 
 def replace_layers(model, replace):
     for module in list(model.modules()):
-        for name in {"query", "value"} & {name for name, _ in module.named_children()}:
-            setattr(module, name, replace(getattr(module, name)))
+        for name, layer in list(module.named_children()):
+            if name in ("query", "value"):
+                setattr(module, name, replace(layer))
     return model.to(torch.float64).eval()
 
 

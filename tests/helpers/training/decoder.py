@@ -27,8 +27,8 @@ from transformers import (
 )
 
 from faithcheck.models.data.texts import load_texts
+from faithcheck.models.networks.digit_classifier import one_thread
 from faithcheck.models.pretrained import SENTIMENT
-from faithcheck.models.training.digit_classifier import one_thread
 from faithcheck.tests.helpers.training.sentiment import batches, encode, fit, read_corpus
 
 SEED = 0

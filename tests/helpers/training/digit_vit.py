@@ -16,7 +16,7 @@ from transformers import ViTConfig, ViTForImageClassification
 from transformers.utils import logging
 
 from faithcheck.models.data.handwritten_digits import Digits, load_digits
-from faithcheck.models.training.digit_classifier import Recipe, Trained, trained
+from faithcheck.models.networks.digit_classifier import Recipe, Trained, trained
 
 RECIPE = Recipe(epochs=20, learning_rate=2e-3, batch_size=32)  # dev accuracy 0.953 in ten seconds
 SEED = 0

@@ -36,8 +36,8 @@ from transformers import (
 
 from faithcheck.models.data.texts import load_texts
 from faithcheck.models.files import cache_folder, write_atomically
+from faithcheck.models.networks.digit_classifier import one_thread
 from faithcheck.models.pretrained import SENTIMENT
-from faithcheck.models.training.digit_classifier import one_thread
 
 SEED = 0
 VOCABULARY = 8000
