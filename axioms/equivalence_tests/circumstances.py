@@ -169,10 +169,7 @@ class Consistency:
                 self.same(Computed(outputs, self.computed.gradient[:1]), f"in call {call} of {CALLS}")
             if call % 2:
                 self.same(forward_and_gradient(self.which, self.model, example), f"in call {call}, with gradients")
-        self.same(
-            Computed(self.case.run(self.model), self.computed.gradient),
-            f"after {CALLS} other calls",
-        )
+        self.same(Computed(self.case.run(self.model), self.computed.gradient), f"after {CALLS} other calls")
 
 
 LIBRARIES = ("torch", "transformers", "faithcheck.models")

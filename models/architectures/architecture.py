@@ -177,7 +177,9 @@ def _sentences(loaded: TextModel, path: str) -> list[Example]:
             f"{path}: takes {loaded.max_length} tokens at most, and its pairs need {least + PADDING}, {PADDING} of "
             "them for padding: give a checkpoint that takes more"
         )
-    examples = type(loaded)(loaded.model, loaded.tokenizer, limit).encode(load_texts("own").texts)
+    texts = load_texts("own").texts
+    items = [*zip(texts[::2], texts[1::2], strict=False)] if getattr(loaded, "reads_pairs", False) else texts
+    examples = type(loaded)(loaded.model, loaded.tokenizer, limit).encode(items)
     counts = Counter(len(example) for example in examples)
     shortest = min(length for length, count in counts.items() if count >= EXAMPLES)
     return [example for example in examples if len(example) == shortest][:EXAMPLES]

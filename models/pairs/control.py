@@ -22,12 +22,7 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from faithcheck.models.architectures.embedding_model import EmbeddingModel
 from faithcheck.models.cases import WIDTH, factors, points, sentences
-from faithcheck.models.closed_forms import (
-    chord_minus_tangent,
-    completeness_error,
-    gradient_times_input,
-    leave_one_out,
-)
+from faithcheck.models.closed_forms import chord_minus_tangent, completeness_error, gradient_times_input, leave_one_out
 from faithcheck.models.expectation import (
     ALL_LRP,
     INVARIANT_BY_DEFINITION,

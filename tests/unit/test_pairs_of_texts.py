@@ -11,6 +11,7 @@ from faithcheck.alignment.document import digest_of
 from faithcheck.cli.main import main
 from faithcheck.explainers import GradientTimesInput, LeaveOneOut
 from faithcheck.explainers.loo.removal import Deletion, make_removal
+from faithcheck.models.architectures.architecture import trained
 from faithcheck.models.data import DataError
 from faithcheck.models.data.texts import load_texts
 from faithcheck.models.pretrained.loading import ModelError, load
@@ -187,3 +188,8 @@ def test_explain_and_align_take_pairs(folder, tmp_path, capsys):
     cache = ["--cache", str(tmp_path / "cache")]
     assert main(["align", *options, "--data", str(data), "--json", str(aligned), *cache]) in (0, 1)
     assert json.loads(aligned.read_text())["explainers"]
+
+
+def test_a_checkpoint_of_pairs_is_explained_on_two_sentences_of_ours(folder):
+    case = trained("nli", str(folder)).case(0, torch.float64, torch.device("cpu"))
+    assert [names.count("[SEP]") for names in case.feature_names] == [2, 2, 2]
