@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from inspect import signature
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -86,10 +86,8 @@ class TextModel(ExplainedOutput):
         return Examples(texts, self._example)
 
     def _example(self, item: Given) -> Example:
-        prompt, texts = None, item if is_pair(item) else (str(item),)
-        if not isinstance(item, str) and not is_pair(item):
-            prompt = chat(self.tokenizer, item)
-            texts = (prompt.text,)
+        prompt = None if isinstance(item, str) or is_pair(item) else chat(self.tokenizer, cast(Messages, item))
+        texts: tuple[str, ...] = item if is_pair(item) else (str(item) if prompt is None else prompt.text,)
         text = BETWEEN.join(texts)
         asked = {"return_special_tokens_mask": True, "return_offsets_mapping": self.tokenizer.is_fast}
         asked["add_special_tokens"] = prompt is None  # the template writes those that the model knows
