@@ -152,7 +152,7 @@ class _Less:
     last, have their values for it with the sign changed.
     """
 
-    def __init__(self, model: AnswerModel, text: str | Messages) -> None:
+    def __init__(self, model: AnswerModel, text: Given) -> None:
         example = _encoded(model, text)
         self.model, self.case, self.answer = model, model.case([example]), example.answer or ()
         self.prompt, self.name = len(example) - len(self.answer), _explained_name(model, 0)
