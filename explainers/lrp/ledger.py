@@ -14,13 +14,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.lrp.constant_names import POSITIONS
 from faithcheck.explainers.lrp.engine import LRP
 from faithcheck.explainers.lrp.ledger_recorder import LedgerRecorder
 from faithcheck.explainers.lrp.recorded_operation import ExampleBalance, rule_name
 from faithcheck.explainers.protocol import in_standard_modes, per_feature
 from faithcheck.models.case import Case
-from faithcheck.models.token_places import PLACES, places
 
 
 @dataclass(frozen=True)
@@ -93,26 +91,6 @@ class ConservationLedger:
         """Where relevance ended, ``(batch,)`` each: features, special tokens and every cause; they sum to `start`."""
         special = {} if self.special_tokens_mask is None else {"special tokens": self.at_special}
         return {"features": self.at_features, **special, **self.by_cause()}
-
-    def shares(self, feature_names: Sequence[Sequence[str]]) -> dict[str, Tensor]:
-        """Where relevance sinks: the shares of all, in absolute values, ``(batch,)`` each.
-
-        All is Σ|a| over the features, and what the model's position embeddings keep.
-
-        Args:
-            feature_names: the tokens of each example, without padding.
-
-        Returns:
-            ``first``, ``separators`` and ``punctuation``, see `faithcheck.models.token_places`, and ``positions``.
-        """
-        sizes = self.attribution.double().abs()
-        kept = (lost for cause, lost in self.by_cause().items() if POSITIONS.search(cause))
-        positions = sum(kept, torch.zeros_like(self.start)).abs()
-        special = torch.zeros_like(sizes).bool() if self.special_tokens_mask is None else self.special_tokens_mask
-        masks = [places(*row) for row in zip(special, feature_names, strict=True)]
-        at = {place: torch.stack([mask[place] for mask in masks]) for place in PLACES}
-        sums = {place: sizes.masked_fill(~mask, 0).sum(1) for place, mask in at.items()} | {"positions": positions}
-        return {place: part / (sizes.sum(1) + positions) for place, part in sums.items()}
 
     def by_cause(self) -> dict[str, Tensor]:
         """The losses by cause, ``(batch,)`` each."""

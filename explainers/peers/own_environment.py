@@ -101,12 +101,7 @@ class OwnEnvironment:
         return f"{self.peer} {versions[self.peer]}, in its own environment ({', '.join(environment)})"
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
-        """The peer's attribution: ``(batch, features)``.
-
-        Raises:
-            Unsupported: see `ask`.
-            WorkerFailed: see `ask`.
-        """
+        """The peer's attribution: ``(batch, features)``; errors as in `ask`."""
         return self.ask(model, case).attribution
 
     def ask(self, model: nn.Module, case: Case) -> Answer:
@@ -317,12 +312,7 @@ def _run(command: list[str], folder: Path) -> None:
 
 
 def _answer_document(peer: str, folder: Path) -> dict[str, Any]:
-    """The ``answer.json`` of an answered request.
-
-    Raises:
-        Unsupported: the peer refuses.
-        WorkerFailed: the file is missing, has another protocol, or reports an error.
-    """
+    """The ``answer.json`` of an answered request."""
     log = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").strip()
     if not (folder / "answer.json").exists():
         raise WorkerFailed(f"{peer}'s worker ended without an answer", log or "the worker printed nothing")

@@ -126,12 +126,8 @@ def test_the_ledger_knows_what_position_embeddings_keep(name, parameter, explain
         make(0, torch.float64, torch.device("cpu")) for make in (BASE_MODELS[name].model, BASE_MODELS[name].case)
     )
     ledger = conservation_ledger(explainer, model, case)
-    shares = ledger.shares([["word"] * case.shape[1]] * len(case.inputs))
     kept = {cause: lost for cause, lost in ledger.by_cause().items() if parameter in cause}
     assert len(kept) == 1
     (positions,) = kept.values()
-    total = ledger.attribution.abs().sum(1) + positions.abs()
-    torch.testing.assert_close(shares["positions"], positions.abs() / total)
-    torch.testing.assert_close(shares["first"], ledger.attribution[:, 0].abs() / total)
+    torch.testing.assert_close(positions, explainer.position_relevance(model, case))
     assert (positions != 0).all()
-    assert shares["punctuation"].tolist() == [0] * len(case.inputs)

@@ -58,18 +58,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class WorkerRequest:
-    """A model and a case to explain; see the module's docstring.
-
-    Attributes:
-        folder: the folder of the request.
-        method: the peer's name of the method.
-        options: the options of the method.
-        inputs: ``(batch, features, …)``.
-        baseline: shaped like ``inputs``.
-        target: ``(batch,)`` int64, the output to explain.
-        forward_arguments: the further arguments of the model, by keyword.
-        model: the form in which the model was written.
-    """
+    """A model and a case to explain; see the module's docstring."""
 
     folder: Path
     method: str
@@ -90,13 +79,7 @@ class WorkerRequest:
 
 @dataclass(frozen=True)
 class WorkerAnswer:
-    """The answer of a peer.
-
-    Attributes:
-        attribution: ``(batch, features)``.
-        output: the outputs of the worker's model for the case, ``(batch, outputs)``.
-        figures: further results, plain JSON.
-    """
+    """The answer of a peer; see the module's docstring."""
 
     attribution: Tensor
     output: Tensor
@@ -123,12 +106,7 @@ class KeepFloat64(TorchFunctionMode):
 
 
 class WorkerEmbeddingModel(nn.Module):
-    """A text model of `transformers`, called on token embeddings instead of token ids.
-
-    Args:
-        model: a classifier, or a decoder, whose outputs are the logits at one position.
-        throughout: whether float64 stays float64, see `KeepFloat64`.
-    """
+    """A classifier of `transformers`, or a decoder's logits at one position, called on token embeddings."""
 
     def __init__(self, model: Any, throughout: bool) -> None:
         super().__init__()
@@ -167,11 +145,7 @@ def pretrained(folder: Path, dtype: torch.dtype, attention: str) -> Any:
 
 
 def exported(file: Path) -> nn.Module:
-    """The program of an archive.
-
-    Raises:
-        Refused: the archive has a pickle in it.
-    """
+    """The program of an archive; one with a pickle in it is refused."""
     with zipfile.ZipFile(file) as archive:
         for entry in archive.infolist():
             pickled = entry.filename.endswith(".pt") and entry.file_size > 0
@@ -182,29 +156,15 @@ def exported(file: Path) -> nn.Module:
 
 
 def read(folder: Path) -> WorkerRequest:
-    """The request in a folder.
-
-    Raises:
-        Refused: the request is of another version of the protocol.
-    """
+    """The request in a folder; one of another version of the protocol is refused."""
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     if request["protocol"] != PROTOCOL:
         raise Refused(f"the request has protocol {request['protocol']}, this worker has protocol {PROTOCOL}")
     tensors = load_file(folder / "case.safetensors")
-    return WorkerRequest(
-        folder,
-        request["method"],
-        request["options"],
-        tensors["inputs"],
-        tensors["baseline"],
-        tensors["target"],
-        {
-            name.removeprefix(FORWARD_ARGUMENT): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(FORWARD_ARGUMENT)
-        },
-        request["model"],
-    )
+    prefix = FORWARD_ARGUMENT
+    arguments = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    case = (tensors[name] for name in ("inputs", "baseline", "target"))
+    return WorkerRequest(folder, request["method"], request["options"], *case, arguments, request["model"])
 
 
 def versions_of(peer: str) -> dict[str, str]:
@@ -219,12 +179,7 @@ def versions_of(peer: str) -> dict[str, str]:
 
 
 def serve(peer: str, explain: Callable[[WorkerRequest], WorkerAnswer]) -> None:
-    """Run a worker: answer the request in the folder that the command line names.
-
-    Args:
-        peer: the package, as pip knows it.
-        explain: asks the peer; `Refused` becomes the status "unsupported", any other exception "error".
-    """
+    """Run a worker of a package: answer the request in the folder that the command line names."""
     if sys.argv[1:] == ["--versions"]:
         print(json.dumps(versions_of(peer)))
         return
