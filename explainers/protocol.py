@@ -23,8 +23,16 @@ class InvalidAttribution(Exception):
     """The explainer returned something that is not an attribution of the case."""
 
 
-class CompletenessWarning(UserWarning):
-    """The quadrature of a path integral is too coarse for this model: use more steps. A check records it."""
+class MethodWarning(UserWarning):
+    """What a method assumes does not hold for this model or text; a check records it, `explain` says it."""
+
+
+class CompletenessWarning(MethodWarning):
+    """The quadrature of a path integral is too coarse for this model: use more steps."""
+
+
+class SinkWarning(MethodWarning):
+    """A feature is an attention sink, see `faithcheck.explainers.gates.sinks`."""
 
 
 class ForwardPassesFailed(InvalidAttribution):

@@ -29,7 +29,7 @@ from faithcheck.axioms.measure.statuses import Group, Status
 from faithcheck.axioms.traces.model_snapshot import ModelSnapshot, restored
 from faithcheck.built_pairs import built, discard
 from faithcheck.explainers.lrp.rules_met import recording_rules
-from faithcheck.explainers.protocol import CompletenessWarning, Explainer, MadeElsewhere, Unsupported
+from faithcheck.explainers.protocol import Explainer, MadeElsewhere, MethodWarning, Unsupported
 from faithcheck.models.case import Case, InvalidOutput, describe_tensor, refuse_outputs_not_finite
 from faithcheck.models.expectation import Expectation
 from faithcheck.models.pair import MissingLibrary, NotAPair, Pair, is_builtin, seed_torch
@@ -222,17 +222,17 @@ class Check:
             explainers = (self._explainer_of(models, sides or self.side or "fg"),)
         timeout, traces = settings.timeout if explainers else None, Traces()
         try:
-            with sandbox(*models, seed=settings.seed, timeout=timeout, always=CompletenessWarning) as traces:
+            with sandbox(*models, seed=settings.seed, timeout=timeout, always=MethodWarning) as traces:
                 measured = [snapshot.model for snapshot in models]
                 if self._axiom.of_given_maps:
                     explainers = tuple(with_known_maps(explainer, measured, case) for explainer in explainers)
                 measurement = self._axiom.measure(*explainers, *measured, case)
         finally:
             left_behind += [line for line in traces.left_behind if line not in left_behind]
-        # A coarse quadrature misses completeness on both models alike: the record mentions it, it is no error.
+        # A coarse quadrature or an attention sink is the same on both models: the record mentions it, it is no error.
         messages = []
         for warning in traces.warnings:
-            if issubclass(warning.category, CompletenessWarning):
+            if issubclass(warning.category, MethodWarning):
                 messages.append(str(warning.message))
             else:
                 warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -11,12 +11,14 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from faithcheck.explainers.attention_observer import OtherAttention
 from faithcheck.explainers.gates import gate_effects
 from faithcheck.explainers.gates.followed_mask import FollowedMask
 from faithcheck.explainers.gates.gate_effects import EffectKind, GateEffectCollector, at_least_float32, clear_own_rows
 from faithcheck.explainers.gates.gate_observer import GateObserver
+from faithcheck.explainers.gates.sinks import ExactChange
 from faithcheck.explainers.refused_modules import flex_attention, refuse_modules
 from faithcheck.models.case import Case, select_target
 
@@ -147,7 +149,7 @@ def attention_gate_effects(
     removed: Tensor | None = None,
     strength: float = 1.0,
     mask: FollowedMask | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, list[Tensor]]:
     """The effect of each feature's gate, summed over layers and rows; the model's inputs need no gradient.
 
     Finite effects leave out a feature's own row, see `clear_own_rows`.
@@ -161,7 +163,7 @@ def attention_gate_effects(
         mask: see `GateObserver`.
 
     Returns:
-        The effects, ``(batch, features)``, and the explained output, ``(batch,)``.
+        The effects, ``(batch, features)``; the explained output, ``(batch,)``; and the attention weights of each layer.
     """
     attention = GatedAttention(case, removed, strength, mask)
     with attention.single_pass(model), attention:
@@ -170,7 +172,7 @@ def attention_gate_effects(
     effects = by_layer.sum(0)
     if kind == "finite":
         clear_own_rows(effects, attention.readout_rows)
-    return effects.sum(1), output.detach()
+    return effects.sum(1), output.detach(), attention.weights
 
 
 @torch.no_grad()
@@ -188,3 +190,13 @@ def output_without(model: nn.Module, case: Case, removed: Tensor) -> Tensor:
         output = case.run(model)
     attention.require_attention()
     return select_target(output, case.target)
+
+
+def changes_from(output: Tensor, model: nn.Module, case: Case) -> ExactChange:
+    """How far the explained output ``(batch,)`` falls without a feature, by a forward row, see `output_without`."""
+
+    def exact_change(example: Tensor, feature: Tensor) -> Tensor:
+        removed = one_hot(feature, case.shape[1]).bool()
+        return output[example] - output_without(model, case.select(example), removed)
+
+    return exact_change

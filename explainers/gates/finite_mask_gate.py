@@ -6,9 +6,10 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from faithcheck.explainers.builtin import builtin
-from faithcheck.explainers.gates.attention_gates import attention_gate_effects
+from faithcheck.explainers.gates.attention_gates import attention_gate_effects, changes_from
 from faithcheck.explainers.gates.expectations import FINITE
 from faithcheck.explainers.gates.gate import GATE_CLAIMS, OnePassGate
+from faithcheck.explainers.gates.sinks import with_exact_sinks
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations
 
@@ -19,7 +20,8 @@ class FiniteMaskGate(OnePassGate):
     """Σ over rows j of S_j · (O_j − O_j without i), S_j the gradient at O_j: one forward and one backward pass.
 
     Assumes that the layers above respond linearly, and that the changes in several layers add up. It is weakest on
-    special tokens that draw much attention: without them O changes by much. Derived in `faithcheck.explainers.gates`.
+    special tokens that draw much attention: without them O changes by much. Attention sinks have their exact values,
+    see `faithcheck.explainers.gates.sinks`. Derived in `faithcheck.explainers.gates`.
     """
 
     label: ClassVar[str] = "Finite mask gate"
@@ -30,5 +32,6 @@ class FiniteMaskGate(OnePassGate):
     claims: frozenset[str] = GATE_CLAIMS | {"full_removal"}
 
     def attention_effects(self, model: nn.Module, case: Case) -> Tensor:
-        """The finite effects, ``(batch, features)``."""
-        return attention_gate_effects(model, case, "finite")[0]
+        """The finite effects, ``(batch, features)``; warns of sinks."""
+        effects, output, weights = attention_gate_effects(model, case, "finite")
+        return with_exact_sinks(case, effects * case.unpadded, weights, changes_from(output, model, case))

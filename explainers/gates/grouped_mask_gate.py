@@ -6,11 +6,19 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.gates.attention_gates import attention_gate_effects, output_without
 from faithcheck.explainers.gates.expectations import GROUPED, GROUPED_ON_MASKED_MODELS, GROUPS
 from faithcheck.explainers.gates.gate import GATE_CLAIMS, GateRemoval, gates_attention, input_gate_effects, is_long_text
+from faithcheck.explainers.gates.sinks import (
+    SINK_CONSEQUENCE,
+    SINK_SHARE,
+    sink_shares,
+    warn_of_sinks,
+    within_exact_changes,
+)
 from faithcheck.explainers.loo.outputs import outputs_without
 from faithcheck.explainers.loo.removal import Replacement
 from faithcheck.explainers.protocol import in_standard_modes, per_feature
@@ -45,6 +53,8 @@ class GroupedMaskGate:
 
     5. In long texts (`LONG_TEXT`) the passes of step 4 take as long as a forward and backward pass, and special
        features matter less. There they get φ(0), the finite gate, in the mean over the groups.
+    6. Attention sinks (`faithcheck.explainers.gates.sinks`) are special in texts of any length: the pass in which one
+       was halfway runs again without it, and f(x) is computed.
 
     Costs ``groups`` forward and backward passes, and in short texts a forward pass for each special feature.
 
@@ -88,41 +98,60 @@ class GroupedMaskGate:
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """The attribution ``(batch, features)``, 0 at padding; raises as `MaskGate`."""
         refuse_modules(model, flex_attention, quantised_weights)
-        group = assign_groups(case.non_special, self.groups)
-        halfway = group.unsqueeze(1) == torch.arange(self.groups, device=group.device).unsqueeze(-1)
-        effects, outputs = self._effects_by_group(model, case, halfway)
-        own, others = own_and_other_groups(effects, halfway)
-        estimate = combine_own_and_others(own, others)
-        attribution = torch.where(group >= 0, estimate, others) * case.unpadded
-        output = (outputs + (halfway * (own + others).unsqueeze(1)).sum(2) / 4).mean(1)
-        removed_alone = case.unpadded & ~case.non_special & ~is_long_text(case).unsqueeze(1)
-        example, feature = removed_alone.nonzero(as_tuple=True)
-        attribution[example, feature] = output[example] - self._outputs_without(model, case, example, feature)
-        return attribution.to(case.inputs.dtype)
-
-    def _effects_by_group(self, model: nn.Module, case: Case, halfway: Tensor) -> tuple[Tensor, Tensor]:
-        """Finite effects ``(batch, groups, features)`` and outputs ``(batch, groups)``, one group halfway in each."""
         batch, features = case.shape
-        example = torch.arange(batch, device=halfway.device).repeat_interleave(self.groups)
-        parts = [
-            self._effects(model, case.select(rows), removed)
-            for rows, removed in self._split_passes(example, halfway.flatten(0, 1))
-        ]
-        effects, outputs = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        return effects.view(batch, self.groups, features), outputs.view(batch, self.groups)
+        group = assign_groups(case.non_special, self.groups).unsqueeze(1)
+        halfway = group == torch.arange(self.groups, device=group.device).unsqueeze(-1)
+        example = torch.arange(batch, device=group.device).repeat_interleave(self.groups)
+        of_passes = self._run_passes(model, case, example, halfway.flatten(0, 1))
+        effects, outputs, shares = (torch.unflatten(values, 0, (batch, self.groups)) for values in of_passes)
+        shares = shares.mean(1)
+        sinks = shares >= SINK_SHARE
+        disturbed = (halfway & sinks.unsqueeze(1)).any(2)
+        if sinks.any():
+            warn_of_sinks(case, shares, SINK_CONSEQUENCE)
+            halfway = halfway & ~sinks.unsqueeze(1)
+            if disturbed.any():
+                of_passes = self._run_passes(model, case, disturbed.nonzero()[:, 0], halfway[disturbed])
+                effects[disturbed], outputs[disturbed], _ = of_passes
+        own, others = own_and_other_groups(effects, halfway)
+        attribution = torch.where(halfway.any(1), combine_own_and_others(own, others), others) * case.unpadded
+        output = (outputs + (halfway * (own + others).unsqueeze(1)).sum(2) / 4).mean(1)
+        with_sinks = sinks.any(1).nonzero().flatten()  # there the effects are too far off to make f(x) of them
+        nothing = sinks.new_zeros(len(with_sinks), features)
+        output[with_sinks] = self._outputs_without(model, case, with_sinks, nothing).to(output.dtype)
 
-    def _effects(self, model: nn.Module, case: Case, halfway: Tensor) -> tuple[Tensor, Tensor]:
-        """Finite effects with some features halfway, both ``(rows, features)``, and the outputs ``(rows,)``."""
+        def exact_change(example: Tensor, feature: Tensor) -> Tensor:
+            return output[example] - self._outputs_without(model, case, example, one_hot(feature, features).bool())
+
+        removed_alone = (case.unpadded & ~case.non_special & ~is_long_text(case).unsqueeze(1)) | sinks
+        example, feature = removed_alone.nonzero(as_tuple=True)
+        attribution[example, feature] = exact_change(example, feature).to(attribution.dtype)
+        return within_exact_changes(attribution, removed_alone, sinks, exact_change).to(case.inputs.dtype)
+
+    def _run_passes(self, model: nn.Module, case: Case, example: Tensor, halfway: Tensor) -> tuple[Tensor, ...]:
+        """Finite effects ``(passes, features)``, outputs ``(passes,)``, and `sink_shares` ``(passes, features)``.
+
+        Args:
+            model: maps a case to ``(batch, outputs)``.
+            case: the examples.
+            example: ``(passes,)``, the example of each pass.
+            halfway: ``(passes, features)`` bool, which features are halfway to being removed.
+        """
+        parts = [self._effects(model, case.select(rows), part) for rows, part in self._split_passes(example, halfway)]
+        return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
+
+    def _effects(self, model: nn.Module, case: Case, halfway: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same of examples that fit into one pass."""
         if gates_attention(case, self.removal):
-            return attention_gate_effects(model, case, "finite", halfway, 0.5)
-        effects, outputs = input_gate_effects(model, case, halfway)
-        return per_feature(effects), outputs
+            effects, outputs, weights = attention_gate_effects(model, case, "finite", halfway, 0.5)
+            return effects, outputs, sink_shares(weights, case)
+        coordinates, outputs = input_gate_effects(model, case, halfway)
+        return (effects := per_feature(coordinates)), outputs, torch.zeros_like(effects)
 
-    def _outputs_without(self, model: nn.Module, case: Case, example: Tensor, feature: Tensor) -> Tensor:
-        """The explained outputs ``(rows,)``; in each row one example without one feature, both ``(rows,)`` int64."""
+    def _outputs_without(self, model: nn.Module, case: Case, example: Tensor, removed: Tensor) -> Tensor:
+        """The outputs of examples ``(rows,)`` without features ``(rows, features)``, ``(rows,)``."""
         if not len(example):
             return case.inputs.new_zeros(0)
-        removed = torch.nn.functional.one_hot(feature, case.shape[1]).bool()
         if not gates_attention(case, self.removal):
             return outputs_without(model, case, example, removed, Replacement(), self.max_tokens)
         passes = self._split_passes(example, removed)

@@ -13,6 +13,7 @@ from faithcheck.explainers.gates.expectations import FIRST_ORDER
 from faithcheck.explainers.gates.followed_mask import FollowedMask
 from faithcheck.explainers.gates.gate import GATE_CLAIMS, OnePassGate
 from faithcheck.explainers.gates.gated_mask import mask_derivatives
+from faithcheck.explainers.gates.sinks import sink_shares, warn_of_sinks
 from faithcheck.explainers.modules import all_modules
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations
@@ -21,7 +22,10 @@ from faithcheck.models.expectation import Expectations
 @builtin("gate")
 @dataclass(frozen=True)
 class MaskGate(OnePassGate):
-    """∂f/∂m_i at m = 1: one forward and one backward pass. Derived in `faithcheck.explainers.gates`."""
+    """∂f/∂m_i at m = 1: one forward and one backward pass. Derived in `faithcheck.explainers.gates`.
+
+    It stays the derivative at attention sinks, where it says little about removal: there it warns.
+    """
 
     label: ClassVar[str] = "Mask gate"
     summary: ClassVar[str] = "first-order effect on the output of removing a token from the attention; derived here"
@@ -39,16 +43,23 @@ class MaskGate(OnePassGate):
         """
         mask = case.forward_arguments.get("attention_mask")
         if mask is None:
-            return attention_gate_effects(model, case, "first-order")[0]
+            return derivatives(model, case)
         if not has_decoder(model):
             try:
                 followed = FollowedMask(mask, torch.ones_like(mask, dtype=case.inputs.dtype))
-                effects = attention_gate_effects(model, case, "first-order", mask=followed)[0]
+                effects = derivatives(model, case, followed)
                 if not followed.is_used:
                     return effects
             except OtherAttention:
                 pass
         return mask_derivatives(model, case)
+
+
+def derivatives(model: nn.Module, case: Case, mask: FollowedMask | None = None) -> Tensor:
+    """The first-order effects, ``(batch, features)``; warns of sinks."""
+    effects, _, weights = attention_gate_effects(model, case, "first-order", mask=mask)
+    warn_of_sinks(case, sink_shares(weights, case), "has its derivative, which is far from Leave-One-Out: take loo")
+    return effects
 
 
 def has_decoder(model: nn.Module) -> bool:

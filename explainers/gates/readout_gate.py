@@ -26,6 +26,7 @@ Derived here:
    finite gate there, and the effect of the copies' changed values, by the gradient at the values that does not come
    through the copies. The effect of changed keys on the rows without a copy is left out: including it changed r by less
    than 0.001. If every row is copied, this is Leave-One-Out.
+5. Attention sinks have their exact values, see `faithcheck.explainers.gates.sinks`.
 
 If both effects are computed exactly and added up, r with Leave-One-Out is 0.99 (docs/results/remedies.md). What the
 gate loses beyond that is the curvature of the indirect effect.
@@ -39,6 +40,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from faithcheck.explainers.builtin import builtin
+from faithcheck.explainers.gates.attention_gates import changes_from
 from faithcheck.explainers.gates.expectations import DIRECT_AND_INDIRECT
 from faithcheck.explainers.gates.gate import GATE_CLAIMS, OnePassGate, is_long_text
 from faithcheck.explainers.gates.gate_effects import EffectKind, clear_own_rows
@@ -50,6 +52,7 @@ from faithcheck.explainers.gates.readout_copies import (
     copies_for_largest_effects,
 )
 from faithcheck.explainers.gates.readout_recording import LayerRecorder, RecordedLayer, hidden_states, readout_position
+from faithcheck.explainers.gates.sinks import with_exact_sinks
 from faithcheck.explainers.modules import module_in_words
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case, select_target
@@ -71,12 +74,14 @@ class RecordedPass:
             row.
         gradient: the output's gradient at the last states, ``(batch, positions, width)``.
         readout: the readout row, ``(batch,)``.
+        output: the explained output, ``(batch,)``.
     """
 
     recorder: LayerRecorder
     effects: tuple[Tensor, ...]
     gradient: Tensor
     readout: Tensor
+    output: Tensor
 
 
 @builtin("gate")
@@ -95,7 +100,7 @@ class ReadoutGate(OnePassGate):
 
     @torch.enable_grad()
     def attention_effects(self, model: nn.Module, case: Case) -> Tensor:
-        """The direct effects plus the indirect effects, ``(batch, features)``.
+        """The direct effects plus the indirect effects, ``(batch, features)``; warns of sinks.
 
         Raises:
             Unsupported: the model is no stack of layers with one attention each, or is read at several positions.
@@ -117,7 +122,8 @@ class ReadoutGate(OnePassGate):
         by_gates = (late_layers[example.unsqueeze(1), rows, feature] * copies.valid[removes]).sum(1)
         exact = self._exact_effects(case, recorded, copies)[removes]
         attribution[example, feature.squeeze(1)] += exact - by_gates
-        return attribution
+        exact_change = changes_from(recorded.output, model, case)
+        return with_exact_sinks(case, attribution * case.unpadded, recorded.recorder.weights, exact_change)
 
     def _record(self, model: nn.Module, case: Case) -> RecordedPass:
         """Run the model forward and backward, and record its layers and the effects of the gates."""
@@ -149,7 +155,7 @@ class ReadoutGate(OnePassGate):
         is_readout = torch.arange(gradients[0].shape[1], device=readout.device) == readout.unsqueeze(-1)
         for kind in effects:
             clear_own_rows(kind, is_readout)
-        return RecordedPass(recorder, effects, gradients[0], readout)
+        return RecordedPass(recorder, effects, gradients[0], readout, output.detach())
 
     def _choose_copies(self, case: Case, recorded: RecordedPass) -> tuple[int, CopiedRows]:
         """The first layer in which short texts have copied rows, and the copied rows."""

@@ -9,7 +9,9 @@ Derived here; figures in docs/results/remedies.md:
 
    φ_i is the same sum with signs.
 2. s_i says how far φ_i may be off: what cancels to first order need not cancel beyond. So features are removed in the
-   order of s_i. Special features come first: they draw much attention, and there gates are weakest.
+   order of s_i. Special features come first: they draw much attention, and there gates are weakest. Before them come
+   attention sinks (`faithcheck.explainers.gates.sinks`), even beyond the budget: without their rows the map would say
+   nothing. Beside a sink no estimate exceeds the largest exact change.
 3. For the features that are not removed, |LOO_i − estimate_i| is assumed to be proportional to s_i, with the factor of
    the last `ERROR_SAMPLE` features that were removed. These are the most similar: features removed before them have
    larger effects, and larger errors in proportion.
@@ -31,6 +33,7 @@ from faithcheck.explainers.gates.attention_gates import GatedAttention
 from faithcheck.explainers.gates.gate import GATE_CLAIMS, input_gate_effects
 from faithcheck.explainers.gates.gate_effects import clear_own_rows
 from faithcheck.explainers.gates.grouped_mask_gate import assign_groups, combine_own_and_others, own_and_other_groups
+from faithcheck.explainers.gates.sinks import SINK_CONSEQUENCE, SINK_SHARE, cut_off, sink_shares, warn_of_sinks
 from faithcheck.explainers.loo.budget_expectations import TWO_FIFTHS
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.outputs import outputs_without
@@ -83,7 +86,7 @@ class BudgetedLeaveOneOut:
 
     Attributes:
         budget: forward rows per example: an integer, or a share in (0, 1] of full LOO's n + 1 rows for n features. The
-            gate's `GATE_ROWS` rows are spent whatever the budget.
+            gate's `GATE_ROWS` rows are spent whatever the budget, and a row for each attention sink.
         error: stop once the estimated error is at most this, in units of the output.
         correlation: stop once the estimated correlation with LOO is at least this, in (0, 1).
         removal: how features are removed: AttentionMask, Replacement or Deletion; by default the first if the case has
@@ -187,10 +190,11 @@ class BudgetedLeaveOneOut:
         unpadded = progress.case.unpadded.sum(1)
         groups = torch.where((rows >= MIN_ROWS_FOR_GROUPS) & (rows <= unpadded), rows // 4, 0)
         most = torch.where(rows <= unpadded, (rows - GATE_ROWS * (1 + groups)).clamp(min=0), unpadded)
+        most = torch.maximum(most, progress.sinks.sum(1))
         if self.error is None and self.correlation is None:
             progress.remove(most)
         else:
-            needed = progress.special_tokens_mask.sum(1) + ERROR_SAMPLE  # to estimate the error
+            needed = progress.removed_first.sum(1) + ERROR_SAMPLE  # to estimate the error
             progress.remove(torch.minimum(most, needed))
             while (unfinished := ~self.is_reached(progress) & (progress.removed < most)).any():
                 progress.remove(progress.removed + unfinished.to(most.dtype))
@@ -210,8 +214,10 @@ class RemovalProgress:
     """A batch of examples whose features are removed one after the other, in the order of s_i.
 
     Attributes:
-        value: ``(batch, features)`` the map so far: exact where the feature was removed, else the estimate.
-        estimate: ``(batch, features)`` what the gates estimate.
+        changes: ``(batch, features)`` f(x) − f(x without i) where the feature was removed, else 0.
+        gates: ``(batch, features)`` what the gates estimate.
+        sinks: ``(batch, features)`` bool, the attention sinks.
+        removed_first: ``(batch, features)`` bool, sinks and special features.
         sizes: ``(batch, features)`` s_i.
         removed: ``(batch,)`` int64, how many features were removed.
         groups: ``(batch,)`` int64, in how many groups the estimate was made; 0 for the finite gate.
@@ -223,12 +229,15 @@ class RemovalProgress:
         if isinstance(removal, Replacement):  # a feature halfway to being removed is halfway to its replacement
             case = replace(case, baseline=removal.value(case).expand_as(case.inputs))
         self.case = case
-        self.special_tokens_mask = case.unpadded & ~case.non_special
         self.removed = torch.zeros(len(case.inputs), dtype=torch.int64, device=case.inputs.device)
         self.groups = torch.zeros_like(self.removed)
-        effects, self.sizes, self.outputs = self._run_gates(torch.arange(len(case.inputs)))
-        self.value = self.estimate = effects
-        order = self.sizes.masked_fill(self.special_tokens_mask, torch.inf).masked_fill(~case.unpadded, -torch.inf)
+        self.gates, self.sizes, self.outputs, shares = self._run_gates(torch.arange(len(case.inputs)))
+        self.changes = torch.zeros_like(self.gates)
+        warn_of_sinks(case, shares, SINK_CONSEQUENCE)
+        self.sinks = shares >= SINK_SHARE
+        self.removed_first = self.sinks | (case.unpadded & ~case.non_special)
+        order = self.sizes.masked_fill(self.removed_first, torch.finfo(self.sizes.dtype).max)
+        order = order.masked_fill(self.sinks, torch.inf).masked_fill(~case.unpadded, -torch.inf)
         self.rank = order.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
 
     @property
@@ -245,26 +254,34 @@ class RemovalProgress:
             return
         without = torch.nn.functional.one_hot(feature, self.case.shape[1]).bool()
         outputs = outputs_without(self.model, self.case, example, without, self.removal, self.max_tokens)
-        self.value = self.value.clone()
-        self.value[example, feature] = (self.outputs[example] - outputs).to(self.value.dtype)
+        self.changes[example, feature] = (self.outputs[example] - outputs).to(self.changes.dtype)
 
     def estimate_in_groups(self, groups: Tensor) -> None:
         """Estimate the other features, and the last removed ones, in this number of groups ``(batch,)``; 0 for none."""
         self.groups = groups
-        self.estimate = self.estimate.clone()
+        self.gates = self.gates.clone()
         for i in groups.nonzero().flatten().tolist():
             members = self.case.unpadded[i] & (self.error_sample | ~self.exact)[i]
             group = assign_groups(members.unsqueeze(0), int(groups[i]))
             halfway = group == torch.arange(int(groups[i]), device=group.device).unsqueeze(1)
             effects = self._run_gates(torch.full((len(halfway),), i), halfway)[0]
             combined = combine_own_and_others(*own_and_other_groups(effects, halfway))
-            self.estimate[i] = torch.where(members, combined, self.estimate[i])
-        self.value = torch.where(self.exact, self.value, self.estimate)
+            self.gates[i] = torch.where(members, combined, self.gates[i])
+
+    @property
+    def estimate(self) -> Tensor:
+        """``(batch, features)`` what the gates estimate, beside a sink no more than the largest exact change."""
+        return cut_off(self.gates, self.changes, self.sinks)
+
+    @property
+    def value(self) -> Tensor:
+        """``(batch, features)`` the map so far: exact where the feature was removed, else the estimate."""
+        return torch.where(self.exact, self.changes, self.estimate)
 
     @property
     def error_sample(self) -> Tensor:
-        """The last removed features, special ones aside, at most `ERROR_SAMPLE`: ``(batch, features)`` bool."""
-        return self.exact & ~self.special_tokens_mask & (self.rank >= self.removed.unsqueeze(1) - ERROR_SAMPLE)
+        """The last removed features, those removed first aside, at most `ERROR_SAMPLE`: ``(batch, features)`` bool."""
+        return self.exact & ~self.removed_first & (self.rank >= self.removed.unsqueeze(1) - ERROR_SAMPLE)
 
     def estimated_errors(self) -> tuple[Tensor, Tensor]:
         """The estimated error and the estimated correlation, both ``(batch,)``; see `BudgetReport`.
@@ -274,14 +291,15 @@ class RemovalProgress:
         2. The error is √(E² / n) for n features, and the correlation is √(1 − E² / Σ (map − mean)²).
         """
         estimated, sample = self.case.unpadded & ~self.exact, self.error_sample
-        sample_error = masked_mean((self.value - self.estimate).square(), sample)
+        value = self.value
+        sample_error = masked_mean((value - self.estimate).square(), sample)
         sample_size, size = (masked_mean(self.sizes.square(), where) for where in (sample, estimated))
         ratio = torch.where(size < sample_size, size / sample_size, 1)
         squared_error = sample_error * ratio * estimated.sum(1)
         non_special = self.case.non_special
-        deviation = self.value - masked_mean(self.value, non_special).unsqueeze(1)
+        deviation = value - masked_mean(value, non_special).unsqueeze(1)
         spread = masked_mean(deviation.square(), non_special) * non_special.sum(1)
-        is_unknown = estimated.any(1) & ~(sample.any(1) & (self.exact | ~self.special_tokens_mask).all(1))
+        is_unknown = estimated.any(1) & ~(sample.any(1) & (self.exact | ~self.removed_first).all(1))
         error = (squared_error / self.case.unpadded.sum(1)).sqrt().masked_fill(is_unknown, torch.inf)
         correlation = (1 - squared_error / spread).clamp(min=0).sqrt().nan_to_num(0.0).masked_fill(is_unknown, 0)
         return error, correlation.masked_fill(~(squared_error > 0) & ~is_unknown, 1)
@@ -301,8 +319,8 @@ class RemovalProgress:
         rows = GATE_ROWS * (1 + self.groups) + self.removed
         return BudgetReport(rows, self.exact, error, correlation, tuple(names))
 
-    def _run_gates(self, example: Tensor, halfway: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Finite effects φ_i and sizes s_i ``(rows, features)``, and the explained outputs ``(rows,)``.
+    def _run_gates(self, example: Tensor, halfway: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Finite effects φ_i and sizes s_i ``(rows, features)``, the outputs ``(rows,)``, and the `sink_shares`.
 
         Args:
             example: ``(rows,)`` which example each row is.
@@ -312,33 +330,31 @@ class RemovalProgress:
         split_effects = split_attention_effects if self.gates_attention else split_input_effects
         for rows in torch.split(torch.arange(len(example)), rows_per_pass):
             case = self.case.select(example[rows].to(self.case.inputs.device))
-            effects, output = split_effects(
-                self.model, case, None if halfway is None else halfway[rows.to(halfway.device)]
-            )
-            parts.append((effects.sum(1), effects.abs().sum(1), output))
-        effects, sizes, outputs = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
-        return effects, sizes, outputs
+            part = None if halfway is None else halfway[rows.to(halfway.device)]
+            effects, *others = split_effects(self.model, case, part)
+            parts.append((effects.sum(1), effects.abs().sum(1), *others))
+        return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
 
 
 @torch.enable_grad()
-def split_attention_effects(model: nn.Module, case: Case, halfway: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The finite effect of each feature in each layer and row, and the explained output.
+def split_attention_effects(model: nn.Module, case: Case, halfway: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The finite effect of each feature in each layer and row, the explained output, and the `sink_shares`.
 
     Returns:
-        ``(batch, layers · queries, features)``, without a feature's own row unless the output is read there; and
-        ``(batch,)``.
+        ``(batch, layers · queries, features)``, without a feature's own row unless the output is read there;
+        ``(batch,)``; and ``(batch, features)``.
     """
     with GatedAttention(case, halfway, 0.5) as attention:
         output = select_target(case.run(model), case.target)
     (effects,) = attention.effects(output, "finite")
     clear_own_rows(effects, attention.readout_rows)
-    return torch.cat(tuple(effects), 1), output.detach()
+    return torch.cat(tuple(effects), 1), output.detach(), sink_shares(attention.weights, case)
 
 
-def split_input_effects(model: nn.Module, case: Case, halfway: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(x − x′) ⊙ ∂f of each coordinate, ``(batch, coordinates, features)``, and the explained output ``(batch,)``."""
+def split_input_effects(model: nn.Module, case: Case, halfway: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """(x − x′) ⊙ ∂f of each coordinate, ``(batch, coordinates, features)``; else as `split_attention_effects`."""
     effects, output = input_gate_effects(model, case, halfway)
-    return effects.reshape(*case.shape, -1).transpose(1, 2), output
+    return effects.reshape(*case.shape, -1).transpose(1, 2), output, torch.zeros(case.shape).to(output)
 
 
 def is_gated_in_attention(removal: Removal) -> bool:
