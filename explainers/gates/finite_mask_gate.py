@@ -29,7 +29,7 @@ class FiniteMaskGate(OnePassGate):
     on_masked_models: ClassVar[Expectations] = FINITE
 
     name: str = "finite_mask_gate"
-    claims: frozenset[str] = GATE_CLAIMS | {"full_removal"}
+    claims: frozenset[str] = GATE_CLAIMS | {"bounds", "full_removal"}
 
     def attention_effects(self, model: nn.Module, case: Case) -> Tensor:
         """The finite effects, ``(batch, features)``; warns of sinks."""

@@ -74,7 +74,7 @@ class GroupedMaskGate:
     removal: GateRemoval | None = None
     max_tokens: int = 2048
     name: str = "grouped_mask_gate"
-    claims: frozenset[str] = GATE_CLAIMS | {"full_removal"}
+    claims: frozenset[str] = GATE_CLAIMS | {"bounds", "full_removal"}
 
     def __post_init__(self) -> None:
         if not isinstance(self.groups, int) or self.groups < 2:

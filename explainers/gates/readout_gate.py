@@ -96,7 +96,7 @@ class ReadoutGate(OnePassGate):
     on_masked_models: ClassVar[Expectations] = DIRECT_AND_INDIRECT
 
     name: str = "readout_gate"
-    claims: frozenset[str] = GATE_CLAIMS | {"full_removal"}
+    claims: frozenset[str] = GATE_CLAIMS | {"bounds", "full_removal"}
 
     @torch.enable_grad()
     def attention_effects(self, model: nn.Module, case: Case) -> Tensor:

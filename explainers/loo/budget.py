@@ -116,7 +116,7 @@ class BudgetedLeaveOneOut:
         Linearity and symmetry are not among them: which features are exact depends on the function, and of two equal
         features only one may be exact.
         """
-        claims = GATE_CLAIMS | {"full_removal"}
+        claims = GATE_CLAIMS | {"bounds", "full_removal"}
         return claims if self.error is None else claims - {"scale"}
 
     @property

@@ -37,7 +37,7 @@ class LeaveOneOut:
     name: str = "loo"
     by: str = "token"
     claims: frozenset[str] = frozenset(
-        "invariance loo full_removal sensitivity dummy linearity additivity antisymmetry symmetry shift scale "
+        "invariance loo bounds full_removal sensitivity dummy linearity additivity antisymmetry symmetry shift scale "
         "determinism batching randomisation".split()
     )
 
