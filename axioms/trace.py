@@ -14,8 +14,7 @@ from torch import nn
 from faithcheck.axioms.measure.axiom import axiom
 from faithcheck.axioms.measure.measurement import Measurement
 from faithcheck.axioms.traces.model_snapshot import restored
-from faithcheck.explainers.forward_passes import observed_forward_passes
-from faithcheck.explainers.protocol import Explainer, ForwardPassesFailed, attribution_of
+from faithcheck.explainers.protocol import Explainer, ForwardPassesFailed, attribution_of, observed_forward_passes
 from faithcheck.models.case import Case
 from faithcheck.models.pair import seed_torch
 

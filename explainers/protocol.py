@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
+from types import FunctionType
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from faithcheck.explainers.forward_passes import observed_forward_passes
 from faithcheck.models.case import Case, describe_tensor, refuse_outputs_not_finite
 from faithcheck.models.case import input_gradient as input_gradient  # explainers find it here
 
@@ -301,6 +301,70 @@ def attribution_of(explainer: Explainer, model: nn.Module, case: Case) -> Tensor
                 f"the explainer, or the model that it ran, changed case.forward_arguments[{name!r}] in place"
             )
     return attribution
+
+
+@contextmanager
+def observed_forward_passes(
+    model: nn.Module, begin: Callable[[], object], succeed: Callable[[], object]
+) -> Iterator[None]:
+    """Within the block, call ``begin`` before and ``succeed`` after each forward pass of the model and of its copies.
+
+    ``model.forward(…)`` is a forward pass, as ``model(…)`` is. The latter calls the former, and then each function is
+    called twice. Other modules of the model's own class are observed, too. TorchScript is not observed: it
+    has no hooks.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        yield
+        return
+
+    # Functions, because a copy of the model shares them: its passes count too. Methods would be copied with it.
+    def before(*_: object) -> None:
+        begin()
+
+    def after(*_: object) -> None:
+        succeed()
+
+    # The hooks see a model whose ``forward`` is an attribute of the instance, the method sees ``model.forward(…)``.
+    handles = (model.register_forward_pre_hook(before), model.register_forward_hook(after))
+    try:
+        with _observed_method(type(model), begin, succeed):
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def only_observes(hook: Callable[..., object]) -> bool:
+    """Whether a hook is one of `observed_forward_passes`, which looks at no tensor."""
+    return getattr(hook, "__module__", None) == __name__
+
+
+@contextmanager
+def _observed_method(
+    kind: type[nn.Module], begin: Callable[[], object], succeed: Callable[[], object]
+) -> Iterator[None]:
+    """Within the block, the class's method ``forward`` calls both functions; what is no function stays as it is."""
+    own, method = vars(kind).get("forward"), kind.forward
+    if not isinstance(method, FunctionType):
+        yield
+        return
+
+    @wraps(method)
+    def forward(*arguments: Any, **named: Any) -> Any:
+        begin()
+        output = method(*arguments, **named)
+        succeed()
+        return output
+
+    kind.forward = forward
+    try:
+        yield
+    finally:
+        if vars(kind).get("forward") is forward:  # if the explainer replaced it, `trace` must find that
+            if own is None:
+                del kind.forward
+            else:
+                kind.forward = own
 
 
 def per_feature(attribution: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch.nn.modules import module as torch_module
 from faithcheck.explainers.fast.outer_layers import spared_outer_layers
 from faithcheck.explainers.fast.shared_prefix import SharedPrefixes
 from faithcheck.explainers.fast.switch import is_fast
-from faithcheck.explainers.forward_passes import only_observes
+from faithcheck.explainers.protocol import only_observes
 from faithcheck.models.case import Case
 
 LEAST_NUMBERS = 2**17

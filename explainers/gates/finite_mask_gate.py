@@ -9,7 +9,7 @@ from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.gates.attention_gates import attention_gate_effects, changes_from
 from faithcheck.explainers.gates.expectations import FINITE
 from faithcheck.explainers.gates.gate import GATE_CLAIMS, OnePassGate
-from faithcheck.explainers.gates.sinks import with_exact_sinks
+from faithcheck.explainers.gates.sinks import sink_shares, with_exact_values
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations
 
@@ -34,4 +34,5 @@ class FiniteMaskGate(OnePassGate):
     def attention_effects(self, model: nn.Module, case: Case) -> Tensor:
         """The finite effects, ``(batch, features)``; warns of sinks."""
         effects, output, weights = attention_gate_effects(model, case, "finite")
-        return with_exact_sinks(case, effects * case.unpadded, weights, changes_from(output, model, case))
+        shares, exact_change = sink_shares(weights, case), changes_from(output, model, case)
+        return with_exact_values(case, effects * case.unpadded, shares, exact_change)

@@ -12,13 +12,7 @@ from faithcheck.explainers.builtin import builtin
 from faithcheck.explainers.gates.attention_gates import attention_gate_effects, output_without
 from faithcheck.explainers.gates.expectations import GROUPED, GROUPED_ON_MASKED_MODELS, GROUPS
 from faithcheck.explainers.gates.gate import GATE_CLAIMS, GateRemoval, gates_attention, input_gate_effects, is_long_text
-from faithcheck.explainers.gates.sinks import (
-    SINK_CONSEQUENCE,
-    SINK_SHARE,
-    sink_shares,
-    warn_of_sinks,
-    within_exact_changes,
-)
+from faithcheck.explainers.gates.sinks import SINK_SHARE, sink_shares, with_exact_values
 from faithcheck.explainers.loo.outputs import outputs_without
 from faithcheck.explainers.loo.removal import Replacement
 from faithcheck.explainers.protocol import in_standard_modes, per_feature
@@ -107,41 +101,30 @@ class GroupedMaskGate:
         shares = shares.mean(1)
         sinks = shares >= SINK_SHARE
         disturbed = (halfway & sinks.unsqueeze(1)).any(2)
-        if sinks.any():
-            warn_of_sinks(case, shares, SINK_CONSEQUENCE)
+        if disturbed.any():
             halfway = halfway & ~sinks.unsqueeze(1)
-            if disturbed.any():
-                of_passes = self._run_passes(model, case, disturbed.nonzero()[:, 0], halfway[disturbed])
-                effects[disturbed], outputs[disturbed], _ = of_passes
+            of_passes = self._run_passes(model, case, disturbed.nonzero()[:, 0], halfway[disturbed])
+            effects[disturbed], outputs[disturbed], _ = of_passes
         own, others = own_and_other_groups(effects, halfway)
         attribution = torch.where(halfway.any(1), combine_own_and_others(own, others), others) * case.unpadded
         output = (outputs + (halfway * (own + others).unsqueeze(1)).sum(2) / 4).mean(1)
         with_sinks = sinks.any(1).nonzero().flatten()  # there the effects are too far off to make f(x) of them
         nothing = sinks.new_zeros(len(with_sinks), features)
-        output[with_sinks] = self._outputs_without(model, case, with_sinks, nothing).to(output.dtype)
+        output[with_sinks] = self._outputs_without(model, case, with_sinks, nothing).to(output)
 
         def exact_change(example: Tensor, feature: Tensor) -> Tensor:
             return output[example] - self._outputs_without(model, case, example, one_hot(feature, features).bool())
 
-        removed_alone = (case.unpadded & ~case.non_special & ~is_long_text(case).unsqueeze(1)) | sinks
-        example, feature = removed_alone.nonzero(as_tuple=True)
-        attribution[example, feature] = exact_change(example, feature).to(attribution.dtype)
-        return within_exact_changes(attribution, removed_alone, sinks, exact_change).to(case.inputs.dtype)
+        special = case.unpadded & ~case.non_special & ~is_long_text(case).unsqueeze(1)
+        return with_exact_values(case, attribution, shares, exact_change, special).to(case.inputs.dtype)
 
     def _run_passes(self, model: nn.Module, case: Case, example: Tensor, halfway: Tensor) -> tuple[Tensor, ...]:
-        """Finite effects ``(passes, features)``, outputs ``(passes,)``, and `sink_shares` ``(passes, features)``.
-
-        Args:
-            model: maps a case to ``(batch, outputs)``.
-            case: the examples.
-            example: ``(passes,)``, the example of each pass.
-            halfway: ``(passes, features)`` bool, which features are halfway to being removed.
-        """
+        """Finite effects with some features halfway, outputs ``(passes,)``, and `sink_shares`, one row a pass."""
         parts = [self._effects(model, case.select(rows), part) for rows, part in self._split_passes(example, halfway)]
         return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
 
     def _effects(self, model: nn.Module, case: Case, halfway: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same of examples that fit into one pass."""
+        """As `_run_passes`, in one pass."""
         if gates_attention(case, self.removal):
             effects, outputs, weights = attention_gate_effects(model, case, "finite", halfway, 0.5)
             return effects, outputs, sink_shares(weights, case)

@@ -13,7 +13,7 @@ from faithcheck.explainers.gates.expectations import FIRST_ORDER
 from faithcheck.explainers.gates.followed_mask import FollowedMask
 from faithcheck.explainers.gates.gate import GATE_CLAIMS, OnePassGate
 from faithcheck.explainers.gates.gated_mask import mask_derivatives
-from faithcheck.explainers.gates.sinks import sink_shares, warn_of_sinks
+from faithcheck.explainers.gates.sinks import is_sink, sink_shares
 from faithcheck.explainers.modules import all_modules
 from faithcheck.models.case import Case
 from faithcheck.models.expectation import Expectations
@@ -58,7 +58,7 @@ class MaskGate(OnePassGate):
 def derivatives(model: nn.Module, case: Case, mask: FollowedMask | None = None) -> Tensor:
     """The first-order effects, ``(batch, features)``; warns of sinks."""
     effects, _, weights = attention_gate_effects(model, case, "first-order", mask=mask)
-    warn_of_sinks(case, sink_shares(weights, case), "has its derivative, which is far from Leave-One-Out: take loo")
+    is_sink(case, sink_shares(weights, case), "has its derivative, which is far from Leave-One-Out: take loo")
     return effects
 
 

@@ -52,7 +52,7 @@ from faithcheck.explainers.gates.readout_copies import (
     copies_for_largest_effects,
 )
 from faithcheck.explainers.gates.readout_recording import LayerRecorder, RecordedLayer, hidden_states, readout_position
-from faithcheck.explainers.gates.sinks import with_exact_sinks
+from faithcheck.explainers.gates.sinks import sink_shares, with_exact_values
 from faithcheck.explainers.modules import module_in_words
 from faithcheck.explainers.protocol import Unsupported
 from faithcheck.models.case import Case, select_target
@@ -122,8 +122,9 @@ class ReadoutGate(OnePassGate):
         by_gates = (late_layers[example.unsqueeze(1), rows, feature] * copies.valid[removes]).sum(1)
         exact = self._exact_effects(case, recorded, copies)[removes]
         attribution[example, feature.squeeze(1)] += exact - by_gates
+        shares = sink_shares(recorded.recorder.weights, case)
         exact_change = changes_from(recorded.output, model, case)
-        return with_exact_sinks(case, attribution * case.unpadded, recorded.recorder.weights, exact_change)
+        return with_exact_values(case, attribution * case.unpadded, shares, exact_change)
 
     def _record(self, model: nn.Module, case: Case) -> RecordedPass:
         """Run the model forward and backward, and record its layers and the effects of the gates."""

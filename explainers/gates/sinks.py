@@ -10,11 +10,9 @@ to first order. A row that a sink keeps small has a norm with a large derivative
    the largest exact change of the example: the feature with the largest estimate has a forward row too, until no
    estimate is larger or `MOST_ROWS` features had one. Then the other estimates are cut off.
 
-Examples without a sink keep their values. Derived here; for SmolLM2-135M the share of `sink_shares` is 0.27 to 0.48 at
-the first token, for MiniLM-L6 0.01 to 0.06 at [CLS], and below 0.01 at all other tokens.
+Examples without a sink keep their values, and have no such bound. Derived here; for SmolLM2-135M the share of
+`sink_shares` is 0.27 to 0.48 at the first token, for MiniLM-L6 0.01 to 0.06 at [CLS], and below 0.01 at all others.
 """
-
-from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,6 +20,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from faithcheck.explainers.protocol import SinkWarning
 from faithcheck.models.case import Case
@@ -41,8 +40,7 @@ SINK_ROWS = 16
 MOST_ROWS = 4
 """Features beside the sinks of an example that have a forward row, one after the other."""
 
-SINK_CONSEQUENCE = "has its exact value, and those of other features are further off than without a sink"
-"""What a sink means where gates give it its exact value."""
+IS_EXACT = "has its exact value, and those of other features are further off than without a sink"
 
 
 def sink_shares(weights: Sequence[Tensor], case: Case) -> Tensor:
@@ -54,63 +52,44 @@ def sink_shares(weights: Sequence[Tensor], case: Case) -> Tensor:
         weights: A of each layer, ``(batch, …, queries, keys)``; the features are the last keys.
         case: the examples.
     """
-    batch, features = case.shape
-    by_layer = [layer.reshape(batch, -1, *layer.shape[-2:]) for layer in weights]
-    positions = by_layer[0].shape[-1]
-    rows = torch.nn.functional.pad(case.unpadded.float(), (positions - features, 0), value=1.0)
-    entries = sum(layer.shape[1] for layer in by_layer) * (rows.sum(1, keepdim=True) - 1).clamp(min=1)
-    # One pass over the weights finds who may be a sink: its mean weight is at least `SINK_SHARE` × `SINK_WEIGHT`.
-    received = torch.stack([(rows.to(layer)[:, None, None] @ layer).float().sum((1, 2)) for layer in by_layer]).sum(0)
-    candidates = (received[:, -features:] > 0.99 * SINK_SHARE * SINK_WEIGHT * entries) & case.unpadded
-    shares = torch.zeros_like(entries.expand(-1, features))
-    for feature in candidates.any(0).nonzero().flatten().tolist():
-        key = positions - features + feature
-        others = rows.clone()
-        others[:, key] = 0
-        taken = sum(((layer[..., key] > SINK_WEIGHT) * others.unsqueeze(1)).sum((1, 2)) for layer in by_layer)
-        shares[:, feature] = torch.where(candidates[:, feature] & (taken >= SINK_ROWS), taken / entries[:, 0], 0)
-    return shares
+    first = weights[0].shape[-1] - case.shape[1]
+    counts = pad(case.unpadded, (first, 0), value=True)
+    taken, heads = torch.zeros(counts.shape, device=counts.device), 0
+    for layer in weights:
+        by_head = layer.reshape(len(counts), -1, *layer.shape[-2:])
+        example, head, row = (by_head.amax(-1) > SINK_WEIGHT).nonzero(as_tuple=True)
+        key = by_head[example, head, row].argmax(-1)
+        taken.index_put_((example, key), (counts[example, row] & (key != row)).to(taken), accumulate=True)
+        heads += by_head.shape[1]
+    share = taken / (heads * (counts.sum(1, keepdim=True) - 1).clamp(min=1))
+    return share.masked_fill(taken < SINK_ROWS, 0)[:, first:] * case.unpadded
 
 
-def with_exact_sinks(case: Case, estimate: Tensor, weights: Sequence[Tensor], exact_change: ExactChange) -> Tensor:
-    """The estimates ``(batch, features)``, exact at sinks, and beside a sink no larger than the largest exact change.
+def with_exact_values(
+    case: Case, estimate: Tensor, shares: Tensor, exact_change: ExactChange, known: Tensor | None = None
+) -> Tensor:
+    """Estimates of Leave-One-Out, exact at sinks, and beside a sink no larger than the largest exact change.
 
     Args:
         case: the examples.
-        estimate: of Leave-One-Out, 0 at padding.
-        weights: see `sink_shares`.
+        estimate: ``(batch, features)``, 0 at padding.
+        shares: from `sink_shares`.
         exact_change: the exact values.
+        known: ``(batch, features)`` bool, further features that are to have exact values.
 
     Warns:
         SinkWarning: there is a sink.
     """
-    shares = sink_shares(weights, case)
-    sinks = shares >= SINK_SHARE
-    if not sinks.any():
-        return estimate
-    warn_of_sinks(case, shares, SINK_CONSEQUENCE)
-    values, (example, feature) = estimate.clone(), sinks.nonzero(as_tuple=True)
-    values[example, feature] = exact_change(example, feature).to(values.dtype)
-    return within_exact_changes(values, sinks, sinks, exact_change)
-
-
-def within_exact_changes(values: Tensor, exact: Tensor, sinks: Tensor, exact_change: ExactChange) -> Tensor:
-    """The values, of which no estimate exceeds the largest exact one where an example has sinks.
-
-    Args:
-        values: exact values and estimates, ``(batch, features)``.
-        exact: which are exact, bool, likewise.
-        sinks: which are sinks, bool, likewise; they are exact.
-        exact_change: the exact values of features whose estimate is larger.
-    """
-    values, exact = values.clone(), exact.clone()
-    for _ in range(MOST_ROWS):
+    sinks = is_sink(case, shares, IS_EXACT)
+    exact = sinks | (sinks if known is None else known)
+    values, new = estimate.clone(), exact.nonzero(as_tuple=True)
+    for _ in range(1 + MOST_ROWS):
+        if len(new[0]):
+            values[new] = exact_change(*new).to(values.dtype)
+            exact[new] = True
         largest, feature = values.abs().masked_fill(exact, 0).max(1)
         example = (sinks.any(1) & (largest > (values.abs() * exact).amax(1))).nonzero().flatten()
-        if not len(example):
-            break
-        values[example, feature[example]] = exact_change(example, feature[example]).to(values.dtype)
-        exact[example, feature[example]] = True
+        new = (example, feature[example])
     return cut_off(values, values * exact, sinks)
 
 
@@ -120,22 +99,22 @@ def cut_off(estimate: Tensor, exact_changes: Tensor, sinks: Tensor) -> Tensor:
     return torch.where(sinks.any(1, keepdim=True), estimate.clamp(-bound, bound), estimate)
 
 
-def warn_of_sinks(case: Case, shares: Tensor, consequence: str) -> None:
-    """Warn of the features whose shares ``(batch, features)`` make them sinks; names the one with the largest.
+def is_sink(case: Case, shares: Tensor, consequence: str) -> Tensor:
+    """Which features are sinks by their shares, both ``(batch, features)``; warns of them.
 
     Warns:
-        SinkWarning: with the token, its share and what it means for its value.
+        SinkWarning: with the token of the largest share, the share, and what it means for its value.
     """
     sinks = shares >= SINK_SHARE
-    if not sinks.any():
-        return
-    example, feature = divmod(int(shares.argmax()), shares.shape[1])
-    name = f" {case.feature_names[example][feature]!r}" if case.feature_names else ""
-    others = f", as are {int(sinks.sum()) - 1} more" if sinks.sum() > 1 else ""
-    warnings.warn(
-        f"feature {feature}{name} of example {example} is an attention sink{others}: "
-        f"{float(shares[example, feature]):.0%} of the other rows of attention give it more than {SINK_WEIGHT} of "
-        f"their weight; it {consequence}",
-        SinkWarning,
-        stacklevel=2,
-    )
+    if sinks.any():
+        example, feature = divmod(int(shares.argmax()), shares.shape[1])
+        name = f" {case.feature_names[example][feature]!r}" if case.feature_names else ""
+        others = f", as are {int(sinks.sum()) - 1} more" if sinks.sum() > 1 else ""
+        warnings.warn(
+            f"feature {feature}{name} of example {example} is an attention sink{others}: "
+            f"{float(shares[example, feature]):.0%} of the other rows of attention give it more than {SINK_WEIGHT} of "
+            f"their weight; it {consequence}",
+            SinkWarning,
+            stacklevel=2,
+        )
+    return sinks

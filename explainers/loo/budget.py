@@ -33,7 +33,7 @@ from faithcheck.explainers.gates.attention_gates import GatedAttention
 from faithcheck.explainers.gates.gate import GATE_CLAIMS, input_gate_effects
 from faithcheck.explainers.gates.gate_effects import clear_own_rows
 from faithcheck.explainers.gates.grouped_mask_gate import assign_groups, combine_own_and_others, own_and_other_groups
-from faithcheck.explainers.gates.sinks import SINK_CONSEQUENCE, SINK_SHARE, cut_off, sink_shares, warn_of_sinks
+from faithcheck.explainers.gates.sinks import IS_EXACT, cut_off, is_sink, sink_shares
 from faithcheck.explainers.loo.budget_expectations import TWO_FIFTHS
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.outputs import outputs_without
@@ -233,8 +233,7 @@ class RemovalProgress:
         self.groups = torch.zeros_like(self.removed)
         self.gates, self.sizes, self.outputs, shares = self._run_gates(torch.arange(len(case.inputs)))
         self.changes = torch.zeros_like(self.gates)
-        warn_of_sinks(case, shares, SINK_CONSEQUENCE)
-        self.sinks = shares >= SINK_SHARE
+        self.sinks = is_sink(case, shares, IS_EXACT)
         self.removed_first = self.sinks | (case.unpadded & ~case.non_special)
         order = self.sizes.masked_fill(self.removed_first, torch.finfo(self.sizes.dtype).max)
         order = order.masked_fill(self.sinks, torch.inf).masked_fill(~case.unpadded, -torch.inf)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.autograd.profiler_legacy import profile
 
-from faithcheck.explainers.forward_passes import observed_forward_passes
+from faithcheck.explainers.protocol import observed_forward_passes
 
 
 def peak_memory(call: Callable[[], object], device: torch.device | str = "cpu", model: nn.Module | None = None) -> int:

@@ -12,10 +12,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from faithcheck.explainers.fast import fused_attention, outer_layers, removal_rows, shared_prefix
 from faithcheck.explainers.fast.removal_rows import FastRows, may_be_fast, runner
-from faithcheck.explainers.forward_passes import observed_forward_passes
 from faithcheck.explainers.loo.leave_one_out import LeaveOneOut
 from faithcheck.explainers.loo.outputs import outputs_without
 from faithcheck.explainers.loo.removal import AttentionMask, Deletion, Replacement, Resampling
+from faithcheck.explainers.protocol import observed_forward_passes
 from faithcheck.models import Case, select_target
 from faithcheck.models.architectures.architecture import spread
 from faithcheck.models.architectures.base_models import ARCHITECTURES
