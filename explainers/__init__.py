@@ -8,5 +8,5 @@ What is explained belongs in `faithcheck.models`; what should hold of an explain
 import lazy_loader
 
 # The public names are in __init__.pyi. Each is imported when it is first used:
-# `loo.removal_names` must be importable without torch.
+# `names` must be importable without torch.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

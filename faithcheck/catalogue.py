@@ -6,7 +6,7 @@ expected there, and the tolerances. It is not the code: documents name that by t
 The claims of an explainer are its own, and the pairs of a user are the user's: neither is part of it.
 
 ``faithcheck/catalogue.json`` holds the version and the content. Beside these it has the names of the built-in
-explainers, on which no verdict depends: a wrong name is refused without an import of torch.
+explainers and of the removals, on which no verdict depends: a wrong name is refused without an import of torch.
 ``python -m faithcheck.catalogue [VERSION]`` writes the file from the registries (`make catalogue`), and a test fails if
 they disagree.
 """
@@ -40,7 +40,7 @@ CHANGED = "+changed"
 
 
 def saved() -> Json:
-    """The file: ``version``, ``hash``, `PARTS` with each axiom and pair in full, and ``explainers`` by kind."""
+    """The file: ``version``, ``hash``, ``removals``, ``explainers`` by kind, and `PARTS` in full."""
     catalogue: Json = json.loads(FILE.read_text(encoding="utf-8"))
     return catalogue
 
@@ -67,6 +67,13 @@ def explainers() -> dict[str, list[str]]:
     from faithcheck.explainers.builtin import kinds  # not at the top: see `registered`
 
     return kinds()
+
+
+def removals() -> list[str]:
+    """The names of the ways to remove features, as their classes state them."""
+    from faithcheck.explainers.loo.removal import REMOVALS  # not at the top: see `registered`
+
+    return sorted(REMOVALS)
 
 
 def of_run() -> Catalogue:
@@ -124,7 +131,7 @@ def write(version: str | None = None) -> list[str]:
     before = saved() if FILE.exists() else {"version": version, **{part: {} for part in PARTS}}
     content, names = registered(), explainers()
     head = {"version": version or before["version"], "hash": digest(summary(content), 64)}
-    write_atomically(FILE, _as_text({**head, "explainers": names, **content}))
+    write_atomically(FILE, _as_text({**head, "removals": removals(), "explainers": names, **content}))
     renamed = [f"version: {before['version']} → {head['version']}"] if head["version"] != before["version"] else []
     return [*renamed, *changes(before, content), *changed_names(before.get("explainers", {}), names)]
 
@@ -135,7 +142,7 @@ def _as_text(catalogue: Json) -> str:
     def entry(name: str, value: object) -> str:
         return f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
 
-    parts = [entry(key, catalogue[key]) for key in ("version", "hash")]
+    parts = [entry(key, catalogue[key]) for key in ("version", "hash", "removals")]
     for part in ("explainers", *PARTS):
         rows = ",\n  ".join(entry(name, value) for name, value in catalogue[part].items())
         parts.append(f'"{part}": {{\n  {rows}\n }}')

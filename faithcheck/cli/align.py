@@ -5,6 +5,7 @@ import importlib.util
 from pathlib import Path
 
 from faithcheck.alignment.defaults import CHUNK, LONG, MAX_TOKENS, TABLE_2
+from faithcheck.catalogue import saved
 from faithcheck.cli import output
 from faithcheck.cli.arguments import (
     add_allow_code,
@@ -19,7 +20,6 @@ from faithcheck.cli.arguments import (
     add_timeout,
     positive_integer,
 )
-from faithcheck.explainers.loo.removal_names import removal_names
 from faithcheck.options import OptionError, names
 from faithcheck.options.computing import FLOATING, refuse_unknown_device, refuse_wrong_cluster
 from faithcheck.options.output_path import check_folder
@@ -87,7 +87,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_examples(parser: argparse.ArgumentParser) -> None:
     """Add the options of how examples are read and features removed."""
-    removals = [name for name in removal_names() if name != "baseline"]
+    removals = [name for name in saved()["removals"] if name != "baseline"]
     meaning = "how LOO and the curves remove a feature (default: attention_mask, as in the paper; zero for images)"
     parser.add_argument("--removal", choices=removals, help=meaning)
     chunk = f"default: 1, or {CHUNK} if half of the examples have more than {LONG}"

@@ -98,7 +98,7 @@ def test_the_extensions_are_listed_measured_and_shown(copy):
     files = ["tests/test_axioms.py", *added_tests()]
     options = [*(f"--pairs={name}" for name in pairs), *(f"--explainer={name}" for name in explainers)]
     assert name_in("Add a removal", r'^\+    name: str = "(\w+)"') in copy.run(
-        "-c", "from faithcheck.explainers.loo.removal_names import removal_names; print(removal_names())"
+        "-c", "from faithcheck.catalogue import removals; print(removals())"
     )
     selection = f"equivalence or invariance or {axiom} or unit"
     copy.run("-c", RUN_AND_LIST, "-q", "-m", selection, *files, *options, "--axioms-json=new.json")

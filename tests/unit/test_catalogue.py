@@ -37,6 +37,7 @@ def test_the_file_is_what_the_registries_have():
     changed = catalogue.changes(catalogue.saved(), catalogue.registered())
     changed += catalogue.changed_names(catalogue.saved()["explainers"], catalogue.explainers())
     assert not changed, f"{'; '.join(changed)}: run make catalogue, and commit faithcheck/catalogue.json"
+    assert catalogue.saved()["removals"] == catalogue.removals(), "run make catalogue, and commit the file"
     assert catalogue.saved()["hash"] == catalogue.digest(catalogue.summary(catalogue.registered()), 64)
     assert named(asdict(catalogue.of_run())) == named(catalogue.saved())
 
