@@ -19,9 +19,9 @@ FIGURES = {
     "files of at most 60 lines": lambda: reach.sizes()[2],
 }
 LIMITS = {
-    "files that axioms/invariance.py reaches": (9, 12),
-    "files that the executor of checks reaches": (35, 35),
-    "files that leave_one_out.py reaches": (14, 8),
+    "files that axioms/invariance.py reaches": (8, 12),
+    "files that the executor of checks reaches": (34, 35),
+    "files that leave_one_out.py reaches": (13, 8),
     "files that readout_gate.py reaches": (34, 25),
     "circles": (0, 0),
     "imports of a higher folder": (0, 0),
