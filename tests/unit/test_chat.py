@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from faithcheck.reports.documents.explanation import Explanation
 from faithcheck.reports.pages import explanation as pages
 from faithcheck.tests.helpers import small_models
 
+SMOLLM2 = Path("../shared/models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf")
 TURNS = (
     "{% for m in messages %}[MASK] {{ m['role'] }} {{ m['content'] | trim }} [SEP]\n{% endfor %}"
     "{% if add_generation_prompt %}[MASK] assistant\n{% endif %}"
@@ -178,3 +180,17 @@ def test_the_command_takes_a_text_or_messages(folder, tmp_path, capsys):
     (folder / "chat_template.jinja").unlink()
     assert main(["explain", "a lazy fox", *common]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SMOLLM2.exists(), reason="the model is not in ../shared")
+def test_smollm2_reads_a_chat_as_its_tokenizer_writes_it():
+    """Its template adds a system message of its own, which no role has."""
+    pytest.importorskip("gguf")
+    model, question = load(SMOLLM2), [{"role": "user", "content": "What is the capital of France?"}]
+    (example,) = model.encode([question])
+    expected = model.tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=False)
+    assert example.features.tolist() == expected
+    of_user = [name for name, role in zip(example.names, example.roles, strict=True) if role == "user"]
+    assert of_user == "What is the capital of France ?".split()
+    assert example.special_tokens_mask.tolist() == [role == "template" for role in example.roles]
