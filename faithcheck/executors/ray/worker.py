@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from faithcheck.executors.executor import Remote
 from faithcheck.explainers.protocol import Explainer
 from faithcheck.options import OptionError
 
+KEPT = 10_000  # messages of a job
 SAME = ("torch", "transformers", "ray")
 """Packages that must have one version on all machines of a cluster, besides faithcheck, whose code must be the same."""
 PACKAGES = ("faithcheck", *(f"faithcheck.{folder}" for folder in ("axioms", "explainers", "models", "reports")))
@@ -73,8 +75,9 @@ class Worker:
 
     def __init__(self, folder: str, threads: int) -> None:
         self._folder, self._threads = folder, threads
-        self._messages: list[tuple[int, str]] = []
-        logging.getLogger("faithcheck").addHandler(_Kept(self._messages))
+        self._kept = BufferingHandler(KEPT)
+        self._kept.setLevel(logging.WARNING)
+        logging.getLogger("faithcheck").addHandler(self._kept)
         logging.getLogger("faithcheck").propagate = False
 
     def ready(self, expected: Mapping[str, str], readiness: Readiness) -> str:
@@ -95,7 +98,7 @@ class Worker:
 
     def run(self, remote: Remote) -> Answer:
         """Run a job."""
-        self._messages.clear()
+        self._kept.flush()
         begun = time.monotonic()
         content = message = trace = ""
         try:
@@ -104,7 +107,8 @@ class Worker:
         except Exception as error:
             message, trace = error_text(error), traceback_text(error)
         seconds = time.monotonic() - begun
-        return Answer(content, message, trace, [*self._messages], seconds, _gpu_memory())
+        messages = [(record.levelno, record.getMessage()) for record in self._kept.buffer]
+        return Answer(content, message, trace, messages, seconds, _gpu_memory())
 
 
 def _gpu_memory() -> dict[str, tuple[int, int]]:
@@ -122,14 +126,3 @@ def refuse_other_explainers(expected: Mapping[str, str | None], explainers: Mapp
     for name, state in states_of(explainers).items():
         if expected[name] != state:
             raise OptionError(f"it has other code or settings of {name}: install the same there")
-
-
-class _Kept(logging.Handler):
-    """Keeps what is logged."""
-
-    def __init__(self, messages: list[tuple[int, str]]) -> None:
-        super().__init__(logging.WARNING)
-        self._messages = messages
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._messages.append((record.levelno, record.getMessage()))
