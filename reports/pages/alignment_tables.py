@@ -201,7 +201,7 @@ def _shares(document: Alignment) -> Iterator[Table]:
         column = _mean(share, SHARES[share])
         if share != "share_positions":
             return column
-        return Column(column.title, lambda one: column.text(one) if one.figures.share_positions.n else why(one))
+        return Column(column.title, lambda one: column.text(one) if getattr(one.figures, share).n else why(one))
 
     def why(one: Explainer) -> str:
         return one.no_positions or "–"
