@@ -43,5 +43,7 @@ def continuity(explainer: Any, f: nn.Module, g: nn.Module, case: Case) -> Measur
     ``values`` is the first minus the second, ``(batch, 2 · features)`` of f and then of g, see `measured_difference`.
     """
     smallest = replace(explainer, epsilon=torch.finfo(case.inputs.dtype).tiny)
-    maps = (torch.cat([attribution_of(one, model, case) for model in (f, g)], 1) for one in (explainer, smallest))
-    return measured_difference(Compared(*maps, ("the map with ε = 0", "the map with the smallest ε")), case)
+    limit, stabilised = (
+        torch.cat([attribution_of(one, model, case) for model in (f, g)], 1) for one in (explainer, smallest)
+    )
+    return measured_difference(Compared(limit, stabilised, ("the map with ε = 0", "the map with the smallest ε")), case)

@@ -37,7 +37,7 @@ class Gated(nn.Module):
         self.step = step
 
     def forward(self, inputs: Tensor) -> Tensor:
-        x1, x2, x3, x4 = inputs.split(1, 1)
+        x1, x2, x3, x4 = inputs.unsqueeze(2).unbind(1)
         return self.step(x1 * x2 * x3) * x4
 
 
@@ -87,7 +87,7 @@ class First(nn.Module):
         self.through_difference = False
 
     def forward(self, inputs: Tensor) -> Tensor:
-        x1, x2 = inputs.split(1, 1)
+        x1, x2 = inputs.unsqueeze(2).unbind(1)
         return (x1 - x2) + x2 if self.through_difference else x1 * 1
 
 

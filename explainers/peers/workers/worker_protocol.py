@@ -163,8 +163,9 @@ def read(folder: Path) -> WorkerRequest:
     tensors = load_file(folder / "case.safetensors")
     prefix = FORWARD_ARGUMENT
     arguments = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-    case = (tensors[name] for name in ("inputs", "baseline", "target"))
-    return WorkerRequest(folder, request["method"], request["options"], *case, arguments, request["model"])
+    inputs, baseline, target = (tensors[name] for name in ("inputs", "baseline", "target"))
+    method, options, model = (request[name] for name in ("method", "options", "model"))
+    return WorkerRequest(folder, method, options, inputs, baseline, target, arguments, model)
 
 
 def versions_of(peer: str) -> dict[str, str]:
