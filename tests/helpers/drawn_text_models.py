@@ -177,6 +177,8 @@ def largest_difference(seed: int, folder: Path) -> tuple[str, float]:
     try:
         shown, refusal = explain(loaded, texts[0], explainers, *named), ""
         differences.append(difference({one.explainer: torch.tensor(one.values) for one in shown.maps}, right[0]))
+        marked = [feature.special for feature in shown.features]
+        assert marked == special_tokens(tokenizer, texts[0], decoder), f"{what}: special are {marked}"
     except (ExplainError, ModelError) as error:
         refusal = str(error)
     assert bool(reasons[0]) == bool(refusal), f"{what}: {refusal or 'not refused'}"
@@ -207,8 +209,14 @@ def expected_refusal(tokenizer: PreTrainedTokenizerFast, text: str, decoder: boo
     whole = tokenizer(text)["input_ids"]
     if decoder and len(whole) > MAX_LENGTH:
         return f"more than the {MAX_LENGTH} tokens"
-    ids = tokenizer(text, truncation=True, max_length=MAX_LENGTH)["input_ids"]
-    special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
-    if all(i in special for i in ids[: len(ids) - decoder]):
+    special = special_tokens(tokenizer, text, decoder)
+    if all(special):
         return "all of them are special"
-    return "loo cannot explain this model" if len(ids) == 1 else ""
+    return "loo cannot explain this model" if len(special) == 1 else ""
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerFast, text: str, decoder: bool) -> list[bool]:
+    """Which tokens of a text are special, wherever they stand; of a decoder the last one too, at which it is read."""
+    ids = tokenizer(text, truncation=True, max_length=MAX_LENGTH)["input_ids"]
+    special = [i in tokenizer.all_special_ids and i != tokenizer.unk_token_id for i in ids]
+    return [*special[:-1], True] if decoder and special else special
