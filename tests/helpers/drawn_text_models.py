@@ -20,6 +20,7 @@ from faithcheck.models.pretrained.text_model import NextTokenModel
 from faithcheck.tests.helpers.small_models import load_widest, spread
 
 MAX_LENGTH = 16  # tokens: many texts are longer
+ONE_TOKEN = "a text of one token"
 MARKER = "<|user|>"  # a chat's, special by itself
 FRAGMENTS = (
     "the film was good don't café cafe\u0301 naïve 这部电影很好看。 これは映画です यह फ़िल्म है। هذا؟ 😊 👩‍👧 🇩🇪 ﬁlm İß "
@@ -174,15 +175,16 @@ def largest_difference(seed: int, folder: Path) -> tuple[str, float]:
     right = [plain_maps(model, tokenizer, text, output, against) for text in kept]
     what = f"{type(model).__name__}, {type(tokenizer.backend_tokenizer.model).__name__}, {texts}, {reasons}"
     explainers, differences = [LeaveOneOut(), GradientTimesInput()], []
-    try:
+    try:  # of one token LOO alone has no map, which `explain` says in its row
         shown, refusal = explain(loaded, texts[0], explainers, *named), ""
-        differences.append(difference({one.explainer: torch.tensor(one.values) for one in shown.maps}, right[0]))
-        marked = [feature.special for feature in shown.features]
-        assert marked == special_tokens(tokenizer, texts[0], decoder), f"{what}: special are {marked}"
+        if not reasons[0]:
+            differences.append(difference({one.explainer: torch.tensor(one.values) for one in shown.maps}, right[0]))
+            marked = [feature.special for feature in shown.features]
+            assert marked == special_tokens(tokenizer, texts[0], decoder), f"{what}: special are {marked}"
     except (ExplainError, ModelError) as error:
         refusal = str(error)
-    assert bool(reasons[0]) == bool(refusal), f"{what}: {refusal or 'not refused'}"
-    assert reasons[0] in refusal
+    assert reasons[0] in (refusal or ONE_TOKEN), f"{what}: {refusal or 'not refused'}"
+    assert reasons[0] or not refusal, f"{what}: {refusal}"
     if kept:
         chosen = with_chosen_output(loaded, *named)
         case = chosen.case([*chosen.encode(kept)])
@@ -212,7 +214,7 @@ def expected_refusal(tokenizer: PreTrainedTokenizerFast, text: str, decoder: boo
     special = special_tokens(tokenizer, text, decoder)
     if all(special):
         return "all of them are special"
-    return "loo cannot explain this model" if len(special) == 1 else ""
+    return ONE_TOKEN if len(special) == 1 else ""
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerFast, text: str, decoder: bool) -> list[bool]:
