@@ -178,7 +178,8 @@ def _sentences(loaded: TextModel, path: str) -> list[Example]:
             "them for padding: give a checkpoint that takes more"
         )
     texts = load_texts("own").texts
-    items = [*zip(texts[::2], texts[1::2], strict=False)] if getattr(loaded, "reads_pairs", False) else texts
+    reads_pairs = getattr(loaded, "reads_pairs", False)
+    items = [(str(a), str(b)) for a, b in zip(texts[::2], texts[1::2], strict=False)] if reads_pairs else texts
     examples = type(loaded)(loaded.model, loaded.tokenizer, limit).encode(items)
     counts = Counter(len(example) for example in examples)
     shortest = min(length for length, count in counts.items() if count >= EXAMPLES)
