@@ -1,7 +1,6 @@
-"""What is explained: pairs of equivalent models, their cases, and the data and training of small models.
+"""What is explained: pairs of equivalent models, their cases, data sets, and the loading of trained models.
 
-What belongs here: pairs, base models, data sets, and the loading of trained models.
-What does not: explainers (`faithcheck.explainers`) and axioms (`faithcheck.axioms`), which this package never imports.
+Explainers (`faithcheck.explainers`) and axioms (`faithcheck.axioms`) are elsewhere; this package never imports them.
 """
 
 import lazy_loader

@@ -121,11 +121,7 @@ class Case:
         return self.unpadded if self.special_tokens_mask is None else self.unpadded & ~self.special_tokens_mask
 
     def run(self, model: nn.Module) -> Tensor:
-        """The model's outputs on the inputs and the forward arguments: ``(batch, outputs)``.
-
-        Raises:
-            InvalidOutput: the model returned something else.
-        """
+        """The model's outputs on the inputs and forward arguments, ``(batch, outputs)``; `InvalidOutput` for others."""
         try:
             returned: object = model(self.inputs, **self.forward_arguments)
         except BaseException:  # an explainer that refuses an operation raises within the pass
@@ -160,8 +156,7 @@ class Case:
     def with_features(self, of: Callable[[Tensor], Tensor]) -> Case:
         """The case with ``of`` each tensor ``(batch, features, …)`` in its place, such as some of its columns.
 
-        Those are all tensors but the target, the replacements and forward arguments of another shape. The features of
-        the new case have no names.
+        The target, the replacements and forward arguments of another shape stay; the features lose their names.
         """
         shape = self.shape
         return replace(
@@ -225,11 +220,7 @@ def _checked_outputs(returned: object, rows: int) -> Tensor:
 
 @torch.no_grad()
 def refuse_outputs_not_finite(model: nn.Module, case: Case) -> None:
-    """Refuse a model that gives NaN or infinite outputs on a case: no map of it has a meaning.
-
-    Raises:
-        InvalidOutput: says how many, and in which type.
-    """
+    """Raise `InvalidOutput` if the model gives NaN or infinite outputs on a case: no map of it has a meaning."""
     outputs = case.run(model)
     if count := int((~outputs.isfinite()).sum()):
         narrow = outputs.dtype in (torch.float16, torch.bfloat16)

@@ -1,8 +1,6 @@
 """Closed forms that hold for every model: gradient × input, Leave-One-Out, and what they miss.
 
-Expectations predict a violation by one of these, or by a closed form that stands beside its model in
-`faithcheck.models.networks` and `faithcheck.models.pairs`. All are computed from the model and the case alone: no
-explainer runs.
+All are computed from the model and the case alone: no explainer runs. Expectations predict violations by them.
 """
 
 from collections.abc import Callable
@@ -32,10 +30,9 @@ def gradient_times_input(model: nn.Module, case: Case) -> Tensor:
 
 
 def partly_removed(case: Case, feature: int, part: float) -> Case:
-    """The case with a part in [0, 1] of one feature removed: by the attention mask if the case has one.
+    """The case with a part in [0, 1] of one feature removed: its mask is multiplied by 1 − part.
 
-    The feature's entry in the mask is multiplied by 1 − part; without a mask the feature goes this part of the way to
-    its baseline.
+    Without an attention mask the feature goes this part of the way to its baseline.
     """
     if "attention_mask" in case.forward_arguments:
         mask = case.forward_arguments["attention_mask"]

@@ -1,11 +1,8 @@
 """Weights of 8 bits: each row of a linear map holds whole numbers from −128 to 127, times a step of its own.
 
-This is what weight-only quantisation does to a model: the weights of each `nn.Linear` lie on a grid, all else stays
-floating point (per-channel symmetric quantisation: Krishnamoorthi 2018, arXiv 1806.08342, §2). The step of a row is its
-largest weight divided by 127.5, as in torchao's ``Int8WeightOnlyConfig``.
-
-The numbers of the grid are held in the type of the model. So it computes what it computes with weights stored as int8,
-up to the round-off of that type, and needs neither a package nor a class of tensors.
+Weight-only quantisation puts the weights of each `nn.Linear` on such a grid (per-channel symmetric: Krishnamoorthi
+2018, arXiv 1806.08342, §2). A row's step is its largest weight over 127.5, as in torchao's ``Int8WeightOnlyConfig``.
+The grid's numbers keep the model's type, which changes round-off alone and needs no package and no class of tensors.
 """
 
 from collections.abc import Callable
@@ -23,7 +20,7 @@ def linear_maps(model: nn.Module) -> list[nn.Linear]:
     """The modules whose weights are quantised: each `nn.Linear` that holds real weights of its own.
 
     Not the output of `nn.MultiheadAttention`, whose weights that module reads itself; nor weights that are computed in
-    each pass, such as those of `torch.nn.utils.parametrize`; nor weights that a library quantised.
+    each pass, as by `torch.nn.utils.parametrize`; nor weights that a library quantised.
     """
 
     def has_weights(module: nn.Linear) -> bool:
@@ -42,12 +39,10 @@ def quantised(model: nn.Module) -> nn.Module:
 
 
 def put_on_grid(model: nn.Module, whole: Callable[[Tensor], Tensor]) -> None:
-    """Replace the weights of each linear map of a model by numbers of the grid.
+    """Replace the weights of each linear map, ``(outputs, inputs)``, by numbers of the grid, in place.
 
-    Args:
-        model: is written to. A weight that it shares with an embedding is replaced in the linear map alone.
-        whole: makes whole numbers of the weights, counted in steps: ``(outputs, inputs)`` to the same shape. Those
-            beyond the grid are moved to its border.
+    ``whole`` makes whole numbers of weights counted in steps; those beyond the grid are moved to its border. A weight
+    shared with an embedding is replaced in the linear map alone.
     """
     for module in linear_maps(model):
         weights = module.weight.detach()
@@ -57,9 +52,6 @@ def put_on_grid(model: nn.Module, whole: Callable[[Tensor], Tensor]) -> None:
 
 
 def steps(weights: Tensor) -> Tensor:
-    """The distance of two numbers of the grid, in each row: ``(outputs, inputs)`` to ``(outputs, 1)``, in float32.
-
-    That of a row of zeros is the unit round-off of float32, as in torchao, so that nothing is divided by 0.
-    """
+    """Each row's step, ``(outputs, 1)`` float32; for a row of zeros float32's unit round-off, as in torchao."""
     largest = weights.float().abs().amax(1, keepdim=True)
     return (largest / ((HIGHEST - LOWEST) / 2)).clamp(min=torch.finfo(torch.float32).eps)

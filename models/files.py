@@ -14,11 +14,7 @@ def cache_folder() -> Path:
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Write to a temporary file in the same folder and rename it: readers never see half a file.
 
-    If writing fails, the file stays as it was. Text is written as UTF-8, with the permissions that the process gives to
-    new files.
-
-    Raises:
-        OSError: the folder is missing or cannot be written.
+    If writing fails (`OSError`), the file stays as it was. Text is written as UTF-8, with the permissions of new files.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")

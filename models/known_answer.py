@@ -28,13 +28,7 @@ Map: TypeAlias = Callable[[Tensor], Tensor]
 
 
 class KnownAnswer(nn.Module):
-    """A model and its right attribution.
-
-    Args:
-        model: it maps ``(batch, features, …)`` to ``(batch, outputs)``.
-        right: the right attribution in closed form.
-        why: why it is right.
-    """
+    """A model, its right attribution in closed form, and why it is right."""
 
     def __init__(self, model: nn.Module, right: Map, why: str) -> None:
         super().__init__()
@@ -54,13 +48,8 @@ def known_answer(
 ) -> Callable[[Callable[[], nn.Module]], Callable[[], nn.Module]]:
     """Register the model that the decorated function makes, as a subject of the axiom ``ground_truth``.
 
-    Args:
-        name: without the family: the pair is ``known_answer.name``, the model and its copy.
-        case: the examples, see `Pair`.
-        right: the right attribution in closed form.
-        why: why it is right.
-        expected: what explainers give: see `right_of` and `wrong_of`.
-        cite: where the model or the situation is from.
+    The pair ``known_answer.name`` is the model and its copy. ``right`` is the right attribution in closed form;
+    ``expected`` is what explainers give, see `right_of` and `wrong_of`.
     """
 
     def decorate(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:

@@ -1,11 +1,8 @@
 """Weights that accelerate offloads: on the device ``meta``, without values, but while their module runs.
 
-`accelerate.dispatch_model` and `transformers`' ``device_map="auto"`` replace the ``forward`` of each module. Before it
-runs, they bring its weights from the CPU's memory or from the disk, as new tensors; after it, they put new tensors
-without values in their place.
-
-What belongs here: where the values are, told from accelerate's hooks; accelerate is not imported for that. Not here:
-the pair of a model and an offloaded one (`faithcheck.models.pairs.execution`).
+`accelerate.dispatch_model` and ``device_map="auto"`` replace each module's ``forward``: it brings the weights from the
+CPU's memory or the disk as new tensors, and puts tensors without values in their place when the module has run. Where
+the values are is read from accelerate's hooks, without importing accelerate.
 """
 
 from collections.abc import Iterable, Iterator
@@ -37,10 +34,7 @@ def weights_of(module: nn.Module, hook: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def offloaded_weights(model: nn.Module) -> dict[str, Tensor]:
-    """What accelerate keeps of the weights that have no values now, by their names in the model.
-
-    Those kept in memory are the tensors themselves; those on the disk are read.
-    """
+    """The weights that have no values now, by name: the tensors that accelerate keeps, or those on the disk, read."""
     found = {}
     for name, module, hook in offloading_hooks(model):
         for key, weight in weights_of(module, hook):

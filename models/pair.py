@@ -31,15 +31,10 @@ class NotAPair(ValueError):
 
 @dataclass(frozen=True)
 class BuildFromBase:
-    """A pair's ``build`` where f is the model of several pairs, so that it can be built once for all of them.
-
-    Attributes:
-        base: ``base(seed, dtype, device) -> f``.
-        rewrite: ``rewrite(f, seed) -> g``; it leaves f as it is.
-    """
+    """A pair's ``build`` where f is the model of several pairs, so that it can be built once for all of them."""
 
     base: BuildModel
-    rewrite: Callable[[nn.Module, int], nn.Module]
+    rewrite: Callable[[nn.Module, int], nn.Module]  # (f, seed) -> g; leaves f as it is
 
     def __call__(self, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:
         """Both models."""
@@ -100,11 +95,7 @@ PACKAGE = "faithcheck.models.pairs"
 
 
 def register(pair: Pair) -> Pair:
-    """Add a pair to the registry.
-
-    Raises:
-        ValueError: the name is taken.
-    """
+    """Add a pair to the registry. Raises `ValueError` if the name is taken."""
     if pair.name in _registry:
         raise ValueError(f"a pair named {pair.name!r} is already registered: choose another name")
     _registry[pair.name] = pair
@@ -145,11 +136,7 @@ def equivalent_pair(
 
 
 def invariance_pair(name: str, build: Build, case: MakeCase, *expected: Expectations, why: str, cite: str = "") -> None:
-    """Register a pair on which invariance alone is measured; the arguments are the attributes of `Pair`.
-
-    `copies` makes a ``build`` where f and g differ in an attribute alone. ``expected`` is what is expected besides
-    `INVARIANT_BY_DEFINITION`.
-    """
+    """Register a pair on which invariance alone is measured, as `INVARIANT_BY_DEFINITION` and ``expected`` say."""
     register(Pair(name, build, case, why, cite, with_invariance(*expected), frozenset({"invariance"})))
 
 
@@ -168,11 +155,7 @@ def registered_pairs() -> dict[str, Pair]:
 
 
 def seed_torch(seed: int) -> None:
-    """Seed torch's generators, as `torch.manual_seed` does.
-
-    Where there is no GPU, that function spends most of its time on writing down the call stack, for an error that
-    only a GPU could raise.
-    """
+    """Seed torch's generators; without a GPU, `torch.manual_seed` spends its time on writing down the call stack."""
     if torch.cuda.is_available():
         torch.manual_seed(seed)
     else:
@@ -199,10 +182,8 @@ def model_and_copy(
 def copies(make: Callable[[], nn.Module], change: Callable[[Any], object] | None = None, **changed: object) -> Build:
     """A pair's ``build``: f with the random weights of the seed, and g, its changed deep copy, both in eval mode.
 
-    Args:
-        make: makes f.
-        change: changes the copy in place, without gradients, or returns the module that g is; it draws from the seed.
-        changed: the attributes that the copy has.
+    ``change`` changes the copy in place, without gradients, or returns g; it draws from the seed. ``changed`` are
+    attributes that the copy has.
     """
 
     def build(seed: int, dtype: torch.dtype, device: torch.device) -> tuple[nn.Module, nn.Module]:

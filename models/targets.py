@@ -25,13 +25,9 @@ class LogProbabilities(Derived):
 
 
 class Contrast(Derived):
-    """f_k − f_c for every output k: why k, and not c? Yin & Neubig 2022, arXiv 2202.10419.
+    """f_k − f_c for every output k: why k, and not c (``against``)? Yin & Neubig 2022, arXiv 2202.10419.
 
     It is the difference of the log-probabilities of k and c, too.
-
-    Args:
-        model: a model ``(batch, outputs)``.
-        against: c, the output that the others are contrasted with.
     """
 
     def __init__(self, model: nn.Module, against: int) -> None:
@@ -66,8 +62,7 @@ def contrasted(outputs: Tensor, against: int) -> Tensor:
 def answer_positions(answer: Tensor) -> Tensor:
     """The positions at which an example has a token of its answer, ``(tokens,)``, in order.
 
-    Raises:
-        ValueError: no example has one, or one is the first token, before which nothing predicts it.
+    `ValueError` if there is none, or the first token is one: nothing before it predicts it.
     """
     positions = (answer != NO_ANSWER).any(0).nonzero()[:, 0]
     if not len(positions) or int(positions[0]) == 0:
@@ -77,29 +72,16 @@ def answer_positions(answer: Tensor) -> Tensor:
 
 
 def token_log_probabilities(logits: Tensor, ids: Tensor) -> Tensor:
-    """log p of each id by the logits before it; 0 where the id is `NO_ANSWER`.
-
-    Args:
-        logits: ``(batch, tokens, vocabulary)``.
-        ids: ``(batch, tokens)`` int64.
-
-    Returns:
-        ``(batch, tokens)``.
-    """
+    """log p of each id by the logits before it, ``(batch, tokens)``; 0 where the id is `NO_ANSWER`."""
     chosen = logits.gather(2, ids.clamp(min=0).unsqueeze(2)).squeeze(2)
     return torch.where(ids == NO_ANSWER, 0.0, chosen - logits.logsumexp(2))
 
 
 class ExplainedOutput(nn.Module):
-    """A loaded model whose explained output can be chosen. What is chosen is a part of the model's fingerprint.
+    """A loaded model whose explained output can be chosen. What is chosen is a part of the model's fingerprint."""
 
-    Attributes:
-        target: the number of the explained output; None: the most likely output of each example.
-        against: the number of the output that is subtracted from every other one; None: none is.
-    """
-
-    target: int | None = None
-    against: int | None = None
+    target: int | None = None  # None: the most likely output of each example
+    against: int | None = None  # the output that is subtracted from every other one
 
     def explained(self, outputs: Tensor) -> Tensor:
         """What `forward` returns of the model's outputs, both ``(batch, outputs)``."""

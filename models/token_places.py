@@ -15,12 +15,8 @@ PLACES = ("first", "separators", "punctuation")
 def places(special_tokens_mask: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
     """The tokens at each of `PLACES`, masks ``(tokens,)``; no token is at two.
 
-    The first token, special or not; other special tokens, such as [SEP] and the row that a decoder is read at; and
-    tokens whose name has no letter and no digit.
-
-    Args:
-        special_tokens_mask: ``(tokens,)`` bool.
-        names: of each token, as the tokenizer writes it; padding at the end has none.
+    They are the first token, special or not; other special tokens, such as [SEP] and a decoder's last token; and tokens
+    whose name, as the tokenizer writes it, has no letter and no digit. Padding at the end has no name.
     """
     first = torch.zeros_like(special_tokens_mask)
     first[:1] = True

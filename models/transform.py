@@ -1,8 +1,8 @@
-"""Function-preserving transforms: changes to a model that leave its function alone.
+"""Function-preserving transforms: changes to a model that leave its function alone, each a short function.
 
-A transform is a short function. It is applied to every base model that meets its requirements, and each application
-makes a pair: f is the base model's model, g a changed deep copy. Every explainer that claims implementation invariance
-should hold on such a pair. A stabiliser, or a rule that depends on more than the function, breaks on it.
+Each base model that meets a transform's requirements makes a pair: f is its model, g a changed deep copy. Explainers
+that claim implementation invariance should hold on it. A stabiliser, or a rule that depends on more than the function,
+breaks.
 """
 
 from collections.abc import Callable, Collection
@@ -44,17 +44,10 @@ def is_architecture(description: str, test: Callable[[Architecture], bool]) -> R
 
 @dataclass(frozen=True)
 class Transform:
-    """A change to a model that leaves its function alone.
+    """A change to a model that leaves its function alone; its arguments are those of `function_preserving_transform`.
 
-    Attributes:
-        name: ``family.member``; the pair on a base model is ``family.member_basemodel``.
-        change: ``change(embedding_model) -> module``. The argument is a deep copy of the base model's model in eval
-            mode, to be changed in place and returned, or wrapped. It is called without gradients, with a fixed seed.
-        why: why the function stays the same.
-        expected: the expectations of explainers, on every base model.
-        requires: what a model must have.
-        base_models: the names of the base models that it is applied to.
-        cite: paper and equation.
+    ``change`` takes a deep copy of the base model's model in eval mode, and changes it in place and returns it, or
+    wraps it. It is called without gradients, with a fixed seed.
     """
 
     name: str
@@ -100,19 +93,10 @@ def function_preserving_transform(
 ) -> Callable[[Change], Change]:
     """Register a transform on every base model that meets its requirements; the decorated function is its ``change``.
 
-    Args:
-        name: ``family.member``.
-        why: why the function stays the same.
-        lrp: why the relevance of AttnLRP and CP-LRP stays the same too.
-        requires: what a model must have, see `every_layer` and `is_architecture`.
-        variants: names of base models that are variants (`BaseModel.variant`) and that the transform is applied to.
-        too_slow_on: names of base models that it would apply to, but whose pair takes too long for the suite.
-        expected: further expectations, or other expectations than that everything holds.
-        cite: paper and equation.
-
-    Raises:
-        KeyError: a name in ``variants`` or ``too_slow_on`` is no base model's.
-        ValueError: the name is taken, or no base model meets the requirements.
+    The pair on a base model is ``name_basemodel``. ``why`` says why the function stays the same, ``lrp`` why the
+    relevance of AttnLRP and CP-LRP does. ``variants`` are names of base models that are variants and get it too,
+    ``too_slow_on`` those whose pair takes too long for the suite. Where something does not hold, ``expected`` says so.
+    Raises `ValueError` if the name is taken or no base model meets the requirements.
     """
 
     def decorate(change: Change) -> Change:
@@ -147,11 +131,8 @@ def registered_transforms() -> dict[str, Transform]:
 def register_checkpoint(path: str) -> list[Pair]:
     """Register every transform that applies to a trained model, as pairs named ``family.member_checkpoint``.
 
-    Args:
-        path: a folder or hub name, as `faithcheck.models.pretrained.loading.load` takes it.
-
-    Raises:
-        ModelError: the model cannot be loaded, its architecture is unknown, or it cannot be run in float64.
+    ``path`` is a folder or hub name, as `faithcheck.models.pretrained.loading.load` takes it. `ModelError` if the model
+    cannot be loaded or run in float64, or its architecture is unknown.
     """
     base_model = trained("checkpoint", path)
     embedding_model: Any = base_model.model(0, torch.float64, torch.device("cpu"))

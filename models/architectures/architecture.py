@@ -33,42 +33,24 @@ SPECIAL_TOKENS = {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
 
 @dataclass(frozen=True)
 class BaseModel:
-    """A model that transforms are applied to.
+    """A model that transforms are applied to, in eval mode, with eager attention, called on embeddings."""
 
-    Attributes:
-        name: the last part of the names of its pairs.
-        model: ``model(seed, dtype, device)``: an embedding model in eval mode, with eager attention.
-        case: ``case(seed, dtype, device)``: the examples to explain, all of one length, baseline 0.
-        variant: whether only the transforms that name it are applied to it.
-        blueprint: a model of the same structure that is faster to build, by default ``model`` itself; it shows which
-            transforms apply.
-    """
-
-    name: str
+    name: str  # the last part of the names of its pairs
     model: BuildModel
-    case: MakeCase
-    variant: bool = False
-    blueprint: BuildModel | None = None
+    case: MakeCase  # examples of one length, baseline 0
+    variant: bool = False  # only the transforms that name it are applied to it
+    blueprint: BuildModel | None = None  # of the same structure, faster to build: shows which transforms apply
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A family of `transformers` models.
+    """A family of `transformers` models."""
 
-    Attributes:
-        name: the ``model_type`` of its configuration; its small base model has the same name.
-        small: ``small(**options)``: a model of few random weights; ``options`` override its configuration.
-        layers: ``layers(model)``: the model's layers, first to last.
-        decoder: whether it predicts the next token; else it classifies.
-        images: whether its inputs are images; else texts.
-        further_base_models: base models besides the small one of random weights.
-    """
-
-    name: str
-    small: Callable[..., PreTrainedModel]
-    layers: Callable[[Any], Iterator[TransformerLayer]]
-    decoder: bool = False
-    images: bool = False
+    name: str  # the ``model_type`` of its configuration, and the name of its small base model
+    small: Callable[..., PreTrainedModel]  # of few random weights; the arguments override its configuration
+    layers: Callable[[Any], Iterator[TransformerLayer]]  # of a model, first to last
+    decoder: bool = False  # predicts the next token; else it classifies
+    images: bool = False  # takes images; else texts
     further_base_models: tuple[BaseModel, ...] = ()
 
     @cached_property
@@ -133,20 +115,11 @@ def _load(path: str) -> TextModel | ImageClassifier:
 
 
 def trained(name: str, path: str, blueprint: BuildModel | None = None) -> BaseModel:
-    """A trained model as a base model.
+    """A trained model (a folder or hub name) as a base model; building it raises `ModelError` if it cannot be loaded.
 
     A text model's case is three of the project's own sentences of equal length: the first three of the shortest length
     that three sentences have. So the case has no padding, which has pairs of its own. Sentences are cut so that the
-    model has positions left for these pairs. An image classifier's case is three digits.
-
-    Args:
-        name: see `BaseModel`.
-        path: a folder or hub name, as `faithcheck.models.pretrained.loading.load` takes it.
-        blueprint: see `BaseModel`.
-
-    Raises:
-        ModelError: when the model is built, from ``load``; when the case is built, if the model takes too few tokens
-            to be padded.
+    model has positions left for these pairs (`ModelError` if it has none). An image classifier's case is three digits.
     """
 
     def model(seed: int, dtype: torch.dtype, device: torch.device) -> nn.Module:

@@ -1,7 +1,4 @@
-"""All architectures and base models, collected from the files of this package, and the layers of any of their models.
-
-A module of this package with an `ARCHITECTURE` is the file of a family; it is listed nowhere else.
-"""
+"""All architectures and base models, collected from the files of this package: those with an `ARCHITECTURE`."""
 
 import importlib
 import pkgutil
@@ -33,11 +30,7 @@ BASE_MODELS: dict[str, BaseModel] = {
 
 
 def architecture_of(embedding_model: nn.Module) -> Architecture:
-    """The architecture of an embedding model.
-
-    Raises:
-        ValueError: a family that no file of this package describes.
-    """
+    """The architecture of an embedding model; `ValueError` for a family that no file of this package describes."""
     model: Any = embedding_model.model
     model_type = model.config.model_type
     if model_type not in ARCHITECTURES:

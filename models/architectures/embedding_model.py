@@ -1,6 +1,6 @@
 """Models called on embeddings: a `transformers` model that takes token embeddings or patches in place of ids or pixels.
 
-So it maps ``(batch, features, width)`` to ``(batch, outputs)``, and explainers can change its features continuously.
+It maps ``(batch, features, width)`` to ``(batch, outputs)``, and explainers can change its features continuously.
 """
 
 from contextlib import AbstractContextManager, nullcontext

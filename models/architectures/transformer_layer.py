@@ -1,7 +1,7 @@
 """A uniform view of one Transformer layer: its weights, its modules, and what distinguishes it from other layers.
 
-A transform reads and writes weights through `LinearView`s and replaces modules through `TransformerLayer.replace`. So
-it never needs the name of a module; the file of each family translates the names.
+Transforms read and write weights through `LinearView`s and replace modules through `TransformerLayer.replace`, so they
+need no module's name; the file of each family translates the names.
 """
 
 from __future__ import annotations
@@ -16,17 +16,11 @@ from transformers.pytorch_utils import Conv1D
 
 @dataclass(frozen=True)
 class LinearView:
-    """A linear map's weight and bias as views of the model's parameters: writing to them changes the model.
+    """A linear map's weight and bias as views of the model's parameters: writing to them changes the model."""
 
-    Attributes:
-        weight: ``(outputs, inputs)``.
-        bias: ``(outputs,)``, or None.
-        path: the module's name within its layer; empty if the map is only a part of a module.
-    """
-
-    weight: Tensor
+    weight: Tensor  # (outputs, inputs)
     bias: Tensor | None
-    path: str = ""
+    path: str = ""  # the module's name within its layer; empty if the map is only a part of a module
 
     def rows(self, start: int, stop: int) -> LinearView:
         """The view of the outputs from ``start`` to ``stop``."""
@@ -44,34 +38,23 @@ class FoldableNorm(NamedTuple):
 class TransformerLayer:
     """One Transformer layer. Transforms ask its attributes what the layer can do.
 
-    Attributes:
-        module: the layer.
-        attention: its attention module; its attribute ``scaling`` is the factor of the attention logits.
-        activation: the module of the feed-forward block's activation function.
-        query, key, value, output: the linear maps of attention. A head owns consecutive rows of the first three and
-            columns of the last.
-        query_key_value: the one module that computes queries, keys and values, or None if each has a module.
-        heads: the number of query heads.
-        up: the linear maps into the hidden neurons of the feed-forward block: one, or the gate and the gated map.
-        down: the linear map from the hidden neurons.
-        norms: the norms whose output is read by linear maps alone. In a post-LayerNorm model the residual connection
-            reads the output of every norm but the last.
-        rotary: whether queries and keys are rotated by their positions.
+    A head owns consecutive rows of ``query``, ``key`` and ``value``, and columns of ``output``. In a post-LayerNorm
+    model the residual connection reads the output of every norm but the last.
     """
 
     module: nn.Module
-    attention: Any
-    activation: nn.Module
+    attention: Any  # its attribute ``scaling`` is the factor of the attention logits
+    activation: nn.Module  # of the feed-forward block
     query: LinearView
     key: LinearView
     value: LinearView
     output: LinearView
-    query_key_value: LinearView | None
-    heads: int
-    up: tuple[LinearView, ...]
-    down: LinearView
-    norms: tuple[FoldableNorm, ...]
-    rotary: bool
+    query_key_value: LinearView | None  # the one module that computes all three; None if each has a module
+    heads: int  # query heads
+    up: tuple[LinearView, ...]  # into the hidden neurons: one map, or the gate and the gated map
+    down: LinearView  # from the hidden neurons
+    norms: tuple[FoldableNorm, ...]  # those whose output is read by linear maps alone
+    rotary: bool  # queries and keys are rotated by their positions
 
     @property
     def fused(self) -> bool:
@@ -94,11 +77,7 @@ class TransformerLayer:
         return self.heads // self.key_value_heads
 
     def replace(self, old: LinearView, new: nn.Module) -> None:
-        """Put another module in the place of the module that a view belongs to.
-
-        Raises:
-            ValueError: the view is only a part of a module.
-        """
+        """Put another module in the place of a view's module; `ValueError` if the view is only a part of one."""
         if not old.path:
             raise ValueError("a part of a fused map has no module of its own: replace `query_key_value`")
         self.module.set_submodule(old.path, new)
@@ -138,10 +117,9 @@ def transformer_layer(
 ) -> TransformerLayer:
     """The view of a layer, from the names of its modules within it; the empty name: the layer has no such module.
 
-    ``query_key_value`` is one module in the place of ``query``, ``key`` and ``value``, in this order. Only these maps
-    read the output of ``norm_before_attention``, and only the maps into the hidden neurons, ``gate`` and ``up``, that
-    of ``norm_before_feed_forward``; ``norms`` are further ones that linear maps alone read. For the rest see
-    `TransformerLayer`.
+    ``query_key_value`` is one module in the place of three. Only ``query``, ``key`` and ``value`` read the output of
+    ``norm_before_attention``, and only ``gate`` and ``up`` that of ``norm_before_feed_forward``; ``norms`` are further
+    ones that linear maps alone read.
     """
     fused = linear_view(layer, query_key_value) if query_key_value else None
     if fused is None:

@@ -1,7 +1,4 @@
-"""Data sets: handwritten digits, texts and images, from files, folders or the hub.
-
-What belongs here: reading data and describing where it comes from. Not here: models.
-"""
+"""Data sets, and where they come from: handwritten digits, texts and images, from files, folders or the hub."""
 
 
 class DataError(ValueError):
@@ -9,8 +6,5 @@ class DataError(ValueError):
 
 
 def has_half_a_character(text: str) -> bool:
-    """Whether a string holds half of a surrogate pair, which no tokenizer takes.
-
-    JSON's escape sequences give one, and so does a byte of the command line that is not UTF-8.
-    """
+    """Whether a string holds half of a surrogate pair, from JSON or bytes that are not UTF-8: no tokenizer takes it."""
     return any("\ud800" <= character <= "\udfff" for character in text)

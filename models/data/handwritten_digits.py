@@ -25,21 +25,13 @@ _folder: Path | None = None
 
 @dataclass(frozen=True)
 class Digits:
-    """Images with pixels in [0, 1], where 0 is the background, and the digits that they show.
+    """Images with pixels in [0, 1], where 0 is the background, and the digits that they show."""
 
-    Attributes:
-        train_images: float64 ``(n, pixels)``.
-        train_labels: int64 ``(n,)``, 0 to 9.
-        dev_images: float64 ``(m, pixels)``.
-        dev_labels: int64 ``(m,)``.
-        fingerprint: SHA-256 of all four, the identity of the data in the cache of trained weights.
-    """
-
-    train_images: Tensor
-    train_labels: Tensor
-    dev_images: Tensor
-    dev_labels: Tensor
-    fingerprint: str
+    train_images: Tensor  # float64 (n, pixels)
+    train_labels: Tensor  # int64 (n,), 0 to 9
+    dev_images: Tensor  # float64 (m, pixels)
+    dev_labels: Tensor  # int64 (m,)
+    fingerprint: str  # SHA-256 of all four: the identity of the data in the cache of trained weights
 
     @property
     def pixels(self) -> int:
@@ -48,12 +40,9 @@ class Digits:
 
 
 def use_folder(path: str | Path | None) -> None:
-    """Choose the source of digits in this process: a folder that holds ``mnist/``, or None for the bundled set.
+    """Choose the digits of this process: those of a folder that holds ``mnist/``, or the bundled set if None.
 
-    The folder is read at once, so a damaged folder is reported before the run.
-
-    Raises:
-        DataError: the folder or a file is missing, damaged, or not MNIST as `read_mnist` describes it.
+    The folder is read at once, so that a missing or damaged file raises `DataError` before the run.
     """
     global _folder
     folder = None if path is None else Path(path).expanduser().resolve()
@@ -106,11 +95,7 @@ def _mnist(folder: Path) -> Digits:
 
 
 def read_arrays(file: Path) -> tuple[Array, Array]:
-    """Read an ``.npz`` file's ``images`` (n, …) and integer ``labels`` (n,), n ≥ 1.
-
-    Raises:
-        DataError: the file is missing or damaged, a key is missing, it is empty, or the labels differ from the above.
-    """
+    """Read ``images`` (n, …) and integer ``labels`` (n,), n ≥ 1, of an ``.npz`` file; `DataError` if it differs."""
     if not file.is_file():
         raise DataError(f"no file {file}: expected an .npz with 'images' and 'labels'")
     try:
@@ -135,11 +120,7 @@ def read_arrays(file: Path) -> tuple[Array, Array]:
 
 
 def read_mnist(file: Path) -> tuple[Array, Array]:
-    """Read and check one file of MNIST: an ``.npz`` with uint8 ``images`` (n, 28, 28) and integer ``labels`` (n,), 0–9.
-
-    Raises:
-        DataError: see `read_arrays`; or a shape, dtype or label differs from the above.
-    """
+    """Read a file of MNIST: uint8 ``images`` (n, 28, 28) and ``labels`` from 0 to 9; `DataError` if it differs."""
     images, labels = read_arrays(file)
     if images.dtype != numpy.uint8 or images.ndim != 3 or images.shape[1:] != (28, 28):
         raise DataError(f"{file}: images must be uint8 (n, 28, 28), got {images.dtype} {images.shape}")

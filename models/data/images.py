@@ -17,19 +17,12 @@ from faithcheck.models.data.stored import OnDemand
 
 @dataclass(frozen=True)
 class Images:
-    """Images in the order of their source.
+    """Images in the order of their source."""
 
-    Attributes:
-        name: the source: "digits", or the file or folder.
-        images: a tensor per example, float32 ``(channels, height, width)`` in [0, 1]; 1 channel or 3 (RGB).
-        labels: the class of each image, from 0 up; None if the source has no labels.
-        fingerprint: SHA-256 of images and labels, the identity of the data in caches and reports.
-    """
-
-    name: str
-    images: Sequence[Tensor]
-    labels: list[int] | None
-    fingerprint: str
+    name: str  # "digits", or the file or folder
+    images: Sequence[Tensor]  # each float32 (channels, height, width) in [0, 1], with 1 channel or 3 (RGB)
+    labels: list[int] | None  # from 0 up; None if the source has none
+    fingerprint: str  # SHA-256 of images and labels: the identity of the data in caches and reports
 
 
 class DecodedImages(OnDemand[Tensor]):
@@ -43,19 +36,12 @@ class DecodedImages(OnDemand[Tensor]):
 
 
 def load_images(source: str = "digits", limit: int | None = None) -> Images:
-    """Load the first ``limit`` images of a source, or all of them without a limit.
+    """Load the first ``limit`` images (at least 1) of a source, or all of them without a limit.
 
-    Args:
-        source: "digits" (the dev images of `load_digits`); or a path: a file ``.npz`` with uint8 ``images``
-            (n, h, w) or (n, h, w, 3) and integer ``labels`` (n,); or a folder of image files, read through the optional
-            `datasets` library, its subfolders, if it has any, are the classes. A folder called digits is
-            given as ``./digits``.
-        limit: at least 1.
-
-    Raises:
-        ValueError: the limit is below 1.
-        DataError: the file or folder is missing, damaged, empty or differs from the above; `datasets` is not installed.
-            The images of a folder are read again when they are asked for; one that is gone by then raises it, too.
+    A source is "digits" (the dev images of `load_digits`); an ``.npz`` file with uint8 ``images`` (n, h, w) or
+    (n, h, w, 3) and integer ``labels`` (n,); or a folder of image files, whose subfolders, if any, are the classes.
+    Folders need the optional `datasets` library; one called digits is given as ``./digits``. A source that cannot be
+    read raises `DataError`, as does an image of a folder that is gone when it is read again.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")

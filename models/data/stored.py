@@ -39,10 +39,7 @@ class OnDemand(Sequence[Item]):
 
 
 class StoredNumbers(OnDemand[int]):
-    """Whole numbers of 64 bits in a temporary file.
-
-    The file is removed with this object. It lies where `tempfile` puts it: ``TMPDIR`` chooses another disk.
-    """
+    """Whole numbers of 64 bits in a temporary file (see `tempfile`), which is removed with this object."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as this object)
@@ -50,12 +47,7 @@ class StoredNumbers(OnDemand[int]):
         self._length = 0
 
     def append(self, number: int) -> None:
-        """Write one more.
-
-        Raises:
-            OverflowError: it has more than 64 bits.
-            OSError: the disk is full.
-        """
+        """Write one more; `OverflowError` if it has more than 64 bits."""
         try:
             content = NUMBER.pack(number)
         except struct.error as error:
@@ -71,16 +63,7 @@ class StoredNumbers(OnDemand[int]):
 
 
 class StoredTexts(OnDemand[str]):
-    """Texts in a temporary file; where each ends is in a file, too.
-
-    The file is removed with this object. It lies where `tempfile` puts it: ``TMPDIR`` chooses another disk.
-
-    Args:
-        texts: read once, one after the other.
-
-    Raises:
-        OSError: the disk is full.
-    """
+    """Texts, read once and written to temporary files (see `tempfile`), which are removed with this object."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as this object)
@@ -115,17 +98,10 @@ BLOCK = 2**20  # bytes that are written at once
 
 
 def stored_array(shape: int | tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """Zeros in a temporary file, which is removed with the array.
+    """Zeros in a temporary file (see `tempfile`), which is removed with the array.
 
-    Its pages are those of the file: the operating system writes them to the disk and takes their memory where another
-    needs it. The file lies where `tempfile` puts it: ``TMPDIR`` chooses another disk.
-
-    Args:
-        shape: of the array.
-        dtype: any whose zero is zero bytes.
-
-    Raises:
-        OSError: the disk is full.
+    The operating system writes its pages to the disk and takes their memory where another process needs it. The zero of
+    ``dtype`` must be zero bytes.
     """
     kind = np.dtype(dtype)
     size = kind.itemsize * (shape if isinstance(shape, int) else math.prod(shape))

@@ -47,41 +47,28 @@ Row = tuple[Item, int | None]
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts in the order of their source, unchanged: nothing is cleaned, empty texts are kept.
+    """Texts in the order of their source, unchanged: nothing is cleaned, empty texts are kept."""
 
-    Attributes:
-        name: the source: "own", "sst2", "imdb" or the file.
-        texts: one `Item` per example, all texts or all pairs; those of a file are read when they are asked for.
-        labels: the class of each text, from 0 up (1 = positive in all sources named here); None if the
-            source has no labels. They are read from a file, as the texts are.
-        fingerprint: SHA-256 of texts and labels, the identity of the data in caches and reports.
-    """
-
-    name: str
-    texts: Sequence[Item]
-    labels: Sequence[int] | None
-    fingerprint: str
+    name: str  # "own", "sst2", "imdb" or the file
+    texts: Sequence[Item]  # all texts or all pairs; those of a file are read when they are asked for
+    labels: Sequence[int] | None  # from 0 up (1 = positive in "own", "sst2", "imdb"); None if there are none
+    fingerprint: str  # SHA-256 of texts and labels: the identity of the data in caches and reports
 
 
 def load_texts(source: str = "own", limit: int | None = None) -> Texts:
-    """Load the first ``limit`` texts of a source, or all of them without a limit.
+    """Load the first ``limit`` texts (at least 1) of a source, or all of them without a limit.
 
-    Args:
-        source: "own" (sentences written for this project, balanced); "sst2" (validation split) or "imdb" (test split;
-            its first half is negative) through the optional `datasets` library, which downloads and caches them;
-            or a path: a file ``.tsv`` (text TAB label, or GLUE's header ``sentence`` TAB ``label``), ``.csv`` with such
-            a header, ``.jsonl``, ``.jsonl.gz`` or ``.json`` (a line is {"text": …, "label": …}), ``.parquet`` with such
-            columns, the label optional in all with names. In place of one column of texts it may have two, of pairs,
-            with the names of `PAIR_COLUMNS`, such as ``premise`` and ``hypothesis``; or a folder that holds one such
-            file named dev, or Parquet files alone, which are read in the order of their names. A folder called sst2 is
-            given as ``./sst2``.
-        limit: at least 1.
+    A source is "own" (sentences written for this project, balanced); "sst2" (validation split) or "imdb" (test split;
+    its first half is negative), which the optional `datasets` library downloads and caches; or a path:
 
-    Raises:
-        ValueError: the limit is below 1.
-        DataError: `datasets`, or pyarrow for Parquet, is not installed, or cannot get the data; the file is missing; a
-            line is damaged (the message names file and line, or row); the source holds no texts; some texts have a
-            label and some do not; some rows are texts and others pairs.
+    * a ``.tsv`` file (text TAB label, or GLUE's header ``sentence`` TAB ``label``), ``.csv`` with such a header,
+      ``.jsonl``, ``.jsonl.gz`` or ``.json`` (a line is {"text": …, "label": …}), or ``.parquet`` with such columns. The
+      label is optional where columns have names. Two columns of `PAIR_COLUMNS` in place of one are pairs of texts;
+    * a folder that holds one such file named dev, or Parquet files alone, read in the order of their names. A folder
+      called sst2 is given as ``./sst2``.
+
+    A source that cannot be read, is empty, or mixes texts with pairs or labelled texts with others raises `DataError`;
+    the message names file and line.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
@@ -93,15 +80,9 @@ def load_texts(source: str = "own", limit: int | None = None) -> Texts:
 
 
 def refuse_wrong_source(source: str, limit: int | None, of_texts: bool) -> None:
-    """Refuse data that cannot be read, before a model is loaded.
+    """Raise `DataError` for texts or images that cannot be read, before a model is loaded.
 
-    Args:
-        source: of texts, see `load_texts`, or of images.
-        limit: the number of texts to read.
-        of_texts: whether it must hold texts; False: the model decides.
-
-    Raises:
-        DataError: there is no such data, a library is missing, or a file of texts is damaged.
+    ``of_texts``: whether the source must hold texts; else the model decides.
     """
     if source in HUB:
         if importlib.util.find_spec("datasets") is None:
@@ -242,11 +223,7 @@ def text_columns(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def item_of(texts: Sequence[str]) -> Item:
-    """The text, or the pair of two texts.
-
-    Raises:
-        ValueError: one of the two is empty.
-    """
+    """The text, or the pair of two texts; `ValueError` if one of the two is empty."""
     if len(texts) == 1:
         return texts[0]
     first, second = texts

@@ -22,10 +22,9 @@ from faithcheck.models.files import cache_folder, write_atomically
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread inside the block; afterwards on as many threads as before.
+    """Compute on one thread inside the block: sums, and so trained weights, depend on the number of threads.
 
-    The order of summation, and so the trained weights, depend on the number of threads. Small operations do not get
-    faster by a second thread, and become twenty times slower if another process keeps the second core busy.
+    Small operations gain nothing by a second one, and are twenty times slower if another process keeps that core busy.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -37,14 +36,11 @@ def one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a classifier is trained: Adam on cross-entropy, in float32 on the CPU.
-
-    The defaults are those of You et al. 2025 (arXiv 2510.18810, §4.1), which does not state a batch size.
-    """
+    """Adam on cross-entropy, in float32 on the CPU; defaults as in You et al. 2025 (arXiv 2510.18810, §4.1)."""
 
     epochs: int = 5
     learning_rate: float = 1e-3
-    batch_size: int = 4
+    batch_size: int = 4  # not stated there
 
 
 @dataclass(frozen=True)
@@ -85,19 +81,10 @@ log = logging.getLogger(__name__)
 def trained(
     model: type[nn.Module], options: Mapping[str, Any], digits: Digits, seed: int, recipe: Recipe | None = None
 ) -> Trained:
-    """The weights of ``model(**options)`` trained on the digits, from the cache if it has them.
+    """The weights of ``model(**options)`` trained on the digits, from the cache (`cache_folder`) if it has them.
 
-    The cache is `cache_folder`. A file's name is a hash of the model's source, its options, the training loop's source,
-    the recipe, the seed, the data and torch's version, so the weights of another training are never used. A file holds
-    a checksum of its weights: a damaged one is replaced by a new training, with a warning in the log that names it. If
-    the folder cannot be written, every call trains again, with a line in the log.
-
-    Args:
-        model: the class of a network, called with ``options``.
-        options: its arguments, as JSON has them.
-        digits: the data to train and to evaluate on.
-        seed: of the initial weights and of the order of images.
-        recipe: how to train; the default `Recipe` if None.
+    A file's name is a hash of all that the weights depend on (`_key`), and it holds their checksum: a damaged file is
+    replaced by a new training, with a warning. If the folder cannot be written, every call trains again.
     """
     recipe = recipe or Recipe()
     file = cache_folder() / f"{model.__name__}-{_key(model, options, digits, seed, recipe)}.safetensors"

@@ -2,9 +2,8 @@
 
 A term is an input, a constant, or an operation on terms; terms are immutable, and compare and hash by value. One term
 is a torch model (`Expression`), a readable text (``(x1*x2)*x3``) and a JSON value (``["*", ["*", "x1", "x2"], "x3"]``).
-
-An identity is two terms that are equal for all values of their inputs. A rewrite has two steps: find the terms that the
-inputs of one side stand for (`match`), and put them into the other side (`substitute`).
+An identity is two terms that are equal for all values of their inputs: `match` finds what the inputs of one side stand
+for, and `substitute` puts it into the other side.
 """
 
 from __future__ import annotations
@@ -109,11 +108,7 @@ def brackets(operand: Term, operation: str) -> bool:
 
 
 def apply(operation: str, *operands: Any) -> Apply:
-    """The operation on terms or numbers.
-
-    Raises:
-        ValueError: an unknown operation, or the wrong number of operands for it.
-    """
+    """The operation on terms or numbers; `ValueError` if it is unknown or takes another number of operands."""
     arity = 2 if operation in BINARY else 1
     if operation not in OPERATIONS or len(operands) != arity:
         raise ValueError(f"no operation {operation!r} on {len(operands)} terms; known: {', '.join(OPERATIONS)}")
@@ -145,11 +140,7 @@ def to_json(term: Term) -> Any:
 
 
 def from_json(value: Any) -> Term:
-    """The inverse of `to_json`.
-
-    Raises:
-        ValueError: the value is not the JSON of a term; the message names the part.
-    """
+    """The inverse of `to_json`; `ValueError` names the part of the value that is not the JSON of a term."""
     if isinstance(value, str) and value[:1] == "x" and value[1:].isdecimal() and int(value[1:]) > 0:
         return Input(int(value[1:]) - 1)
     if isinstance(value, int | float) and not isinstance(value, bool):

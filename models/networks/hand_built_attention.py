@@ -1,9 +1,8 @@
 """Transformers whose weights are set by hand: attention heads that find one token, and nothing else.
 
-A head's logits are far apart: the largest exceeds the others by more than any difference that exp can show. So a
-softmax is a choice, exactly: A is 1 at one key and 0 at all others, and the derivative of A is 0. Where no key fits, a
-row attends to itself, and the model is built such that it finds nothing there. A head adds what it finds to the
-residual stream, in coordinates of its own (Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*).
+A head's logits are so far apart that its softmax is a choice: A is 1 at one key and 0 at the others, and its derivative
+is 0. Where no key fits, a row attends to itself, and finds nothing there. A head adds what it finds to the residual
+stream, in coordinates of its own (Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*).
 """
 
 from collections.abc import Mapping, Sequence

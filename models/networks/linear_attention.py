@@ -112,11 +112,10 @@ class LinearAttention(nn.Module):
 
 
 class LinearAttentionBlock(nn.Module):
-    """Linear attention of BERT-base's size: ``(batch, tokens, 768)`` to ``(batch, 2)`` logits.
+    """Linear attention of BERT-base's size, with biases and random weights: ``(batch, tokens, 768)`` to ``(batch, 2)``.
 
-    With Q, K, V the maps of the tokens in each of 12 heads, ``order="left"`` computes (QKᵀ)V and ``order="right"``
-    Q(KᵀV), either divided by the number of tokens; then come an output map, the residual, the mean over tokens and a
-    head. All maps have biases, and the weights are random.
+    In each of 12 heads, ``order="left"`` computes (QKᵀ)V and ``order="right"`` Q(KᵀV), either divided by the number of
+    tokens; then come an output map, the residual, the mean over tokens and a head.
     """
 
     def __init__(self, order: Order, *, width: int = 768, heads: int = 12) -> None:
@@ -152,10 +151,9 @@ class HasPaths(Protocol):
 
 
 def path_gradients(model: HasPaths, case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """The explained output's gradient at the inputs through query, key and value alone.
+    """The explained output's gradients (g_q, g_k, g_v) at the inputs through query, key and value alone.
 
-    Three tensors (g_q, g_k, g_v) shaped like the inputs. They sum to the gradient of ``model``, except the part through
-    a block's residual. Computed by autograd on ``forward_paths``, without any propagation rule.
+    They come from autograd on ``forward_paths``, and sum to the model's gradient, less the part through a residual.
     """
     with torch.enable_grad():
         q, k, v = (case.inputs.detach().clone().requires_grad_() for _ in range(3))
@@ -199,19 +197,13 @@ def propagated(shares: dict[Order, PathShares], model: LinearAttention, case: Ca
 
 
 def attnlrp_gap(f: LinearAttention, g: LinearAttention, case: Case) -> Tensor:
-    """AttnLRP's map on f minus that on g, ``(batch, pixels)``: ¼ x ⊙ (g_v − g_q) where f is left and g right.
-
-    As f and g are one function, f's path gradients serve both.
-    """
+    """AttnLRP's map on f minus that on g, ``(batch, pixels)``: ¼ x ⊙ (g_v − g_q) where f is left and g right."""
     difference = PathShares(*(in_f - in_g for in_f, in_g in zip(ATTNLRP[f.order], ATTNLRP[g.order], strict=True)))
     return weighted_paths(difference, f, case)
 
 
 def association_gap(f: HasPaths, g: nn.Module, case: Case) -> Tensor:
-    """AttnLRP's map on f = (QKᵀ)V minus that on g = Q(KᵀV): ¼ x ⊙ (g_v − g_q), summed over the axes of a feature.
-
-    Shape ``(batch, features)``. For any model with paths; a bias keeps its share of a query, key or value in both.
-    """
+    """AttnLRP's map on f = (QKᵀ)V minus that on g = Q(KᵀV), ``(batch, features)``: ¼ x ⊙ (g_v − g_q)."""
     gap = weighted_paths(PathShares(-1 / 4, 0, 1 / 4), f, case)
     return gap.reshape(*case.shape, -1).sum(2)
 
@@ -248,7 +240,7 @@ def path_completeness_error(shares: dict[Order, PathShares]) -> Callable[[Linear
 
 @torch.no_grad()
 def loo_excess(model: LinearAttention, case: Case) -> Tensor:
-    """Σ LOO_i − (f(x) − f(0)), ``(batch,)``, from the weights alone: no pixel is removed, the model never runs.
+    """Σ LOO_i − (f(x) − f(0)), ``(batch,)``, of a model with positions, mean pooling and no standardisation, never run.
 
     1. The n tokens e_j = w x_j + p_j are pooled by their mean, so f = QᵀM/n² with Q = Σ_j q_j, M = Σ_j k_j v_j, where
        v_j = h·W_V e_j is what the explained output's row h of the head reads of a value.
@@ -256,8 +248,6 @@ def loo_excess(model: LinearAttention, case: Case) -> Tensor:
        Δ_i = x_i (b v_i + c k_i) − x_i² bc from M.
     3. Hence n² Σ LOO_i = Σ_i [x_i aᵀM + QᵀΔ_i − x_i aᵀΔ_i].
     4. And n² (f(x) − f(0)) = QᵀM − Q₀ᵀM₀, with e_j = p_j in Q₀ and M₀.
-
-    The model has positions, is pooled by the mean, and does not standardise.
     """
     assert model.position is not None
     x = case.inputs

@@ -1,15 +1,12 @@
 """Small softmax attention whose attention mask is a gate, and what explainers that follow Leave-One-Out give there.
 
-A key of mask m in [0, 1] has m times its weight, A_k ∝ m_k exp z_k: a 0 removes a key, as the mask of any other model
-does, and the derivative with respect to a gate is a limit of outputs of the model itself.
+A key of mask m in [0, 1] has m times its weight, A_k ∝ m_k exp z_k: a 0 removes a key, as in any other model, and the
+derivative with respect to a gate is a limit of outputs of the model itself.
 
-Maps are computed from the weights alone. No explainer runs here, and not the model's own forward pass either: each
-example is computed by itself, without its padding, and the attention weights are written out as
-A_jk = exp z_jk / Σ exp z_jk. A removal is a function of the weights of a layer, so that each explainer's definition can
-be followed to the letter.
-
-One layer has closed forms. With a_h the weight of key i in the row r that is read, v_h its value, o_h the row's output
-and w_h the readout of head h:
+Maps are computed from the weights alone, by neither an explainer nor the model's own forward pass: each example by
+itself, without its padding, A_jk = exp z_jk / Σ exp z_jk written out. So each explainer's definition can be followed to
+the letter. One layer has closed forms. With a_h the weight of key i in the row r that is read, v_h its value, o_h the
+row's output and w_h the readout of head h:
 
 1. Without key i the other weights grow by 1/(1 − a_h), so that o_h becomes (o_h − a_h v_h)/(1 − a_h). Leave-One-Out is
    Σ_h a_h (v_h − o_h)·w_h / (1 − a_h).
@@ -214,12 +211,9 @@ def row_derivatives(example: Example) -> Tensor:
 def row_changes(example: Example, halfway: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The change of row j without key i times the output's gradient there, ``(layers, rows j, features i)``; and f.
 
-    It is −∂f/∂s at s = 0 where row j of one layer has the weights (1 − s)·A + s·(A without i).
-
-    Args:
-        example: the example.
-        halfway: ``(tokens,)`` bool: the weights of these keys are halved in every row of every layer, and the others
-            grow by the factor ½ + ½/r, r the weight that they have. The gradient takes the factor for a constant.
+    It is −∂f/∂s at s = 0 where row j of one layer has the weights (1 − s)·A + s·(A without i). The weights of the keys
+    ``halfway`` ``(tokens,)`` are halved in every row of every layer, and the others grow by the factor ½ + ½/r, r the
+    weight that they have. The gradient takes the factor for a constant.
     """
     n = len(example.inputs)
     steps = torch.zeros(len(example.layers), n, n).to(example.inputs).requires_grad_()

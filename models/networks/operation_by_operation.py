@@ -1,10 +1,8 @@
 """Models that run one operation for each output, by itself or by other operations: what LRP's rules are measured on.
 
-Output k is y_k = w_k · φ_k(u), with u the inputs and φ_k one operation of torch. Example k explains output k, so that
-its map is that of operation k alone. Two models with the same w_k, one with the operations and one with the same values
-by other operations, are a pair for each operation: a rule that is wrong moves one model's map and not the other's.
-
-All numbers are multiples of 1/64, so that sums, selections and casts to float32 are exact.
+Output k is y_k = w_k · φ_k(u), with u the inputs and φ_k one operation of torch. Example k explains output k, so a rule
+that is wrong moves the map of one model, and not that of the model with the same values by other operations. All
+numbers are multiples of 1/64, so that sums, selections and casts to float32 are exact.
 """
 
 from collections.abc import Callable, Collection, Mapping

@@ -1,13 +1,10 @@
 """Scalar products x₁x₂…xₙ in a given order of multiplication, and the closed forms of explainers on them.
 
-A product is built once, as an expression tree. `evaluate` turns the tree into a SymPy expression or into the torch
-model, by multiplying symbols or columns.
+`evaluate` turns a product's expression tree into a SymPy expression or into the torch model. Closed forms, with
+y = x₁…xₙ, d the depth of a leaf in the tree, and the baseline 0:
 
-Closed forms, with y = x₁…xₙ, d the depth of a leaf in the tree, and the baseline 0:
-
-1. AttnLRP halves relevance at each product of data (arXiv 2510.18810, Eqs. 3–4), so a leaf gets y·2^−d. This depends on
-   the tree. CP-LRP's own rule is for attention only. It leaves element-wise products to the same half, so it gives
-   the same map.
+1. AttnLRP halves relevance at each product of data (arXiv 2510.18810, Eqs. 3–4), so a leaf gets y·2^−d, which depends
+   on the tree. CP-LRP's own rule is for attention only, so it gives the same map.
 2. The leaves of a full binary tree satisfy Σ 2^−d = 1 (Kraft's equality), so both are complete.
 3. Integrated Gradients gives y/n to every factor: it is complete, and the order does not enter.
 4. Gradient × input and Leave-One-Out give y to every factor. The sum is n·y, so completeness fails by (n − 1)·y.
@@ -95,10 +92,7 @@ class ScalarProduct(nn.Module):
 
 
 class SmallAttention(nn.Module):
-    """Σ H ⊙ QKᵀV, multiplied in the tree's order: tokens' coordinates ``(batch, tokens·width)`` to ``(batch, 1)``.
-
-    ``weights`` are W_Q, W_K and W_V, ``(width, width)`` each, and H, ``(tokens, width)``.
-    """
+    """Σ H ⊙ QKᵀV, multiplied in the tree's order: tokens' coordinates ``(batch, tokens·width)`` to ``(batch, 1)``."""
 
     def __init__(self, tree: Tree, weights: Sequence[Tensor]) -> None:
         super().__init__()
@@ -147,15 +141,12 @@ def excess_of_last_factor(model: nn.Module, case: Case) -> Tensor:
 
 
 def grouped_gate_excess(groups: int) -> Callable[[nn.Module, Case], Tensor]:
-    """The error of completeness of the grouped mask gate, ``(batch,)``.
+    """The error of completeness of the grouped mask gate, ``(batch,)``; features are dealt to the groups in turn.
 
     1. The gate takes gradients at one point for each group of features: the group's c factors are halved there.
     2. At a point where its own group is halved, a factor's slope is y·2^(1 − c). Where another group of c factors is
        halved, its slope is y·2^−c.
     3. The gate weighs the own point by ⅗ and the mean of the others by ⅖.
-
-    Args:
-        groups: how many groups the features are dealt to, in turn.
     """
 
     def predict(model: nn.Module, case: Case) -> Tensor:

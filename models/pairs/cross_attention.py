@@ -1,13 +1,9 @@
 """Cross-attention of an encoder and a decoder in another basis: queries of one side, keys and values of the other.
 
-The features are the embeddings of the encoder's tokens; the decoder's tokens are constant. As in self-attention, a head
-uses its queries and keys only in q·k and its values only through its columns of the output projection. So for any
-invertible M, (W_Q, W_K) → (M W_Q, M⁻ᵀ W_K) and (W_V, W_O) → (M W_V, W_O M⁻¹) leave the function the same.
-
-Why AttnLRP and CP-LRP stay the same, at ε = 0: as for self-attention, in
-`faithcheck.models.pairs.basis_of_queries_keys_values`. What is special here: in the decoder's first layer queries are
-constants, so that keys get all of the relevance of the logits. Behind M⁻ᵀ they get Gᵀ M q, and W_K's M⁻¹ turns it into
-Gᵀ q, as without M.
+The features are the embeddings of the encoder's tokens; the decoder's tokens are constant. Why the function, AttnLRP
+and CP-LRP stay the same, at ε = 0: as for self-attention, in `faithcheck.models.pairs.basis_of_queries_keys_values`.
+What is special here: in the decoder's first layer queries are constants, so that keys get all of the relevance of the
+logits. Behind M⁻ᵀ they get Gᵀ M q, and W_K's M⁻¹ turns it into Gᵀ q, as without M.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,5 @@
 """One model of `transformers` run in several ways: with a cache, after a prefix, in chunks, on two devices.
 
-A single layer run in several ways is in the module `execution_of_a_layer`, padding in the family ``batching``, tied
-weights in ``sharing``.
-
 Why AttnLRP and CP-LRP stay the same, at ε = 0:
 
 1. *A cache.* In a causal model the keys and values of a prefix do not depend on later tokens. Computed first or
@@ -11,10 +8,10 @@ Why AttnLRP and CP-LRP stay the same, at ε = 0:
 2. *Packing.* The texts of a row mask each other. A masked logit has weight 0: neither its value nor its logit gets
    relevance.
 3. *Chunks.* A feed-forward block works token by token: splitting and concatenating are rearrangements.
-4. *A device map*, as ``device_map="auto"`` makes it where a model does not fit the device: accelerate brings the
-   weights of a layer before each of its modules runs, and puts tensors on the device ``meta`` in their place after it.
-   Every map stays the same, bit for bit: the operations and their operands are the same, and autograd holds the weights
-   that it needs until the backward pass. Explainers must read weights only while their module runs.
+4. *A device map*, as ``device_map="auto"`` makes it: accelerate brings the weights of a layer before each of its
+   modules runs (`faithcheck.models.offloaded_weights`). Every map stays the same, bit for bit: operations and operands
+   are the same, and autograd holds the weights that it needs until the backward pass. Explainers must read weights only
+   while their module runs.
 """
 
 import importlib.util

@@ -129,8 +129,7 @@ def every_graph() -> AbstractContextManager[None]:
     """Torch compiles as many graphs of a function as it needs, and raises an error where it would stop to compile.
 
     By itself it makes 8, for another dtype, batch of one, mode or state of autograd each, and then runs the function
-    uncompiled without an error: a check would measure another model than its pair names. 256 is a second limit of
-    torch's.
+    uncompiled without an error: a check would measure another model than its pair names. 256 is a second limit.
     """
     return torch._dynamo.config.patch(  # by the names that all versions know
         cache_size_limit=256, fail_on_cache_limit_hit=True

@@ -1,12 +1,9 @@
 """Generated pairs: the subject of the search, and the smallest counterexamples that it found for AttnLRP.
 
-`faithcheck.axioms.generated` draws pairs of equal expressions and looks for the smallest pair on which an explainer
-gives different maps. For AttnLRP it finds five, one for each of five identities: (x₁x₂)x₃ = x₁(x₂x₃), which is the pair
-``product.x1x2x3``, and the four that are registered here. The derivations are in
-`faithcheck.models.networks.counterexamples`.
-
-The four contain no matrix product, so CP-LRP gives the maps of AttnLRP. ε-LRP has no rule for products of data, and
-otherwise the same rules: it gives the same on the last two.
+For AttnLRP the search (`faithcheck.axioms.generated`) finds five identities: (x₁x₂)x₃ = x₁(x₂x₃), which is the pair
+``product.x1x2x3``, and the four here, derived in `faithcheck.models.networks.counterexamples`. The four contain no
+matrix product, so CP-LRP gives the maps of AttnLRP. ε-LRP has no rule for products of data, and otherwise the same
+rules: it gives the same on the last two.
 """
 
 from faithcheck.models.cases import factors

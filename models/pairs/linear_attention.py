@@ -1,7 +1,6 @@
-"""Linear attention, associated to the left and to the right.
+"""Linear attention to the left and to the right, derived in `faithcheck.models.networks.linear_attention`.
 
-The pair of You et al. 2025 (arXiv 2510.18810), Table 1, on real digits, and one of BERT-base's size. The derivations
-are in `faithcheck.models.networks.linear_attention`.
+The pair of You et al. 2025 (arXiv 2510.18810), Table 1, on real digits, and one of BERT-base's size.
 """
 
 import math

@@ -1,11 +1,8 @@
 """Masked attention: small models whose cases remove a feature by the attention mask, each beside its deep copy.
 
-The gates in the attention and Leave-One-Out by the attention mask are held to closed forms here. With one layer the
-output is linear in the attention's output, so every finite change is exact; with two it is not. The models and the
-derivations are in `faithcheck.models.networks.masked_attention`.
-
-There are as many ordinary tokens as `GroupedMaskGate` has groups, at most. Then each has a group of its own, and the
-guess of the output that special tokens need is exact with one layer.
+The gates in the attention and Leave-One-Out by the attention mask are held to closed forms
+(`faithcheck.models.networks.masked_attention`). There are as many ordinary tokens as `GroupedMaskGate` has groups, at
+most: so each has a group of its own, and the guess of the output that special tokens need is exact with one layer.
 """
 
 import torch

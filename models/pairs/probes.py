@@ -1,8 +1,7 @@
-"""Probes: the smallest models that one axiom needs, each beside its deep copy and measured alone.
+"""Probes: the smallest models that one axiom needs (`faithcheck.models.networks.probes`), each beside its deep copy.
 
-The models and the derivations are in `faithcheck.models.networks.probes`. One more probe, ``padded``, is the control's
-BERT on sentences of unequal lengths: a masked key weighs exp(−∞) = 0, so neither values nor gradients nor attention
-reach an example's padding or come from it.
+One more, ``padded``, is the control's BERT on sentences of unequal lengths: a masked key weighs exp(−∞) = 0, so neither
+values nor gradients nor attention reach an example's padding or come from it.
 """
 
 from dataclasses import replace

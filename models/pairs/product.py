@@ -1,10 +1,8 @@
 """Scalar products x₁x₂…xₙ, re-associated: the smallest functions on which a product rule depends on the order.
 
-The models and the derivations are in `faithcheck.models.networks.scalar_product`. Each parenthesisation of three, four
-or five factors is compared with ((x₁x₂)x₃)….
-
-Linear attention small enough for SymPy has one of these trees, too: two tokens of two coordinates, rational weights.
-With g_q, g_k, g_v the output's gradients through the three paths of QKᵀV:
+Each parenthesisation of three, four or five factors is compared with ((x₁x₂)x₃)…, as derived in
+`faithcheck.models.networks.scalar_product`. Linear attention small enough for SymPy has one of these trees, too: two
+tokens of two coordinates, rational weights. With g_q, g_k, g_v the output's gradients through the paths of QKᵀV:
 
 1. AttnLRP halves at each product of data: x ⊙ (¼g_q + ¼g_k + ½g_v) for (QKᵀ)V, x ⊙ (½g_q + ¼g_k + ¼g_v) for Q(KᵀV).
    Gap ¼ x ⊙ (g_v − g_q).

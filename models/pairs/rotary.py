@@ -6,16 +6,14 @@ the product with a block-diagonal matrix of 2 × 2 rotations.
 
 Why LRP stays the same, at ε = 0:
 
-1. A rotation by a constant angle is linear, with constant weights: it passes the plain gradient on, Rᵀ r. This is the
-   same for each way to compute it.
+1. A rotation by a constant angle is linear, with constant weights: it passes the plain gradient on, Rᵀ r, however it
+   is computed.
 2. If the rows of W_q and W_k are permuted alike, so are the coordinates of queries and keys. Their product q·k is a sum
    over coordinates, and the bilinear rule gives each of them half of its own term.
 
-ε-LRP and DeepLIFT refuse the softmax.
-
 PA-LRP gives positions their part, and stays the same where the products with cosines and sines do. Two rotations have
-twice as many as one, and the position is given its part of relevance twice. Products with matrices and with complex
-numbers are refused.
+twice as many as one, and the position is given its part of relevance twice. PA-LRP refuses products with matrices and
+with complex numbers; ε-LRP and DeepLIFT refuse the softmax.
 
 1. A rotation passes ½ of the relevance S of a query to its position and ½ to its linear map. There the bias keeps its
    share, which is B of S. As the position is the token's own, the token has ½S + ½(S − B) = S − ½B.

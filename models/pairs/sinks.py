@@ -76,13 +76,8 @@ class SinkLayer(nn.Module):
 class AttentionWithSink(nn.Module):
     """Layers, an RMSNorm if wanted, and a linear map at the last token: ``(batch, tokens, width)`` to outputs.
 
-    Args:
-        sink: what takes nearly all weight.
-        layers: how many.
-        norm: whether the last states are divided by their root mean square.
-
-    Attributes:
-        rescaled: whether a learned sink rescales the weights of the keys instead of standing beside them.
+    ``sink`` takes nearly all weight. If ``rescaled``, a learned sink rescales the weights of the keys, instead of
+    standing beside them.
     """
 
     def __init__(self, sink: Sink, layers: int, norm: bool = True) -> None:

@@ -1,8 +1,4 @@
-"""Trained `transformers` models of text and images: `faithcheck.models.pretrained.loading.load` loads each of them.
-
-What belongs here: loading a model by name or path, and turning texts or images into cases of it. Not here: data sets
-(`faithcheck.models.data`).
-"""
+"""Trained `transformers` models of text and images, which `loading.load` loads by name or path, and their cases."""
 
 from pathlib import Path
 

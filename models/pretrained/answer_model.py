@@ -22,20 +22,12 @@ LONGEST_ANSWER = 20
 class AnswerModel(NextTokenModel):
     """A decoder: embeddings of a prompt and an answer to the answer's log-likelihood, ``(batch, 1)``.
 
-    The answer is the same after each text; or each has its own, which the model generates: see `answered`. Its tokens
-    are features as well, since its later tokens depend on them. They are special: they stay along a perturbation curve,
-    as the last token of the text does.
+    The tokens of the answer are features as well, since its later tokens depend on them. They are special: they stay
+    along a perturbation curve, as the last token of the text does.
 
-    Args:
-        model: see `TextModel`.
-        tokenizer: its tokenizer.
-        answer: the ids of the answer's tokens; None: each example has its own. Then `encode` gives prompts alone, cut
-            so that `LONGEST_ANSWER` tokens, or half of ``max_length``, are left for an answer.
-        max_length: the most tokens of a text and the answer together.
-        by_ids: see `TextModel`.
-
-    Raises:
-        ModelError: the answer is empty, or leaves no place for a text.
+    ``answer`` has the ids of the answer to every text; if it is None, each text has its own, which the model generates
+    (see `answered`): then `encode` gives prompts alone, cut so that `LONGEST_ANSWER` tokens, or half of ``max_length``,
+    are left. `ModelError` if the answer is empty, or leaves no place for a text within ``max_length``.
     """
 
     def __init__(
@@ -125,10 +117,9 @@ def answered(model: NextTokenModel, prompt: Example, answer: tuple[int, ...]) ->
 
 @torch.no_grad()
 def generated(model: NextTokenModel, prompts: Sequence[Example]) -> list[tuple[int, ...]]:
-    """The answers that the model gives to prompts: the most likely token each time, until it ends the text.
+    """The model's answers to prompts, the most likely token each time; empty if the first token ends the text.
 
-    At most `LONGEST_ANSWER` tokens, and no more than the model takes; a forward pass of all prompts for each. An answer
-    is empty if its first token ends the text.
+    An answer has at most `LONGEST_ANSWER` tokens, and no more than the model takes; each is a forward pass of all.
     """
     most = [min(LONGEST_ANSWER, model.max_length - len(prompt)) for prompt in prompts]
     answers: list[tuple[int, ...]] = [() for _ in prompts]
@@ -144,11 +135,7 @@ def generated(model: NextTokenModel, prompts: Sequence[Example]) -> list[tuple[i
 
 
 def generated_or_refused(model: NextTokenModel, prompt: Example) -> tuple[int, ...]:
-    """The answer that the model gives to a prompt, see `generated`.
-
-    Raises:
-        ModelError: the prompt leaves no place for an answer, or the answer is empty.
-    """
+    """The answer `generated` to a prompt; `ModelError` if it is empty, or the prompt leaves no place for one."""
     if len(prompt) >= model.max_length or prompt.truncated:
         raise ModelError(
             f"{type(model.model).__name__} takes {model.max_length} tokens, and the prompt leaves no place for an "

@@ -1,7 +1,6 @@
 """Chats: messages as the tokenizer's own template writes them, and the message that each character belongs to.
 
-Whatever is not the content of a message is the template's: the markers of a turn, the names of roles, and a system
-message that the template adds by itself.
+Whatever is not the content of a message is the template's, such as the markers of a turn and a system message.
 """
 
 import re
@@ -20,17 +19,11 @@ TEMPLATE, ANSWER = "template", "answer"
 
 
 class Chat(NamedTuple):
-    """A prompt made of messages.
-
-    Attributes:
-        text: the prompt.
-        starts: the characters at which a content begins or the template goes on, from 0 on.
-        roles: whose it is from there on, the role of a message or `TEMPLATE`.
-    """
+    """A prompt made of messages."""
 
     text: str
-    starts: list[int]
-    roles: list[str]
+    starts: list[int]  # the characters, from 0 on, at which a content begins or the template goes on
+    roles: list[str]  # whose the text is from there on: the role of a message or `TEMPLATE`
 
     def role(self, place: int) -> str:
         """Whose the character at a place is."""
@@ -40,8 +33,7 @@ class Chat(NamedTuple):
 def chat(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> Chat:
     """The prompt of messages, at whose end the assistant speaks; a last message of the assistant is gone on with.
 
-    Raises:
-        ModelError: the tokenizer has no template, it refuses these messages, or it changes or leaves out a content.
+    `ModelError` if the tokenizer has no template, refuses these messages, or changes or leaves out a content.
     """
     if not tokenizer.chat_template:
         raise ModelError("the tokenizer has no chat template: give a model trained on chats, or a text without --chat")

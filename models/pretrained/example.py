@@ -18,33 +18,20 @@ from faithcheck.models.data.stored import stored_array
 class Example:
     """One text or one image as its features.
 
-    Attributes:
-        features: what the model embeds: token ids int64 ``(n,)``, or patches ``(n, values)``.
-        special_tokens_mask: ``(n,)`` bool, true at special tokens: [CLS] and [SEP], and a decoder's readout row.
-        names: of each feature in a report; those of tokens see `faithcheck.models.pretrained.token_texts`.
-        truncated: whether the text was cut to the length that the model, or the user, allows.
-        segments: the part of the text that each feature belongs to, by level, int64 ``(n,)``; see
-            `faithcheck.models.pretrained.segments`. Empty for an image.
-        answer: the ids of the answer, which the text's last tokens are; empty if the model gave none; None if no answer
-            is explained.
-        too_long: whether a decoder's prompt was cut although nobody asked for that: nothing is measured of it.
-        roles: of a chat, the role of the message that each token belongs to, or what takes its place, see
-            `faithcheck.models.pretrained.chat`; else empty.
-        token_types: of a pair of texts, which of the two each token belongs to, int64 ``(n,)``, if its model is told;
-            otherwise None.
-        glued: whether no space is between each feature and the one before it; empty if none is known to be.
+    If a model explains answers, the text's last tokens are the answer; ``answer`` is empty if the model gave none. A
+    decoder's prompt is too long if it was cut although nobody asked for that: nothing is measured of it.
     """
 
-    features: Tensor
-    special_tokens_mask: Tensor
+    features: Tensor  # what the model embeds: token ids int64 (n,), or patches (n, values)
+    special_tokens_mask: Tensor  # (n,) bool, true at [CLS] and [SEP], and at the token that a decoder is read at
     names: tuple[str, ...]
-    truncated: bool = False
-    segments: Mapping[str, Tensor] = field(default_factory=dict)
-    answer: tuple[int, ...] | None = None
+    truncated: bool = False  # cut to the length that the model, or the user, allows
+    segments: Mapping[str, Tensor] = field(default_factory=dict)  # by level, int64 (n,); empty for an image
+    answer: tuple[int, ...] | None = None  # ids; None if no answer is explained
     too_long: bool = False
-    glued: tuple[bool, ...] = ()
-    roles: tuple[str, ...] = ()
-    token_types: Tensor | None = None
+    glued: tuple[bool, ...] = ()  # no space is before the feature; empty if none is known to be
+    roles: tuple[str, ...] = ()  # of a chat, the role of the message that each token belongs to
+    token_types: Tensor | None = None  # int64 (n,), which text of a pair, if the model is told
 
     def __len__(self) -> int:
         return len(self.features)
@@ -60,19 +47,11 @@ class Example:
 
 
 class Examples(Sequence[Example]):
-    """The examples of a data set. Each is made when it is asked for; their sizes are in temporary files.
+    """The examples of a data set, each made of its item when it is asked for; their sizes are in temporary files.
 
-    Attributes:
-        features: the number of features of each, int32 ``(examples,)``.
-        non_special: the number of features of each that are not special, int32 ``(examples,)``.
-        truncated: whether each was cut, bool ``(examples,)``.
-        unanswered: whether the model gave an empty answer to each, bool ``(examples,)``.
-        too_long: whether each is too long, see `Example`, bool ``(examples,)``.
-        digest: SHA-256 of the features, the special tokens and the answers of all, and of which are too long.
-
-    Args:
-        items: the texts or images.
-        make: makes the example of an item, always the same.
+    ``features`` and ``non_special`` are numbers of features, int32 ``(examples,)``; ``truncated``, ``unanswered`` (the
+    model gave an empty answer) and ``too_long`` are bool. ``digest`` is a SHA-256 of all features, special tokens and
+    answers, and of which are too long.
     """
 
     def __init__(self, items: Sequence[Any], make: Callable[[Any], Example]) -> None:

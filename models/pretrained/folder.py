@@ -15,11 +15,7 @@ GGUF_SUFFIX, GGUF_MAGIC = ".gguf", b"GGUF"
 
 
 def refuse_wrong_folder(name: str) -> None:
-    """Refuse a path that is no folder or GGUF file of a model. A name such as ``owner/model`` may be the hub's.
-
-    Raises:
-        ModelError: there is no such folder or file, the folder has no config.json, or see `gguf_source`.
-    """
+    """Raise `ModelError` for a path that is no folder or GGUF file of a model; ``owner/model`` may be the hub's."""
     path = Path(name).expanduser()
     if is_gguf(name):
         gguf_source(name)
@@ -39,11 +35,7 @@ def is_gguf(name: str) -> bool:
 
 
 def gguf_source(name: str) -> tuple[str, dict[str, str]]:
-    """The folder of a GGUF file, and the options with which transformers reads the file from there.
-
-    Raises:
-        ModelError: there is no such file, it is no GGUF file, or the package gguf is not installed.
-    """
+    """The folder of a GGUF file, and transformers' options to read it; `ModelError` if the file or gguf is missing."""
     path = Path(name).expanduser()
     if not path.is_file():
         raise ModelError(f"there is no file {name}")

@@ -18,14 +18,7 @@ class ImageClassifier(ExplainedOutput):
     """An image classifier: patches ``(batch, patches, values)`` to logits ``(batch, classes)``.
 
     A patch's values are its pixels as the model takes them, normalised, ``(channels, height, width)`` flattened;
-    patches are counted row by row.
-
-    Args:
-        model: an unmodified `transformers` model with eager attention, in eval mode.
-        preparation: how images are resized, cropped and normalised for it.
-
-    Raises:
-        ModelError: its configuration has no patch_size, or the image_size is not a multiple of the patch_size.
+    patches are counted row by row. `ModelError` if image_size is no multiple of a patch_size.
     """
 
     def __init__(self, model: PreTrainedModel, preparation: Preparation) -> None:
@@ -48,11 +41,7 @@ class ImageClassifier(ExplainedOutput):
         return self.explained(logits)
 
     def assembled(self, patches: Tensor) -> Tensor:
-        """Patches ``(batch, patches, values)`` to the model's ``pixel_values`` ``(batch, channels, height, width)``.
-
-        Raises:
-            ModelError: the number of patches is wrong, as after deletion.
-        """
+        """The model's ``pixel_values`` ``(batch, channels, height, width)``; `ModelError` if patches were deleted."""
         rows, columns = self.grid
         if patches.shape[1] != rows * columns:
             raise ModelError(
@@ -71,8 +60,7 @@ class ImageClassifier(ExplainedOutput):
     def encode(self, images: Sequence[Tensor]) -> Examples:
         """Prepare images ``(channels, h, w)`` in [0, 1]; the patch in row 0 and column 3 has the name r0c3.
 
-        Raises:
-            ModelError: an image cannot be prepared, or does not have the model's size afterwards.
+        `ModelError` if an image cannot be prepared, or does not have the model's size afterwards.
         """
         names = tuple(f"r{row}c{column}" for row in range(self.grid[0]) for column in range(self.grid[1]))
         special = torch.zeros(len(names), dtype=torch.bool)
@@ -88,11 +76,7 @@ class ImageClassifier(ExplainedOutput):
 
     @torch.no_grad()
     def case(self, examples: Sequence[Example]) -> Case:
-        """The case of these examples, baseline 0: the mean grey. Explained is the predicted class, or `target`.
-
-        Raises:
-            ValueError: no examples.
-        """
+        """The case of these examples, baseline 0: the mean grey. Explained is the predicted class, or `target`."""
         if not examples:
             raise ValueError("a case needs at least one example")
         device = device_of(self.model)

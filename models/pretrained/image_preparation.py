@@ -17,27 +17,18 @@ Size = tuple[int, int]  # height and width
 
 @dataclass(frozen=True)
 class Preparation:
-    """How a model wants its images: resized, cropped to the middle, normalised.
+    """How a model wants its images: resized, cropped to the middle, normalised."""
 
-    Attributes:
-        resize: the size to resize to; one number is for the shorter edge; None leaves the image as it is.
-        crop: the size to crop to afterwards, or None.
-        resampling: how pixels are interpolated: "nearest", "bilinear" or "bicubic".
-        mean: of each channel, in [0, 1].
-        std: of each channel.
-    """
-
-    resize: Size | int | None
+    resize: Size | int | None  # one number is for the shorter edge; None leaves the image as it is
     crop: Size | None
-    resampling: str
-    mean: tuple[float, ...]
+    resampling: str  # "nearest", "bilinear" or "bicubic"
+    mean: tuple[float, ...]  # of each channel, in [0, 1]
     std: tuple[float, ...]
 
     def __call__(self, image: Tensor) -> Tensor:
         """``(channels, h, w)`` in [0, 1] to normalised ``(channels, height, width)``; one grey channel is repeated.
 
-        Raises:
-            ModelError: the image does not have this shape, or has other channels than the model.
+        `ModelError` if the image does not have this shape, or has other channels than the model.
         """
         channels = len(self.mean)
         if image.dim() != 3 or not image.is_floating_point() or len(image) not in (1, channels):
@@ -68,11 +59,7 @@ class Preparation:
         return image
 
     def cropped(self, image: Tensor) -> Tensor:
-        """The middle of the image, of the size ``crop``.
-
-        Raises:
-            ModelError: the image is smaller.
-        """
+        """The middle of the image, of the size ``crop``; `ModelError` if the image is smaller."""
         if self.crop is None:
             return image
         top, left = ((size - wanted) // 2 for size, wanted in zip(image.shape[1:], self.crop, strict=True))
@@ -84,11 +71,7 @@ class Preparation:
 
 
 def height_and_width(size: Any, name: str) -> Size:
-    """Height and width, from one number for both or from two.
-
-    Raises:
-        ModelError: the size is neither; ``name`` says in the message which setting it is.
-    """
+    """Height and width, from one number for both or from two; else `ModelError` with the setting's ``name``."""
     match size:
         case int():
             return size, size
@@ -98,17 +81,10 @@ def height_and_width(size: Any, name: str) -> Size:
 
 
 def read_preparation(file: Path, channels: int) -> Preparation:
-    """Read a ``preprocessor_config.json`` as `transformers` writes it.
+    """Read a ``preprocessor_config.json``; `transformers`' own image processors require torchvision or Pillow.
 
-    `transformers` could read it too, but its image processors require torchvision or Pillow.
-
-    Args:
-        file: its path.
-        channels: the number of channels that the model takes.
-
-    Raises:
-        ModelError: a setting is missing or not supported here; the message names it.
-        OSError, ValueError: the file is missing or damaged.
+    `ModelError` names a setting that is missing or not supported here. A missing or damaged file raises `OSError` or
+    `ValueError`.
     """
     settings = json.loads(file.read_text(encoding="utf-8"))
 

@@ -52,21 +52,17 @@ def load(
 ) -> TextModel | ImageClassifier:
     """Load a model by local path or hub name, unmodified, with eager attention, in eval mode.
 
-    A path that ends in ``.gguf`` is a decoder in one file: its quantised weights are restored to ``dtype``.
-
     The architecture in its configuration decides how it is used: ``…ForSequenceClassification`` as a `TextClassifier`,
     ``…ForCausalLM`` or ``…LMHeadModel`` as a `NextTokenModel`, ``…ForImageClassification`` as an `ImageClassifier`.
-    Weights stored as pickle are refused unless ``allow_pickle``, and a model that comes with its own code unless
-    ``allow_code``. Quantised weights are refused.
 
     Args:
         name: a hub name, or a folder with config.json, model.safetensors and a tokenizer, or preprocessor_config.json
-            for images.
+            for images; or a ``.gguf`` file, a decoder whose quantised weights are restored to ``dtype``.
         device: where to put the model; `ALL_GPUS` shares its layers between all GPUs of this process, by accelerate.
         dtype: the weights are converted to it, whatever dtype they are stored in.
         max_length: the most tokens of a text, see `TextModel`.
-        allow_pickle: also load ``pytorch_model.bin``, through torch's restricted unpickler.
-        allow_code: also run the code that a model's folder or repository has for it, with the user's rights.
+        allow_pickle: also load ``pytorch_model.bin``, through torch's restricted unpickler; otherwise it is refused.
+        allow_code: also run the code that comes with the model, with the user's rights; otherwise it is refused.
 
     Raises:
         ModelError: the model is missing, has no head of these kinds, is quantised, asks for an attention that is not

@@ -58,17 +58,10 @@ def without_words(text: str) -> list[str]:
 def segments(
     text: str, places: Sequence[int], special: Sequence[bool], level: str, breaks: Sequence[int] = ()
 ) -> list[int]:
-    """Which part of a text each token belongs to: numbers 0, 1, … in the order of the tokens.
+    """Which part of a text each token belongs to at a level of `LEVELS`: numbers 0, 1, … in the order of the tokens.
 
-    Args:
-        text: the text.
-        places: the first character of each token that is not white space, see `token_texts`.
-        special: whether each token is special.
-        level: one of `LEVELS`.
-        breaks: characters that begin a part at every level, such as the messages of a chat.
-
-    Raises:
-        ValueError: an unknown level.
+    ``places`` is the first character of each token that is not white space, ``special`` whether it is special, and
+    ``breaks`` are characters that begin a part at every level, such as the messages of a chat.
     """
     if level not in LEVELS:
         raise ValueError(f"unknown level {level!r}: choose {', '.join(LEVELS)}")

@@ -1,8 +1,8 @@
 """The output that ``--target`` and ``--contrast`` name: a number, the name of a class, a token, or a whole answer.
 
-One rule holds for all. What is given is looked up as the number of an output, counted from 0, and as a name: of a class
-in ``id2label`` or ``label2id`` of the configuration, of a decoder as a text. If it means one output, that one is taken;
-if several, it is refused with the choices, ``number=3`` and ``name=3``, which mean one of the two alone.
+What is given is looked up as the number of an output, counted from 0, and as a name: of a class in ``id2label`` or
+``label2id`` of the configuration, of a decoder as a text. If it means several outputs, it is refused with the choices,
+``number=3`` and ``name=3``, which mean one of the two alone.
 """
 
 from collections import defaultdict
@@ -20,15 +20,10 @@ from faithcheck.models.unknown_name import unknown_name
 def with_chosen_output(
     model: TextModel | ImageClassifier, target: str | None, contrast: str | None
 ) -> TextModel | ImageClassifier:
-    """A shallow copy of the model with its explained output; of a decoder with a target of several tokens its answer.
+    """A shallow copy of the model that explains this output: the weights are shared.
 
-    Args:
-        model: a loaded model. The copy shares its weights.
-        target: the number or the name of an output; of a decoder also a token, or a text of several: an answer.
-        contrast: the output that it is contrasted with, likewise, but a single token.
-
-    Raises:
-        ModelError: no such output, the contrast is several tokens or the target itself.
+    Of a decoder, a ``target`` of several tokens is an answer to explain (`AnswerModel`). `ModelError` if there is no
+    such output, or the contrast is several tokens or the target itself.
     """
     tokens = () if target is None else _tokens(model, "--target", target)
     against = () if contrast is None else _tokens(model, "--contrast", contrast)
@@ -55,9 +50,6 @@ def two_answers(
     """A decoder with the answer that is explained, and with the one that it is contrasted with.
 
     None where neither has several tokens: then two outputs of one forward pass are contrasted.
-
-    Raises:
-        ModelError: see `with_chosen_output`.
     """
     if target is None or contrast is None or not isinstance(model, NextTokenModel):
         return None
@@ -72,11 +64,7 @@ def two_answers(
 def with_generated_answers(
     model: TextModel | ImageClassifier, target: str | None, contrast: str | None
 ) -> TextModel | ImageClassifier:
-    """As `with_chosen_output`; but of a decoder without a target the answer that it generates to each text.
-
-    Raises:
-        ModelError: see `with_chosen_output`; or no place is left for an answer.
-    """
+    """As `with_chosen_output`; but of a decoder without a target the answer that it generates to each text."""
     if isinstance(model, NextTokenModel) and target is None and contrast is None:
         return _answering(model, None)
     return with_chosen_output(model, target, contrast)
@@ -90,10 +78,9 @@ def _answering(model: NextTokenModel, answer: tuple[int, ...] | None) -> AnswerM
 
 
 def name_of_output(model: TextModel | ImageClassifier, output: int) -> str:
-    """The name that the model gives to an output; of a decoder, the text of a token, quoted.
+    """The name of an output by ``id2label`` or else ``label2id``; of a decoder, the text of a token, quoted.
 
-    The name is that of ``id2label``, or of ``label2id`` where the former has none. A name that other outputs have, too,
-    is followed by the number.
+    A name that other outputs have, too, is followed by the number.
     """
     if isinstance(model, NextTokenModel):
         return repr(model.tokenizer.decode([output]))
@@ -113,12 +100,7 @@ def gives_scores(model: TextModel | ImageClassifier) -> bool:
 
 
 def explained_in_words(model: TextModel | ImageClassifier, target: int | None = None) -> str:
-    """What is explained: "the logit of the class positive minus that of negative".
-
-    Args:
-        model: with its explained output chosen.
-        target: the explained output of one example; by default that of all.
-    """
+    """What is explained, of one example or all of them: "the logit of the class positive minus that of negative"."""
     if isinstance(model, AnswerModel):
         if model.answer is None:
             return (

@@ -1,8 +1,6 @@
 """Text models read at their word embeddings: tokenising texts into examples, and making cases of examples.
 
-A `TextModel` is a module from word embeddings ``(batch, tokens, width)`` and an attention mask to logits, so an
-explainer can differentiate it and remove tokens from it: a `TextClassifier` of a whole text, or a `NextTokenModel`. An
-attribution does not include the relevance of position and type embeddings.
+An attribution does not include the relevance of position and type embeddings.
 
 Most models compute the same from word embeddings as from the ids of the tokens. Some do not: they look up further
 embeddings of the ids, rescale embeddings by how many tokens are masked, or count positions or the last token by the
@@ -45,17 +43,12 @@ LENGTH_LIMITS = ("max_position_embeddings", "max_seq_len")
 class TextModel(ExplainedOutput):
     """A text model on word embeddings: it tokenises texts into examples, and makes cases of examples.
 
-    A subclass has ``forward(inputs, attention_mask, …)`` from embeddings ``(batch, tokens, width)`` to logits.
+    A subclass has ``forward(inputs, attention_mask, …)`` from embeddings ``(batch, tokens, width)`` to logits, so an
+    explainer can differentiate it and remove tokens.
 
-    Args:
-        model: an unmodified `transformers` model with eager attention, in eval mode.
-        tokenizer: its tokenizer.
-        max_length: the most tokens of a text, special tokens included; longer texts are cut, and their `Example` is
-            marked as truncated. By default, and at most, what model and tokenizer allow.
-        by_ids: whether the model runs on ids, with the embeddings in the place of those that it looks up.
-
-    Raises:
-        ModelError: the maximal length is out of range.
+    ``max_length`` counts special tokens, too; it is at most, and by default, what model and tokenizer allow (else
+    `ModelError`). Longer texts are cut, and marked as truncated. ``by_ids``: the model runs on ids, with the embeddings
+    in the place of those that it looks up.
     """
 
     def __init__(
@@ -79,9 +72,8 @@ class TextModel(ExplainedOutput):
     def encode(self, texts: Sequence[Given]) -> Examples:
         """Tokenise texts with special tokens, or chats by the tokenizer's template; the longest cut to ``max_length``.
 
-        Raises:
-            ModelError: the tokenizer gives an id that the model does not embed; one text for a model of pairs, or a
-                pair for a decoder; or see `chat`.
+        `ModelError` if the tokenizer gives an id that the model does not embed; for one text to a model of pairs, or a
+        pair to a decoder; or see `chat`.
         """
         return Examples(texts, self._example)
 
@@ -135,8 +127,7 @@ class TextModel(ExplainedOutput):
     def case(self, examples: Sequence[Example]) -> Case:
         """The case of these examples, padded on the right, baseline 0. Explained is the predicted output, or `target`.
 
-        Raises:
-            ValueError: no examples, or one without any token.
+        `ValueError` if there are no examples, or one has no token.
         """
         if not examples or min(map(len, examples)) == 0:
             raise ValueError("a case needs at least one example, and every example at least one token")
@@ -183,13 +174,7 @@ class TextModel(ExplainedOutput):
         return arguments
 
     def outputs(self, inputs: Tensor, input_ids: Tensor | None, **options: Any) -> Tensor:
-        """The logits of the unmodified model.
-
-        Args:
-            inputs: the word embeddings, ``(batch, tokens, width)``.
-            input_ids: ``(batch, tokens)`` int64, if the model runs on ids.
-            options: its further arguments.
-        """
+        """The unmodified model's logits of word embeddings; ``input_ids`` ``(batch, tokens)`` if it runs on ids."""
         if input_ids is None:
             logits: Tensor = self.model(inputs_embeds=inputs, **options).logits
             return logits
@@ -239,10 +224,8 @@ class TextModel(ExplainedOutput):
 def embeddings_replaced(model: PreTrainedModel, embeddings: Tensor) -> Iterator[None]:
     """Within the block, what the model's word embeddings give is replaced by these, ``(batch, tokens, width)``.
 
-    Padding that the model itself puts behind them keeps its embeddings.
-
-    Raises:
-        ModelError: at the end of the block, if the model looked up no word embeddings of this shape.
+    Padding that the model itself puts behind them keeps its embeddings. The block ends with `ModelError` if the model
+    looked up no word embeddings of this shape.
     """
     replaced = False
 

@@ -18,29 +18,19 @@ Offsets = list[tuple[int, int]]  # the first character of each token, and the on
 
 
 class TokenText(NamedTuple):
-    """What is shown of a token.
+    """What is shown of a token: its characters, without white space around them, unless it is white space alone.
 
-    Attributes:
-        place: the character of the text that it begins with, white space left out.
-        name: its characters, without white space around them; of a token of white space alone, these. Of the tokens of
-            one character, the first has it, and the others are empty. A special token as the vocabulary writes it.
-        glued: whether no white space is between it and the token before it, and neither is special.
+    Of the tokens of one character, the first has it, and the others are empty. A special token is shown as the
+    vocabulary writes it.
     """
 
-    place: int
+    place: int  # the character of the text that it begins with, white space left out
     name: str
-    glued: bool
+    glued: bool  # no white space is between it and the token before it, and neither is special
 
 
 def token_texts(text: str, offsets: Offsets, tokens: Sequence[str], special: Sequence[bool]) -> list[TokenText]:
-    """What is shown of each token of a text.
-
-    Args:
-        text: the text.
-        offsets: as a tokenizer gives them.
-        tokens: each as the vocabulary writes it.
-        special: whether each token is special.
-    """
+    """What is shown of each token of a text; ``tokens`` are as the vocabulary writes them."""
     found, end, offsets = list[TokenText](), 0, _by_bytes(text, offsets, tokens)
     for i, (token, (start, after)) in enumerate(zip(tokens, offsets, strict=True)):
         first = end if text[end:start].isspace() else max(start, end)
