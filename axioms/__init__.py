@@ -1,8 +1,7 @@
 """The axioms that attributions should satisfy: each is a plain function that returns a measurement.
 
-Each registers itself with the decorator `faithcheck.axioms.measure.axiom.axiom`, so that a new axiom is one new file.
-Axioms of one idea share a file. Not here: how checks are planned and run (`faithcheck.plan`, `faithcheck.check`), and
-agreement with Leave-One-Out over a data set (`faithcheck.alignment`).
+Each registers itself by the decorator `faithcheck.axioms.measure.axiom.axiom`: a new axiom is one new file. Axioms of
+one idea share a file.
 """
 
 import lazy_loader

@@ -44,9 +44,6 @@ def bounds(explainer: Explainer, model: nn.Module, case: Case) -> Measurement:
     """Measure how far an attribution exceeds B.
 
     ``values`` is the part of the map beyond ±B, ``(batch, features)``, see `measured_difference`.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     if case.shape[1] > MOST_FEATURES:
         return nothing_to_measure(case, f"more than {MOST_FEATURES} features: too many sets of them to run")

@@ -88,28 +88,17 @@ def equivalence(f: nn.Module, g: nn.Module, case: Case) -> Measurement:
 
 
 class Reference(NamedTuple):
-    """What f computes, and on what: g is compared with it.
+    """What f computes, and on what: g is compared with it."""
 
-    Attributes:
-        on_case: outputs and gradients on the case.
-        batch: the case's `large_batch`.
-        in_batch: outputs and gradients on it.
-        scale: of these.
-    """
-
-    on_case: Computed
-    batch: Case
-    in_batch: Computed
-    scale: Scale
+    on_case: Computed  # outputs and gradients
+    batch: Case  # the case's `large_batch`
+    in_batch: Computed  # outputs and gradients
+    scale: Scale  # of those in the batch
 
 
 @measured_once
 def reference(f: nn.Module, case: Case) -> Reference:
-    """Compare f with itself, and keep what it computes.
-
-    Raises:
-        NotAPair: see `equivalence`.
-    """
+    """Compare f with itself, which raises `NotAPair` if it differs, and keep what it computes."""
     on_case = unchanging("f", f, case)
     batch = large_batch(case, on_case.outputs.shape[1])
     in_batch = forward_and_gradient("f", f, batch)
@@ -121,8 +110,7 @@ def reference(f: nn.Module, case: Case) -> Reference:
 def witness(row: Case, case: Case, differ_on: Callable[[Case], bool]) -> list[object]:
     """A simple input on which two models differ, as nested lists, given one on which they do.
 
-    Raises:
-        NotAPair: they differ on the example in its batch, but not on it alone.
+    Raises `NotAPair` if they differ on the example in its batch, but not on it alone.
     """
     if not differ_on(row):
         raise NotAPair(
@@ -184,9 +172,8 @@ def state(model: nn.Module) -> State:
 def unchanging(which: str, model: nn.Module, case: Case) -> Computed:
     """`forward_and_gradient`, with a check that the model is deterministic and changes nothing.
 
-    Raises:
-        NotAPair: from `forward_and_gradient`; or the model is in train mode, gives different outputs when it is run
-            twice, or changes itself or its inputs: names the first parameter, buffer or module.
+    Raises `NotAPair` if it is in train mode, gives different outputs when it is run twice, or changes itself or its
+    inputs.
     """
     if training := [name or "itself" for name, module in model.named_modules() if module.training]:
         raise NotAPair(f"{which} is in train mode ({training[0]}): a pair's models are built in eval mode")
@@ -213,13 +200,10 @@ def _same(name: str, now: Mapping[str, Tensor], before: State, elsewhere: bool) 
 
 
 def refuse_unrelated(f: nn.Module, g: nn.Module) -> None:
-    """Refuse two models without a common weight tensor, unless neither has weights; the order of entries may differ.
+    """Raise `NotAPair`, which says how to share, if two models have weights and no weight tensor in common.
 
-    Models with independent weights are not two implementations of one function, even if their outputs agree. Constant
-    tensors, such as biases of 0, are common to all models and do not count.
-
-    Raises:
-        NotAPair: says how to share.
+    Models with independent weights are not two implementations of one function, even if their outputs agree. The order
+    of entries may differ. Constant tensors, such as biases of 0, are common to all models and do not count.
     """
     weights_f, weights_g = (
         [weight.detach().flatten() for weight in with_values(model, model.named_parameters()).values()]

@@ -64,11 +64,7 @@ def local_limit(explainer: Explainer, model: nn.Module, case: Case) -> Measureme
 
 
 def change_per_part(model: nn.Module, case: Case) -> Tensor:
-    """lim D(t) for every feature, ``(batch, features)``.
-
-    Raises:
-        ValueError: see `local_limit`.
-    """
+    """lim D(t) for every feature, ``(batch, features)``; raises `ValueError` if there is no limit."""
     column = [leave_one_out(model, case, part) / part for part in PARTS]
     no_part_counts = not any(bool(quotients.any()) for quotients in column)
     while len(column) > 2:

@@ -50,10 +50,7 @@ def correlations(a: np.ndarray, b: np.ndarray, noise: float = 0.0) -> dict[str, 
 def agreement(attribution: Tensor, loo: Tensor, keep: Tensor | None = None) -> tuple[list[float], dict[str, object]]:
     """Pearson's r of each example for which it is defined, and the mean of every statistic with counts.
 
-    Args:
-        attribution: ``(batch, features)``.
-        loo: ``(batch, features)``.
-        keep: ``(batch, features)`` bool, the positions that count; all by default.
+    All tensors are ``(batch, features)``; ``keep``, bool, has the positions that count, by default all.
     """
     rows = []
     for i in range(len(loo)):

@@ -113,13 +113,9 @@ def map_in(dtype: torch.dtype, explainer: Explainer, model: nn.Module, case: Cas
     `REFERENCES` on the same model and case: the values of the function and its derivative lose as much themselves. If
     the round-off of the explainer itself were simulated, the tolerance would forgive whatever the explainer loses.
 
-    Returns:
-        ``values`` is the map in the type minus that in float64, ``(batch, features)``, see `measured_difference`;
-        ``detail`` has the number of decimal digits that are the same.
-
-    Raises:
-        UnmeasurableInType: torch has no kernel of the type for an operation of the model, the model has no linear map
-            to quantise (int8), accelerate offloads weights, or no digit of the references survives.
+    ``values`` is the map in the type minus that in float64, ``(batch, features)``, see `measured_difference`;
+    ``detail`` has the number of decimal digits that are the same. Raises `UnmeasurableInType` as `measured_in` does,
+    here if no digit of the references survives.
     """
     refuse_weights(dtype, [model])
     tol = max(tolerance_by(model, case, dtype, reference) for reference in REFERENCES)

@@ -76,9 +76,7 @@ def randomisation(explainer: Explainer, model: nn.Module, case: Case) -> Measure
 def surviving(rho: Tensor, n: Tensor) -> Tensor:
     """Adjusted R² of two rankings of n features whose correlation is ρ, in [−1/(n − 2), 1]; 0 for n < 3.
 
-    Args:
-        rho: ``(…, batch, stages)``, in [−1, 1].
-        n: ``(batch, 1)``, the number of features that are ranked.
+    ``rho``, in [−1, 1], is ``(…, batch, stages)``, and ``n`` is ``(batch, 1)``.
     """
     return torch.where(n < 3, 0.0, (rho.square() * (n - 1) - 1) / (n - 2).clamp(min=1))
 
@@ -88,10 +86,8 @@ def randomised(model: nn.Module, layers: Sequence[str], seed: int) -> nn.Module:
     """A copy of the model with random weights in these modules.
 
     Matrices are drawn from a normal distribution with mean 0 and the root mean square of the original. Vectors (biases,
-    the gains of a norm) are permuted at random: a norm whose gains had random signs would be no norm.
-
-    Raises:
-        Unsupported: accelerate offloads weights of the model.
+    the gains of a norm) are permuted at random: a norm whose gains had random signs would be no norm. Raises
+    `Unsupported` if accelerate offloads weights of the model.
     """
     refuse_modules(model, offloaded)
     model, generator = deepcopy(model), torch.Generator().manual_seed(seed)

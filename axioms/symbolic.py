@@ -40,21 +40,13 @@ Numbers: TypeAlias = tuple[tuple[sympy.Symbol, sympy.Rational], ...]
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A model in SymPy: Σ H ⊙ (F₁F₂…Fₙ). Equal to itself alone: two models of one form have one chain.
+    """A model in SymPy: Σ H ⊙ (F₁F₂…Fₙ). Equal to itself alone: two models of one form have one chain."""
 
-    Attributes:
-        tree: the order in which the factors are multiplied.
-        x: the features, symbols.
-        factors: the matrices Fᵢ, linear in the features.
-        head: the matrix H.
-        weights: the other symbols; none in a scalar product.
-    """
-
-    tree: Tree
-    x: Sequence[sympy.Symbol]
-    factors: Sequence[sympy.Matrix]
-    head: sympy.Matrix
-    weights: Sequence[sympy.Symbol] = ()
+    tree: Tree  # the order in which the factors are multiplied
+    x: Sequence[sympy.Symbol]  # the features, symbols
+    factors: Sequence[sympy.Matrix]  # Fᵢ, linear in the features
+    head: sympy.Matrix  # H
+    weights: Sequence[sympy.Symbol] = ()  # the other symbols; none in a scalar product
 
     def output(self) -> sympy.Expr:
         """The output y, expanded."""
@@ -100,11 +92,7 @@ def attention_chain(tree: Tree, tokens: int, width: int) -> Chain:
 
 
 def chain_of(model: nn.Module) -> tuple[Chain, dict[sympy.Symbol, sympy.Rational]]:
-    """A model in SymPy, and the numbers of its weights.
-
-    Raises:
-        TypeError: the model has no symbolic form here.
-    """
+    """A model in SymPy, and the numbers of its weights; raises `TypeError` if it has no symbolic form here."""
     if isinstance(model, ScalarProduct):
         return product_chain(model.tree), {}
     if isinstance(model, SmallAttention):

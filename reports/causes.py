@@ -1,7 +1,4 @@
-"""What is red, by cause, and the command that measures it again.
-
-One cause may make a hundred records red, and a person mends causes, not records.
-"""
+"""What is red, by cause, since a person mends causes and not records; and the command that measures it again."""
 
 import math
 import re
@@ -185,9 +182,7 @@ class _Described(NamedTuple):
 def kinds(changes: Sequence[Change], documents: Sequence[Document]) -> list[KindOfChange]:
     """The changes by kind: what is red before what is missing or skipped, and then the kind of the most changes.
 
-    Args:
-        changes: of one list of a comparison.
-        documents: the two documents; a record has the kind that it has in the first one that has it.
+    A record has the kind that it has in the first of the documents that has it.
     """
     described: dict[str, _Described] = {}
     for document in documents:
@@ -231,8 +226,8 @@ _PYTEST = ("python", "-m", "pytest", "-p", "faithcheck.plugin", "--pyargs", "fai
 def command(results: Results, record: Record) -> str:
     """The command that measures a record again, quoted for a shell.
 
-    A pair that is not built in is named with the module that registers it. A claim that was not measured
-    names no pair: the command has the pairs of the run.
+    A pair that is not built in is named with the module that registers it. A claim that was not measured names no pair:
+    the command has the pairs of the run.
     """
     settings, name = results.settings, record.explainer or ""
     ran = settings.arguments

@@ -17,15 +17,8 @@ PARTS = ("tolerances", "axioms", "pairs")
 def in_common(old: Results, new: Results, across: bool) -> tuple[Results, Results, list[str]]:
     """The two documents with the records that can be compared, and what differs between their catalogues, in lines.
 
-    A document of an older version names no catalogue: it is compared as it is.
-
-    Args:
-        old: a results document.
-        new: another one.
-        across: whether to compare the records of axioms and pairs that both catalogues have, if they differ.
-
-    Raises:
-        DocumentError: the catalogues differ, and ``across`` is false, or they have no tolerance in common.
+    A document of an older version names no catalogue: it is compared as it is. Raises `DocumentError` if the catalogues
+    differ and ``across`` is false, or they have no tolerance in common.
     """
     before, now = old.catalogue, new.catalogue
     if not before or not now or before.hash == now.hash:

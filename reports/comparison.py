@@ -100,14 +100,8 @@ class ComparedRecord:
 def compare(old: Document, new: Document, threshold: float = THRESHOLD, across_catalogues: bool = False) -> Comparison:
     """What changed. The docstring of the module defines a regression and a changed magnitude.
 
-    Args:
-        old: a document of the suite or of an alignment.
-        new: another document of the same kind.
-        threshold: of magnitudes, above 0.
-        across_catalogues: whether to compare what two catalogues have in common, if the documents are of two.
-
-    Raises:
-        DocumentError: the documents are of two kinds, of single texts, or of two catalogues.
+    ``threshold`` is that of magnitudes, above 0. Raises `DocumentError` for documents of two kinds, of single texts, or
+    of two catalogues, unless ``across_catalogues`` asks for what both have.
     """
     catalogues: list[str] = []
     paired = None
@@ -287,8 +281,7 @@ def _differences(old: Document, new: Document) -> Iterator[tuple[str, str, str]]
 def _beside(value: object, other: object) -> str:
     """A setting as text beside that of the other run; only the items of a list that the other list lacks.
 
-    Of two mappings, only values of keys that both have: a key that one of them lacks, such as the name of an explainer,
-    is listed elsewhere.
+    Of two mappings, only the keys that both have: others, such as names of explainers, are listed elsewhere.
     """
     if isinstance(value, list) and isinstance(other, list):
         more = [str(item) for item in value if item not in other]

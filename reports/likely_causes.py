@@ -1,7 +1,4 @@
-"""What likely made records red: rules in a table, each from what the records say. Where none applies, the usual cause.
-
-The first rule that finds something in a record counts. Rules read the document alone.
-"""
+"""What likely made records red, by the first rule that finds something in a record; else by the usual cause."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,18 +10,11 @@ from faithcheck.axioms.measure.statuses import Status
 
 @dataclass(frozen=True)
 class Rule:
-    """One likely cause.
+    """One likely cause."""
 
-    Attributes:
-        name: what tells this cause from others, in few words; records of different causes are not put together.
-        find: whether a record has this cause; it gets the record, and the explainers whose maps change from call to
-            call.
-        say: a sentence on the cause, from the records that have it, the worst first.
-    """
-
-    name: str
-    find: Callable[[Record, Collection[str]], bool]
-    say: Callable[[Sequence[Record]], str]
+    name: str  # records of causes with different names are not put together
+    find: Callable[[Record, Collection[str]], bool]  # of a record, and the explainers that `changing_explainers` names
+    say: Callable[[Sequence[Record]], str]  # a sentence, from the records that have the cause, the worst first
 
 
 def error_of(record: Record) -> str:
@@ -283,12 +273,7 @@ RULES: Sequence[Rule] = (
 
 
 def rule_of(record: Record, changing: Collection[str] = ()) -> Rule | None:
-    """The first rule that finds its cause in a record; None if none does.
-
-    Args:
-        record: a red record.
-        changing: the explainers whose maps change from call to call, see `changing_explainers`.
-    """
+    """The first rule that finds its cause in a red record; ``changing`` is from `changing_explainers`."""
     return next((rule for rule in RULES if rule.find(record, changing)), None)
 
 

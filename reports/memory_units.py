@@ -10,11 +10,7 @@ def in_words(size: float) -> str:
 
 
 def in_bytes(text: str) -> int:
-    """The number of bytes that a text such as ``2GiB``, ``512MiB`` or ``2000000000`` says.
-
-    Raises:
-        ValueError: it says none, or none that is finite and at least 1.
-    """
+    """The bytes that ``2GiB``, ``512MiB`` or ``2000000000`` says; raises `ValueError` unless finite and at least 1."""
     number = text.strip()
     unit = next((unit for unit in UNITS if number.endswith(unit)), "")
     size = float(number.removesuffix(unit)) * UNITS.get(unit, 1)

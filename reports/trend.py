@@ -64,12 +64,7 @@ class Trend:
 def read_folder(folder: Path, load: Callable[[Path], Document]) -> tuple[dict[str, Document], dict[str, str]]:
     """The documents of a folder and of the folders in it, and why each other JSON file is left out, by their paths.
 
-    Args:
-        folder: with JSON files.
-        load: reads one document.
-
-    Raises:
-        DocumentError: there is no such folder, or no document in it that can be read.
+    Raises `DocumentError` if there is no such folder, or no document in it that can be read.
     """
     if not folder.is_dir():
         raise DocumentError(f"{folder}: no such folder: name the folder that holds the results documents")

@@ -72,12 +72,9 @@ _ROWS_KEPT = 2048
 
 
 def regular_case(rewrite: Rewrite, case: Case) -> Case:
-    """The case at the rows where both terms are regular and accurate; the terms are equal there.
+    """The case at the rows where both terms are regular and accurate; raises `ValueError` if they are not equal there.
 
     The searches of all explainers with one seed draw much the same rewrites, so that the rows are kept.
-
-    Raises:
-        ValueError: the identity does not hold.
     """
     inputs = case.inputs
     operations = tuple(expressions.OPERATIONS.values())  # with other ones the terms have other values
@@ -110,11 +107,7 @@ def gap_between(left: Tensor, right: Tensor) -> float:
 
 
 def refuse_unequal(rewrite: Rewrite, case: Case) -> None:
-    """Refuse two terms that differ in value or gradient.
-
-    Raises:
-        ValueError: names the identity and the terms.
-    """
+    """Raise `ValueError`, which names the identity and the terms, if the two terms differ in value or gradient."""
     terms = (("f", rewrite.f), ("g", rewrite.g))
     sides = (forward_and_gradient(name, Expression(term), case) for name, term in terms)
     for quantity, left, right in zip(("values", "gradients"), *sides, strict=True):
@@ -128,11 +121,7 @@ def attributions(
 ) -> tuple[Tensor, Tensor]:
     """The explainer's maps of the two terms, each ``(batch, features)``.
 
-    ``known`` are maps that this explainer gave before, which are used again; those that are new are added to it.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
-        Exception: any other error of the explainer, with a note that names the rewrite.
+    ``known`` maps of this explainer are used again, and new ones added. An error gets a note that names the rewrite.
     """
 
     def attribution(term: Term) -> Tensor:

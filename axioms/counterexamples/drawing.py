@@ -49,10 +49,7 @@ NEXT_IDENTITIES = st.lists(st.sampled_from(IDENTITIES), max_size=REWRITES - 1)
 def chains(draw: st.DrawFn, width: int, identity: Identity | None) -> list[Rewrite]:
     """A chain of rewrites: one side of an identity, on drawn terms and within drawn operations, and what follows.
 
-    Args:
-        draw: from Hypothesis.
-        width: the number of features.
-        identity: the first rewrite; without one, a drawn term is paired with itself.
+    Without an identity, a drawn term is paired with itself.
     """
     fresh = itertools.cycle(range(width))
     if identity is None:

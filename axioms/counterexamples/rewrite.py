@@ -40,19 +40,12 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Counterexample:
-    """A rewrite that changes an explainer's attribution.
+    """A rewrite that changes an explainer's attribution."""
 
-    Attributes:
-        explainer: its name.
-        rewrite: the two terms.
-        points: the inputs at which the attributions are compared; the baseline is 0.
-        gap: how far they differ, as measured by `invariance`.
-    """
-
-    explainer: str
+    explainer: str  # its name
     rewrite: Rewrite
-    points: tuple[tuple[float, ...], ...]
-    gap: float
+    points: tuple[tuple[float, ...], ...]  # the inputs at which maps are compared; the baseline is 0
+    gap: float  # as `invariance` measures it
 
     def case(self, like: Tensor) -> Case:
         """The points as a case of this tensor's dtype and device."""
@@ -73,11 +66,7 @@ class Counterexample:
 
     @classmethod
     def from_json(cls, document: Any) -> Counterexample:
-        """The inverse of `to_json`.
-
-        Raises:
-            ValueError: not a counterexample that this version can read; the message says why.
-        """
+        """The inverse of `to_json`; raises `ValueError`, which says why, for what this version cannot read."""
         if not isinstance(document, dict) or document.get("faithcheck_counterexample") != SCHEMA_VERSION:
             raise ValueError(f"no counterexample of version {SCHEMA_VERSION}")
         try:

@@ -28,35 +28,22 @@ EXAMPLES = 15
 
 @dataclass
 class CounterexampleSearch:
-    """One explainer's search for counterexamples at the points of a case.
-
-    Attributes:
-        case: ``(batch, features)`` inputs; each rewrite is compared at the rows where both its terms are regular.
-        examples: how many chains are drawn for each identity.
-        gaps: of every rewrite that was drawn; None if the explainer refused it or no row is regular.
-        refused: how many rewrites the explainer refused.
-        refusal: the last reason for a refusal.
-        errors: what was raised, by the explainer or because an identity does not hold.
-        maps: of the terms of these rewrites, see `attributions`.
-    """
+    """One explainer's search for counterexamples at the points of a case."""
 
     explainer: Explainer
-    case: Case
-    examples: int = EXAMPLES
-    gaps: dict[Rewrite, float | None] = field(default_factory=dict)
-    refused: int = 0
-    refusal: str = ""
-    errors: dict[Rewrite, Exception] = field(default_factory=dict)
-    maps: dict[Hashable, Tensor] = field(default_factory=dict)
+    case: Case  # inputs (batch, features): each rewrite is compared at the rows where both terms are regular
+    examples: int = EXAMPLES  # chains that are drawn for each identity
+    gaps: dict[Rewrite, float | None] = field(default_factory=dict)  # None if refused, or no row is regular
+    refused: int = 0  # how many rewrites
+    refusal: str = ""  # the last reason
+    errors: dict[Rewrite, Exception] = field(default_factory=dict)  # of the explainer, or of an identity that fails
+    maps: dict[Hashable, Tensor] = field(default_factory=dict)  # of terms, see `attributions`
 
     def run(self, seed: int, identities: Sequence[Identity | None] = IDENTITIES) -> list[Counterexample]:
         """The smallest counterexample of each identity that has one, in order of size.
 
-        Deterministic for a deterministic explainer.
-
-        Raises:
-            ValueError: an identity does not hold.
-            Exception: from the explainer, on the smallest rewrite for which it raises; a note names the rewrite.
+        Raises `ValueError` if an identity does not hold, and the explainer's error on the smallest rewrite for which it
+        has one, with a note that names the rewrite.
         """
         for identity in identities:
             self._draw_and_shrink(seed, identity)
@@ -135,10 +122,6 @@ def smallest_counterexample(
 ) -> Counterexample | None:
     """The smallest pair of equal expressions with two attributions, or None if the search ends without one.
 
-    Pairs are compared at the inputs of ``case``, ``(batch, features)``; ``examples`` chains are drawn of each identity.
-
-    Raises:
-        ValueError: an identity does not hold.
-        Exception: from the explainer, with a note that names the rewrite.
+    Pairs are compared at the inputs of ``case``, ``(batch, features)``. Raises what `CounterexampleSearch.run` does.
     """
     return next(iter(CounterexampleSearch(explainer, case, examples).run(seed)), None)

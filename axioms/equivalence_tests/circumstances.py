@@ -1,8 +1,7 @@
 """One model is one function, whatever the circumstances: it is compared with itself.
 
 Explainers run a model with gradients and without, on one example and on many, in float32 and in float64, on a copy, and
-hundreds of times. If a model computes another function in one of these circumstances, an explainer that meets it
-explains another function, and would be blamed.
+hundreds of times. Where a model then computes another function, the explainer would be blamed.
 """
 
 from collections.abc import Callable, Mapping
@@ -68,28 +67,15 @@ CIRCUMSTANCES: Mapping[str, Circumstance] = {
 
 
 class Consistency:
-    """Comparisons of one model with itself.
-
-    Args:
-        which: ``f`` or ``g``.
-        model: the model.
-        case: a case of few examples.
-        computed: its outputs and gradients on the case.
-        scale: of outputs and gradients on a larger batch.
-    """
+    """Comparisons of one model, ``f`` or ``g``, with itself on a few examples, at the ``scale`` of a larger batch."""
 
     def __init__(self, which: str, model: nn.Module, case: Case, computed: Computed, scale: Scale) -> None:
         self.which, self.model, self.case, self.computed, self.scale = which, model, case, computed, scale
 
     def check(self, batch: Case, computed: Computed) -> None:
-        """Compare the model with itself under all circumstances.
+        """Raise `NotAPair` at the first circumstance in which the model computes another function.
 
-        Args:
-            batch: the case's `large_batch`.
-            computed: outputs and gradients of the model on it.
-
-        Raises:
-            NotAPair: names the first circumstance in which the model computes another function, and what differs.
+        ``computed`` are the model's outputs and gradients on ``batch``, the case's `large_batch`.
         """
         alone = self.case.select(self.case.target.new_zeros(1))
         self.same(forward_and_gradient(self.which, self.model, alone), "for an example alone than in its batch")
@@ -114,11 +100,8 @@ class Consistency:
     def same(self, computed: Computed, words: str, scale: Scale | None = None, limit: float | None = None) -> None:
         """Refuse a run on the first examples of the case whose results differ from those on the case.
 
-        Args:
-            computed: the results of the run.
-            words: under which circumstance it ran.
-            scale: of outputs and gradients; by default that of the larger batch.
-            limit: the largest gap; by default the tolerance.
+        ``words`` say under which circumstance it ran. By default ``scale`` is of the larger batch, ``limit`` the
+        tolerance.
         """
         rows = torch.arange(len(computed.outputs), device=self.case.inputs.device)
         expected = Computed(self.computed.outputs[rows], self.computed.gradient[rows])

@@ -15,15 +15,10 @@ from faithcheck.models.pair import NotAPair
 
 
 class Computed(NamedTuple):
-    """What a model computes on a case.
+    """What a model computes on a case."""
 
-    Attributes:
-        outputs: ``(batch, outputs)``.
-        gradient: of each example's target output, shaped like the inputs.
-    """
-
-    outputs: Tensor
-    gradient: Tensor
+    outputs: Tensor  # (batch, outputs)
+    gradient: Tensor  # of each example's target output, shaped like the inputs
 
     def to(self, dtype: torch.dtype) -> Computed:
         """In another floating-point type."""
@@ -46,8 +41,7 @@ def refused(doing: str) -> Iterator[None]:
 def forward_and_gradient(which: str, model: nn.Module, case: Case) -> Computed:
     """The outputs, and the input gradient of each example's target output.
 
-    Raises:
-        NotAPair: the forward or backward pass fails; or the output is not ``(batch, outputs)`` of the inputs' dtype.
+    Raises `NotAPair` if a pass fails, or the output is not ``(batch, outputs)`` of the inputs' dtype.
     """
     with refused(f"{which} fails on {describe_tensor(case.inputs)}"), torch.enable_grad():
         point = case.inputs.detach().clone().requires_grad_()

@@ -17,17 +17,11 @@ UNITS = 100
 
 
 class Difference(NamedTuple):
-    """A difference of two runs.
+    """A difference of two runs."""
 
-    Attributes:
-        gap: relative; NaN if an output or a gradient is.
-        where: what differs most: ``output 1``, or ``the gradient of output 1 at feature 2``.
-        row: the example in which it does.
-    """
-
-    gap: float
-    where: str
-    row: int
+    gap: float  # relative; NaN if an output or a gradient is
+    where: str  # what differs most: "output 1", or "the gradient of output 1 at feature 2"
+    row: int  # the example in which it does
 
 
 @dataclass(frozen=True)
@@ -38,14 +32,10 @@ class Scale:
     of the two numbers, but at least to the median of its output, or of its output's gradient at its feature, over the
     rows. If that is 0 too, or nearly, all rows cancel: the least scale is the size whose tolerance is the round-off,
     `UNITS` units in the last place, of the largest median.
-
-    Attributes:
-        outputs: ``(outputs,)``, the least scale of each output.
-        gradient: ``(outputs, features)``, that of the gradient of each output at each feature.
     """
 
-    outputs: Tensor
-    gradient: Tensor
+    outputs: Tensor  # (outputs,), the least scale of each
+    gradient: Tensor  # (outputs, features), that of the gradient of each output at each feature
 
     @classmethod
     def of(cls, computed: Computed, target: Tensor, dtype: torch.dtype, tolerance: float) -> Scale:

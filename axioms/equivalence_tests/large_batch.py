@@ -30,12 +30,8 @@ def large_batch(case: Case, outputs: int) -> Case:
     5. the same with about two of three numbers set to 0.
 
     Row i has the forward arguments of example i modulo the batch; in the third part an attention mask hides one more
-    feature, as for Leave-One-Out by the mask. The targets are all outputs in turn, or as many as there are rows, evenly
-    spaced; those of the case's own examples are the case's.
-
-    Args:
-        case: a case of few examples.
-        outputs: the number of outputs of a model.
+    feature, as for Leave-One-Out by the mask. The targets are all ``outputs`` in turn, or as many as there are rows,
+    evenly spaced; those of the case's own examples are the case's.
     """
     batch, numbers = len(case.inputs), case.inputs[0].numel()
     rows = min(max(NUMBERS // numbers, ROWS[0]), ROWS[1]) // 5 * 5

@@ -1,4 +1,1 @@
-"""What exists for speed alone: results on a model that several pairs share are computed once.
-
-FAITHCHECK_PLAIN=1 runs without it, see `faithcheck.explainers.fast`.
-"""
+"""For speed alone: results on a model that several pairs share are computed once; FAITHCHECK_PLAIN=1 runs without."""

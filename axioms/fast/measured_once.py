@@ -33,21 +33,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about a model, and all that the answer depends on.
+    """What is asked about a model, and all that the answer depends on."""
 
-    Attributes:
-        asker: an explainer or a function.
-        attributes: those of the explainer.
-        arguments: further arguments of the function.
-        case: the case.
-        random_states: the random states before the measurement.
-    """
-
-    asker: object
-    attributes: Namespace
-    arguments: tuple[object, ...]
+    asker: object  # an explainer or a function
+    attributes: Namespace  # of the explainer
+    arguments: tuple[object, ...]  # further ones of the function
     case: Case
-    random_states: list[Any]
+    random_states: list[Any]  # before the measurement
 
     def repeats(self, other: Question) -> bool:
         """Whether the other question has the same answer."""
@@ -107,9 +99,6 @@ def with_known_maps(explainer: Explainer, models: Sequence[nn.Module], case: Cas
     """The explainer, with its maps of those of the models that several pairs share.
 
     For axioms that ask for maps of these models on this case alone. The plain twin is the explainer.
-
-    Raises:
-        Unsupported, InvalidAttribution: from the explainer.
     """
     shared = [model for model in models if _is_used_again(model)]
     if not shared:
@@ -121,13 +110,7 @@ def with_known_maps(explainer: Explainer, models: Sequence[nn.Module], case: Cas
 
 
 class KnownMaps:
-    """An explainer of which some maps are known.
-
-    Args:
-        explainer: the explainer, which is asked for all other maps.
-        case: the case of the known maps.
-        maps: the models, each with its map.
-    """
+    """An explainer whose maps of some models on one case are known; ``explainer`` is asked for all others."""
 
     def __init__(self, explainer: Explainer, case: Case, maps: Sequence[tuple[nn.Module, Tensor]]) -> None:
         self.name, self._explainer, self._case, self._maps = explainer.name, explainer, case, maps

@@ -25,42 +25,21 @@ def applicable_to_all(explainer: Explainer) -> str | None:
 
 @dataclass(frozen=True)
 class Axiom:
-    """One axiom: what it says, how it is measured and on what.
+    """One axiom: what it says, how it is measured and on what."""
 
-    Attributes:
-        name: its name in options, markers and record ids.
-        summary: what it says, in one line.
-        measure: ``measure([explainer,] *models, case) -> Measurement``. Besides the errors that its docstring names, it
-            raises those of the explainer: `Unsupported` and `InvalidAttribution`.
-        measured_on: ``"pairs"``: on the two models of a pair together; ``"models"``: on each of them alone.
-        needs_explainer: whether an explainer is measured; False: the pair itself is, and every pair is measured.
-        part_of: another axiom: an explainer that claims that one claims this one too, and ``-m`` of its name selects
-            both.
-        mandatory: every explainer is expected to satisfy it, whatever it claims.
-        not_applicable: the reason why the axiom can never be measured for an explainer; None if it can. Such cells are
-            not planned.
-        subjects: the pairs on which it is measured, names or globs, besides those that name it in ``Pair.axioms``.
-        excluded: pairs on which it is not measured although ``subjects`` has them, names or globs.
-        tolerance: the largest gap at which it holds: a number, or how it is computed, in words. None: that of the
-            dtype, see `faithcheck.axioms.measure.roundoff.tolerance`.
-        of_given_maps: whether it asks the explainer only for maps of the subject on the case. Then it can also be
-            measured of maps that were made elsewhere, or of maps that were made for an earlier check.
-        usual_cause: the end of a sentence that says what usually makes it red, for reports whose records name no cause.
-    """
-
-    name: str
-    summary: str
-    measure: Callable[..., Measurement]
-    measured_on: Literal["pairs", "models"] = "models"
-    needs_explainer: bool = True
-    part_of: str = ""
-    mandatory: bool = False
-    not_applicable: NotApplicable = applicable_to_all
-    subjects: Sequence[str] = ()
-    excluded: Sequence[str] = ()
-    tolerance: float | str | None = None
-    of_given_maps: bool = False
-    usual_cause: str = ""
+    name: str  # in options, markers and record ids
+    summary: str  # what it says, in one line
+    measure: Callable[..., Measurement]  # of ([explainer,] *models, case); raises the explainer's errors too
+    measured_on: Literal["pairs", "models"] = "models"  # the two models of a pair together, or each of them alone
+    needs_explainer: bool = True  # if False, every pair itself is measured
+    part_of: str = ""  # who claims that axiom claims this one too, and -m of its name selects both
+    mandatory: bool = False  # every explainer is expected to satisfy it, whatever it claims
+    not_applicable: NotApplicable = applicable_to_all  # why it is never measured for an explainer; None if it can be
+    subjects: Sequence[str] = ()  # names or globs of pairs, besides those that name it in Pair.axioms
+    excluded: Sequence[str] = ()  # names or globs of pairs that are no subjects after all
+    tolerance: float | str | None = None  # a number, or how it is computed, in words; None: that of the dtype
+    of_given_maps: bool = False  # it asks only for the subject's maps on the case, which may have been made before
+    usual_cause: str = ""  # the end of a sentence on what makes it red, where records name no cause
 
     def is_measured_on(self, pair: Pair) -> bool:
         """Whether the axiom is measured on this pair or on its models."""

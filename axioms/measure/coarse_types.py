@@ -1,14 +1,9 @@
 """Checks in a coarse type: their tolerance is derived from what the round-off of the type does to each measurement.
 
-A check in a coarse type measures its axiom three times:
-
-1. in float64;
-2. in float64 with simulated round-off: each result of an operation, each weight and each input is rounded at random to
-   a number of the type, in several draws (`simulated_roundoff`);
-3. in the type.
-
-What the draws move is round-off. The tolerance is `DEVIATIONS` times as much, so that a model whose numbers cancel has
-a tolerance of its own.
+An axiom is measured in the type and in float64, and several times in float64 with simulated round-off: each result of
+an operation, each weight and each input is rounded at random to a number of the type (`simulated_roundoff`). What these
+draws move is round-off. The tolerance is `DEVIATIONS` times as much, so that a model whose numbers cancel has a
+tolerance of its own.
 
 A draw errs by up to one unit in the last place and a processor by half a unit, so that the variance of a draw is twice
 that of a processor. The same holds on the grid of weights of 8 bits. In float32, kernels also add in float32, which the
@@ -61,20 +56,12 @@ MIXED_TYPES = "must have the same dtype|should be the same|expected .* to have (
 
 @dataclass(frozen=True)
 class InType:
-    """An axiom measured in a coarse type.
-
-    Attributes:
-        dtype: the type.
-        exact: the measurement in float64.
-        in_type: that in the type.
-        roundoff: by how much simulated round-off moved it, relative to its scale: the largest of the draws, and at
-            least the unit round-off.
-    """
+    """An axiom measured in a coarse type."""
 
     dtype: torch.dtype
-    exact: Measurement
+    exact: Measurement  # in float64
     in_type: Measurement
-    roundoff: float
+    roundoff: float  # by how much draws moved it, relative to its scale: the most, but at least the unit round-off
 
     @property
     def tol(self) -> float:
@@ -83,13 +70,10 @@ class InType:
 
 
 def measured_in(dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module], case: Case) -> InType:
-    """Measure an axiom in float64, under simulated round-off, and in the type.
+    """Measure an axiom in float64, under simulated round-off, and in the type, a key of `DEVIATIONS`.
 
-    ``dtype`` is a key of `DEVIATIONS`; ``models``, which are copied, and ``case`` are in float64.
-
-    Raises:
-        UnmeasurableInType: torch has no kernel of the type for an operation, no digit of the measurement survives, in
-            int8 no model has weights that are quantised, or accelerate offloads weights.
+    ``models``, which are copied, and ``case`` are in float64. Raises `UnmeasurableInType` where torch has no kernel of
+    the type for an operation or no digit of the measurement survives, and as `refuse_weights` does.
     """
     refuse_weights(dtype, models)
     exact = measure(models, case)
@@ -104,11 +88,7 @@ def measured_in(dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module
 def simulated(
     dtype: torch.dtype, measure: Measure, models: Sequence[nn.Module], case: Case, exact: Measurement
 ) -> float:
-    """By how much simulated round-off of a type moves a measurement, see `InType`; ``exact`` is that in float64.
-
-    Raises:
-        UnmeasurableInType: no digit of the measurement survives.
-    """
+    """By how much simulated round-off moves a measurement; raises `UnmeasurableInType` if no digit of it survives."""
     name, numbers = type_name(dtype), numbers_of(dtype)
 
     def moved(draw: int) -> Tensor:
@@ -154,11 +134,7 @@ def copy_in(dtype: torch.dtype, model: nn.Module) -> nn.Module:
 
 
 def refuse_weights(dtype: torch.dtype, models: Sequence[nn.Module]) -> None:
-    """Refuse models whose weights no copy has in the type: accelerate offloads them, or in int8 none are quantised.
-
-    Raises:
-        UnmeasurableInType: names the first module that is offloaded, or says that there is nothing to quantise.
-    """
+    """Raise `UnmeasurableInType` if accelerate offloads weights, or in int8 there are none to quantise."""
     try:
         for model in models:
             refuse_modules(model, offloaded)
@@ -192,8 +168,7 @@ def settle_in(
 ) -> tuple[Measurement, Status, float | None]:
     """The measurement in the type with its derived tolerance, and how it settles against what theory expects.
 
-    Raises:
-        UnmeasurableInType: the violation that theory expects is no larger than the round-off of the type.
+    Raises `UnmeasurableInType` where the violation that theory expects is no larger than the round-off of the type.
     """
     in_type = replace(measured.in_type, tol=measured.tol)
     in_type = replace(in_type, detail={**in_type.detail, "digits": digits(measured.roundoff)})

@@ -1,10 +1,9 @@
 """What is expected of an explainer under an axiom on a subject, and the refusal of expectations that match no check.
 
-Expectations are looked up by the explainer's name. An explainer whose attribute ``like`` names a built-in explainer is
-held to that one's claims and expectations too. Without it, the name of a built-in explainer is refused for any other
-class: its expectations would be inherited silently.
-
-A typo in an expectation would silently expect nothing. So every expectation must match a check that could be planned.
+Expectations are looked up by the explainer's name. If its attribute ``like`` names a built-in explainer, it is held to
+that one's claims and expectations too. Without ``like``, no other class may have the name of a built-in explainer,
+whose expectations it would inherit silently. A typo would silently expect nothing: so every expectation must match a
+check that could be planned.
 """
 
 import fnmatch
@@ -28,17 +27,11 @@ SubjectsByAxiom: TypeAlias = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class SuppliedExpectation:
-    """An expectation that the user supplies, by ``--expectations``.
-
-    Attributes:
-        explainer: a name, or a glob.
-        subject: a pair or, with ``.f`` or ``.g``, one of its models, or a glob.
-        expectation: takes precedence over those of the pair and of the explainer.
-    """
+    """An expectation that the user supplies by ``--expectations``; it takes precedence over all others."""
 
     axiom: str
-    explainer: str
-    subject: str
+    explainer: str  # a name or a glob
+    subject: str  # a pair or, with .f or .g, one of its models; or a glob
     expectation: Expectation
 
     def matches(self, axiom: str, explainer: str, subject: str) -> bool:
@@ -50,8 +43,7 @@ class SuppliedExpectation:
 def held_like(explainer: Explainer, name: str) -> Explainer:
     """A copy of the explainer that is held to the claims and expectations of this built-in explainer.
 
-    Raises:
-        ValueError: no built-in explainer has the name, or the explainer takes no attribute.
+    Raises `ValueError` if no built-in explainer has the name, or the explainer takes no attribute.
     """
     if name not in builtin_explainers():
         raise ValueError(unknown_name("built-in explainer", name, builtin_explainers()))
@@ -109,10 +101,7 @@ def expectation_of(
 
 
 def stated_axioms(explainer: Explainer, pairs: Sequence[Pair]) -> list[str]:
-    """The axioms of which something is stated about the explainer: a claim, or an expectation on one of the pairs.
-
-    A claim of an axiom that does not apply to the explainer is among them.
-    """
+    """The axioms that the explainer claims, applicable or not, and those that it or a pair has an expectation of."""
     claims = claims_of(explainer)
 
     def is_expected(axiom: Axiom) -> bool:
@@ -146,8 +135,7 @@ def refuse_stale_expectations(
 ) -> None:
     """Refuse malformed explainers, and expectations that match no check; ``supplied`` are the user's expectations.
 
-    Raises:
-        ValueError: names the expectation or the claim, and the nearest name that exists.
+    Raises `ValueError`, which names the expectation or the claim, and the nearest name that exists.
     """
     for explainer in explainers:
         refuse_malformed(explainer)
@@ -219,11 +207,7 @@ def _refuse_ambiguous(
 
 
 def refuse_malformed(explainer: Explainer) -> None:
-    """Refuse an explainer whose name, claims or known violations cannot be read, or that is named like a built-in one.
-
-    Raises:
-        ValueError: says what was expected and what the explainer has.
-    """
+    """Raise `ValueError` if the explainer's name or what it states cannot be read, or the name is a built-in one's."""
     name, claims, expected = explainer.name, getattr(explainer, "claims", ()), getattr(explainer, "expected", {})
     if not name or not name.isprintable() or " " in name:
         raise ValueError(f"an explainer's name is printable and has no spaces, got {name!r}")

@@ -16,29 +16,17 @@ from faithcheck.models.case import Case
 
 @dataclass(frozen=True)
 class Compared:
-    """What an axiom compared.
+    """What an axiom compared."""
 
-    Attributes:
-        first: the attributions, ``(batch, features)``, or their sums, ``(batch,)``.
-        second: what they should equal, of the same shape.
-        names: what the two are, as in "the map of f" and "the map of g".
-        map: the attributions, ``(batch, features)``, where sums were compared; None where maps were.
-        mistakes: what the first side equals after a known mistake, by a name for it, of the same shape.
-        places: positions that a known mistake changes, such as padding: masks ``(batch, features)``, by their name.
-        figures: further numbers of each example, ``(batch,)``, by name.
-        terms: the two expressions that were explained, as JSON; empty if the models are no expressions.
-        reference: whether the second side is known without the explainer: then the check says something of any map.
-    """
-
-    first: Tensor
-    second: Tensor
-    names: tuple[str, str]
-    map: Tensor | None = None
-    mistakes: Mapping[str, Tensor] = field(default_factory=dict)
-    places: Mapping[str, Tensor] = field(default_factory=dict)
-    figures: Mapping[str, Tensor] = field(default_factory=dict)
-    terms: Sequence[Any] = ()
-    reference: bool = False
+    first: Tensor  # the attributions, (batch, features), or their sums, (batch,)
+    second: Tensor  # what they should equal, of the same shape
+    names: tuple[str, str]  # of the two, such as "the map of f" and "the map of g"
+    map: Tensor | None = None  # the attributions, (batch, features), where sums were compared
+    mistakes: Mapping[str, Tensor] = field(default_factory=dict)  # what the first side equals after a known mistake
+    places: Mapping[str, Tensor] = field(default_factory=dict)  # masks (batch, features) of what a mistake changes
+    figures: Mapping[str, Tensor] = field(default_factory=dict)  # further numbers of each example, (batch,)
+    terms: Sequence[Any] = ()  # the two expressions that were explained, as JSON; empty if they are none
+    reference: bool = False  # whether the second side needs no explainer: then the check says something of any map
 
 
 @dataclass(frozen=True)
@@ -79,17 +67,10 @@ def measured_difference(
 ) -> Measurement:
     """Measure how far the two sides of a comparison differ.
 
-    ``values`` is the first side minus the second; ``gap`` is its largest entry relative to the example's largest entry
-    of either side, in [0, 2].
-
-    Args:
-        compared: the two sides.
-        case: the case that was explained.
-        models: the models whose attributions differ: an example whose difference is their round-off counts as 0, see
-            `gap_beyond_roundoff`. Without models every difference counts.
-        relative_to: the tensors that the gap is relative to, ``(batch, …)``; by default the two sides.
-        tol: by default that of the dtype.
-        detail: see `Measurement`.
+    ``values`` is the first side minus the second. ``gap`` is its largest entry relative to the example's largest entry
+    of either side, in [0, 2], or of the tensors ``relative_to``, ``(batch, …)``. An example counts as 0 if its
+    difference is the round-off of ``models``, whose attributions differ, see `gap_beyond_roundoff`; without models
+    every difference counts.
     """
     first, second = compared.first.double(), compared.second.double()
     values = first - second
@@ -115,10 +96,7 @@ def nothing_to_measure(case: Case, reason: str) -> Measurement:
 
 
 def relative_gap(difference: Tensor, *scales: Tensor) -> float:
-    """The largest ``|difference| / max |scales|`` over the batch, each example on its own scale; 0/0 counts as 0.
-
-    All tensors are ``(batch, …)``.
-    """
+    """The largest ``|difference| / max |scales|``, each example of ``(batch, …)`` on its own scale; 0/0 counts as 0."""
 
     def size(values: Tensor) -> Tensor:
         return values.abs().reshape(len(values), -1).amax(1)

@@ -1,7 +1,4 @@
-"""A record: one measurement, settled. The same class is what a check gives, what a document holds, what pages show.
-
-Importing this module does not import torch, so that pages can be made from a document at once.
-"""
+"""A record: one measurement, settled. This module imports no torch, so that pages are made from a document at once."""
 
 from __future__ import annotations
 
@@ -37,12 +34,10 @@ class AttributionMap(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Relation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The simplest way in which the first side follows from the second on every example.
 
-    Attributes:
-        kind: ``zero``; ``mistake`` (``of`` names it); ``place`` (the two differ at ``of`` alone); ``factor``
-            (``value``); ``offset`` (``value``); ``absolute``, ``positive`` (the first is the absolute value, or the
-            positive part); ``factor of each example``; ``sum`` (the first is a sum, and ``value`` on every example);
-            ``shifted`` (by ``value`` features); ``order`` (the same numbers in another order); ``example`` (one map on
-            every example).
+    ``kind`` is ``zero``; ``mistake`` (``of`` names it); ``place`` (the two differ at ``of`` alone); ``factor``
+    (``value``); ``offset`` (``value``); ``absolute``, ``positive`` (the first is the absolute value, or the positive
+    part); ``factor of each example``; ``sum`` (the first is a sum, and ``value`` on every example); ``shifted`` (by
+    ``value`` features); ``order`` (the same numbers in another order); ``example`` (one map on every example).
     """
 
     kind: str
@@ -53,31 +48,18 @@ class Relation(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Evidence(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a red check compared, on the example that differs most.
+    """What a red check compared, on the example that differs most."""
 
-    Attributes:
-        example: the place of that example in the batch.
-        examples: how many examples were compared.
-        features: how many features a map has; the record keeps the first of them.
-        maps: the maps that were compared, or the one whose sum was.
-        predicted: the difference that the closed form predicts; empty without a closed form.
-        figures: further numbers, such as the two sums, by name.
-        terms: the two expressions that were explained, as JSON; empty if they are no expressions.
-        names: the names of the features; empty if they have none.
-        image: height and width, if the features are pixels.
-        relation: how the two sides are related; None if there is no simple way.
-    """
-
-    example: int
-    examples: int
-    features: int
-    maps: list[AttributionMap]
-    predicted: list[Number] = []
-    figures: dict[str, Number] = {}
-    terms: list[object] = []
-    names: list[str] = []
-    image: list[int] = []
-    relation: Relation | None = None
+    example: int  # its place in the batch
+    examples: int  # how many were compared
+    features: int  # how many a map has; the record keeps the first of them
+    maps: list[AttributionMap]  # those compared, or the one whose sum was
+    predicted: list[Number] = []  # the difference, by the closed form; empty without one
+    figures: dict[str, Number] = {}  # further numbers by name, such as the two sums
+    terms: list[object] = []  # the two expressions that were explained, as JSON; empty if they are none
+    names: list[str] = []  # of the features; empty if they have none
+    image: list[int] = []  # height and width, if the features are pixels
+    relation: Relation | None = None  # of the two sides; None if it is not simple
 
 
 class Record(Struct, frozen=True, kw_only=True, omit_defaults=True, eq=False):

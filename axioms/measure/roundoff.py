@@ -43,12 +43,9 @@ def tolerance(inputs: Tensor) -> float:
     """The largest relative gap that round-off explains for inputs of this dtype.
 
     A sum of 10⁵ products loses at most about five digits in float64 and, in practice, three in float32; the smallest
-    violation that the registry predicts is above 10⁻³, so both leave room on either side. In a coarser dtype round-off
-    may be as large as a violation, so that the tolerance is derived for each check, see
+    violation that the registry predicts is above 10⁻³, so both leave room on either side. A coarser dtype, whose
+    round-off may be as large as a violation, raises `ValueError` unless a tolerance was derived for the check, see
     `faithcheck.axioms.measure.coarse_types`.
-
-    Raises:
-        ValueError: a coarser dtype, without a derived tolerance.
     """
     if (derived := _derived.get()) is not None:
         return derived[0]

@@ -23,15 +23,10 @@ CLOSE = 1e-6
 
 
 def settle(measurement: Measurement, expectation: Expectation, predicted: Tensor | None) -> tuple[Status, float | None]:
-    """Compare a measurement with its expectation.
+    """Compare a measurement with its expectation: the status, and the relative error of the prediction.
 
-    Args:
-        measurement: what was measured.
-        expectation: what theory expects.
-        predicted: the value of ``expectation.predict``, shaped like ``measurement.values``; None without a closed form.
-
-    Returns:
-        The status, and the relative error of the prediction, None without a closed form.
+    ``predicted``, shaped like ``measurement.values``, is what ``expectation.predict`` gives. Without a closed form it
+    is None, and so is the error.
     """
     error = None
     if predicted is not None:
@@ -60,15 +55,10 @@ def settle(measurement: Measurement, expectation: Expectation, predicted: Tensor
 
 
 def degenerate_kind(measurement: Measurement, model: nn.Module, case: Case) -> str:
-    """In which way the maps that a check compared are degenerate; ``""`` if one is not, or the check does not hold.
+    """In which way all maps that a check compared are degenerate; ``""`` if they are not, or the check does not hold.
 
-    Args:
-        measurement: of an axiom; only one that compares the explainer's maps with each other can be vacuous.
-        model: the model that was explained, or the first of two.
-        case: of the check.
-
-    Returns:
-        ``zero``, ``constant``, ``one-hot``, or several of them joined by "or", if the examples differ.
+    ``zero``, ``constant``, ``one-hot``, or several of them joined by "or", if the examples differ. Only an axiom that
+    compares the explainer's maps with each other can be vacuous. ``model`` was explained, or is the first of two.
     """
     if measurement.gap is None or measurement.gap > measurement.tol:
         return ""

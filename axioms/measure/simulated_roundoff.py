@@ -35,12 +35,7 @@ IN_CACHE = 2**15
 
 
 class SimulatedRoundoff(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
-    """Within the block, every float64 result of an operation is rounded to a number of a coarser type.
-
-    Args:
-        dtype: the type whose round-off is simulated.
-        draw: the number of the draw: another draw rounds otherwise.
-    """
+    """Within the block, a float64 result is rounded to a number of a coarser type; every ``draw`` rounds otherwise."""
 
     def __init__(self, dtype: torch.dtype, draw: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -67,10 +62,7 @@ def returns_a_view(operation: Any) -> bool:
 
 
 def rounded(numbers: Tensor, dtype: torch.dtype, draw: int) -> Tensor:
-    """Each number, in float64, as one of its two neighbours of the type; a number of the type stays as it is.
-
-    A number beyond the largest of the type is infinite there.
-    """
+    """Each float64 number as one of its two neighbours in the type, or as itself; infinite beyond the largest."""
     result = numbers.detach().resolve_neg().cpu().numpy().flatten()  # a copy
     for start in range(0, len(result), IN_CACHE):
         _round(result[start : start + IN_CACHE], dtype, draw)

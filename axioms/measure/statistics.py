@@ -51,17 +51,9 @@ def column(values: Values) -> np.ma.MaskedArray:
 def interval(values: Values, seed: int = 0, limits: tuple[float, float] = UNLIMITED) -> dict[str, float | int | None]:
     """The mean over examples with its 95 % bootstrap interval.
 
-    Args:
-        values: see `Values`.
-        seed: of the bootstrap.
-        limits: of the values, and so of their mean.
-
-    Returns:
-        ``mean`` (None if no value is defined), ``low`` and ``high`` (see `studentised`), ``n`` defined values and the
-        number of ``undefined`` ones.
-
-    Raises:
-        ValueError: a value is NaN or infinite.
+    ``limits`` are those of the values, and so of the mean. The result has ``mean`` (None if no value is defined),
+    ``low`` and ``high`` (see `studentised`), ``n`` defined values and the number of ``undefined`` ones. Raises
+    `ValueError` for a value that is NaN or infinite.
     """
     defined = column(values).compressed()
     low, high = studentised(defined, seed)
@@ -75,19 +67,11 @@ def interval(values: Values, seed: int = 0, limits: tuple[float, float] = UNLIMI
 
 
 def paired(a: Values, b: Values, seed: int = 0) -> dict[str, float | int | None]:
-    """The mean of a − b over examples, its 95 % bootstrap interval, and a test of whether a and b differ.
+    """The mean of a − b over the same examples, its 95 % bootstrap interval, and a test of whether a and b differ.
 
-    Args:
-        a: see `Values`.
-        b: the other values of the same examples, in the same order.
-        seed: of the bootstrap.
-
-    Returns:
-        ``difference``, ``low`` and ``high``; ``p``, two-sided, of the Wilcoxon signed-rank test, None if fewer than two
-        pairs are defined or no pair differs; ``n`` pairs with both values defined, and the number of ``undefined``.
-
-    Raises:
-        ValueError: the numbers of values differ, or a value is NaN or infinite.
+    The result has ``difference``, ``low`` and ``high``; ``p``, two-sided, of the Wilcoxon signed-rank test, None if
+    fewer than two pairs are defined or no pair differs; ``n`` pairs with both values defined, and the number of
+    ``undefined``. Raises `ValueError` if the numbers of values differ, or a value is NaN or infinite.
     """
     differences = np.subtract(*pairs(a, b).T)
     mean = interval(differences, seed)
@@ -103,10 +87,7 @@ def paired(a: Values, b: Values, seed: int = 0) -> dict[str, float | int | None]
 
 
 def corrected(p: Sequence[float | None]) -> list[float | None]:
-    """The p of several tests, each corrected for their number; None where a test has none.
-
-    The largest share of false discoveries at which a test still rejects; Benjamini & Hochberg 1995.
-    """
+    """The p of tests, each corrected for their number as in Benjamini & Hochberg 1995; None where a test has none."""
     tested = [place for place, one in enumerate(p) if one is not None]
     found: list[float | None] = [None] * len(p)
     if tested:
@@ -116,11 +97,7 @@ def corrected(p: Sequence[float | None]) -> list[float | None]:
 
 
 def pairs(a: Values, b: Values) -> np.ndarray:
-    """The values of the examples in which both are defined, ``(n, 2)``.
-
-    Raises:
-        ValueError: the numbers of values differ.
-    """
+    """The values where both are defined, ``(n, 2)``; raises `ValueError` if the numbers of values differ."""
     if len(a) != len(b):
         raise ValueError(f"{len(a)} values cannot be paired with {len(b)}")
     a, b = column(a), column(b)
@@ -131,12 +108,10 @@ def pairs(a: Values, b: Values) -> np.ndarray:
 def studentised(values: np.ndarray, seed: int = 0) -> tuple[float | None, float | None]:
     """The 95 % interval of the mean of ``values`` ``(n,)``; (None, None) for fewer than two.
 
-    Bootstrap-t, from 9,999 resamples: Efron & Tibshirani 1993, §12.5. Percentiles of the resampled means are too
-    short, and BCa intervals hardly less: over 10 correlations they cover the mean 87 % of the time. Student's t is used
-    below `LEAST` values, and where so many values are equal that resamples have no spread.
-
-    Raises:
-        ValueError: a value is NaN or infinite.
+    Bootstrap-t, from 9,999 resamples: Efron & Tibshirani 1993, §12.5. Percentiles of the resampled means are too short,
+    and BCa intervals hardly less: over 10 correlations they cover the mean 87 % of the time. Student's t is used below
+    `LEAST` values, and where so many values are equal that resamples have no spread. Raises `ValueError` for a value
+    that is NaN or infinite.
     """
     bad = int((~np.isfinite(values)).sum())
     if bad:

@@ -1,7 +1,4 @@
-"""The statuses of a check: each with its symbol, its meaning and the group that it counts in. This is their one home.
-
-Importing this module does not import torch, so that pages can be made from a document at once.
-"""
+"""The one home of the statuses of checks. It imports no torch, so that pages are made from a document at once."""
 
 from enum import Enum
 

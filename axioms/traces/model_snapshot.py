@@ -42,11 +42,7 @@ CAPTURING_HOOKS = "transformers.utils.output_capturing"
 
 
 class ModelSnapshot:
-    """A model before a block of code. It holds a copy of the weights, and serves any number of blocks.
-
-    Attributes:
-        model: the model.
-    """
+    """A model before a block of code. It holds a copy of the weights, and serves any number of blocks."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -230,11 +226,8 @@ def _bits(tensor: Tensor) -> Tensor:
 def restored(*models: nn.Module | ModelSnapshot) -> Iterator[list[str]]:
     """Run a block, then find what it left behind on the models and in the process, and undo it, also on an exception.
 
-    Args:
-        models: models, or snapshots of models, which save a copy of the weights for each of many blocks.
-
-    Yields:
-        The traces, a line for each kind, such as ``train mode (encoder.0 and 4 more)``; filled at the end of the block.
+    Yields the traces, a line for each kind, such as ``train mode (encoder.0 and 4 more)``; filled at the end of the
+    block. Given snapshots, it does not copy the weights anew for each of many blocks.
     """
     of_models = [model if isinstance(model, ModelSnapshot) else ModelSnapshot(model) for model in models]
     snapshots: list[ProcessSnapshot | ModelSnapshot] = [ProcessSnapshot(), *of_models]

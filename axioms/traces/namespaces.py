@@ -1,7 +1,4 @@
-"""Namespaces before and after a block of code: the attributes of modules, classes and objects, compared and put back.
-
-Values are compared by identity, and only those of dictionaries that were written to.
-"""
+"""Attributes of modules, classes and objects, compared by identity before and after a block of code, and put back."""
 
 import ctypes
 import gc
@@ -32,11 +29,7 @@ def same_objects(now: Any, before: Namespace) -> bool:
 
 
 class DictionariesSnapshot:
-    """Many dictionaries before a block of code.
-
-    Args:
-        dictionaries: each, and a copy of its content; one may be the ``vars`` of a class.
-    """
+    """Dictionaries, each with a copy of its content before a block of code; one may be the ``vars`` of a class."""
 
     def __init__(self, dictionaries: Sequence[tuple[Any, Namespace]]) -> None:
         self._dictionaries = dictionaries
@@ -167,11 +160,7 @@ def _tables_of(value: object) -> list[Namespace]:
 
 
 class NamespacesSnapshot:
-    """Modules, by name, and classes before a block of code, with their registries.
-
-    Attributes:
-        owners: the ids of the modules and classes.
-    """
+    """Modules, by name, and classes before a block of code, with their registries; ``owners`` are their ids."""
 
     def __init__(self, modules: Iterable[tuple[str, Any]], classes: Iterable[type]) -> None:
         owners = [*modules, *((f"{owner.__module__}.{owner.__qualname__}", owner) for owner in classes)]

@@ -95,9 +95,9 @@ class Mean(Struct, frozen=True, kw_only=True):
 class Means(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The mean of each figure of an explainer; documents of older versions lack the shares.
 
-    Correlations with LOO are over the features that are not special, or over ``all``. LeRF and MoRF are the means of
-    the perturbation curves, ``delta`` is their difference, and ``aopc`` their areas over the curve. A share is the part
-    of a map, in absolute values, at a place.
+    Correlations with LOO are over the features that are not special, or over ``all``. ``delta`` is the difference of
+    LeRF and MoRF, the means of the perturbation curves, and ``aopc`` their areas over the curve. A share is the part of
+    a map, in absolute values, at a place.
     """
 
     pearson_no_special: Mean
@@ -147,10 +147,7 @@ class Curves(Struct, frozen=True, kw_only=True):
 
 
 class Explainer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An explainer and its figures. Documents of older versions lack what has a default.
-
-    What says why something is missing or wrong is empty otherwise.
-    """
+    """An explainer and its figures. Documents of older versions lack what has a default."""
 
     name: str
     label: str = ""

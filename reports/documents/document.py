@@ -75,12 +75,7 @@ Plain = TypeVar("Plain")
 
 
 def load(path: Path, *kinds: type[Kind]) -> Kind:
-    """Read a document of one of these kinds.
-
-    Raises:
-        DocumentError: the file is missing, is not JSON, is a document of another kind or of another schema version, or
-            something in it is missing or of another type.
-    """
+    """Read a document of one of these kinds; raises `DocumentError` if the file has none that this version can read."""
     content = _read(path)
     kind = next((one for one in kinds if one.__struct_config__.tag == content.get("kind")), None)
     if kind is None:
@@ -99,11 +94,7 @@ def load(path: Path, *kinds: type[Kind]) -> Kind:
 
 
 def save(document: Document, path: Path) -> None:
-    """Write the document as JSON. If writing fails, the file stays as it was.
-
-    Raises:
-        OSError: the folder is missing or cannot be written.
-    """
+    """Write the document as JSON. If that raises `OSError`, the file stays as it was."""
     write_atomically(path, json.dumps(to_json(document), indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
@@ -142,8 +133,7 @@ def _whole(text: str) -> int:
 def from_json(content: object, kind: type[Plain]) -> Plain:
     """A struct, or a list or mapping of structs, from the types of JSON.
 
-    Raises:
-        ValueError: something is missing or of another type. The message names the first such place.
+    Raises `ValueError`, which names the first place where something is missing or of another type.
     """
     try:
         return msgspec.convert(content, kind, dec_hook=_converted)

@@ -41,8 +41,7 @@ class Output(Struct, frozen=True, kw_only=True):
 class Explanation(Document, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="explanation"):
     """The maps of one text. Documents of older versions lack what has a default.
 
-    Raises:
-        ValueError: there is no map, a map has not one value for each feature, or not exactly one output is explained.
+    Raises `ValueError` unless there are maps, each with a value for each feature, and exactly one output is explained.
     """
 
     NAME: ClassVar[str] = "explanation"

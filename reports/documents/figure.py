@@ -57,9 +57,8 @@ class Panel(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
 class Figure(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A figure with at least one panel.
 
-    Raises:
-        ValueError: there is no panel; a panel has neither lines nor estimates, or both; the x of a line do not
-            increase or are not as many as its y; or a value on a logarithmic axis is ≤ 0. The message names the place.
+    Raises `ValueError`, which names the place, if there is no panel; a panel has neither lines nor estimates, or both;
+    the x of a line do not increase or are not as many as its y; or a value on a logarithmic axis is ≤ 0.
     """
 
     title: str

@@ -104,11 +104,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class MeasuredTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table that a test added to the report; its cells are strings or numbers.
-
-    Raises:
-        ValueError: a row has more or fewer cells than there are columns.
-    """
+    """A table that a test added; raises `ValueError` if a row has more or fewer cells than there are columns."""
 
     title: str
     note: str
@@ -150,11 +146,7 @@ class Results(Document, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def load(path: Path) -> Results:
-    """Read a results document.
-
-    Raises:
-        DocumentError: the file is missing, is not JSON, is no results document or has another schema version.
-    """
+    """Read a results document; raises `DocumentError` if the file has none that this version can read."""
     return document.load(path, Results)
 
 
@@ -174,19 +166,13 @@ NO_VERDICT = 3
 
 
 def is_red(results: Results) -> bool:
-    """Whether a check or a test failed or did not run, a claim was not measured, or too many were skipped.
-
-    --max-skips says how many may be skipped.
-    """
+    """Whether a check or test failed or did not run, a claim was not measured, or --max-skips was exceeded."""
     failed = red_records(results) or results.failures or results.counts.failed
     return bool(failed or not_run(results) or too_many_skips(results))
 
 
 def verdict(results: Results) -> Group:
-    """The verdict of a run, as the group of statuses that it is shown as.
-
-    ``RED``; ``PASS``; or ``RECORDED`` for no verdict: the run measured nothing that some explainer claims.
-    """
+    """The verdict: ``RED``, ``PASS``, or ``RECORDED`` if nothing was measured that some explainer claims."""
     if is_red(results):
         return Group.RED
     return Group.RECORDED if without_verdict(results) else Group.PASS

@@ -7,23 +7,13 @@ from msgspec import Struct, structs
 
 
 class Feature(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A token of a text or a patch of an image.
+    """A token of a text or a patch of an image."""
 
-    Attributes:
-        text: the characters of the token, empty if it is a further part of the character before it; of a patch its
-            place, such as ``r0c1``.
-        glued: whether no space is between it and the feature before it.
-        special: whether it is a special token, such as ``[SEP]``.
-        word: the number of the word, or of the sentence, … that it belongs to, by which Leave-One-Out removes it;
-            None if it is not known.
-        role: of a chat, the role of its message, or "template" or "answer"; else empty.
-    """
-
-    text: str
-    glued: bool
-    special: bool
-    word: int | None = None
-    role: str = ""
+    text: str  # of a token, empty if it continues the character before it; of a patch its place, such as r0c1
+    glued: bool  # no space is between it and the feature before it
+    special: bool  # such as [SEP]
+    word: int | None = None  # the number of its word, sentence, … that Leave-One-Out removes; None if not known
+    role: str = ""  # in a chat that of its message, or "template" or "answer"; else empty
 
 
 class Word(Feature, frozen=True, kw_only=True):

@@ -1,7 +1,4 @@
-"""The tables and figures of the alignment document: Table 2 of the paper, curves, shares, maps side by side.
-
-A new column of the main table is one more `Column` in `TABLE_2`. Its cell is made from one `Explainer` of the document.
-"""
+"""The tables and figures of the alignment document. A new column of Table 2 is one more `Column` in `TABLE_2`."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -284,10 +281,7 @@ def _curves(document: Alignment) -> Iterator[Figure]:
 
 
 class SideBySide(Struct, frozen=True):
-    """A shown example: a map for each explainer, and a ``table`` of the numbers.
-
-    ``grid`` is the number of patches in a row of an image, 0 for a text.
-    """
+    """A shown example: a map for each explainer, a table of numbers, and the patches in a row of an image, or 0."""
 
     title: str
     grid: int

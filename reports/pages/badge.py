@@ -24,11 +24,7 @@ class Badge:
 def badge(document: Results, version: str, catalogue_hash: str, commit: str | None) -> Badge:
     """The badge of a run, such as ``faithcheck 2026.12 | 0 red of 2,932``.
 
-    Args:
-        document: the results document.
-        version: that of the catalogue that the badge refers to.
-        catalogue_hash: its hash.
-        commit: the user's commit that the badge is for; None if there is none.
+    It refers to the catalogue of this version and hash, and to this commit of the user's, if there is one.
     """
     label = f"faithcheck {document.catalogue.version if document.catalogue else document.faithcheck}"
     group, message = _message(document, _stale(document, version, catalogue_hash, commit))

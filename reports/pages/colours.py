@@ -37,15 +37,10 @@ LINES = {"line": Colour("#dde1e6", "#323941")}
 
 @dataclass(frozen=True)
 class PageColours:
-    """The colours of a group on an HTML page.
+    """The colours of a group on an HTML page."""
 
-    Attributes:
-        text: of its symbol and its name, on any of the `SURFACES`, and in a cell.
-        cell: the background of a table's cell; a line of a tile and of a card has the colour of the text.
-    """
-
-    text: Colour
-    cell: Colour
+    text: Colour  # of its symbol and name, on any of the `SURFACES` and in a cell, and of the line of a tile or a card
+    cell: Colour  # the background of a table's cell
 
 
 TERMINAL: dict[Group, str] = {

@@ -89,18 +89,9 @@ def exported(document: Document) -> tuple[list[Table], list[Figure]]:
 
 
 def write(folder: Path, tables: Iterable[Table], figures_: Iterable[Figure]) -> list[Path]:
-    """Write every table and every figure; the names of the files are made from the titles.
+    """Write every table and every figure, in files that are named by the titles; return their paths.
 
-    Args:
-        folder: made if it does not exist.
-        tables: the tables.
-        figures_: the figures.
-
-    Returns:
-        The paths of the written files.
-
-    Raises:
-        OSError: the folder cannot be made or written.
+    The folder is made if it does not exist. Raises `OSError` if it cannot be made or written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written: dict[Path, None] = {}

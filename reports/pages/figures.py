@@ -151,9 +151,6 @@ def _number(value: float | None) -> float:
 
 
 def _text(text: str) -> str:
-    """Text on one line with escaped dollar signs, between which matplotlib would read a formula.
-
-    A text that leaves no room for the figure ends in an ellipsis; the figure's table has it in full.
-    """
+    """Text on one line, shortened if too long, with escaped dollar signs, between which matplotlib reads a formula."""
     line = " ".join(text.split())
     return (line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…").replace("$", r"\$")

@@ -39,12 +39,8 @@ def to_terminal(
 ) -> str:
     """Print the parts of the content with Rich, one below the other, and return the text.
 
-    Args:
-        parts: a function from the content to what is printed; a string in it is text, never Rich's markup.
-        content: a document, a comparison or rows.
-        width: of the terminal, in columns.
-        color: whether to use its colours.
-        colors: the 16 standard ones, or as many as the terminal says that it has.
+    A string in a part is text, never Rich's markup. The colours are the 16 standard ones, or as many as the terminal
+    says that it has.
     """
     file = io.StringIO()
     console = Console(
@@ -69,11 +65,8 @@ def views_of(
 ) -> tuple[Callable[[Content], str], Callable[[Content], str], Callable[..., str]]:
     """How content is shown: as a page of Markdown, as one self-contained HTML page, and as text for a terminal.
 
-    Args:
-        name: of the templates, without their endings.
-        view: what the templates show.
-        parts: what is printed in a terminal, whose function takes its ``width`` and whether to use ``color``.
-        colors: see `to_terminal`.
+    The templates of this name show what ``view`` makes of the content, a terminal its ``parts``, see `to_terminal`. The
+    function for a terminal takes its ``width`` and whether to use ``color``.
     """
 
     def markdown(content: Content) -> str:

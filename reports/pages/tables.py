@@ -1,7 +1,4 @@
-"""A table: columns of texts that know their title, their alignment and their colour. All pages show tables in one way.
-
-A table with a row for each of some items is made of `Column` by `table`; one of ready cells by `plain_table`.
-"""
+"""A table: columns of texts that know their title, their alignment and their colour, shown in one way on all pages."""
 
 from __future__ import annotations
 
@@ -19,18 +16,11 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Column(Generic[Item]):
-    """What a column of a table shows.
-
-    Attributes:
-        title: its heading.
-        text: a function from the item of a row to its cell; ``""`` is an empty cell. A column whose cells are
-            all empty is left out.
-        group: the group of statuses in whose colour the column is shown.
-    """
+    """What a column of a table shows."""
 
     title: str
-    text: Callable[[Item], str]
-    group: Group | None = None
+    text: Callable[[Item], str]  # a row's cell; a column with nothing but empty cells is left out
+    group: Group | None = None  # in whose colour it is shown
 
 
 @dataclass(frozen=True)

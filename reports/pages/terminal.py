@@ -1,7 +1,4 @@
-"""The results document as text for a terminal: all of it, for ``faithcheck report``; and the end of a run on a screen.
-
-The screen has the verdict, the worst checks, the causes, and what was skipped.
-"""
+"""The results document as text for a terminal: all of it, and the end of a run on one screen."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence

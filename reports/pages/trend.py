@@ -154,10 +154,7 @@ def _by_content(
 
 
 def panel(title: str, y: str, values: Mapping[str, Sequence[float | None]], parts: Sequence[object]) -> list[Panel]:
-    """A panel over the runs 1, 2, …: a line for each name, interrupted where the part of the run changes.
-
-    A name without any number has no line; without any line there is no panel.
-    """
+    """A panel over the runs: a line for each name that has numbers, broken where the part changes; [] without lines."""
     starts = [0, *(i for i, (before, now) in enumerate(pairwise(parts), 1) if before != now), len(parts)]
     lines = [
         Line(label=name, x=list(range(start + 1, end + 1)), y=list(of_one[start:end]))

@@ -21,11 +21,7 @@ _JOINERS = "\u200c\u200d"
 def visible(content: Any) -> Any:
     r"""The same content, in which characters that act unseen are written as Python writes them: ``\x1b``, ``\u202e``.
 
-    Line breaks and tabs stay.
-
-    Args:
-        content: text, or lists, tuples, mappings, structs and data classes, whose texts and keys are rewritten; any
-            other value stays as it is.
+    Line breaks and tabs stay. Texts and keys in lists, tuples, mappings, structs and data classes are rewritten too.
     """
     if isinstance(content, str):
         return _UNUSUAL.sub(lambda found: _shown(found[0]), content)

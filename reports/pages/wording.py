@@ -235,10 +235,7 @@ def _explainers(results: Results) -> list[str]:
 
 
 def catalogue(results: Results) -> str | None:
-    """The catalogue of the run, such as ``faithcheck 2026.12 (1a2b3c4d)``, and what the user added to it.
-
-    None for documents of older versions, which do not name it.
-    """
+    """The catalogue of the run, ``faithcheck 2026.12 (1a2b3c4d)``, and what the user added to it; None if not named."""
     if (named := results.catalogue) is None:
         return None
     axioms = {record.axiom for record in results.records} - named.axioms.keys()
@@ -307,13 +304,7 @@ def not_applicable(results: Results) -> list[str]:
 
 
 def nothing_to_check(axioms: Sequence[str], pairs: int, missing: Iterable[NotApplicable]) -> str:
-    """Why a run has no check at all.
-
-    Args:
-        axioms: the axioms that were asked for.
-        pairs: the number of pairs of the run.
-        missing: the axioms that do not apply to an explainer, with the ``reason``.
-    """
+    """Why a run of these axioms on so many pairs has no check; ``missing`` are those that do not apply."""
     reasons = "".join(f"; {row.axiom} does not apply to {row.explainer}: {row.reason}" for row in missing)
     return f"nothing to check: {', '.join(axioms)} on the {pairs} pairs of this run{reasons}"
 
