@@ -1,13 +1,7 @@
 """Explainers made of objects that do not follow the protocol of this project.
 
-Two adapters are told how to call the object:
-
-* `from_function`: a function of ``(model, inputs, target)``;
-* `from_captum`: a class, or a function of one model, that makes an object with ``attribute(inputs, target=…)``, as the
-  classes of ``captum.attr`` do.
-
-`as_explainer` takes either of them, or an explainer, and judges by the parameters how to call it. The explainer that it
-makes says in ``guessed`` what was judged, and the report shows it.
+`from_function` and `from_captum` are told how to call the object. `as_explainer` judges it by the parameters, and the
+explainer that it makes says in ``guessed`` what was judged; the report shows it.
 
 Neither kind of object knows a `Case`. If a case has forward arguments (an attention mask), the object gets one example
 at a time, and a model that passes the forward arguments of that example, repeated for as many rows as it is called on.
@@ -53,12 +47,8 @@ class NotAnExplainer(ValueError):
 class AdaptedExplainer:
     """An explainer made of an object that does not follow the protocol.
 
-    Attributes:
-        name: see `Explainer`; so for ``claims``, ``expected``, ``label``, ``summary`` and ``like``.
-        call: computes the attribution of a case from a model of the inputs alone: shaped like the inputs, or
-            ``(batch, features)``.
-        guessed: how the object is called, if that was judged by its parameters; "" if the caller said it.
-        cast: whether what the object returns is converted to the dtype of the inputs; the report says so.
+    ``call`` gives an attribution shaped like the inputs, or ``(batch, features)``. With ``cast`` it is converted to the
+    dtype of the inputs; the report says so. ``guessed`` is "" if the caller said how the object is called.
     """
 
     name: str
@@ -87,12 +77,7 @@ class AdaptedExplainer:
 
 
 class WithForwardArguments(nn.Module):
-    """A model as a function of its inputs alone, ``(rows, features, …)``: the forward arguments are those of one case.
-
-    Args:
-        model: the model, called with inputs and forward arguments.
-        case: a case of one example.
-    """
+    """A model as a function of its inputs ``(rows, features, …)`` alone, with the forward arguments of one example."""
 
     def __init__(self, model: nn.Module, case: Case) -> None:
         super().__init__()
@@ -244,8 +229,8 @@ def first_coordinate(attribution: Tensor) -> Tensor:
 def as_explainer(candidate: Any, name: str | None = None) -> Explainer:
     """Any explainer, by the protocol of this project; an object that follows the protocol is returned unchanged.
 
-    How to call another object is judged by its parameters, see the module's docstring; `from_function` and
-    `from_captum` do not judge. A class whose constructor needs no arguments is called without any.
+    How to call another object is judged by its parameters; `from_function` and `from_captum` do not judge. A
+    class whose constructor needs no arguments is called without any.
 
     Args:
         candidate: an explainer, a function of ``(model, inputs, target)``, an object that is called so or has such a
@@ -282,11 +267,7 @@ def as_explainer(candidate: Any, name: str | None = None) -> Explainer:
 
 
 def _refuse_without_target(candidate: Any) -> None:
-    """Refuse a class like captum's, or an object of it, whose ``attribute`` does not take the target.
-
-    Raises:
-        NotAnExplainer: names the method and its parameters, and says what is missing.
-    """
+    """Raise NotAnExplainer for a class like captum's, or an object of it, whose ``attribute`` takes no target."""
     attribute = getattr(candidate, "attribute", None)
     kind = candidate if isinstance(candidate, type) else type(candidate)
     if attribute is None or len(_required_parameters(kind) or []) != 1:
@@ -301,11 +282,7 @@ def _refuse_without_target(candidate: Any) -> None:
 
 
 def _refuse_no_target(function: Any) -> None:
-    """Refuse a function of three parameters whose third, by its name, is not the target.
-
-    Raises:
-        NotAnExplainer: names the parameter.
-    """
+    """Raise NotAnExplainer for a function of three parameters whose third, by its name, is not the target."""
     names = _required_parameters(function) or []
     third = names[2] if len(names) > 2 and "target" not in inspect.signature(function).parameters else "target"
     if len(third.strip("_")) > 1 and not TARGET.search(third):
@@ -367,8 +344,7 @@ def _name(candidate: object) -> str:
 def _copies_for_models(instance: Any) -> Make:
     """A function that copies an instance made for one model, with another model in its place.
 
-    Raises:
-        NotAnExplainer: the instance is not made for a module, or also refers to a part of it.
+    Raises NotAnExplainer if the instance is not made for a module, or also refers to a part of it.
     """
     owner = getattr(instance, "forward_func", None)
     if not isinstance(owner, nn.Module):

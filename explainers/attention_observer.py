@@ -2,9 +2,6 @@
 
 A `TorchFunctionMode` sees every softmax of the forward pass: as an operation, within ``scaled_dot_product_attention``,
 or written out as exponential and division. It patches nothing and leaves nothing on the model.
-
-What belongs here: which operations are attention over the features, and the attention weights. Not here: changing the
-weights (`faithcheck.explainers.gates.attention_gates`).
 """
 
 from collections.abc import Callable
@@ -41,10 +38,7 @@ CHOICES = frozenset({"topk", "argmax", "max"})
 class OtherSoftmax:
     """A softmax that is not attention over the features, and is as long as they are, or longer.
 
-    Attributes:
-        shape: of its logits.
-        place: where it is.
-        result: what it gives, if it may be a router's.
+    ``shape`` is that of its logits, and ``result`` is what it gives, if it may be a router's.
     """
 
     shape: Size
@@ -57,16 +51,11 @@ class OtherAttention(Unsupported):
 
 
 class AttentionObserver(TorchFunctionMode):
-    """Records the attention weights of each self-attention over the features.
+    """Records the attention weights A of each self-attention over the features.
 
-    Attention over the features has as many keys as queries, and at least one position per feature. If there are more
-    positions than features, such as a class token's, the features are the last ones.
-
-    Args:
-        case: what the model is run on.
-
-    Attributes:
-        weights: the attention weights A, one ``(batch, …, queries, keys)`` tensor per layer, detached.
+    ``weights`` has one tensor ``(batch, …, queries, keys)`` per layer, detached. Attention over the features has as
+    many keys as queries, and at least one position per feature. If there are more positions than features, such as a
+    class token's, the features are the last ones.
     """
 
     operations = OPAQUE_ATTENTION | SOFTMAX | CHOICES
@@ -93,11 +82,7 @@ class AttentionObserver(TorchFunctionMode):
         return self.compute(OperationCall(name, func, args, kwargs or {}, 0.0, running_module))
 
     def compute(self, call: OperationCall) -> Any:
-        """The value of one of the inspected `operations`.
-
-        Raises:
-            Unsupported: its attention weights cannot be observed.
-        """
+        """The value of one of the inspected `operations`; Unsupported if its attention weights cannot be observed."""
         name = call.name
         if name in OPAQUE_ATTENTION and (name != "log_softmax" or self.is_over_features(call.argument(0, "input"))):
             raise call.unsupported(
@@ -140,8 +125,7 @@ class AttentionObserver(TorchFunctionMode):
     def choose(self, call: OperationCall) -> Any:
         """The value of a choice by size; a softmax whose results are chosen from is a router's, and is forgotten.
 
-        Raises:
-            OtherAttention: the softmax was taken for attention, as there are as many experts as positions.
+        Raises OtherAttention if the softmax was taken for attention, as there are as many experts as positions.
         """
         values = call.argument(0, "input")
         if values is self.attended:
@@ -199,9 +183,8 @@ class AttentionObserver(TorchFunctionMode):
     def require_attention(self) -> int:
         """The number of positions, which all layers must have in common.
 
-        Raises:
-            OtherAttention: no attention over the features was observed, layers differ in length, or there is another
-                softmax over the features.
+        Raises OtherAttention if they have not, if no attention over the features was observed, or if there is another
+        softmax over them.
         """
         places = {weights.shape[-1]: place for weights, place in zip(self.weights, self.places, strict=True)}
         if not places:

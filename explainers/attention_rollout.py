@@ -18,8 +18,7 @@ from faithcheck.models.case import Case, select_target
 class HeadMeans(AttentionObserver):
     """Records each layer's attention weights averaged over heads, ``(batch, positions, positions)``, to save memory.
 
-    Attributes:
-        last_weights: the last layer's attention weights, ``(batch, …, positions, positions)``, with a gradient.
+    ``last_weights`` are the last layer's weights before the mean, with a gradient.
     """
 
     last_weights: Tensor

@@ -18,9 +18,7 @@ _factories: list[tuple[str, Callable[[], Explainer]]] = []
 def builtin(kind: str) -> Callable[[Make], Make]:
     """Register a built-in explainer: a decorator of a class, or of a function, that can be called without arguments.
 
-    Args:
-        kind: of explainers, one word. The axioms that all built-in explainers of a kind claim can be claimed together,
-            by its name: ``--claim gradient``.
+    The axioms that all explainers of a ``kind``, one word, claim can be claimed together by it: ``--claim gradient``.
     """
 
     def register(make: Make) -> Make:

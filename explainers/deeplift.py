@@ -133,8 +133,7 @@ def record_at_baseline(call: OperationCall, calls: BaselineCalls) -> Any:
 def rescale(call: OperationCall, calls: BaselineCalls) -> Any:
     """The rule at the inputs: an affine map's plain gradient, or the slope from the baseline.
 
-    Raises:
-        Unsupported: the call does not run at the baseline, has other constants there, or has an infinite slope.
+    Raises Unsupported if the call does not run at the baseline, has other constants there, or has an infinite slope.
     """
     at_baseline, constants = calls.get((call.name, call.number)), constants_of(call)
     if at_baseline is None:
@@ -180,8 +179,7 @@ def derivative_of(x: Tensor, value: Tensor) -> Tensor:
 def operand_and_result(call: OperationCall) -> tuple[Tensor, Tensor]:
     """The operand and the result of a function of one value.
 
-    Raises:
-        Unsupported: several operands carry relevance, or it overwrites or broadcasts its operand.
+    Raises Unsupported if several operands carry relevance, or if it overwrites or broadcasts its operand.
     """
     operands = call.operands_with_relevance()
     if len(operands) != 1:

@@ -21,11 +21,7 @@ gauss_legendre = cache(np.polynomial.legendre.leggauss)
 
 
 def checked_gradient(model: nn.Module, case: Case) -> Tensor:
-    """`input_gradient`, if the model has one.
-
-    Raises:
-        Unsupported: the model has quantised weights, or flex attention that has no gradient on this device.
-    """
+    """`input_gradient`; Unsupported if weights are quantised, or flex attention has no gradient on this device."""
     refuse_modules(model, quantised_weights)
     try:
         return input_gradient(model, case)

@@ -26,12 +26,7 @@ INPUTS = "/inputs"
 
 @dataclass(frozen=True)
 class StoredMap:
-    """A map of one subject.
-
-    Attributes:
-        values: ``(batch, features)``.
-        inputs: the hash of the inputs that it explains.
-    """
+    """The map of one subject, ``(batch, features)``, and the hash of the inputs that it explains."""
 
     values: np.ndarray[Any, Any]
     inputs: str
@@ -70,12 +65,7 @@ def read(path: Path) -> Maps:
 
 
 def write(path: Path, maps: Maps) -> None:
-    """Write maps, in the format that the file's name ends in.
-
-    Raises:
-        ValueError: another ending.
-        OSError: the file cannot be written.
-    """
+    """Write maps, in the format that the file's name ends in; ValueError for another ending."""
     _, write_format = _format(path)
     write_format(path, maps)
 

@@ -32,11 +32,7 @@ def outermost_layers(model: nn.Module) -> nn.ModuleList | None:
 
 
 def transformer_layers(model: nn.Module) -> list[nn.Module]:
-    """The layers of a Transformer, in order: the entries of its outermost first `nn.ModuleList`.
-
-    Raises:
-        Unsupported: the model has no `nn.ModuleList`.
-    """
+    """The layers of a Transformer, in order: the entries of its outermost first `nn.ModuleList`; else Unsupported."""
     layers = outermost_layers(model)
     if layers is None:
         raise Unsupported(

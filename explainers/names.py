@@ -15,11 +15,7 @@ PEERS = "faithcheck.explainers.peers"
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group that installed packages offer, by name; none of them is imported.
-
-    Raises:
-        ValueError: two packages offer different objects under the same name.
-    """
+    """A group's entry points by name, none imported; ValueError if packages offer different objects under a name."""
     points: dict[str, EntryPoint] = {}
     for point in entry_points(group=group):
         first = points.setdefault(point.name, point)
@@ -39,12 +35,8 @@ def provider(point: EntryPoint) -> str:
 def location_of(spec: str, builtin_names: Collection[str]) -> tuple[str, str]:
     """The module of an explainer that is not built in, which is not imported, and the object's path in it.
 
-    Args:
-        spec: the name of an entry point, or ``module:Object``.
-        builtin_names: the names of the built-in explainers, for the message.
-
-    Raises:
-        ValueError: the name is unknown (the message has the nearest names), or its entry point names no object.
+    ``spec`` is the name of an entry point, or ``module:Object``. Raises ValueError if the name is unknown (the message
+    has the nearest names, those of built-in explainers included), or if its entry point names no object.
     """
     offered = installed(GROUP)
     if spec in offered and not offered[spec].attr:

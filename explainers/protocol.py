@@ -245,8 +245,7 @@ def checked_attribution(attribution: object, case: Case) -> Tensor:
 def _as_plain(attribution: Tensor) -> Tensor:
     """The values of a tensor of any class as a plain one, so that no method of a subclass runs in a check.
 
-    Raises:
-        InvalidAttribution: its values are computed by its class, so that there is no plain tensor.
+    Raises InvalidAttribution if its values are computed by its class, so that there is no plain tensor.
     """
     kind = type(attribution)
     with torch._C.DisableTorchFunctionSubclass(), suppress(RuntimeError, NotImplementedError):
@@ -373,11 +372,7 @@ def per_feature(attribution: Tensor) -> Tensor:
 
 
 def replacement_value(case: Case, name: str) -> Tensor:
-    """The replacement of this name in ``case.replacements``, shaped like one feature.
-
-    Raises:
-        Unsupported: the case has no replacement of this name.
-    """
+    """The replacement of this name in ``case.replacements``, shaped like one feature; Unsupported if there is none."""
     if name not in case.replacements:
         names = ", ".join(case.replacements) or "none"
         raise Unsupported(f"the case has no replacement {name!r} (it has: {names}): choose another")

@@ -28,10 +28,9 @@ PLAIN = frozenset({Tensor, nn.Parameter})
 
 
 def refuse_modules(model: nn.Module, *reasons: Reason) -> None:
-    """Refuse a model if a module of it is refused for one of these reasons.
+    """Raise Unsupported if a module is refused for one of these reasons.
 
-    Raises:
-        Unsupported: names the first such module, the reason, and the way out.
+    The message names the first such module, the reason, and the way out.
     """
     for module in all_modules(model):
         for reason in reasons:
@@ -141,13 +140,10 @@ RECOMPUTED = (
 
 @contextmanager
 def refusing_recomputation(model: nn.Module) -> Iterator[None]:
-    """Refuse gradient checkpointing by a model that runs in this context.
+    """Refuse gradient checkpointing by a model that runs in this context; Unsupported names the innermost module.
 
     Its second forward pass runs without the mode, so that tensors saved by the operations take the place of those that
     the rules saved. torch finds this out only where shapes differ.
-
-    Raises:
-        Unsupported: names the innermost module that asked for it.
     """
     try:
         with torch.autograd.graph.disable_saved_tensors_hooks(RECOMPUTED):

@@ -46,9 +46,7 @@ class StoredMaps:
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """The stored map of the subject.
 
-        Raises:
-            Unsupported: the file has no map of it.
-            InvalidAttribution: the stored map is of other inputs.
+        Raises Unsupported if the file has no map of it, and InvalidAttribution if the map is of other inputs.
         """
         subject = next((name for one, name in self.models if one is model), "")
         if subject not in self.maps:
@@ -74,12 +72,9 @@ def hash_of_inputs(case: Case) -> str:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a map explains: a model of a pair, and the case.
+    """What a map explains: a model of a pair, in eval mode, and the case.
 
-    Attributes:
-        name: that of the pair, with ``.f`` or ``.g``.
-        model: the model, in eval mode.
-        case: the inputs, the baseline and the target.
+    ``name`` is that of the pair, with ``.f`` or ``.g``.
     """
 
     name: str

@@ -1,10 +1,8 @@
-"""Attention by one fused operation in place of the five of ``eager`` attention.
+"""Attention by one fused operation in place of the five of ``eager`` attention, its plain twin.
 
 `transformers` looks each attention function up by name. Within the block, the name "eager" finds a function that calls
 `torch.nn.functional.scaled_dot_product_attention` with the mask that eager attention adds to its logits. A large
 negative number hides a key in both, so a query that may see no key gets the same uniform weights.
-
-Plain twin: a model's own ``eager_attention_forward``.
 """
 
 from collections.abc import Callable, Iterator
@@ -58,20 +56,11 @@ def attend(
     dropout: float = 0.0,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """The attention of each query: ``(rows, queries, heads, width)``, without the weights.
+    """The attention of each query, ``(rows, queries, heads, width)``, without the weights.
 
-    Args:
-        module: the attention module.
-        query: ``(rows, heads, queries, width)``.
-        key: ``(rows, shared heads, keys, width)``.
-        value: shaped like ``key``.
-        attention_mask: numbers that are added to the logits, of at least ``keys`` columns.
-        scaling: of the logits.
-        dropout: of the weights.
-        others: for other ways of attention.
-
-    Raises:
-        NotFused: the model caps its logits, or drops weights at random.
+    Queries are ``(rows, heads, queries, width)``, keys and values ``(rows, shared heads, keys, width)``; the mask has
+    at least as many columns as there are keys. Raises NotFused if the model caps its logits, or drops weights at
+    random.
     """
     if dropout or others.get("softcap") is not None:
         raise NotFused

@@ -68,11 +68,7 @@ def onednn_linear(
 ) -> Tensor:
     """An activation of x Wᵀ + b in one operation of oneDNN, which has no gradient.
 
-    Args:
-        x: ``(…, inputs)``.
-        weight: ``(outputs, inputs)``.
-        bias: ``(outputs,)``.
-        activation: its name and its variant in oneDNN.
+    ``activation`` is its name and its variant in oneDNN.
     """
     name, variant = activation
     if name == "none" and weight.is_contiguous() and x.numel() // x.shape[-1] in FEW_ROWS:
@@ -124,16 +120,10 @@ def _times(gradient: Tensor, weight: Tensor, by_onednn: bool) -> Tensor:
 
 
 def constant_linear(skips_rows: bool, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear` by a `ConstantLinear`.
+    """`torch.nn.functional.linear` by a `ConstantLinear`; ``skips_rows`` if most rows may have a zero gradient.
 
     By torch alone if the map is small, if weight or bias are computed and may need a gradient, or if the weight is
     quantised.
-
-    Args:
-        skips_rows: whether most rows may have a zero gradient, as in the last layer.
-        input: ``(…, rows, inputs)``.
-        weight: ``(outputs, inputs)``.
-        bias: ``(outputs,)``.
     """
     skips_rows = skips_rows and input.dim() > 1 and input.shape[-2] >= MANY_ROWS
     is_large = input.numel() * len(weight) >= MANY_MULTIPLICATIONS
@@ -161,11 +151,7 @@ def linear_without_gradient(
 ) -> Tensor:
     """An activation of x Wᵀ + b where no backward pass follows, by oneDNN if the map is large.
 
-    Args:
-        input: x, ``(…, inputs)``.
-        weight: W, ``(outputs, inputs)``.
-        bias: b, ``(outputs,)``.
-        activation: a key of `ACTIVATIONS`.
+    ``activation`` is a key of `ACTIVATIONS`.
     """
     if is_fast() and input.numel() * len(weight) >= MANY_MULTIPLICATIONS and runs_on_onednn(input, weight, bias):
         return onednn_linear(input, weight, bias, activation)

@@ -26,9 +26,7 @@ from faithcheck.explainers.modules import outermost_layers
 def spared_outer_layers(model: nn.Module, read: Tensor | None) -> Iterator[None]:
     """Within the block, the first and the last layer compute less, and eager attention is fused.
 
-    Args:
-        model: has layers.
-        read: ``(rows,)`` int64, the position of the token that is read in each row; None: it is not known.
+    ``read``, ``(rows,)``, is the position of the token that is read in each row; None: it is not known.
     """
     layers = list(outermost_layers(model) or ())
     first, last = FirstLayer(), LastLayer(read)

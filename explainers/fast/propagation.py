@@ -15,7 +15,7 @@ from faithcheck.explainers.lrp.rules.attention import queries_keys_values
 
 
 class FastPropagation(Propagation):
-    """A `Propagation` for one backward pass that is not recorded. Arguments as there.
+    """A `Propagation` for one backward pass that is not recorded.
 
     1. Linear maps with constant weights are those of `computing_linear_maps`.
     2. A rule that is the operation's plain gradient is not called.
@@ -82,15 +82,8 @@ def fused_attention(call: OperationCall, rules: Mapping[str, Rule]) -> Tensor | 
     ¼ at Q and K. If the softmax is a constant, as in CP-LRP, it counts 1 at V alone. An operand that carries no
     relevance leaves its share to the other. No attention weights are kept, so that memory grows with the length alone.
 
-    Args:
-        call: the attention.
-        rules: the method's table.
-
-    Returns:
-        None if the rules of its steps are others, or the attention mask carries relevance.
-
-    Raises:
-        Unsupported: see `queries_keys_values`.
+    None if the method has other rules for its steps, or if the attention mask carries relevance. Raises as
+    `queries_keys_values`.
     """
     query, key, value = queries_keys_values(call)
     mask = call.argument(3, "attn_mask")

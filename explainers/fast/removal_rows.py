@@ -1,9 +1,7 @@
 """Rows of one model without some of their features, faster than by plain passes, and equal to them up to round-off.
 
-What belongs here: when the fast parts are used, and the check that they compute what plain passes do. Not here: the
-parts (`faithcheck.explainers.fast.outer_layers`, `faithcheck.explainers.fast.shared_prefix`).
-
-Plain twin: `faithcheck.models.case.Case.run`.
+This file decides when the fast parts are used, and checks that they compute what their plain twin does:
+`faithcheck.models.case.Case.run`.
 """
 
 import sys
@@ -62,13 +60,9 @@ def transformer_in(model: nn.Module) -> nn.Module | None:
 class FastRows:
     """Runs a Transformer on rows without some of their features.
 
-    Two rows of the first pass are run in both ways. If the outputs differ by more than round-off, or the fast parts
-    fail on this model, all rows are run plainly.
-
-    On the CPU alone: a GPU takes about as long for a small pass as for a large one.
-
-    Attributes:
-        is_right: whether the fast parts computed the two rows as plain passes do; None before.
+    Two rows of the first pass are run in both ways: ``is_right`` says whether the outputs are equal up to round-off. If
+    they are not, or the fast parts fail on this model, all rows are run plainly. On the CPU alone: a GPU takes about as
+    long for a small pass as for a large one.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -79,14 +73,7 @@ class FastRows:
         self.is_right: bool | None = None
 
     def outputs(self, case: Case) -> Tensor:
-        """The outputs ``(rows, outputs)``; under `torch.no_grad`.
-
-        Args:
-            case: rows, of which neighbours should begin alike.
-
-        Raises:
-            Exception: what the model raises.
-        """
+        """The outputs ``(rows, outputs)``, under `torch.no_grad`, of rows of which neighbours should begin alike."""
         if self.is_right is False or not is_worthwhile(case):
             return case.run(self.model)
         if self.is_right is None:

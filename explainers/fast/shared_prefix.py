@@ -41,11 +41,7 @@ def first_read(case: Case) -> int:
 
 
 def without_first(case: Case, count: int) -> Case:
-    """The case without its first tokens.
-
-    Raises:
-        KeyError: it has an argument of which is not known how it refers to the tokens.
-    """
+    """The case without its first tokens; KeyError if it is not known how one of its arguments refers to the tokens."""
     arguments = {}
     for name, value in case.forward_arguments.items():
         rest = value[..., count:]
@@ -57,13 +53,8 @@ def without_first(case: Case, count: int) -> Case:
 class SharedPrefixes:
     """Runs a decoder on rows, of which neighbours begin alike.
 
-    Args:
-        model: maps a case to ``(rows, outputs)``.
-        decoder: the part of it that takes ``past_key_values``.
-
-    Attributes:
-        reference: the row whose keys and values are kept, a case; None before the first.
-        cache: they.
+    ``model`` maps a case to ``(rows, outputs)``, and ``decoder`` is the part of it that takes ``past_key_values``. The
+    keys and values in ``cache`` are those of the row ``reference``.
     """
 
     def __init__(self, model: nn.Module, decoder: nn.Module) -> None:
@@ -127,9 +118,7 @@ class SharedPrefixes:
 def past(decoder: nn.Module, mask: Tensor | None = None) -> Iterator[Any]:
     """Within the block, the decoder reads and extends this cache, whatever its caller says.
 
-    Args:
-        decoder: called by keyword, with the attention mask of the tokens after the cached ones.
-        mask: the attention mask of the cached tokens, ``(rows, tokens)``, which is put before it.
+    ``mask``, the attention mask of the cached tokens, is put before that of the tokens after them.
     """
     from transformers import DynamicCache  # transformers takes seconds: this runs where a model has loaded it
 

@@ -4,12 +4,9 @@ import os
 
 
 def is_fast() -> bool:
-    """Whether the fast parts may be used: not if the environment variable ``FAITHCHECK_PLAIN`` is 1.
+    """Whether the fast parts may be used: not if ``FAITHCHECK_PLAIN`` is 1; ValueError if it is not 0, 1 or empty.
 
-    Read on each call, so that a test or a worker process can set it.
-
-    Raises:
-        ValueError: ``FAITHCHECK_PLAIN`` is something else than 0, 1 or empty.
+    The environment is read on each call, so that a test or a worker process can set the variable.
     """
     value = os.environ.get("FAITHCHECK_PLAIN", "")
     if value not in ("", "0", "1"):

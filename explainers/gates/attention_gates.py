@@ -1,10 +1,7 @@
 """Gates in the attention: removing features from attention, whole or in part, and the effect of each gate.
 
-What belongs here: everything that changes the attention weights of a running model. Not here: the explainers
-(`mask_gate`, `finite_mask_gate`, `grouped_mask_gate`, `readout_gate`), and the arithmetic of effects (`gate_effects`).
-
 Removing key i from a row of attention weights A does what a 0 in an attention mask does: A_k becomes A_k / (1 − A_i)
-for k ≠ i, and A_i becomes 0.
+for k ≠ i, and A_i becomes 0. The arithmetic of effects is in `gate_effects`.
 """
 
 from collections.abc import Callable
@@ -26,15 +23,9 @@ from faithcheck.models.case import Case, select_target
 class GatedAttention(GateObserver):
     """Attention with features removed whole or in part, and the effect of each feature's gate on the output.
 
-    Args:
-        case: what the model is run on.
-        removed: ``(batch, features)`` bool, the features to remove from every row of every layer; by default none.
-        strength: how far to remove them, in [0, 1]: the weights become (1 − strength)·A + strength·(A without them).
-        mask: see `GateObserver`.
-
-    Attributes:
-        weights: the attention weights A of each layer, ``(batch, …, queries, keys)``, detached, before the removal.
-        gated_weights: the weights that the model continues with, shaped likewise.
+    The features in ``removed``, ``(batch, features)`` bool, are removed from every row of every layer, as far as
+    ``strength`` in [0, 1] says: the weights become (1 − strength)·A + strength·(A without them). ``weights`` has each
+    layer's A, ``(batch, …, queries, keys)``, detached; ``gated_weights`` has the weights that the model continues with.
     """
 
     remedy = "remove them by their baseline"
@@ -115,18 +106,10 @@ class GatedAttention(GateObserver):
         return self._collector.readout_rows
 
     def effects(self, output: Tensor, *kinds: EffectKind) -> tuple[Tensor, ...]:
-        """The effect of each feature's gate in each row of each layer, summed over heads: one backward pass.
+        """The effects of each feature's gate in each row of each layer, summed over heads: one backward pass.
 
-        Args:
-            output: the explained output, ``(batch,)``.
-            kinds: which effects, see `faithcheck.explainers.gates.gate_effects`.
-
-        Returns:
-            One tensor ``(layers, batch, queries, features)`` for each kind.
-
-        Raises:
-            OtherAttention: no attention was observed, layers differ in length, or the output does not depend on
-                weights.
+        Gives one tensor ``(layers, batch, queries, features)`` for each kind. Raises OtherAttention if no attention was
+        observed, layers differ in length, or the explained output ``(batch,)`` does not depend on weights.
         """
         self.require_attention()
         if not output.requires_grad and not output.is_inference():  # in inference mode torch raises its own error
@@ -152,18 +135,8 @@ def attention_gate_effects(
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """The effect of each feature's gate, summed over layers and rows; the model's inputs need no gradient.
 
-    Finite effects leave out a feature's own row, see `clear_own_rows`.
-
-    Args:
-        model: maps a case to ``(batch, outputs)``.
-        case: the examples.
-        kind: which effect.
-        removed: see `GatedAttention`.
-        strength: see `GatedAttention`.
-        mask: see `GateObserver`.
-
-    Returns:
-        The effects, ``(batch, features)``; the explained output, ``(batch,)``; and the attention weights of each layer.
+    Returns the effects ``(batch, features)``, the explained output ``(batch,)``, and the attention weights of each
+    layer. Finite effects leave out a feature's own row, see `clear_own_rows`. For the arguments see `GatedAttention`.
     """
     attention = GatedAttention(case, removed, strength, mask)
     with attention.single_pass(model), attention:
@@ -180,10 +153,8 @@ def output_without(model: nn.Module, case: Case, removed: Tensor) -> Tensor:
     """The explained output ``(batch,)`` when no row attends to the removed features, ``(batch, features)`` bool.
 
     The same as a 0 in the attention mask for models that use the mask in their self-attention alone, and defined also
-    for models that take no mask. (OPT derives positions from the mask, and ALiBi distances.)
-
-    Raises:
-        Unsupported: no attention over the features was observed, or the model has flex attention.
+    for models that take no mask. (OPT derives positions from the mask, and ALiBi distances.) Raises Unsupported if no
+    attention over the features was observed, or the model has flex attention.
     """
     refuse_modules(model, flex_attention)
     with GatedAttention(case, removed) as attention:

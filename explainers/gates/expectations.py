@@ -140,14 +140,10 @@ GROUPED: Expectations = {
 def expect_masked(oracle: exact.OracleMap, of_inputs: ClosedForm, **least_r: float) -> Expectations:
     """What is expected of a gate where the case determines the removal: local limit, and least agreement with LOO.
 
-    A gate that is not the derivative at 1 misses the local limit by a known map. The least correlations are claims, and
-    measured: over the seeds 0 to 19, 1 − r was at most two thirds of 1 − the least r. The rest is a margin, since other
-    seeds draw other weights.
-
-    Args:
-        oracle: the map on the masked models.
-        of_inputs: the map where features are removed by the baseline.
-        least_r: the least correlation with Leave-One-Out by the member of the pairs ``masked.*``.
+    A gate that is not the derivative at 1 misses the local limit by ``oracle``, the map on the masked models; where the
+    baseline removes features, the map is ``of_inputs``. ``least_r``, the least correlations with Leave-One-Out on the
+    pairs ``masked.*``, are claims, and measured: over the seeds 0 to 19, 1 − r was at most two thirds of 1 − the least
+    r. The rest is a margin, since other seeds draw other weights.
     """
 
     def missed(model: nn.Module, case: Case) -> Tensor:

@@ -1,8 +1,4 @@
-"""The attention mask where a model multiplies by it: real numbers, the gates, in place of its ones.
-
-What belongs here: which tensors of a forward pass are the attention mask in another form, and products with them. Not
-here: attention, where a mask takes keys away (`faithcheck.explainers.gates.attention_gates`, `gated_mask`).
-"""
+"""The attention mask where a model multiplies by it: real numbers, the gates, in place of its ones."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -33,12 +29,8 @@ class FollowedMask:
     Many models leave this out if the mask has no 0: by `compute`, they are told that it has one. A mask that is
     multiplied by a number is about to be added to logits, and is followed no further.
 
-    Args:
-        mask: the attention mask ``(batch, features)``, the tensor that the model is called with.
-        gates: likewise, floating point; what the ones of the mask become.
-
-    Attributes:
-        is_used: whether the mask met data, or itself, in an operation: then it does more than mask keys of attention.
+    ``mask`` is the tensor ``(batch, features)`` that the model is called with. ``is_used`` says whether it met data, or
+    itself, in an operation: then it does more than mask keys of attention.
     """
 
     def __init__(self, mask: Tensor, gates: Tensor) -> None:

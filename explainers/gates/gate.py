@@ -30,11 +30,7 @@ linearity: where two functions are read at different rows, the finite gate of th
 
 
 def gates_attention(case: Case, removal: GateRemoval | None) -> bool:
-    """Whether the gates scale attention: as the removal says, or by default if Leave-One-Out removes by the mask.
-
-    Raises:
-        ValueError: no such removal.
-    """
+    """Whether the gates scale attention: as the removal says, or by default if Leave-One-Out removes by the mask."""
     if removal not in (None, "attention_mask", "baseline"):
         raise ValueError(f"a gate removes by 'attention_mask' or 'baseline', got {removal!r}")
     return (removal or default_removal(case).name) == "attention_mask"
@@ -55,13 +51,7 @@ def is_long_text(case: Case) -> Tensor:
 def input_gate_effects(model: nn.Module, case: Case, halfway: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The first-order effects of gates on the inputs, (x − x′) ⊙ ∂f, at x or with some features halfway to x′.
 
-    Args:
-        model: maps a case to ``(batch, outputs)``.
-        case: the examples.
-        halfway: ``(batch, features)`` bool, the features that are halfway to the baseline; by default none.
-
-    Returns:
-        The effect of each coordinate, shaped like the inputs; and the explained output, ``(batch,)``.
+    Returns the effect of each coordinate, shaped like the inputs, and the explained output, ``(batch,)``.
     """
     point = case.inputs
     if halfway is not None:
@@ -106,10 +96,8 @@ class OnePassGate(ABC):
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """The effects of the gates ``(batch, features)``, 0 at padding.
 
-        Raises:
-            Unsupported: the model has no softmax attention over the features, or hides it (flex attention), or has
-                quantised weights, or see `attention_effects`.
-            ValueError: no such removal.
+        Raises Unsupported if the model has no softmax attention over the features, hides it (flex attention) or has
+        quantised weights, or as `attention_effects` does.
         """
         refuse_modules(model, flex_attention, quantised_weights)
         if not gates_attention(case, self.removal):

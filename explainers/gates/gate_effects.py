@@ -70,12 +70,9 @@ class GateEffectCollector:
 
     Of many attention weights, taps hand over the gradients, and no tensor of the graph is held: the graph holds the
     collector, and a cycle would never be freed. Of few, the backward pass returns the gradients at its end: that takes
-    more memory, but less time than a tap in each layer.
-
-    Attributes:
-        anchors: one tensor per layer that the backward pass is asked for the gradient of: a scalar, or the weights.
-        effects: by (layer, example), the effects ``(queries, keys)`` of each kind, summed over heads.
-        readout_rows: ``(batch, queries)`` bool, the rows of the last layer that the output is read at.
+    more memory, but less time than a tap in each layer. It is asked for the gradient of one of the ``anchors`` per
+    layer: a scalar, or the weights. ``effects`` are by (layer, example), ``(queries, keys)`` of each kind, summed over
+    heads. ``readout_rows``, ``(batch, queries)`` bool, are the rows of the last layer that the output is read at.
     """
 
     def __init__(self) -> None:
@@ -98,10 +95,7 @@ class GateEffectCollector:
     def tap(self, attention: Tensor, weights: Tensor, logits: Tensor | None) -> Tensor:
         """The weights, of which the backward pass hands over the gradient, and that at the logits if these are given.
 
-        Args:
-            attention: the attention weights A of the layer, detached.
-            weights: the weights that the model continues with: A, or A with features partly removed.
-            logits: the logits of the weights, if the backward pass makes their gradient.
+        ``attention`` is A of the layer, detached; ``weights`` are A, or A with features partly removed.
         """
         if self.has_taps is None:
             self.has_taps = attention.numel() >= TAPPED_ENTRIES
@@ -184,12 +178,8 @@ def gate_effects(
 ) -> list[Tensor]:
     """The effects of each key's gate in each row, summed over heads; one ``(…, queries, keys)`` tensor for each kind.
 
-    Args:
-        kinds: which effects, see the derivation in the module's docstring.
-        buffer: overwritten; shaped like the weights.
-        weights: A, ``(…, heads, queries, keys)``.
-        gradient: S, the gradient at A, shaped likewise.
-        at_logits: the gradient at the logits, if the backward pass made it.
+    ``weights`` are A, ``gradient`` is S, and ``at_logits`` the gradient at the logits, if the backward pass made it;
+    all are ``(…, heads, queries, keys)``, as ``buffer`` is, which is overwritten.
     """
     if at_logits is None:
         at_logits = torch.mul(weights, gradient)
@@ -233,13 +223,10 @@ def rows_with_gradient(size: Tensor) -> Tensor:
 
 
 def clear_own_rows(effects: Tensor, readout_rows: Tensor) -> None:
-    """Set the effect of each feature in its own row to 0, unless the output is read there.
+    """Set the effect of each feature in its own row to 0, in place, unless the output is read there.
 
-    A removed token's own row is read by no other row, so its change reaches the output only at a readout row.
-
-    Args:
-        effects: ``(…, batch, queries, features)``, changed in place; the features are the last positions.
-        readout_rows: ``(batch, queries)`` bool.
+    A removed token's own row is read by no other row, so its change reaches the output only at a readout row. The
+    features are the last positions of the effects, ``(…, batch, queries, features)``.
     """
     queries, features = effects.shape[-2:]
     own_rows = effects.diagonal(features - queries, -2, -1)

@@ -1,8 +1,4 @@
-"""What all gates in the attention share: an observer of attention that follows the mask and computes linear maps.
-
-What belongs here: the operations that the gates compute otherwise than torch. Not here: gates on the attention weights
-(`attention_gates`), and on the mask (`gated_mask`).
-"""
+"""What all gates in the attention share: an observer of attention that follows the mask and computes linear maps."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,9 +20,7 @@ from faithcheck.models.case import Case
 class GateObserver(AttentionObserver):
     """An `AttentionObserver` of a model in eval mode.
 
-    Args:
-        case: what the model is run on.
-        mask: the attention mask, if it is followed. A mode of its own would see every operation a second time.
+    It follows the ``mask``, if one is given: a mode of its own would see every operation a second time.
     """
 
     operations = AttentionObserver.operations | {"dropout"}

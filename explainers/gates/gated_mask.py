@@ -1,20 +1,17 @@
 """The attention mask as real numbers: the derivative of the output along the removal, which is checked at its end.
 
-What belongs here: gates on the attention mask of models that use it elsewhere than in self-attention over the features.
-Not here: self-attention over the features alone, which takes one pass (`faithcheck.explainers.gates.attention_gates`).
+These gates are for models that use the mask elsewhere than in self-attention over the features; that alone takes one
+pass (`faithcheck.explainers.gates.attention_gates`).
 
 Removal by the attention mask has two forms. A softmax, a logsumexp or a choice of the largest leaves out a removed key;
 there a gate m scales the unnormalised weight, A_k ∝ m_k exp z_k, so that log m_k is added to z_k. Elsewhere the model
-multiplies by the mask; there the gate stands in place of the 1 of the mask. At m = 1 the model is unchanged, and at
-m = 0 the feature is removed. So ∂f/∂m at m = 1 is the first-order effect of the removal.
+multiplies by the mask; there the gate stands in place of the 1 of the mask. At m = 1 the model is unchanged, and at m =
+0 the feature is removed. So ∂f/∂m at m = 1 is the first-order effect of the removal.
 
 Which operations leave keys out, and where these keys are, is seen and not assumed: the batch is run together with a
 copy from which the mask removes every second feature. The keys of the features are those that get no weight in the
 copy. So cross-attention to an encoder's features has gates, a decoder's attention to its own tokens has none, and a
-sink beside the keys shifts nothing.
-
-The gates are refused if they miss a part of the removal: with gates of 0 on every second feature, the output must be
-that of the copy.
+sink beside the keys shifts nothing. `require_the_removal` refuses gates that miss a part of the removal.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,11 +38,8 @@ AXIS = {"softmax": (1, "dim"), "log_softmax": (1, "dim"), "logsumexp": (1, "dim"
 class GatedKeys(GateObserver):
     """Gates on the keys of every operation that leaves removed features out, seen beside a copy without some of them.
 
-    Args:
-        case: the examples, followed by their copies.
-        gates: ``(batch, features)``, of the examples.
-        removed: likewise, bool, the features that the copies lack.
-        mask: see `GateObserver`.
+    The case has the examples, followed by their copies; ``gates`` and ``removed`` are ``(batch, features)``, of the
+    examples.
     """
 
     operations = GateObserver.operations | AXIS.keys()
@@ -85,11 +79,9 @@ class GatedKeys(GateObserver):
     def log_gates_of(self, attended: Tensor) -> Tensor | None:
         """Log m of each feature's key, else 0: ``(rows, 1 or queries, keys)``; None: no feature is left out.
 
-        Rows of removed features and of padding do not count: no other row reads them, and some models let them attend
-        to anything. A feature may also keep its own row.
-
-        Args:
-            attended: ``(rows, queries, keys)`` bool, which weights are not 0; a row for each example and each copy.
+        ``attended``, ``(rows, queries, keys)``, says which weights are not 0. Rows of removed features and of padding
+        do not count: no other row reads them, and some models let them attend to anything. A feature may also keep its
+        own row.
         """
         first = self.first_key(attended)
         if first is None:
@@ -139,14 +131,7 @@ def every_second_feature(case: Case) -> Tensor:
 
 
 def gated_outputs(model: nn.Module, case: Case, gates: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
-    """The explained output with these gates, and without the removed features, ``(batch,)`` each.
-
-    Args:
-        model: maps a case to ``(batch, outputs)``.
-        case: the examples, with an attention mask.
-        gates: ``(batch, features)`` in [0, 1].
-        removed: likewise, bool, the features that the copies lack.
-    """
+    """The explained output with these gates, in [0, 1], and that without the removed features, ``(batch,)`` each."""
     twice = case.select(torch.arange(len(gates), device=gates.device).repeat(2))
     mask = twice.forward_arguments["attention_mask"]
     mask = mask.masked_fill(torch.cat([torch.zeros_like(removed), removed]), 0)
@@ -161,11 +146,8 @@ def gated_outputs(model: nn.Module, case: Case, gates: Tensor, removed: Tensor) 
 def mask_derivatives(model: nn.Module, case: Case) -> Tensor:
     """∂f/∂m at m = 1, of gates m on the attention mask: ``(batch, features)``.
 
-    It takes two forward passes and a backward pass of twice the examples.
-
-    Raises:
-        Unsupported: the output does not depend on the gates, they miss a part of the removal, or the texts have one
-            token each.
+    It takes two forward passes and a backward pass of twice the examples. Raises Unsupported if the output does not
+    depend on the gates, they miss a part of the removal, or the texts have one token each.
     """
     removed = every_second_feature(case)
     if not removed.any():
@@ -190,17 +172,7 @@ def mask_derivatives(model: nn.Module, case: Case) -> Tensor:
 
 @torch.no_grad()
 def require_the_removal(model: nn.Module, case: Case, gates: Tensor, removed: Tensor) -> None:
-    """Refuse gates that miss a part of the removal.
-
-    Args:
-        model: maps a case to ``(batch, outputs)``.
-        case: the examples, with an attention mask.
-        gates: ``(batch, features)``, 0 at the removed features, else 1.
-        removed: likewise, bool.
-
-    Raises:
-        Unsupported: with these gates the output is not that without the removed features.
-    """
+    """Raise Unsupported unless gates of 0 at the removed features, else 1, give the output without these features."""
     with first_difference(2 * len(gates)) as places:
         gated, without = gated_outputs(model, case, gates, removed)
     if differ(gated, without):
@@ -213,11 +185,7 @@ def require_the_removal(model: nn.Module, case: Case, gates: Tensor, removed: Te
 
 @contextmanager
 def first_difference(rows: int) -> Iterator[list[str]]:
-    """Within the block, the first module whose output is not the same for the examples and their copies.
-
-    Args:
-        rows: the number of both together.
-    """
+    """The first module in the block whose output differs between the examples and their copies, ``rows`` in all."""
     places: list[str] = []
 
     def compare(module: nn.Module, args: Any, output: Any) -> None:

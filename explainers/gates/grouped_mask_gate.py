@@ -154,9 +154,7 @@ def assign_groups(features: Tensor, groups: int) -> Tensor:
 def own_and_other_groups(effects: Tensor, halfway: Tensor) -> tuple[Tensor, Tensor]:
     """φ(½) and φ(0) of each feature: its effect in its own group's pass, and the mean over those of the other groups.
 
-    Args:
-        effects: ``(…, groups, features)``.
-        halfway: bool, shaped likewise: which features are halfway in a group's pass.
+    Both arguments are ``(…, groups, features)``; ``halfway`` says which features are halfway in a group's pass.
     """
     return (effects * halfway).sum(-2), (effects * ~halfway).sum(-2) / (~halfway).sum(-2)
 

@@ -35,12 +35,7 @@ class MaskGate(OnePassGate):
     claims: frozenset[str] = GATE_CLAIMS | {"linearity", "additivity", "antisymmetry", "local_limit"}
 
     def attention_effects(self, model: nn.Module, case: Case) -> Tensor:
-        """The derivatives, ``(batch, features)``.
-
-        Raises:
-            Unsupported: see `attention_gate_effects`; or `mask_derivatives`, where the model uses its mask otherwise
-                than in self-attention over the features.
-        """
+        """The derivatives, ``(batch, features)``; raises as `attention_gate_effects` and `mask_derivatives` do."""
         mask = case.forward_arguments.get("attention_mask")
         if mask is None:
             return derivatives(model, case)

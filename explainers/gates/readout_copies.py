@@ -1,8 +1,4 @@
-"""Copied rows for the readout gate: run a few rows of each layer again, without attention to one feature each.
-
-What belongs here: which rows are copied, and the attention of the copies. Not here: recording the unchanged model
-(`readout_recording`).
-"""
+"""Copied rows for the readout gate: run a few rows of each layer again, without attention to one feature each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -37,10 +33,8 @@ class CopiedRows:
 
     Attributes:
         feature: ``(batch, groups)`` int64, the removed feature; −1 in the control group and in groups that fill up.
-        feature_position: ``(batch, groups)``, its position.
         rows: ``(batch, groups, rows)``, the positions of the copied rows, the readout row first.
         valid: bool, likewise; false where the readout row is repeated to fill up.
-        positions: how many there are.
         first_layer: ``(batch,)``, the first layer in which the feature is removed.
         is_long: ``(batch,)`` bool, whether the effects on rows without a copy are first-order, as in long texts.
     """
@@ -110,19 +104,11 @@ class CopiedRows:
 class CopiedRowsAttention(GateObserver):
     """Attention of copied rows: each group attends to its own changed keys and to the other rows' unchanged keys.
 
-    It does not attend to the group's removed feature.
-
-    Args:
-        case: what the model was run on.
-        layer: the layer that is run again.
-        copies: the copied rows.
-        removed: ``(batch, groups · rows, positions)`` bool, the keys that a row does not attend to in this layer.
-        passes_on: whether to compute the first-order effect of the changed values through the rows without a copy.
-        unchanged: the states of the copied rows, if this is the first layer that they go through: those of the rows
-            that they are copies of, and so are their linear maps, keys and values.
-
-    Attributes:
-        passed_on: ``(batch, groups)``, that effect on the output.
+    ``removed``, ``(batch, groups · rows, positions)`` bool, has the keys that a row does not attend to in this layer,
+    such as its group's removed feature. If ``passes_on``, ``passed_on``, ``(batch, groups)``, is the first-order effect
+    on the output of the changed values through the rows without a copy. In the first layer that the copied rows go
+    through, their states are ``unchanged``: those of the rows that they are copies of, and so are their linear maps,
+    keys and values.
     """
 
     operations = GateObserver.operations | MATRIX_PRODUCTS
@@ -198,12 +184,7 @@ class CopiedRowsAttention(GateObserver):
     def require_of_copies(self, tokens: Tensor, of_rows: Tensor) -> None:
         """Refuse keys or values that are not those of the copied rows alone, as the layers that use them would.
 
-        Args:
-            tokens: the keys or values, ``(batch, …, groups · rows, width)``.
-            of_rows: the recorded ones, ``(batch, …, positions, width)``.
-
-        Raises:
-            RuntimeError: they have another shape, with a cache for one.
+        Raises RuntimeError if they are not ``(batch, …, groups · rows, width)``, as with a cache.
         """
         batch, copied = self.copies.flat_rows.shape
         expected = (batch, *of_rows.shape[1:-2], copied, of_rows.shape[-1])
@@ -213,14 +194,9 @@ class CopiedRowsAttention(GateObserver):
     def pass_on(self, change: Tensor, product: MatrixProduct, at_values: Tensor, at_output: Tensor) -> Tensor:
         """The first-order effect of changed values through the rows without a copy, ``(batch, groups)``.
 
-        It is Σ over copied rows r of (V_r changed − V_r) · Σ over rows j without a copy of A_jr S_j. The inner sum is
-        the gradient at V_r, which goes through all rows, less that through the excluded rows.
-
-        Args:
-            change: the changes of V, ``(…, groups, rows, width)``.
-            product: of the weights A and the values V.
-            at_values: the gradient at V, ``(…, positions, width)``.
-            at_output: S, the gradient at the attention output, ``(…, queries, width)``.
+        It is Σ over copied rows r of (V_r changed − V_r) · Σ over rows j without a copy of A_jr S_j, S the gradient at
+        the attention output. The inner sum is the gradient at V_r, which goes through all rows, less that through the
+        excluded rows. The ``change`` of V is ``(…, groups, rows, width)``.
         """
         copies, more_axes = self.copies, (1,) * (change.dim() - 4)
         queries = copies.excluded_valid.reshape(len(change), *more_axes, *copies.excluded_queries.shape[1:], 1)
@@ -242,13 +218,7 @@ class CopiedRowsAttention(GateObserver):
 
 
 def copies_for_every_feature(case: Case, positions: int, readout: Tensor) -> CopiedRows:
-    """One group for every feature: the readout row alone, from the first layer on.
-
-    Args:
-        case: what the model was run on.
-        positions: how many there are; the features are the last.
-        readout: ``(batch,)``, the readout row.
-    """
+    """One group for each feature, which are the last positions: the readout row alone, from the first layer on."""
     batch, features = case.shape
     feature = torch.arange(features, device=readout.device).expand(batch, -1).masked_fill(~case.unpadded, -1)
     feature = with_control_group(feature, readout)
@@ -259,17 +229,11 @@ def copies_for_every_feature(case: Case, positions: int, readout: Tensor) -> Cop
 
 
 def copies_for_largest_effects(case: Case, effects: Tensor, readout: Tensor, first_layer: int) -> CopiedRows:
-    """Groups for the features with the largest effects.
+    """Groups for the features with the largest effects, by their sizes in each row: ``(batch, queries, features)``.
 
-    In a short text these are `COPIES_IN_SHORT_TEXTS` features, and the readout row is copied, in the last layers. In a
-    long text of n features with the share c = `COPIED_SHARE`, these are 2·√(c n / 2) features with √(c n / 2) rows
+    In a short text these are `COPIES_IN_SHORT_TEXTS` features, and the readout row is copied, from ``first_layer`` on.
+    In a long text of n features with the share c = `COPIED_SHARE`, these are 2·√(c n / 2) features with √(c n / 2) rows
     each, those in which the feature has the largest effects, in every layer.
-
-    Args:
-        case: what the model was run on.
-        effects: ``(batch, queries, features)``, the size of the effect of each feature's gate in each row, ≥ 0.
-        readout: ``(batch,)``, the readout row.
-        first_layer: the first layer in which features of short texts are removed.
     """
     unpadded, is_long = case.unpadded.sum(1), is_long_text(case)
     groups = unpadded.clamp_max(COPIES_IN_SHORT_TEXTS)
@@ -295,14 +259,8 @@ def rows_with_largest_effects(
 ) -> tuple[Tensor, Tensor]:
     """The rows in which each feature's effect is largest, the readout row first, and which of them are valid.
 
-    Args:
-        effects: ``(batch, queries, features)``, ≥ 0.
-        feature: ``(batch, groups)``.
-        readout: ``(batch,)``, the readout row.
-        row_count: ``(batch,)``, how many rows each feature has at most.
-
-    Returns:
-        ``(batch, groups, rows)`` int64 and bool; the readout row where they are not valid.
+    Both are ``(batch, groups, rows)``, with the readout row where they are not valid; the effects are ``(batch,
+    queries, features)``, ≥ 0. ``row_count``, ``(batch,)``, is how many rows each feature has at most.
     """
     example = torch.arange(len(feature), device=effects.device)
     score = effects.mT[example.unsqueeze(1), feature]

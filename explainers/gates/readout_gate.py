@@ -68,13 +68,8 @@ CANNOT_COPY_ROWS = (
 class RecordedPass:
     """A recorded forward and backward pass.
 
-    Attributes:
-        recorder: the layers.
-        effects: the effects of the gates, ``(layers, batch, queries, features)`` for each kind, without a feature's own
-            row.
-        gradient: the output's gradient at the last states, ``(batch, positions, width)``.
-        readout: the readout row, ``(batch,)``.
-        output: the explained output, ``(batch,)``.
+    The ``effects`` of the gates, ``(layers, batch, queries, features)`` for each kind, lack a feature's own row.
+    ``gradient`` is the output's at the last states, ``(batch, positions, width)``; ``readout`` is the readout row.
     """
 
     recorder: LayerRecorder
@@ -102,8 +97,7 @@ class ReadoutGate(OnePassGate):
     def attention_effects(self, model: nn.Module, case: Case) -> Tensor:
         """The direct effects plus the indirect effects, ``(batch, features)``; warns of sinks.
 
-        Raises:
-            Unsupported: the model is no stack of layers with one attention each, or is read at several positions.
+        Raises Unsupported if the model is no stack of layers with one attention each, or is read at several positions.
         """
         recorded = self._record(model, case)
         first_layer, copies = self._choose_copies(case, recorded)
@@ -177,12 +171,9 @@ class ReadoutGate(OnePassGate):
 
     @torch.no_grad()
     def _exact_effects(self, case: Case, recorded: RecordedPass, copies: CopiedRows) -> Tensor:
-        """How much the output falls if each group's rows are run without its feature.
+        """How much the output falls if each group's rows are run without its feature, ``(batch, groups)``.
 
         Rows without a copy count to first order.
-
-        Returns:
-            ``(batch, groups)``.
         """
         recorder, gradient, rows = recorded.recorder, recorded.gradient, copies.flat_rows
         last_states = recorder.last_states

@@ -1,8 +1,4 @@
-"""Record a forward pass for the readout gate: each layer's inputs, arguments, matrix products and output.
-
-What belongs here: what the readout gate must know about the unchanged model. Not here: running rows again
-(`readout_copies`).
-"""
+"""Record a forward pass for the readout gate: each layer's inputs, arguments, matrix products and output."""
 
 from __future__ import annotations
 
@@ -34,12 +30,8 @@ MATRIX_PRODUCTS = operations_with(Trait.MATRIX_PRODUCT)
 class MatrixProduct:
     """A matrix product of two batches of data, and the gradients that the backward pass leaves here.
 
-    Attributes:
-        first: the first factor, ``(…, queries, ·)``.
-        second: the second factor, ``(…, ·, keys)`` or ``(…, keys, ·)``.
-        second_gradient: the gradient at the second factor, for long texts' attention output only; None in a first
-            layer, below which no gradient is computed.
-        result_gradient: the gradient at the product, likewise.
+    The factors are ``(…, queries, ·)`` and ``(…, ·, keys)`` or ``(…, keys, ·)``. There are gradients for long texts'
+    attention output only, and none in a first layer, below which no gradient is computed.
     """
 
     first: Tensor
@@ -60,14 +52,9 @@ class RecordedLayer:
     """The inputs, products and output of one layer.
 
     Attributes:
-        module: the layer.
-        place: its name and class.
         args: its positional arguments after the hidden states.
-        kwargs: its arguments by keyword.
         hidden: the hidden states before it, ``(batch, positions, width)``.
         output: the hidden states after it.
-        ends_in_layer_norm: whether a LayerNorm computed the output.
-        products: its matrix products of data, in order.
         attention: which of the products gives the attention logits, and which the attention output.
         maps: the linear maps of the hidden states themselves, such as those to queries, keys and values where no norm
             comes before: weight, bias and result.
@@ -94,11 +81,8 @@ class RecordedLayer:
 class LayerRecorder(GatedAttention):
     """Records the layers of a Transformer, with their attention, and the norm after the last layer.
 
-    Attributes:
-        layers: the recorded layers, in order.
-        after_layers: modules after the last layer that keep the shape of the hidden states, each with its output; of
-            those that call each other on the same states, the outermost.
-        has_long_text: whether an example is a long text.
+    ``after_layers`` are modules after the last layer that keep the shape of the hidden states, each with its output; of
+    those that call each other on the same states, the outermost.
     """
 
     operations = GatedAttention.operations | MATRIX_PRODUCTS
@@ -232,11 +216,7 @@ def is_vector_of_weights(node: Any) -> bool:
 
 
 def hidden_states(output: Any) -> Tensor:
-    """The hidden states that a layer returns, alone or as the first of several values.
-
-    Raises:
-        Unsupported: it returns something else.
-    """
+    """The hidden states that a layer returns, alone or as the first of several values; else Unsupported."""
     states = output[0] if isinstance(output, tuple | list) and output else output
     if not isinstance(states, Tensor):
         raise Unsupported(
@@ -249,8 +229,7 @@ def hidden_states(output: Any) -> Tensor:
 def matrix_product_of_data(call: OperationCall) -> tuple[Tensor, Tensor] | None:
     """The factors of a matrix product of two batches; None for any other operation.
 
-    Raises:
-        Unsupported: it is an einsum, whose factors may be in any order.
+    Raises Unsupported for an einsum, whose factors may be in any order.
     """
     if call.name not in MATRIX_PRODUCTS:
         return None
@@ -265,8 +244,7 @@ def matrix_product_of_data(call: OperationCall) -> tuple[Tensor, Tensor] | None:
 def readout_position(gradient: Tensor) -> Tensor:
     """The readout row ``(batch,)``, by the gradient at the last states ``(batch, positions, width)``; 0 without one.
 
-    Raises:
-        Unsupported: the output is read at several positions.
+    Raises Unsupported if the output is read at several positions.
     """
     read = rows_with_gradient(gradient.abs().amax(-1))
     counts = read.sum(1)

@@ -49,11 +49,8 @@ IS_EXACT = "has its exact value, and those of other features are further off tha
 def sink_shares(weights: Sequence[Tensor], case: Case) -> Tensor:
     """The share of rows that give a feature more than `SINK_WEIGHT`, ``(batch, features)``; 0 below `SINK_ROWS` rows.
 
-    The rows of all layers and heads count, but for those of padding and the feature's own.
-
-    Args:
-        weights: A of each layer, ``(batch, …, queries, keys)``; the features are the last keys.
-        case: the examples.
+    The rows of all layers and heads count, but for those of padding and the feature's own. The features are the last
+    keys of each layer's weights, ``(batch, …, queries, keys)``.
     """
     first = weights[0].shape[-1] - case.shape[1]
     counts = pad(case.unpadded, (first, 0), value=True)
@@ -73,15 +70,7 @@ def with_exact_values(
 ) -> Tensor:
     """Estimates of Leave-One-Out, exact at sinks, and beside a sink no larger than the largest exact change.
 
-    Args:
-        case: the examples.
-        estimate: ``(batch, features)``, 0 at padding.
-        shares: from `sink_shares`.
-        exact_change: the exact values.
-        known: ``(batch, features)`` bool, further features that are to have exact values.
-
-    Warns:
-        SinkWarning: there is a sink.
+    The features in ``known``, ``(batch, features)`` bool, have exact values, too. Warns of sinks.
     """
     sinks = is_sink(case, shares, IS_EXACT)
     exact = sinks | (sinks if known is None else known)
@@ -103,11 +92,7 @@ def cut_off(estimate: Tensor, exact_changes: Tensor, sinks: Tensor) -> Tensor:
 
 
 def is_sink(case: Case, shares: Tensor, consequence: str) -> Tensor:
-    """Which features are sinks by their shares, both ``(batch, features)``; warns of them.
-
-    Warns:
-        SinkWarning: with the token of the largest share, the share, and what it means for its value.
-    """
+    """Which features are sinks by their shares, both ``(batch, features)``; a SinkWarning names the largest of them."""
     sinks = shares >= SINK_SHARE
     if sinks.any():
         example, feature = divmod(int(shares.argmax()), shares.shape[1])

@@ -213,14 +213,10 @@ class BudgetedLeaveOneOut:
 class RemovalProgress:
     """A batch of examples whose features are removed one after the other, in the order of s_i.
 
-    Attributes:
-        changes: ``(batch, features)`` f(x) − f(x without i) where the feature was removed, else 0.
-        gates: ``(batch, features)`` what the gates estimate.
-        sinks: ``(batch, features)`` bool, the attention sinks.
-        removed_first: ``(batch, features)`` bool, sinks and special features.
-        sizes: ``(batch, features)`` s_i.
-        removed: ``(batch,)`` int64, how many features were removed.
-        groups: ``(batch,)`` int64, in how many groups the estimate was made; 0 for the finite gate.
+    ``changes`` has f(x) − f(x without i) where the feature was removed, else 0; ``gates`` what the gates estimate;
+    ``sizes`` s_i; ``removed_first`` the sinks and special features: ``(batch, features)`` each. ``removed``,
+    ``(batch,)``, is how many features were removed, and ``groups`` in how many groups the others were estimated; 0 for
+    the finite gate.
     """
 
     def __init__(self, model: nn.Module, case: Case, removal: Removal, max_tokens: int) -> None:
@@ -321,9 +317,8 @@ class RemovalProgress:
     def _run_gates(self, example: Tensor, halfway: Tensor | None = None) -> tuple[Tensor, ...]:
         """Finite effects φ_i and sizes s_i ``(rows, features)``, the outputs ``(rows,)``, and the `sink_shares`.
 
-        Args:
-            example: ``(rows,)`` which example each row is.
-            halfway: ``(rows, features)`` bool, the features that are halfway to being removed; by default none.
+        The features in ``halfway``, ``(rows, features)`` bool, are halfway to being removed from the example of their
+        row.
         """
         parts, rows_per_pass = [], max(1, self.max_tokens // self.case.shape[1])
         split_effects = split_attention_effects if self.gates_attention else split_input_effects
@@ -339,9 +334,8 @@ class RemovalProgress:
 def split_attention_effects(model: nn.Module, case: Case, halfway: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """The finite effect of each feature in each layer and row, the explained output, and the `sink_shares`.
 
-    Returns:
-        ``(batch, layers · queries, features)``, without a feature's own row unless the output is read there;
-        ``(batch,)``; and ``(batch, features)``.
+    The effects are ``(batch, layers · queries, features)``, without a feature's own row unless the output is read
+    there.
     """
     with GatedAttention(case, halfway, 0.5) as attention:
         output = select_target(case.run(model), case.target)
@@ -357,11 +351,7 @@ def split_input_effects(model: nn.Module, case: Case, halfway: Tensor | None) ->
 
 
 def is_gated_in_attention(removal: Removal) -> bool:
-    """Whether gates in the attention estimate a removal; if not, gates on the inputs do.
-
-    Raises:
-        Unsupported: no gate estimates it.
-    """
+    """Whether gates in the attention estimate a removal, or else gates on the inputs; Unsupported if none does."""
     if removal.gate is not None:
         return removal.gate == "attention"
     raise Unsupported(

@@ -136,16 +136,10 @@ class HierarchicalLeaveOneOut:
 class PartlyOpened:
     """The parts of a batch of examples, of which some are opened.
 
-    Args:
-        case: the examples.
-        part: ``(batch, features)``, from `parts_of`.
-        estimates: ``(estimates, batch, features)``, of which the first is exact for parts of one feature.
-
-    Attributes:
-        sizes: ``(batch, parts)`` int64, how many features each part has.
-        number: ``(batch, parts)`` int64: 1 for the part that was opened first, 2 for the second, …, 0 for the others.
-        exact: ``(batch, features)``, the effects of features that were removed alone.
-        sums_of_estimates: ``(estimates, batch, parts)``, the sum of each part by each estimate.
+    ``part`` is from `parts_of`. The first of the ``estimates``, ``(estimates, batch, features)``, is exact for parts of
+    one feature. ``sizes``, ``(batch, parts)``, is how many features each part has, and ``number``, likewise, is 1 for
+    the part that was opened first, 2 for the second, …, 0 for the others. ``exact``, ``(batch, features)``, has the
+    effects of features that were removed alone.
     """
 
     def __init__(self, case: Case, part: Tensor, estimates: Tensor) -> None:
@@ -183,11 +177,7 @@ class PartlyOpened:
         return torch.where(self.is_exact, self.exact, self.estimate()).masked_fill(self.part < 0, 0)
 
     def open_next(self, top: int | None, left: Tensor) -> Tensor:
-        """Open the next part of each example that fits into the rows left, ``(batch,)``.
-
-        Returns:
-            ``(batch, features)`` bool, the features of the opened parts.
-        """
+        """Open each example's next part that fits into the rows left; return its features, ``(batch, features)``."""
         values = self.sums(self.values())
         order = by_size(values) if top is None else by_doubt(values, self.spread(), top)
         fits = (self.sizes > 1) & (self.number == 0) & (self.sizes <= left.unsqueeze(1))
@@ -221,15 +211,9 @@ def by_size(sums: Tensor) -> Tensor:
 
 
 def by_doubt(sums: Tensor, spread: Tensor, top: int) -> Tensor:
-    """The parts, the least sure place among the ``top`` first.
+    """The indices of the parts, ``(batch, parts)``, the least sure place among the ``top`` first.
 
-    Args:
-        sums: ``(batch, parts)``.
-        spread: ``(batch, parts)``, how far each may move.
-        top: how many are to be found.
-
-    Returns:
-        ``(batch, parts)`` indices. A part that cannot move comes last.
+    ``spread`` is how far the sum of each may move. A part that cannot move comes last.
     """
     order = by_size(sums)
     sizes = pad(sums.abs().gather(1, order), (0, top + 1))

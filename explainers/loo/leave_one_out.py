@@ -68,12 +68,7 @@ class LeaveOneOut:
 def parts_of(case: Case, by: str) -> Tensor:
     """The part that each feature belongs to, ``(batch, features)`` int64: from 0 in each example, −1 at padding.
 
-    Args:
-        case: the examples.
-        by: "token", by which each feature is a part; or a level of ``case.segments``.
-
-    Raises:
-        Unsupported: the case has no such segments.
+    With "token" each feature is a part. Raises Unsupported if ``case.segments`` has no level of another name.
     """
     if by == "token":
         return torch.where(case.unpadded, case.unpadded.cumsum(1) - 1, -1)
@@ -89,17 +84,9 @@ def parts_of(case: Case, by: str) -> Tensor:
 def effects_of_parts(
     model: nn.Module, case: Case, part: Tensor, removal: Removal, max_tokens: int
 ) -> tuple[Tensor, Tensor]:
-    """f(x) − f(x without a part), for each part, and f(x), from the same passes.
+    """f(x) − f(x without a part), ``(batch, parts)``, and f(x), ``(batch,)``, from the same passes.
 
-    Args:
-        model: maps a case to ``(batch, outputs)``.
-        case: the examples.
-        part: from `parts_of`.
-        removal: how the features of a part are removed.
-        max_tokens: see `LeaveOneOut`.
-
-    Returns:
-        ``(batch, parts)``, 0 where an example has no such part, and ``(batch,)``.
+    ``part`` is from `parts_of`; the effect is 0 where an example has no such part.
     """
     batch, features = case.shape
     number = torch.arange(max(1, int(part.max()) + 1), device=part.device)

@@ -1,8 +1,4 @@
-"""A model's outputs without some features: the passes, and the plain way to run them.
-
-What belongs here: how rows are distributed over passes. Not here: what is removed
-(`faithcheck.explainers.loo.removal`), and what makes passes faster (`faithcheck.explainers.fast`).
-"""
+"""A model's outputs without some features: how rows are distributed over passes, and the plain way to run them."""
 
 from collections.abc import Callable, Iterator
 from math import prod
@@ -25,20 +21,11 @@ def outputs_without(
 ) -> Tensor:
     """The explained output of examples without some of their features, ``(rows,)``, the mean over the removal's draws.
 
-    Padding at the end of an example is left out as far as the other examples of its pass allow: an output should not
-    depend on it. Of a model whose output does, the outputs here are those without the padding that is left out.
+    Each row is of the example ``example``, ``(rows,)`` int64, without the features in ``removed``, ``(rows, features)``
+    bool. Padding at the end of an example is left out as far as the other examples of its pass allow: an output should
+    not depend on it. Of a model whose output does, the outputs here are those without the padding that is left out.
 
-    Args:
-        model: maps a case to ``(batch, outputs)``.
-        case: the examples.
-        example: ``(rows,)`` int64, the example of each row.
-        removed: ``(rows, features)`` bool, the features removed from each row.
-        removal: how they are removed.
-        max_tokens: the most features in one forward pass, padding included, but at least one row; bounds memory.
-
-    Raises:
-        Unsupported: from the removal.
-        ValueError: ``max_tokens`` below 1.
+    Raises Unsupported from the removal, and ValueError for ``max_tokens`` below 1.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
@@ -91,12 +78,8 @@ def passes_over(
     one freed. The rows of an example come in the order of their first removed feature, so that neighbours begin alike
     (`faithcheck.explainers.fast.shared_prefix`).
 
-    Args:
-        lengths: ``(rows,)`` int64, how many features each row is to be run with.
-        example: ``(rows,)`` int64, the example of each row.
-        removed: ``(rows, features)`` bool, the features removed from each row.
-        max_tokens: the most features in a pass, padding included, but at least one row.
-        most_padding: how many of them may be padding.
+    A pass has one row, or at most ``max_tokens`` features, of which at most ``most_padding`` are padding. ``lengths``,
+    ``(rows,)``, is how many features each row is to be run with.
     """
     features = removed.shape[1]
     first_removed = torch.where(removed.any(1), removed.byte().argmax(1), features)

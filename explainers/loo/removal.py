@@ -1,8 +1,4 @@
-"""The ways to remove features from an example. Each is a class that describes itself.
-
-What belongs here: what happens to a case whose features are removed. Not here: running a model on the result
-(`faithcheck.explainers.loo.outputs`).
-"""
+"""The ways to remove features from an example. Each is a class that describes itself."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -79,11 +75,9 @@ def registered(kind: Kind) -> Kind:
 
 
 def make_removal(name: str, **options: Any) -> Removal:
-    """The removal with this name.
+    """The removal of this name, one of `REMOVALS`.
 
-    Args:
-        name: one of `REMOVALS`.
-        options: ``draws`` and ``seed`` if it is random, ``pool`` and ``owners`` if it draws from a pool.
+    ``options`` are ``draws`` and ``seed`` if it is random, ``pool`` and ``owners`` if it draws from a pool.
     """
     kind: Callable[..., Removal] = REMOVALS[name]
     return kind(name=name, **options)
@@ -244,8 +238,7 @@ def is_index(name: str, value: Tensor) -> bool:
 def index_of_last(index: Tensor, unpadded: Tensor, keep: Tensor) -> Tensor:
     """The column ``(batch,)`` that an index points to, or the last that is kept where it was the last feature.
 
-    Raises:
-        Unsupported: the feature is removed, and another one than the last.
+    Raises Unsupported if the feature is removed, and is not the last.
     """
     columns = torch.arange(keep.shape[1], device=keep.device)
     at, last, last_kept = index % keep.shape[1], *((columns * mask).amax(1) for mask in (unpadded, keep))
@@ -259,11 +252,7 @@ def index_of_last(index: Tensor, unpadded: Tensor, keep: Tensor) -> Tensor:
 
 
 def require_equal_steps(name: str, positions: Tensor, unpadded: Tensor) -> None:
-    """Refuse positions that do not count on by equal steps: those of a shorter text cannot be told from them.
-
-    Raises:
-        Unsupported: names the forward argument.
-    """
+    """Raise Unsupported unless positions count by equal steps: those of a shorter text could not be told from them."""
     for of_example, mask in zip(positions, unpadded, strict=True):
         steps = of_example[mask].diff(dim=0)
         if bool((steps != steps[:1]).any()):
@@ -415,11 +404,7 @@ def default_removal(case: Case) -> Removal:
 
 
 def require_some_left(name: str, remaining: Tensor) -> None:
-    """Refuse to remove all features of a row.
-
-    Raises:
-        Unsupported: a row has none left; a model's output without features is not defined.
-    """
+    """Raise Unsupported if a row has no features left: a model's output without features is not defined."""
     empty = int((~remaining.any(1)).sum())
     if empty:
         raise Unsupported(
@@ -430,10 +415,6 @@ def require_some_left(name: str, remaining: Tensor) -> None:
 
 
 def require_draws(draws: int) -> None:
-    """Refuse a mean over no draws.
-
-    Raises:
-        ValueError: fewer than one draw.
-    """
+    """Raise ValueError for a mean over no draws."""
     if draws < 1:
         raise ValueError(f"a random removal needs at least one draw, got {draws}")

@@ -19,7 +19,7 @@ HELD = "held constant"
 
 
 class NamingConstants(Propagation):
-    """A `Propagation` that knows the names of constants, tensors that carry no relevance. Arguments as there."""
+    """A `Propagation` that knows the names of constants, tensors that carry no relevance."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

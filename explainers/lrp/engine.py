@@ -109,9 +109,8 @@ class LRP:
     ) -> tuple[Propagation, Tensor]:
         """Run the forward pass with this method's rules, under a ``mode``; errors as in `attribute`.
 
-        Returns:
-            The mode after the forward pass, and the explained output ``(batch,)``. Its gradient at the mode's ``point``
-            times the inputs is relevance.
+        Returns the mode after the forward pass, and the explained output ``(batch,)``. Its gradient at the mode's
+        ``point`` times the inputs is relevance.
         """
         refuse_modules(model, compiled, flex_attention, quantised_weights)
 

@@ -25,10 +25,8 @@ from faithcheck.models.case import Case
 class Balance:
     """The relevance that an operation or a module exchanged with others; tensors are ``(batch,)``, float64.
 
-    Attributes:
-        received: relevance at its results, that of a module from operations outside it.
-        passed_on: relevance that its operands received from it, those of a module from outside it.
-        losses: the difference, by named cause.
+    It is ``received`` at the results, and ``passed_on`` to the operands; a module exchanges it with operations outside
+    it.
     """
 
     received: Tensor
@@ -134,11 +132,8 @@ class ConservationLedger:
 def conservation_ledger(lrp: LRP, model: nn.Module, case: Case) -> ConservationLedger:
     """Compute the ledger of one attribution: one forward pass, and one backward pass for each example.
 
-    Args:
-        lrp: any table of rules, any ε. The named causes are ε, constants, Eq. 5 and a product that is not halved; a
-            rule that loses relevance for another reason leaves its loss unaccounted for.
-        model: as for ``lrp.attribute``; nothing remains on it.
-        case: its examples, each of which has its own balance.
+    The named causes are ε, constants, Eq. 5 and a product that is not halved; a rule that loses relevance for another
+    reason leaves its loss unaccounted for.
 
     Raises:
         Unsupported: as ``lrp.attribute``; or an operation writes to an operand in a way that the ledger cannot follow;

@@ -28,7 +28,7 @@ from faithcheck.explainers.modules import running_module, running_modules
 
 
 class LedgerRecorder(NamingConstants):
-    """A `Propagation` that records the operands and results of every operation. Arguments as there."""
+    """A `Propagation` that records the operands and results of every operation."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -50,15 +50,9 @@ def _collect(values: Any, tensors: list[Tensor]) -> None:
 class OperationCall:
     """One call of an operation, or of a module treated as one operation.
 
-    Attributes:
-        name: the operation's key in the table of rules.
-        operation: the function that computes it.
-        args: its arguments.
-        kwargs: its arguments by keyword.
-        epsilon: the stabiliser ε ≥ 0.
-        where: names the module whose forward pass is running.
-        number: how many calls of this name the forward pass made before.
-        signed: whether the stabiliser has the sign of the value it is added to.
+    ``name`` is its key in the table of rules. ``where`` names the module whose forward pass is running, and ``number``
+    counts the calls of this name before. ``signed`` says whether the stabiliser ε ≥ 0 has the sign of the value it is
+    added to.
     """
 
     name: str
@@ -99,11 +93,7 @@ class OperationCall:
         return replace(self, args=args, kwargs=kwargs)
 
     def stabilised(self, z: Tensor, parts: int = 1) -> Tensor:
-        """`stabilised`, by the stabiliser of this call.
-
-        Raises:
-            ZeroDivisionError: a denominator parts·z + ε without a sign is 0.
-        """
+        """`stabilised` by this call's stabiliser; ZeroDivisionError if it has no sign and parts·z + ε is 0."""
         if not self.signed and self.epsilon > 0 and (epsilon_over(z, self.epsilon) == -parts).any():
             raise ZeroDivisionError(
                 f"{self.name} in {self.where()}: the stabiliser has no sign, and the denominator {parts}·z + ε is 0 "

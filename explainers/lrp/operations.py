@@ -62,11 +62,7 @@ declared_operations: dict[str, Operation] = {}
 def declare(
     names: str, *traits: Trait, rule: Rule | None, power: float | None = None, bias: tuple[int, str] | None = None
 ) -> None:
-    """Add rows to the table: operations, by names separated by spaces, that share their rule and their traits.
-
-    Raises:
-        ValueError: an operation is declared twice.
-    """
+    """Add rows to the table: operations, by names separated by spaces, that share their rule and their traits."""
     for name in names.split():
         if name in declared_operations:
             raise ValueError(f"operation {name!r} is declared twice: extend the row that exists")

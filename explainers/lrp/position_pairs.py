@@ -65,7 +65,7 @@ class Position:
 
 
 class AddedPositions(NamingConstants):
-    """A `Propagation` in which position embeddings carry relevance where they are added. Arguments as there."""
+    """A `Propagation` in which position embeddings carry relevance where they are added."""
 
     # The names of constants that become operands with relevance, by the operation that joins them.
     joining: ClassVar[Mapping[str, re.Pattern[str]]] = dict.fromkeys(("add", "add_"), POSITIONS)

@@ -110,9 +110,5 @@ class PositionalLRP:
         return per_feature(case.inputs * gradient) + of_tokens.to(case.inputs.dtype)
 
     def position_relevance(self, model: nn.Module, case: Case) -> Tensor:
-        """None, as the tokens have it.
-
-        Raises:
-            Unsupported: always.
-        """
+        """Raise Unsupported, always: the tokens have it."""
         raise Unsupported("its map has the relevance of positions, at their tokens")

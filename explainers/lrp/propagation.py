@@ -40,11 +40,8 @@ PRODUCTS_IN_PLACE: dict[str, Callable[..., Tensor]] = {"mul_": torch.mul, "div_"
 class Propagation(TorchFunctionMode):
     """Computes every operation that depends on ``point`` by its rule.
 
-    Args:
-        rules: ``{operation or class of modules: rule}``.
-        epsilon: the stabiliser ε ≥ 0; 0 is the limit ε → 0.
-        point: the explained inputs, a leaf that requires grad.
-        signed: whether the stabiliser has the sign of the value it is added to.
+    ``point`` is the explained inputs, a leaf that requires grad. The stabiliser ε = 0 is the limit ε → 0; ``signed``
+    says whether it has the sign of the value it is added to.
     """
 
     def __init__(self, rules: Mapping[str, Rule], epsilon: float, point: Tensor, signed: bool = True) -> None:
@@ -79,8 +76,7 @@ class Propagation(TorchFunctionMode):
     def compute(self, call: OperationCall) -> Any:
         """The value of an operation by its rule; that of an operation without a rule, such as a shape, as it is.
 
-        Raises:
-            Unsupported: there is no rule, and the value carries relevance; or an operand comes from a hidden operation.
+        Raises Unsupported if a value with relevance has no rule, or if an operand comes from a hidden operation.
         """
         rule = self.rules.get(call.name)
         if rule is None:
@@ -113,10 +109,9 @@ class Propagation(TorchFunctionMode):
         return args
 
     def refuse_hidden(self, values: list[Tensor], name: str) -> None:
-        """Refuse tensors that require a gradient but come from no operation that this mode has seen.
+        """Raise Unsupported for tensors that require a gradient, but come from no operation that this mode has seen.
 
-        Raises:
-            Unsupported: `torch.autograd.Function`, TorchScript or vmap hid the operation.
+        A `torch.autograd.Function`, TorchScript or vmap hides its operations.
         """
         for value in values:
             if value is not self.point and value.grad_fn not in self.visible:
@@ -203,8 +198,7 @@ class Propagation(TorchFunctionMode):
     def _leave(self, key: str, args: Any, output: Any) -> Any:
         """The value of a module by its rule.
 
-        Raises:
-            Unsupported: the module got its operands by keyword: torch's hooks receive the positional arguments only.
+        Raises Unsupported if the module got its operands by keyword: torch's hooks receive positional arguments only.
         """
         if self.module_operation is None:
             if tensors_with_relevance(output):

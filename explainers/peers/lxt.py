@@ -49,11 +49,7 @@ class Explicit(Peer):
 
 
 def table() -> Mapping[str, Rule]:
-    """The table of rules: ``{operation: lxt's rule}``.
-
-    Raises:
-        ImportError: lxt is not installed; the message names the extra.
-    """
+    """lxt's rules by operation; ImportError names the extra if lxt is not installed."""
     functional, rules = import_peer("lxt.explicit.functional"), import_peer("lxt.explicit.rules")
     identity = partial(identity_rule, rules.identity)
     return {

@@ -176,9 +176,8 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest output;
 def write_transformers(model: nn.Module, case: Case, folder: Path) -> dict[str, Any]:
     """Write a model of `transformers` that is called on token embeddings to ``folder/model``; returns its form.
 
-    Raises:
-        Unsupported: the model is no text model of transformers, or the model that a worker would make of the folder
-            has other modules or operations.
+    Raises Unsupported if the model is no text model of transformers, or if the model that a worker would make of the
+    folder has other modules or operations.
     """
     inner = getattr(model, "model", None)
     if not isinstance(inner, PreTrainedModel) or inner.main_input_name != "input_ids":
@@ -203,8 +202,7 @@ def write_transformers(model: nn.Module, case: Case, folder: Path) -> dict[str, 
 def write_exported(model: nn.Module, case: Case, folder: Path) -> dict[str, Any]:
     """Write a model as a program of `torch.export` to ``folder/model.pt2``, without pickle; returns its form.
 
-    Raises:
-        Unsupported: the model cannot be exported for any number of rows, or the program is another function.
+    Raises Unsupported if the model cannot be exported for any number of rows, or the program is another function.
     """
     first = next(iter(inspect.signature(model.forward).parameters))
     rows = {name: {0: torch.export.Dim.AUTO} for name in (first, *case.forward_arguments)}

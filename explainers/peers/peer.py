@@ -22,9 +22,6 @@ class Peer:
     A subclass describes itself in class attributes, and explains in `explain`.
 
     Attributes:
-        name: the name in test ids and reports.
-        label: the display name.
-        summary: one line that says what the explainer computes.
         distribution: the package that the explainer comes from, as pip knows it.
         claims: the axioms that the peer's own documentation says it satisfies.
         refuses: ``(error, words)``: an error of this type whose message has these words is the peer's refusal.
@@ -52,11 +49,10 @@ class Peer:
             return f"{self.distribution}, not installed"
 
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
-        """The peer's attribution: ``(batch, features)``.
+        """The peer's attribution, ``(batch, features)``.
 
-        Raises:
-            ImportError: the peer is not installed; the message names the extra.
-            Unsupported: the peer refuses the model; the message has the peer's own.
+        Raises Unsupported with the peer's own message if it refuses the model; an ImportError names the extra to
+        install.
         """
         adapted = AdaptedExplainer(
             self.name, lambda m, example: self.explain(m, replace(example, forward_arguments={}))
@@ -70,23 +66,17 @@ class Peer:
             raise Unsupported(f"{self.origin} says: {message[:400]} – {self.way_out}") from error
 
     def explain(self, model: nn.Module, case: Case) -> Tensor:
-        """Call the peer.
+        """Call the peer on a model of the inputs alone, and on a case without forward arguments.
 
-        Args:
-            model: a model of the inputs alone, ``(rows, features, …)`` to ``(rows, outputs)``.
-            case: the case, without forward arguments.
-
-        Returns:
-            The attribution, shaped like ``case.inputs``, or ``(batch, features)``.
+        The attribution is shaped like ``case.inputs``, or ``(batch, features)``.
         """
         raise NotImplementedError
 
 
 def import_peer(module: str) -> Any:
-    """A module of a peer. Warnings during its import are ignored: the user of the peer cannot act on them.
+    """A module of a peer; an ImportError names the extra if the peer is not installed.
 
-    Raises:
-        ImportError: the peer is not installed; the message names the extra.
+    Warnings during its import are ignored: the user of the peer cannot act on them.
     """
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=()):  # autolrp draws random numbers

@@ -24,11 +24,7 @@ from faithcheck.models.case import Case
 
 @cache
 def zennit_modules() -> SimpleNamespace:
-    """zennit's ``attribution``, ``composites``, ``rules`` and ``types``.
-
-    Raises:
-        ImportError: zennit is not installed; the message names the extra.
-    """
+    """zennit's ``attribution``, ``composites``, ``rules`` and ``types``; an ImportError names the extra."""
     names = ("attribution", "composites", "rules", "types")
     spec = importlib.util.find_spec("zennit")
     if spec is None or "zennit" in sys.modules or importlib.util.find_spec("torchvision") is not None:

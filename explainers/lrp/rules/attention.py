@@ -54,11 +54,7 @@ def attention_rule(call: OperationCall) -> Callable[[], Tensor]:
 
 
 def queries_keys_values(call: OperationCall) -> list[Tensor]:
-    """The operands of scaled dot-product attention.
-
-    Raises:
-        Unsupported: dropout in train mode.
-    """
+    """The operands of scaled dot-product attention; Unsupported if it has dropout in train mode."""
     if call.argument(4, "dropout_p", 0.0) > 0:
         raise call.unsupported("no rule for dropout in train mode: call model.eval()")
     return [call.argument(i, name) for i, name in enumerate(("query", "key", "value"))]
