@@ -47,8 +47,8 @@ class NotAnExplainer(ValueError):
 class AdaptedExplainer:
     """An explainer made of an object that does not follow the protocol.
 
-    ``call`` gives an attribution shaped like the inputs, or ``(batch, features)``. With ``cast`` it is converted to the
-    dtype of the inputs; the report says so. ``guessed`` is "" if the caller said how the object is called.
+    ``call`` gives an attribution shaped like the inputs, or ``(batch, features)``; ``cast`` converts it to the dtype of
+    the inputs. ``guessed`` says how the object is called if that was judged by its parameters, else "".
     """
 
     name: str

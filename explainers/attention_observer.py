@@ -183,8 +183,8 @@ class AttentionObserver(TorchFunctionMode):
     def require_attention(self) -> int:
         """The number of positions, which all layers must have in common.
 
-        Raises OtherAttention if they have not, if no attention over the features was observed, or if there is another
-        softmax over them.
+        Raises OtherAttention if they differ, if no attention over the features was observed, or if there is another
+        softmax.
         """
         places = {weights.shape[-1]: place for weights, place in zip(self.weights, self.places, strict=True)}
         if not places:

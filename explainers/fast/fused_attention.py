@@ -59,8 +59,7 @@ def attend(
     """The attention of each query, ``(rows, queries, heads, width)``, without the weights.
 
     Queries are ``(rows, heads, queries, width)``, keys and values ``(rows, shared heads, keys, width)``; the mask has
-    at least as many columns as there are keys. Raises NotFused if the model caps its logits, or drops weights at
-    random.
+    at least as many columns as there are keys. Raises NotFused if the model caps its logits, or has dropout.
     """
     if dropout or others.get("softcap") is not None:
         raise NotFused

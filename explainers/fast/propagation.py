@@ -82,8 +82,7 @@ def fused_attention(call: OperationCall, rules: Mapping[str, Rule]) -> Tensor | 
     ¼ at Q and K. If the softmax is a constant, as in CP-LRP, it counts 1 at V alone. An operand that carries no
     relevance leaves its share to the other. No attention weights are kept, so that memory grows with the length alone.
 
-    None if the method has other rules for its steps, or if the attention mask carries relevance. Raises as
-    `queries_keys_values`.
+    None if the method has other rules for its steps, or if the attention mask carries relevance.
     """
     query, key, value = queries_keys_values(call)
     mask = call.argument(3, "attn_mask")

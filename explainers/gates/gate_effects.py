@@ -1,8 +1,5 @@
 """The effects of the gates in attention, computed layer by layer while the backward pass runs.
 
-What belongs here: how attention weights and their gradients become effects. Not here: recording the weights
-(`faithcheck.explainers.gates.attention_gates`).
-
 Derivation. One row of one head of one layer has the logits z_k, the weights A_k ∝ m_k exp z_k with gates m_k, and S_k,
 the gradient of the output at A_k.
 

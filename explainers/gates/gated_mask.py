@@ -5,8 +5,8 @@ pass (`faithcheck.explainers.gates.attention_gates`).
 
 Removal by the attention mask has two forms. A softmax, a logsumexp or a choice of the largest leaves out a removed key;
 there a gate m scales the unnormalised weight, A_k ∝ m_k exp z_k, so that log m_k is added to z_k. Elsewhere the model
-multiplies by the mask; there the gate stands in place of the 1 of the mask. At m = 1 the model is unchanged, and at m =
-0 the feature is removed. So ∂f/∂m at m = 1 is the first-order effect of the removal.
+multiplies by the mask; there the gate stands in place of the 1 of the mask. At m = 1 the model is unchanged, and at
+m = 0 the feature is removed. So ∂f/∂m at m = 1 is the first-order effect of the removal.
 
 Which operations leave keys out, and where these keys are, is seen and not assumed: the batch is run together with a
 copy from which the mask removes every second feature. The keys of the features are those that get no weight in the
@@ -96,10 +96,7 @@ class GatedKeys(GateObserver):
         return log_gates.masked_fill(torch.eye(attended.shape[1], dtype=torch.bool, device=attended.device), 0)
 
     def first_key(self, attended: Tensor) -> int | None:
-        """The place of the first feature's key; None: wherever it were, copies would attend to removed features.
-
-        Arguments as there.
-        """
+        """The place of the first feature's key; None: wherever it were, copies would attend to removed features."""
         features, keys, most, best = self.removed.shape[1], attended.shape[-1], 0, None
         present, copies = attended.chunk(2)
         kept = self.case.unpadded.chunk(2)[1]

@@ -215,8 +215,8 @@ class RemovalProgress:
 
     ``changes`` has f(x) − f(x without i) where the feature was removed, else 0; ``gates`` what the gates estimate;
     ``sizes`` s_i; ``removed_first`` the sinks and special features: ``(batch, features)`` each. ``removed``,
-    ``(batch,)``, is how many features were removed, and ``groups`` in how many groups the others were estimated; 0 for
-    the finite gate.
+    ``(batch,)``, is how many features were removed, and ``groups`` in how many groups the gates ran, 0 for the finite
+    gate.
     """
 
     def __init__(self, model: nn.Module, case: Case, removal: Removal, max_tokens: int) -> None:
@@ -317,8 +317,7 @@ class RemovalProgress:
     def _run_gates(self, example: Tensor, halfway: Tensor | None = None) -> tuple[Tensor, ...]:
         """Finite effects φ_i and sizes s_i ``(rows, features)``, the outputs ``(rows,)``, and the `sink_shares`.
 
-        The features in ``halfway``, ``(rows, features)`` bool, are halfway to being removed from the example of their
-        row.
+        The features in ``halfway``, ``(rows, features)`` bool, are halfway to being removed from each row's example.
         """
         parts, rows_per_pass = [], max(1, self.max_tokens // self.case.shape[1])
         split_effects = split_attention_effects if self.gates_attention else split_input_effects
@@ -334,8 +333,8 @@ class RemovalProgress:
 def split_attention_effects(model: nn.Module, case: Case, halfway: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """The finite effect of each feature in each layer and row, the explained output, and the `sink_shares`.
 
-    The effects are ``(batch, layers · queries, features)``, without a feature's own row unless the output is read
-    there.
+    The effects are ``(batch, layers · queries, features)``, without a feature's own row, except where the output is
+    read.
     """
     with GatedAttention(case, halfway, 0.5) as attention:
         output = select_target(case.run(model), case.target)

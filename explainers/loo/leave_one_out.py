@@ -68,7 +68,7 @@ class LeaveOneOut:
 def parts_of(case: Case, by: str) -> Tensor:
     """The part that each feature belongs to, ``(batch, features)`` int64: from 0 in each example, −1 at padding.
 
-    With "token" each feature is a part. Raises Unsupported if ``case.segments`` has no level of another name.
+    Each feature is a part by "token"; ``by`` is else a level of ``case.segments``, or Unsupported.
     """
     if by == "token":
         return torch.where(case.unpadded, case.unpadded.cumsum(1) - 1, -1)

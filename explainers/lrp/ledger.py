@@ -25,8 +25,7 @@ from faithcheck.models.case import Case
 class Balance:
     """The relevance that an operation or a module exchanged with others; tensors are ``(batch,)``, float64.
 
-    It is ``received`` at the results, and ``passed_on`` to the operands; a module exchanges it with operations outside
-    it.
+    It is ``received`` at the results and ``passed_on`` to the operands, by a module from and to operations outside it.
     """
 
     received: Tensor

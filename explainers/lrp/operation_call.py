@@ -50,9 +50,8 @@ def _collect(values: Any, tensors: list[Tensor]) -> None:
 class OperationCall:
     """One call of an operation, or of a module treated as one operation.
 
-    ``name`` is its key in the table of rules. ``where`` names the module whose forward pass is running, and ``number``
-    counts the calls of this name before. ``signed`` says whether the stabiliser ε ≥ 0 has the sign of the value it is
-    added to.
+    ``name`` is its key in the table of rules, ``where`` names the module whose forward pass is running, and ``number``
+    counts the earlier calls of this name. ``signed``: the stabiliser ε ≥ 0 has the sign of the value it is added to.
     """
 
     name: str

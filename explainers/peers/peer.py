@@ -51,8 +51,7 @@ class Peer:
     def attribute(self, model: nn.Module, case: Case) -> Tensor:
         """The peer's attribution, ``(batch, features)``.
 
-        Raises Unsupported with the peer's own message if it refuses the model; an ImportError names the extra to
-        install.
+        Raises Unsupported with the peer's own message if it refuses the model; an ImportError names the missing extra.
         """
         adapted = AdaptedExplainer(
             self.name, lambda m, example: self.explain(m, replace(example, forward_arguments={}))
