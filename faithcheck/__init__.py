@@ -1,7 +1,7 @@
 """faithcheck: a test suite for feature-attribution explainers on Transformers.
 
-The names here are those that a test file, a script or a notebook begins with. The folders of the repository are the
-packages below this one: `faithcheck.models`, `faithcheck.explainers`, `faithcheck.axioms` and `faithcheck.reports`.
+The folders of the repository are packages below this one: `faithcheck.models`, `faithcheck.explainers`,
+`faithcheck.axioms` and `faithcheck.reports`.
 """
 
 import lazy_loader

@@ -1,7 +1,6 @@
-"""What checks need of a pair: its two models and its case, made once for all checks of a pair that follow each other.
+"""A pair's two models and its case, built once for the checks that follow each other, one f for several pairs.
 
-The f of several pairs is built once for all of them. A check leaves the models as they were, or nothing of what was
-built or measured is used again: `model_snapshot.restored` says whether it did. Each check gets a copy of the case.
+If a check changed the models (`model_snapshot.restored`), nothing is used again. Each check gets a copy of the case.
 """
 
 from collections import OrderedDict

@@ -1,14 +1,8 @@
-"""The catalogue: the axioms, the pairs and the tolerances that verdicts follow from, under a version.
+"""The catalogue: axioms, pairs, expectations and tolerances that verdicts follow from, under a version.
 
-A results document names the catalogue of its run, so that a paper can say which one an explainer passes, and two
-results can be compared. The content decides verdicts: which axiom is measured on which pair, what is
-expected there, and the tolerances. It is not the code: documents name that by the version and the commit of faithcheck.
-The claims of an explainer are its own, and the pairs of a user are the user's: neither is part of it.
-
-``faithcheck/catalogue.json`` holds the version and the content. Beside these it has the names of the built-in
-explainers and of the removals, on which no verdict depends: a wrong name is refused without an import of torch.
-``python -m faithcheck.catalogue [VERSION]`` writes the file from the registries (`make catalogue`), and a test fails if
-they disagree.
+Results documents name it, so that results can be compared. Claims of explainers and pairs of users are no part of it.
+``catalogue.json`` also has the names of explainers and removals, so that a wrong name is refused without torch.
+``python -m faithcheck.catalogue [VERSION]`` writes it from the registries (`make catalogue`); a test compares both.
 """
 
 from __future__ import annotations
@@ -121,11 +115,7 @@ def _listed(value: object) -> str:
 
 
 def write(version: str | None = None) -> list[str]:
-    """Write the file from the registries, under this version or the one that it has. Returns what changed.
-
-    Raises:
-        ValueError: the version is not a year and a month, such as ``2026.12`` or, the second of a month, ``2026.12.1``.
-    """
+    """Write the file and return what changed; `ValueError` for a version unlike ``2026.12`` or ``2026.12.1``."""
     if version is not None and not re.fullmatch(r"\d{4}\.\d{2}(\.\d+)?", version):
         raise ValueError(f"a version is a year and a month, such as 2026.12, got {version!r}")
     before = saved() if FILE.exists() else {"version": version, **{part: {} for part in PARTS}}

@@ -91,12 +91,8 @@ class Check:
     def run(self, settings: Settings) -> Record:
         """Build the models, measure the axiom and settle the measurement, in this process.
 
-        A refusal becomes a record of status ``unsupported`` (``error`` if an expectation other than ``UNCLAIMED`` is
-        stated), and so does a library that the pair needs and that is missing; an expected error ``expected error``,
-        and whatever else the explainer or the pair raises ``error``.
-
-        Raises:
-            KeyboardInterrupt: the user stopped the run, whatever the explainer made of it.
+        A refusal, or a missing library that the pair needs, is ``unsupported``, or ``error`` if an expectation other
+        than ``UNCLAIMED`` is stated. Other errors are ``expected error`` or ``error``. Only Ctrl-C is raised.
         """
         started = time.perf_counter()
         left_behind: list[str] = []
@@ -191,10 +187,7 @@ class Check:
         )
 
     def _derives_tolerance(self, settings: Settings) -> bool:
-        """Whether the check is measured in a coarse type with a tolerance of its own.
-
-        An axiom about the pair itself, or with a tolerance of its own, says in which type it measures.
-        """
+        """Whether a coarse type needs a derived tolerance: not if the axiom has its own, or is about the pair."""
         return settings.dtype != torch.float64 and self.explainer is not None and self._axiom.tolerance is None
 
     def _models(self, settings: Settings) -> tuple[tuple[ModelSnapshot, ...], Case]:
@@ -361,10 +354,7 @@ _differences: dict[tuple[int, int, torch.dtype, torch.device], tuple[Pair, str]]
 
 
 def refutation(pair: Pair, settings: Settings) -> str:
-    """How the two models of a pair differ, measured once a process; "" if they are one function.
-
-    faithcheck's own pairs are proved by its tests, and not measured again here.
-    """
+    """How the two models differ, measured once a process; "" if they are one function, as tests prove of our pairs."""
     if is_builtin(pair):
         return ""
     if (key := _key(pair, settings)) not in _differences:

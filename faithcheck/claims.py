@@ -1,8 +1,7 @@
-"""What explainers claim, and what became of it: a claim is green only where a check measured it.
+"""What explainers claim: a claim is green only where a check measured it.
 
-An explainer claims axioms by its attribute ``claims``; the user can claim more for it, by ``--claim`` or
-``check_explainer(claims=…)``. A claim that the run was to measure and that no check measured settles as a record of its
-own, of status ``not measured``, on the subject ``*``.
+Claims are an explainer's ``claims`` and the user's. One that the run was to measure and did not becomes a record of
+status ``not measured``, on the subject ``*``.
 """
 
 from collections import Counter
@@ -24,13 +23,7 @@ ANYWHERE = "*"
 
 
 def claiming(explainer: Explainer, names: Iterable[str]) -> Explainer:
-    """A copy of the explainer that also claims these axioms; the explainer itself if it claims them already.
-
-    ``names`` are axioms, or kinds of explainers (`kinds`): all that every built-in explainer of the kind claims.
-
-    Raises:
-        ValueError: no axiom of explainers and no kind has the name, or the explainer takes no attribute.
-    """
+    """A copy that also claims these axioms, or a kind's; `ValueError`: unknown, or the explainer takes no attribute."""
     of_explainers = [axiom.name for axiom in AXIOMS.values() if axiom.needs_explainer]
     claimed = frozenset(getattr(explainer, "claims", ()))
     more: set[str] = set()
@@ -49,10 +42,7 @@ def claiming(explainer: Explainer, names: Iterable[str]) -> Explainer:
 
 
 def stated(explainer: Explainer, checks: Iterable[Check]) -> list[str]:
-    """The axioms that the explainer claims, or for which one of these checks expects something of it.
-
-    Mandatory axioms count only if no other is run: every explainer must satisfy them, so they are no claim.
-    """
+    """The axioms claimed or expected in a check; mandatory ones, which are no claim, only if no other is run."""
     own = [check for check in checks if check.explainer is not None and check.explainer.name == explainer.name]
     beyond = [check for check in own if not AXIOMS[check.axiom].mandatory]
     expected = {check.axiom for check in beyond or own if check.expectation.verdict != "UNCLAIMED"}

@@ -65,20 +65,17 @@ def explain(
 ) -> Explanation:
     """The maps of a text, a pair or a chat by several explainers, beside that of LOO; or why an explainer has none.
 
-    A classifier's text is cut if it is longer than the model takes; a note says so. LOO comes first, if the others are
-    to be compared with it. ``target`` and ``contrast`` are numbers or names of outputs; of a decoder the target is also
-    an answer of several tokens, whose log-likelihood is explained, and the contrast one whose log-likelihood is
-    subtracted. By default it is the most likely output; of a decoder without a contrast the answer that it generates,
-    see `generated_or_refused`. ``max_memory`` is the bytes that an attribution may take over what is in use, ``name``
-    what the document calls the model.
+    A classifier's text that is too long is cut, with a note. LOO must come first if the others are to be compared with
+    it. ``target`` and ``contrast`` are numbers or names of outputs, or answers of a decoder, whose log-likelihoods are
+    explained and subtracted; by default the most likely output, or the answer that a decoder generates, see
+    `generated_or_refused`. ``max_memory`` is the bytes that an attribution may take over what is in use.
 
     ``by`` is "token" or one of `faithcheck.models.pretrained.segments.LEVELS`: then LOO removes each part of the text
-    as a whole and shares the change equally among its tokens, r is that of the parts' sums, and ``interaction`` is
-    Σ |change − sum of the changes by its single tokens| / Σ |change| over the parts.
+    as a whole and shares the change equally among its tokens, r is that of the parts' sums, and ``interaction`` is Σ
+    |change − sum of the changes by its single tokens| / Σ |change| over the parts.
 
-    Raises:
-        ExplainError: no token that is not special; a decoder's text is too long; no explainer returned a map.
-        ModelError: no such output; the model generates no answer; the tokenizer is another model's.
+    `ExplainError`: only special tokens, a decoder's text that is too long, or no map. `ModelError`: no such output, no
+    generated answer, or another model's tokenizer.
     """
     answers = two_answers(model, target, contrast)
     model, how = (answers[0], list[str]()) if answers else _chosen(model, text, target, contrast)
@@ -146,10 +143,9 @@ def explain(
 
 
 class _Less:
-    """The answer that another is contrasted with. It is explained by passes of its own, and subtracted.
+    """The answer that another is contrasted with, explained by passes of its own, and subtracted.
 
-    A token of the prompt has its value for one answer less that for the other. Those of the other answer, which come
-    last, have their values for it with the sign changed.
+    A token of the prompt has its value for one answer less that for the other, whose tokens come last, negated.
     """
 
     def __init__(self, model: AnswerModel, text: Given) -> None:
@@ -343,10 +339,7 @@ def _attribution(explainer: Explainer, model: TextModel, case: Case) -> tuple[to
 
 
 def _outputs(model: TextModel, logits: torch.Tensor, explained: int) -> list[Output]:
-    """The most likely outputs, the first one first, the explained one, and the one that it is contrasted with.
-
-    Of an answer there is one output, its log-likelihood.
-    """
+    """The most likely outputs, the explained and the contrasted one; of an answer only its log-likelihood."""
     if isinstance(model, AnswerModel):
         likelihood, name = float(logits[0]), _explained_name(model, 0)
         return [Output(number=0, name=name, logit=likelihood, probability=math.exp(likelihood), explained=True)]
@@ -372,10 +365,7 @@ def _probabilities(model: TextModel, logits: torch.Tensor) -> torch.Tensor | Non
 
 
 def _kind_of_probability(model: TextModel) -> str:
-    """The function of the logits that gives probabilities, as transformers trains the model; empty if none does.
-
-    The classes of a multi-label classifier are independent of each other. An answer has a probability by itself.
-    """
+    """The function that turns logits into probabilities, as transformers trains the model; empty if none does."""
     if gives_scores(model) or isinstance(model, AnswerModel):
         return ""
     of_labels = (

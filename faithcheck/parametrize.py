@@ -177,8 +177,7 @@ class AxiomCheck:
 class ClaimCheck:
     """A test that a claim is measured at all: it fails if there is no check of it, or if each one is skipped.
 
-    It runs checks until one is measured, and none again that has run in this process: whatever tests are chosen, and
-    however they are spread over processes, its outcome is the same.
+    It runs checks until one is measured, none twice in a process, so that its outcome depends on no other test.
     """
 
     axiom: str

@@ -1,7 +1,4 @@
-"""Which checks a run has, and which cells it leaves out because the axiom does not apply.
-
-Pytest, ``faithcheck check``, `check_explainer` and `parametrize_with_axioms` all take their checks from here.
-"""
+"""Which checks a run has, for all front doors, and which cells it leaves out because the axiom does not apply."""
 
 from collections.abc import Iterable, Sequence
 
@@ -23,14 +20,10 @@ FIRST_AXIOMS = ("invariance", "generated", "completeness", "loo", "trace")
 def plan(
     axiom: str, explainers: Sequence[Explainer], pairs: Sequence[Pair], supplied: Sequence[SuppliedExpectation] = ()
 ) -> list[Check]:
-    """Every check of an axiom: pairs × explainers, or both models of each pair × explainers.
+    """Every check of an axiom, on pairs or on their single models, without what is `not_applicable`.
 
-    The checks of a pair follow each other, so that its models are built once, and so do those of the pairs of one f.
-    Explainers to which the axiom does not apply are left out: see `not_applicable`. `refuse_stale_expectations` looks
-    at the user's expectations before.
-
-    Raises:
-        ValueError: an unknown axiom.
+    Checks of a pair, and of pairs of one f, follow each other, so that models are built once. `ValueError`: no such
+    axiom.
     """
     if axiom not in AXIOMS:
         raise ValueError(unknown_name("axiom", axiom, AXIOMS))
@@ -47,12 +40,9 @@ def plan(
 
 
 def checks_of_request(request: Request) -> list[Check]:
-    """Every check of a request, after the equivalence of each pair that is not faithcheck's own.
+    """Every check of a request; first the equivalence of each pair of the user (tests prove faithcheck's own).
 
-    faithcheck's tests prove its own pairs. Whether a user's two models are a pair is measured in the same run.
-
-    Raises:
-        ValueError: an unknown axiom, an expectation that matches no check, or nothing to check.
+    `ValueError`: an unknown axiom, an expectation that matches no check, or nothing to check.
     """
     explainers, pairs, supplied = request.explainers, request.pairs, request.expectations
     refuse_stale_expectations(explainers, pairs, supplied)

@@ -1,7 +1,4 @@
-"""The pytest plugin, as users name it: ``pytest -p faithcheck.plugin``. The ``conftest.py`` of the clone loads it.
-
-Here is what happens before tests are collected. The other hooks and the fixtures come from `faithcheck.pytest_plugin`.
-"""
+"""The pytest plugin, ``-p faithcheck.plugin``: what happens before collection. The rest is in `pytest_plugin`."""
 
 import os
 
@@ -49,10 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def share_cores(config: pytest.Config) -> None:
-    """Give each worker of pytest-xdist its share of torch's threads, unless the user has set their number.
-
-    More threads than cores wait for each other. The controller takes the same number, which the report shows.
-    """
+    """Share torch's threads among pytest-xdist's workers, unless the user set them: too many wait for each other."""
     workers = getattr(config, "workerinput", {}).get("workercount") or config.getoption("numprocesses", None) or 1
     if workers > 1 and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, torch.get_num_threads() // workers))

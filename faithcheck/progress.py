@@ -1,7 +1,4 @@
-"""What a run says while it measures: checks one by one, or how far each explainer is.
-
-A terminal and a notebook get a bar. Elsewhere a command prints lines now and then.
-"""
+"""What a run says while it measures: a bar in a terminal or a notebook; elsewhere lines now and then."""
 
 from __future__ import annotations
 
@@ -44,10 +41,9 @@ def measured(
     lines: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Record]:
-    """The records of the checks, one by one, as the executor runs them.
+    """The records as the executor runs the checks, with a ``bar`` in a terminal or a notebook.
 
-    A terminal or a notebook shows a ``bar``: which check runs, how many have run, how many are red. ``lines`` are
-    printed on stderr: the first red check at once; where it is no terminal, also the counts, now and then.
+    ``lines`` go to stderr: the first red check at once, and counts now and then where stderr is no terminal.
     """
     with progress_bar(shown=bar) as drawn:
         task = drawn.add_task("", total=len(jobs))

@@ -1,7 +1,4 @@
-"""A request: what a run measures, on what, and how.
-
-Each front door builds one from its own options or arguments. What is below the front doors knows none of these.
-"""
+"""A request: what a run measures, on what, and how. Each front door builds one; nothing below knows the doors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The sandbox in which the code of explainers runs: a check, a batch of an alignment, the map of one text.
+"""The sandbox in which the code of explainers runs: seeded random numbers, kept warnings, limited time.
 
-Inside, random numbers are seeded, warnings are kept and time is limited. What the block leaves behind on models and in
-the process is listed and undone. `attempt` turns every error into a value, but lets the user's Ctrl-C through.
+What it leaves behind on models and in the process is undone and listed. `attempt` catches all errors but Ctrl-C.
 """
 
 from __future__ import annotations
@@ -42,11 +41,9 @@ def sandbox(
     timeout: float | None = None,
     always: type[Warning] = Warning,
 ) -> Iterator[Traces]:
-    """Run a block in the sandbox.
+    """Run a block with random numbers from ``seed``; the states of Python, NumPy and torch are restored.
 
-    ``seed`` is that of the random numbers of Python, NumPy and torch, whose states are restored afterwards. Snapshots
-    of models save a copy of the weights for each block. Warnings of the category ``always`` are kept each time; the
-    filters in force decide about all others.
+    Snapshots save a copy of the weights for each block. Warnings of the category ``always`` are kept each time.
     """
     traces = Traces()
     changes: list[str] = []
@@ -84,10 +81,7 @@ def attempt(work: Callable[[], T]) -> T | Raised:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Run a block that catches every error of a user's code. Ctrl-C ends it all the same, also if that code catches it.
-
-    A KeyboardInterrupt that the code itself raises is an error like any other.
-    """
+    """Run a block that catches all errors: Ctrl-C ends it, but not a KeyboardInterrupt that its code itself raises."""
     before = signal.getsignal(signal.SIGINT)
     # Python runs signal handlers in the main thread alone, so that another thread is never interrupted.
     if threading.current_thread() is not threading.main_thread() or not callable(before):
@@ -114,12 +108,9 @@ class TimedOut(BaseException):
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Stop the block with `TimedOut` after this many seconds; never, if None.
+    """Stop Python code, but no single C call, with `TimedOut` after so many seconds; never, if None.
 
-    The limit interrupts Python code. It cannot interrupt a single call of a C library.
-
-    Raises:
-        ValueError: the platform has no POSIX signals, or this is not the main thread, which alone receives them.
+    `ValueError`: no POSIX signals, or not the main thread, which alone receives them.
     """
     if seconds is None:
         yield

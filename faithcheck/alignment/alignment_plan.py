@@ -36,10 +36,9 @@ class Work(NamedTuple):
 
 
 def work_of(lengths: Iterable[int], explainer: str, chunk: int) -> Work:
-    """The work of an explainer on examples of these numbers of features: its map, and both perturbation curves.
+    """The work of an explainer on so many features: its map, and both perturbation curves.
 
-    Special tokens count as if they were removed, too. Of an explainer other than LOO, the rows are taken to be `PASSES`
-    for a map: how long its passes take, with the gradients, is measured.
+    Special tokens count as if they were removed. A map of another explainer than LOO is taken to need `PASSES` rows.
     """
     rows = [(2 * -(-n // chunk) + (n + 1 if explainer == "loo" else PASSES), n) for n in lengths]
     return Work(sum(of_one for of_one, _ in rows), sum(of_one * n for of_one, n in rows))

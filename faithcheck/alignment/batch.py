@@ -111,13 +111,11 @@ class BatchJob:
 def measure_batch(
     loaded: LoadedModel, examples: Sequence[Example], explainer: Explainer, settings: AlignmentSettings, number: int
 ) -> BatchResult:
-    """One batch, whatever the explainer does: it may raise anything, and what it leaves behind is undone.
+    """One batch; the explainer may raise anything, and what it leaves behind is undone.
 
-    A batch that is predicted not to fit the memory, or for which memory runs out, is measured in halves, and a single
-    example with half as many rows in a forward pass. Nothing counts that was measured on a model that the explainer
-    changed for good: then the result is refused with `CHANGED`.
-
-    Random numbers follow from the number of the batch, so that a resumed run draws the same.
+    What does not fit the memory is measured in halves, a single example with half as many rows in a forward pass. If
+    the explainer changed the model for good, the result is refused with `CHANGED`. The seed follows from the batch's
+    number: a resumed run draws the same.
     """
     result = _within_memory(loaded, examples, explainer, settings, number)
     return result if loaded.unchanged() else structs.replace(result, refused=CHANGED, failed=True)

@@ -60,12 +60,10 @@ def longest(examples: Examples) -> tuple[int, int]:
 
 
 def batches(examples: Examples, max_tokens: int) -> Batches:
-    """Which examples run together: examples of similar length, as many as fit one forward pass of LOO, at least one.
+    """Put examples of similar length together, as many as fit one forward pass of LOO, at least one.
 
-    The batches depend on the lengths alone, so that a resumed run has the same batches.
-
-    Raises:
-        AlignmentError: no example can be measured, or one alone has more than ``max_tokens`` features.
+    Only the lengths decide, so that a resumed run has the same batches. `AlignmentError`: no example can be measured,
+    or one alone has more than ``max_tokens`` features.
     """
     chosen = measurable(examples)
     if not len(chosen):
@@ -84,7 +82,6 @@ def batches(examples: Examples, max_tokens: int) -> Batches:
 
 
 def _starts(examples: Examples, order: np.ndarray, max_tokens: int) -> Iterator[int]:
-    """The place in the order at which each batch starts."""
     start = 0
     for place, i in enumerate(order):
         n = int(examples.features[i])

@@ -88,9 +88,7 @@ def document_of(
 ) -> Alignment:
     """The document of what was measured; --parquet also writes its files.
 
-    Raises:
-        AlignmentError: every explainer was refused.
-        OSError, StoreError: the Parquet files cannot be written, or a store cannot be read.
+    `AlignmentError`: every explainer was refused. `OSError`, `StoreError`: a file cannot be written or read.
     """
     if all(one.refused for one in outcomes):
         raise AlignmentError(f"nothing can be measured: {outcomes[0].refused}")
@@ -127,7 +125,6 @@ def _parquet(
     outcomes: Sequence[ExplainerResult],
     figures: Mapping[str, Figures],
 ) -> Parquet:
-    """Write what --parquet asks for."""
     saved = catalogue.saved()
     made_by = {**to_json(about), "catalogue": {key: saved[key] for key in ("version", "hash")}}
     digest = partial(digest_of, prepared.data)

@@ -1,8 +1,4 @@
-"""Alignment with Leave-One-Out over a data set: the maps and perturbation curves of every explainer.
-
-Table 2 of You et al., arXiv 2510.18810, for any model of text or images with the methods ``encode``, which makes
-examples, and ``case``, which makes a `Case` of examples.
-"""
+"""Alignment with Leave-One-Out over a data set, as in Table 2 of You et al., arXiv 2510.18810, for texts and images."""
 
 import functools
 from collections.abc import Callable, Iterable
@@ -40,18 +36,13 @@ def align(
 ) -> list[ExplainerResult]:
     """Explain the output of every example that the model chooses, and measure each map's perturbation curves.
 
-    Measurements are stored in ``folder`` batch by batch; batches that are stored already are not measured again. What
-    an explainer leaves behind is undone before anything else is measured, and nothing is stored that was measured on a
-    model that changed. An explainer that raises, whatever it raises, does not stop the others.
+    Batches are stored in ``folder``, and those already there are not measured again. An explainer that raises, whatever
+    it raises, does not stop the others; what it leaves behind is undone, and nothing measured on a changed model is
+    stored. ``model`` has the methods ``encode``, which made the examples, and ``case``. Correlations need Leave-One-Out
+    among the explainers. ``advance`` gets an explainer's name and the examples done since the last call; ``elsewhere``
+    makes the job for another process; ``device`` is the type of device that measures, if not the model's.
 
-    ``model`` has a method ``case(examples)``, and its method ``encode`` made the examples. Leave-One-Out must be among
-    the explainers for correlations with it. ``advance`` is called with an explainer's name and the number of examples
-    done since the last call; ``elsewhere`` makes the job for another process; ``device`` is the type of the device that
-    measures, if it is not the model's.
-
-    Raises:
-        AlignmentError: no example can be measured, or one has too many features.
-        StoreError, OSError: a store cannot be opened or written.
+    `AlignmentError`: no example can be measured, or one is too long. `StoreError`, `OSError`: a store cannot be used.
     """
     executor = executor or Executor()
     passes = passes_of(model, examples, explainers, settings, folder, advance, device)

@@ -46,11 +46,7 @@ class ExplainerResult:
 
 
 class ExplainerPass:
-    """What one explainer is to measure: all batches; what is stored of them, and what is missing.
-
-    Use it as a context manager: inside, its store is open. ``state`` is that of the explainer, see `state_of`; None if
-    it cannot be written down.
-    """
+    """The batches that one explainer has stored and misses. Its store is open inside the context."""
 
     def __init__(
         self,

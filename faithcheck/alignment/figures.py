@@ -32,10 +32,7 @@ REASONS = (LEFT_OUT, None, NO_LOO, statistics.FEW_FEATURES, statistics.CONSTANT_
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one explainer, with a value for each example that can be measured, in the order of the data.
-
-    The arrays are in temporary files: see `faithcheck.models.data.stored`.
-    """
+    """One explainer's figures in the data's order, in temporary files (`faithcheck.models.data.stored`)."""
 
     examples: np.ndarray  # the index of each in the data, increasing, ``(examples,)``
     columns: Mapping[str, np.ma.MaskedArray]  # {figure: float64 ``(examples,)``}, masked where the figure is undefined
@@ -51,10 +48,7 @@ class Figures:
 
 
 def figures_of(examples: Examples, results: Sequence[ExplainerResult], dtype: torch.dtype) -> dict[str, Figures]:
-    """The figures of each explainer that was measured, by its name; each batch of the records is read once.
-
-    ``dtype`` is that of the model: a LOO map that varies by round-off is constant.
-    """
+    """The figures by explainer, each batch read once. LOO maps that vary by round-off of ``dtype`` are constant."""
     loo = next((result.records for result in results if result.name == "loo"), {})
     found = measurable(examples)
     chosen = stored_array(len(found), found.dtype)

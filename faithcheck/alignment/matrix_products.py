@@ -1,7 +1,4 @@
-"""The arithmetic of a call: the floating-point operations of its matrix products.
-
-It is a cost that does not depend on the machine or the moment, as a time does: equal runs count equal numbers.
-"""
+"""The floating-point operations of matrix products: a cost that does not depend on the machine or the moment."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -13,11 +10,7 @@ from torch.utils.flop_counter import flop_registry
 
 
 class MatrixProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
-    """Counts, within the block, the floating-point operations of matrix products and convolutions, backward ones too.
-
-    ``operations`` is their number: a product of ``(n, k)`` and ``(k, m)`` has 2·n·k·m. What a library computes without
-    torch is not counted.
-    """
+    """Counts the ``operations`` of torch's matrix products and convolutions, backward too: 2·n·k·m for n×k by k×m."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

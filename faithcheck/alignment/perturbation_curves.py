@@ -32,14 +32,10 @@ def curves(
 ) -> Curves:
     """Remove each example's features one after the other, the most and the least relevant first.
 
-    Special features and padding are never removed. Of equally relevant features the first in the example is removed
-    first, in both orders. ``chunk`` neighbouring features are removed at each step, by the sum of their relevance in
-    ``attribution``, ``(batch, features)``. ``max_tokens``, the most features in one forward pass, padding included,
-    bounds memory, not the result.
-
-    Raises:
-        ValueError: the attribution has another shape than the case or is not finite; ``chunk`` or ``max_tokens`` < 1.
-        Unsupported: from the removal.
+    Special features and padding stay; of equally relevant features, the first in the example goes first. A step removes
+    ``chunk`` neighbours by the sum of their relevance in ``attribution``, ``(batch, features)``. ``max_tokens``, the
+    most features in one forward pass with padding, bounds memory, not the result. `ValueError`: an attribution of
+    another shape or not finite, or a number below 1; `Unsupported` comes from the removal.
     """
     if attribution.shape != case.shape or not bool(attribution.isfinite().all()):
         raise ValueError(f"expected a finite attribution {tuple(case.shape)}, got {tuple(attribution.shape)} or NaN")

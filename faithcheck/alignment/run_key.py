@@ -1,8 +1,4 @@
-"""The key of a run: everything that determines its numbers, in plain values.
-
-A store is named by this key, so that numbers of another model, explainer, setting or version are never taken for those
-of this run.
-"""
+"""The key that names the store of a run: all that determines its numbers, so that others are never taken for them."""
 
 from __future__ import annotations
 
@@ -32,14 +28,11 @@ def plain_json(value: Any) -> str:
 
 
 def state_of(value: object, containers: tuple[int, ...] = ()) -> Any:
-    """The state of an explainer or a removal, in plain values: everything that determines its numbers.
+    """Everything that determines the numbers of an explainer or a removal, in plain values.
 
-    It holds what pickle would store, and runs none of it. Functions and classes are named; for those of other packages
-    a hash of their code is added (`sources` has the hash of faithcheck's own). Default arguments and closed-over values
-    of functions are included. Tensors and bytes are hashed.
-
-    Raises:
-        StoreError: it contains an object that cannot be written down, such as an open file, or contains itself.
+    It holds what pickle would store, and runs none of it. Tensors and bytes are hashed; functions are named, with their
+    defaults and closures and, from other packages, a hash of their code (`sources` hashes faithcheck's own).
+    `StoreError`: an object cannot be written down, such as an open file, or contains itself.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -76,10 +69,7 @@ def _name_of(value: Any) -> str:
 
 
 def _code_of_package(module: str) -> str:
-    """SHA-256 of a package's code: of what is loaded from its folder, or of its single file.
-
-    Of code that is not installed, and may be edited, also what it imports from there.
-    """
+    """SHA-256 of a package's loaded code; of code that is not installed, and may be edited, also what it imports."""
     top = sys.modules.get(module.partition(".")[0])
     file = getattr(top, "__file__", None)
     if file is None:
@@ -186,11 +176,7 @@ def _files_of_own_code(model: nn.Module) -> set[Path]:
 
 
 def sources(*used: Any) -> str:
-    """SHA-256 of the code that computes the numbers, so that numbers of other code are never taken for them.
-
-    Args:
-        used: modules; packages, for all modules below them; or classes and functions, for the module that defines them.
-    """
+    """SHA-256 of the code of modules, of packages with all below them, and of the modules of classes and functions."""
     hashed = hashlib.sha256()
     for thing in used:
         module = thing if isinstance(thing, ModuleType) else sys.modules[thing.__module__]

@@ -40,27 +40,14 @@ class _Locked(Exception):
 
 
 class Store(Mapping[int, Any]):
-    """The measurements of one run key: a database file with the key and one row per batch.
+    """The measurements of one run key: a database file that maps the number of a batch to its content, read on demand.
 
-    It maps the number of every batch that the file holds to its content, which is read when it is asked for.
+    Inside the context no other process can open the file; another one waits, and logs it. Each batch is on disk when
+    `append` returns. A damaged file or row is dropped with a warning, and measured anew. Afterwards the content can
+    still be read; no lock is held between batches, so that runs that read several stores never wait for each other.
 
-    Use it as a context manager: inside, no other process can open the file; another one waits, and says so in the log.
-    Each batch is on the disk when `append` returns. A file or row that is damaged is dropped with a warning in the log,
-    and is measured anew. Afterwards what it holds can still be read; no lock is held between two batches, so that runs
-    that read several stores never wait for each other.
-
-    Attributes:
-        key: the canonical text of the key.
-        file: the database file.
-
-    Args:
-        folder: created if it does not exist.
-        name: the start of the file's name; the rest is the SHA-256 of ``key``.
-        key: everything that determines the numbers, in plain values; see `faithcheck.alignment.run_key`.
-
-    Raises:
-        StoreError: it cannot be opened or written.
-        OSError: the folder cannot be created.
+    The ``file`` in ``folder``, which is created, is named ``name`` and the SHA-256 of ``key``, everything that
+    determines the numbers (`faithcheck.alignment.run_key`). `StoreError`: it cannot be opened or written.
     """
 
     def __init__(self, folder: Path, name: str, key: Mapping[str, Any]) -> None:
@@ -92,12 +79,7 @@ class Store(Mapping[int, Any]):
         return (batch for batch, held in enumerate(self._holds) if held)
 
     def __getitem__(self, batch: int) -> Any:
-        """The content of a batch, inside the context or after it.
-
-        Raises:
-            KeyError: the file does not hold it.
-            StoreError: the file has changed since it was opened.
-        """
+        """The content of a batch, also after the context; `StoreError` if the file has changed since it was opened."""
         if not (0 <= batch < len(self._holds) and self._holds[batch]):
             raise KeyError(batch)
         return json.loads(self._when_free(lambda: self._content(batch)))
@@ -199,10 +181,7 @@ class Store(Mapping[int, Any]):
 
 
 class StoredRecords(Mapping[int, MeasuredExample]):
-    """The records in a store, by example, without the batches that were left out.
-
-    A batch is read when one of its examples is asked for; in the order of iteration each batch is read once.
-    """
+    """The records of a store by example, without left-out batches; iteration reads each batch once."""
 
     def __init__(self, store: Store, batches: Batches, left_out: Collection[int] = ()) -> None:
         self._store, self._batches, self._left_out = store, batches, frozenset(left_out)

@@ -40,12 +40,10 @@ class Summary(Struct, frozen=True, kw_only=True):
 def summary(
     examples: example.Examples, results: Sequence[ExplainerResult], figures: Mapping[str, Figures], seed: int
 ) -> Summary:
-    """Means over examples with 95 % intervals, and every explainer against AttnLRP.
+    """Means over examples with 95 % intervals (``seed`` is the bootstrap's), and every explainer against AttnLRP.
 
-    A figure that is undefined for an example is None. It is left out of means and pairs, and counted by reason. Of more
+    A figure that is undefined for an example is None: left out of means and pairs, and counted by reason. With more
     than `EACH` measured examples there are no values of each.
-
-    ``seed`` is that of the bootstrap.
     """
     chosen = measurable(examples)
     each = len(chosen) <= EACH

@@ -59,10 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns its exit code: that of the verdict, or 130 if the user stopped the run.
-
-    Names are checked first, then files: torch takes seconds to import, and the pairs take more.
-    """
+    """Run the command and return the verdict's exit code, 130 after Ctrl-C. Names are checked before torch loads."""
     specs = _refuse_wrong_names(arguments)
     refuse_wrong_cluster(arguments)
     from faithcheck.reports.pages import report, terminal

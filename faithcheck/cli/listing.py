@@ -1,7 +1,4 @@
-"""``faithcheck pairs``, ``explainers``, ``axioms`` and ``catalogue``: a line for each, names first.
-
-A terminal gets a table, a pipe gets columns separated by tabs, for ``cut -f1`` and ``grep``.
-"""
+"""``faithcheck pairs``, ``explainers``, ``axioms``, ``catalogue``: a table, or tab-separated lines for a pipe."""
 
 from __future__ import annotations
 

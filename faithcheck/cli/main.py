@@ -1,7 +1,4 @@
-"""The ``faithcheck`` command: parses the arguments, runs the command and returns its exit code.
-
-Nothing at the top of the commands imports torch or transformers, which take seconds: help is printed at once.
-"""
+"""The ``faithcheck`` command. No command imports torch or transformers at its top: help is printed at once."""
 
 import argparse
 import os

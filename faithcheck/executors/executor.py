@@ -1,7 +1,4 @@
-"""Jobs, and the executor that runs them in this process, from which all others are derived.
-
-A job is a piece of work that every executor runs: a check, or a batch of an alignment.
-"""
+"""Jobs, such as a check or a batch of an alignment, and the executor in this process, from which others are derived."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -56,10 +53,7 @@ AnyJob = TypeVar("AnyJob", bound=Job[Any])
 
 
 class Executor:
-    """Runs one job after the other, in this process. Use it as a context manager: at its end, all processes end.
-
-    ``record`` says how the run went; it is None until all jobs are done.
-    """
+    """Runs jobs one by one in this process; its context ends all processes. ``record`` is None until all are done."""
 
     record: Run | None = None
 

@@ -20,10 +20,9 @@ BEYOND_LIMIT = 5.0
 
 
 class OwnProcesses(Executor):
-    """Runs one job after the other, those of each explainer in a process of its own, and all others in this process.
+    """Runs one job after the other, those of each explainer in a process of its own, all others in this process.
 
-    If a process ends, its job has failed, and the next job of the explainer starts another process. ``most`` is the
-    most processes at a time, None: one for each explainer.
+    A job whose process ends has failed; the next starts another. ``most`` limits the processes that live at a time.
     """
 
     def __init__(self, limits: Limits | None = None, most: int | None = None) -> None:
@@ -81,10 +80,7 @@ class LocalChecks(OwnProcesses):
     def isolate(self, spec: str) -> None:
         """Load an explainer in its process. Call it before this process loads the explainer, which could end it.
 
-        Raises:
-            ProcessEnded: loading the explainer ends the process.
-            JobFailed: the explainer cannot be loaded.
-            OSError: no process can be started here.
+        `ProcessEnded`: loading ends the process. `JobFailed`: it cannot be loaded. `OSError`: no process starts here.
         """
         process = Process(self._limits)
         name = str(process.run(RemoteExplainer(spec), WITHOUT_LIMIT))

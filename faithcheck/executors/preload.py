@@ -1,7 +1,4 @@
-"""What the server of processes imports before it forks the first one, so that each process starts with all of it.
-
-`multiprocessing` imports this module by its name, see `faithcheck.executors.process`.
-"""
+"""What the server of processes imports, by this module's name, before it forks (`faithcheck.executors.process`)."""
 
 import gc
 

@@ -28,10 +28,7 @@ LIMIT = 2**26
 
 
 class ProcessEnded(Exception):
-    """The process has ended, by itself or because it had to. The message says why.
-
-    ``printed`` is the end of what it printed, such as the traceback of a segmentation fault.
-    """
+    """A process has ended, and why; ``printed`` is the last of what it printed, such as the traceback of a crash."""
 
     def __init__(self, reason: str, printed: str = "") -> None:
         super().__init__(reason)
@@ -47,12 +44,10 @@ class JobFailed(Exception):
 
 
 class Process:
-    """A process that runs one job at a time; `OSError` if none can be started here.
+    """A process that runs one job at a time, forked with its supervisor by a server that runs no explainer's code.
 
-    A server, which has imported faithcheck and never runs an explainer's code, forks it and its supervisor. The process
-    has the folder, the import path, the environment and the number of threads that this process has when it starts
-    the other one, and a session of its own. What it prints is kept only for `ProcessEnded`. What it sends is read as
-    JSON: nothing that comes back is unpickled. Once ``closed``, it cannot be used again.
+    It takes over this process's folder, import path, environment and number of threads. Its answers are JSON: nothing
+    that comes back is unpickled. `OSError` if none can be started.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -69,13 +64,9 @@ class Process:
         _open.add(self)
 
     def run(self, remote: Remote, seconds: float) -> object:
-        """Run a job. Returns its result in plain values.
+        """The result of a job in plain values; after ``seconds``, not counting `Remote.prepare`, the process is killed.
 
-        The process is killed if the job takes more ``seconds``, the time of `Remote.prepare` aside.
-
-        Raises:
-            ProcessEnded: the process has ended, was killed, or sent what is no answer. It cannot be used again.
-            JobFailed: the job raised an error.
+        `JobFailed`: the job raised an error. `ProcessEnded`: the process cannot be used again.
         """
         try:
             with suppress(ConnectionError):  # the reason is found when the answer is missing

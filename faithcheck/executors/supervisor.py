@@ -1,8 +1,7 @@
 """The supervisor of a process that runs an explainer's code, and what that process does.
 
-The supervisor runs no such code. It watches the memory and the number of processes, keeps the end of what is printed,
-and when its process ends, or has to, it kills every process that has been started. On Linux none escapes, because the
-supervisor adopts those whose parents have ended.
+The supervisor runs no such code. It watches memory and the number of processes, keeps the end of what is printed, and
+at the end kills every process that was started. On Linux none escapes: it adopts those whose parents have ended.
 """
 
 from __future__ import annotations
@@ -94,11 +93,7 @@ class Report(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def supervise(jobs: Connection[Any, Any], watch: Connection[Any, Any], limits: Limits) -> None:
-    """Fork the process, watch over it until it ends or has to end, end what it has started, and report.
-
-    The process gets its jobs through ``jobs``. A message through ``watch``, or its end, says that the process has to
-    end; the report is sent through it.
-    """
+    """Fork the process for ``jobs``; end it at its limits or at a message through ``watch``; send the report there."""
     os.setsid()  # the user's Ctrl-C is for the process that asks, which closes the connections
     _process_control(PR_SET_CHILD_SUBREAPER, 1)
     printed, prints = os.pipe()
@@ -226,10 +221,7 @@ def _work(jobs: Connection[Any, Any], prints: int) -> None:
 
 
 def _leave_server(jobs: Connection[Any, Any]) -> None:
-    """Close all files of the server but the connection: an explainer may write to any file that is open.
-
-    `multiprocessing` then starts a server of its own for this process, whose processes end with it.
-    """
+    """Close the files of the server: an explainer may write to any. `multiprocessing` starts a server of its own."""
     for name in os.listdir("/dev/fd"):
         if int(name) > 2 and int(name) != jobs.fileno():
             with suppress(OSError):  # the one through which the folder was read

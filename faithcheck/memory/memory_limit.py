@@ -21,10 +21,7 @@ def memory_limit(device: torch.device, most: int | None = None) -> int:
 
 
 def available_memory(device: torch.device) -> int:
-    """The bytes that this process can still allocate.
-
-    On the CPU without swapping, within the limits of its control groups (version 2) and its address space.
-    """
+    """The bytes that this process can still allocate; on the CPU without swap, within cgroup v2 and address space."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -1,7 +1,6 @@
-"""The memory that torch allocates during a call, as its own counters see it, to the byte.
+"""The memory that torch allocates during a call, to the byte; what other libraries allocate is not counted.
 
-On CUDA torch counts the peak itself. On the CPU its profiler reports every allocation and every free of the calling
-thread, temporary ones inside an operation too. What a library allocates without torch is in neither count.
+CUDA counts its peak; on the CPU the profiler reports each allocation and free of the calling thread.
 """
 
 import gc
@@ -17,11 +16,10 @@ from faithcheck.explainers.protocol import observed_forward_passes
 
 
 def peak_memory(call: Callable[[], object], device: torch.device | str = "cpu", model: nn.Module | None = None) -> int:
-    """The most bytes that were in use at once during a call, less those in use before it.
+    """The most bytes that were in use at once during a call, less those in use before it, such as weights.
 
-    Weights are in use before, so that they do not count; what the call returns counts until it is dropped. On the CPU,
-    torch does not report that something older is freed, which then still counts, and with a ``model`` the events of
-    the profiler, half a kilobyte each, are read and dropped at each of its forward passes.
+    What the call returns counts. On the CPU torch does not report that older memory is freed, which then still counts.
+    With a ``model``, the events of the profiler, half a kilobyte each, are dropped at each of its forward passes.
     """
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
@@ -57,10 +55,7 @@ def changes(call: Callable[[], object], device: torch.device | str = "cpu") -> l
 
 @contextmanager
 def changes_on_cuda(count: Callable[[list[int]], None], device: torch.device | str) -> Iterator[None]:
-    """At the end of the block, ``count`` gets the bytes that were asked for on CUDA (> 0) and freed (< 0), in order.
-
-    They are from the recorded history of the allocator: the blocks that its counters count are rounded up.
-    """
+    """At the end ``count`` gets what was asked for (> 0) and freed (< 0), by the history: counters round up."""
     torch.cuda.memory._record_memory_history(enabled="all", context=None)
     try:
         yield
@@ -88,10 +83,7 @@ def changes_in_history(history: Iterable[Mapping[str, Any]]) -> list[int]:
 
 @contextmanager
 def changes_on_cpu(count: Callable[[list[int]], None], model: nn.Module | None = None) -> Iterator[None]:
-    """Within the block, ``count`` gets the bytes that torch allocates on the CPU (> 0) and frees (< 0), in their order.
-
-    It is called at the end of the block, and with a model at the beginning of each of its forward passes.
-    """
+    """``count`` gets allocations (> 0) and frees (< 0), at the end and before each forward pass of a model."""
     profiler: Any = torch.autograd
     config = profile(profile_memory=True).config()  # type: ignore[no-untyped-call]
 
@@ -118,11 +110,7 @@ NEVER = 2**31 - 1
 
 @contextmanager
 def no_old_garbage() -> Iterator[None]:
-    """No garbage from before the block is collected within it: torch cannot report that it is freed, and warns.
-
-    What is older than the block moves to the oldest generation, which waits. To collect everything takes 0.2 s where
-    all libraries are loaded.
-    """
+    """Collect no garbage from before the block: torch cannot report its frees, and to collect it first takes 0.2 s."""
     thresholds = gc.get_threshold()
     gc.collect(1)
     gc.set_threshold(*thresholds[:2], NEVER)

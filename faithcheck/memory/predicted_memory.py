@@ -72,10 +72,7 @@ def multiplicity(number: int, prime: int) -> int:
 
 
 class PeakPredictor:
-    """Predicts the peak memory of explainers on a model, or the model of a snapshot, from one short run of each.
-
-    ``case`` has examples of any length: the short example repeats features of the first.
-    """
+    """Predicts the peak memory of explainers from one short run of each, on the repeated features of ``case``."""
 
     def __init__(self, model: nn.Module | ModelSnapshot, case: Case) -> None:
         self._snapshot = model if isinstance(model, ModelSnapshot) else ModelSnapshot(model)
@@ -85,10 +82,10 @@ class PeakPredictor:
         self._runs: dict[tuple[str, int, int, int], ShortRun] = {}
 
     def peak(self, explainer: Explainer, batch: int, features: int) -> int:
-        """The peak of an attribution in bytes, less what is in use before, for examples of so many features.
+        """The peak in bytes over what is in use, for examples of so many ``features``, padding included.
 
-        Padding counts. Passes of an explainer with a ``max_tokens`` count as full: for few short examples that is too
-        much. What the explainer leaves behind is undone. Its errors are raised, on an example of the full length too.
+        An explainer's passes with ``max_tokens`` count as full, too much for few short examples; it may raise its
+        errors.
         """
         max_tokens = getattr(explainer, "max_tokens", None) or 0
         most = IN_PASSES if max_tokens else LENGTHS[0]

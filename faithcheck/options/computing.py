@@ -1,7 +1,4 @@
-"""``--dtype``, ``--device``, ``--explainer-timeout`` and ``--ray``: in which type a run computes, where, and how long.
-
-Nothing at the top imports torch: help and refusals need none.
-"""
+"""``--dtype``, ``--device``, ``--explainer-timeout`` and ``--ray``. Nothing at the top imports torch."""
 
 from __future__ import annotations
 

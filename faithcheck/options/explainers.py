@@ -1,7 +1,6 @@
-"""The explainers of a run: ``--explainer``, ``--like``, ``--claim`` and ``--isolate``.
+"""``--explainer``, ``--like``, ``--claim`` and ``--isolate``.
 
-``--like=attnlrp`` is about the one explainer of the run that is not built in, ``--like=SPEC=attnlrp`` about the one
-that ``--explainer=SPEC`` names.
+``--like=attnlrp`` is for the one explainer that is not built in, ``--like=SPEC=attnlrp`` for ``--explainer=SPEC``.
 """
 
 from collections.abc import Sequence
@@ -22,9 +21,8 @@ from faithcheck.options.user_modules import loaded
 def choose_explainers(specs: Sequence[str], configured: Sequence[Explainer] = ()) -> list[Explainer]:
     """The explainers that the specs name; without specs the configured ones, or all built-in explainers.
 
-    An explainer that another package offers as an entry point is loaded only if a spec names it: a run measures the
-    same explainers wherever it runs. ``configured`` explainers have settings of this run, and take precedence over
-    built-in ones of the same name.
+    An entry point is loaded only if a spec names it: a run measures the same explainers wherever it runs.
+    ``configured`` explainers have settings of this run, and take precedence over built-in ones of the same name.
     """
     by_name = {explainer.name: explainer for explainer in configured}
     if not specs:
@@ -78,10 +76,7 @@ def choose_claims(names: Sequence[str], explainers: Sequence[Explainer]) -> list
 
 
 def isolate(executor: LocalChecks, specs: Sequence[str]) -> None:
-    """Load each explainer in a process of its own, in which the executor runs its checks.
-
-    Call it before an explainer is loaded in this process, which loading could end.
-    """
+    """Load each explainer in its own process, before this process loads it, which could end it."""
     for spec in specs or builtin_explainers():
         try:
             executor.isolate(spec)

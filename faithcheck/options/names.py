@@ -1,7 +1,6 @@
-"""Wrong names are refused before torch is imported, which takes seconds.
+"""Wrong names are refused before torch, which takes seconds, is imported.
 
-The catalogue file has the names of axioms, pairs and explainers. A name that it lacks may be new in a clone: if a
-module of the registry spells it, the registry decides later. A module of the user may register a pair, too.
+A name that the catalogue file lacks may be new in a clone, or a pair of a user's module: then the registry decides.
 """
 
 import fnmatch

@@ -15,10 +15,9 @@ from faithcheck.options.user_modules import loaded
 
 
 def choose_pairs(specs: Sequence[str]) -> list[Pair]:
-    """The pairs that the specs name; without specs all registered pairs.
+    """The pairs that the specs name, or all: a name, a glob, an entry point, or a module that registers pairs.
 
-    A spec is a registered name, a glob, an entry point, or a module that registers pairs; of the last two,
-    ``their.module:name`` is one pair, and ``their.module:family.*`` some.
+    Of the last two, ``their.module:name`` is one pair, and ``their.module:family.*`` some.
     """
     chosen = {name for spec in specs for name in _names(spec)}
     return [pair for name, pair in registered_pairs().items() if not specs or name in chosen]

@@ -1,7 +1,6 @@
 """The modules of the user that options name: their source before they are imported, and their import.
 
-To import a module may take seconds, most often for torch. A mistake that its source shows is refused at once. If the
-import fails, the message has the frames of the traceback that are in the user's code.
+Imports are slow, so a mistake that the source shows is refused at once. A failed import shows the user's frames alone.
 """
 
 import ast

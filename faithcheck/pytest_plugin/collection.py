@@ -87,10 +87,7 @@ def _parameters(axiom: str, request: Request) -> list[Any]:
 
 
 def _markers_of(check: Check) -> list[Any]:
-    """The marker of the check's axiom and of the axiom that it is part of: -m invariance also runs the equivalence.
-
-    The equivalence of a pair that is not faithcheck's own has those of all axioms that are measured on the pair.
-    """
+    """The markers of the axiom and its parent; a user's pair's equivalence has those of all axioms on the pair."""
     names = {check.axiom, AXIOMS[check.axiom].part_of} - {""}
     if check.axiom == "equivalence" and not is_builtin(check.pair):
         names |= {axiom.name for axiom in AXIOMS.values() if axiom.is_measured_on(check.pair)}

@@ -43,11 +43,7 @@ class Cluster:
 
 @contextmanager
 def connected(place: Place) -> Iterator[Cluster]:
-    """Connect to a cluster; at the end, leave it, or end the one that was started here.
-
-    Raises:
-        OptionError: Ray cannot connect, or there is no room for the workers.
-    """
+    """Connect to a cluster, or start one here and end it; `OptionError` if that fails or no worker has room."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray sends nothing to its makers
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # says that workers without GPUs see all of them
     import ray

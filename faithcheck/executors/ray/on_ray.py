@@ -1,7 +1,6 @@
 """The executor that shares jobs between the workers of a Ray cluster.
 
-Ray's own `ActorPool` does not say which job has ended a worker, and its `max_task_retries` does not say how often a job
-was started again, which the report shows. So this executor asks Ray itself for what is there.
+It asks Ray itself: an `ActorPool` does not say which job has ended a worker, nor how often a job was started again.
 """
 
 import json
@@ -49,8 +48,7 @@ Watch = Callable[[State], None]
 class OnRay(Executor):
     """Runs jobs on a Ray cluster. Each worker runs one at a time, after it has confirmed the ``readiness``.
 
-    No job is lost and none counts twice: a job whose worker ends is the next one that another worker gets, and after
-    `MOST_ENDED` such ends it is left out. ``watch`` is called whenever something happened, and once in `LOOK` seconds.
+    A job whose worker ends is the next to be run, and after `MOST_ENDED` ends it is left out.
     """
 
     def __init__(self, place: Place, readiness: Readiness, watch: Watch = lambda state: None) -> None:
@@ -66,11 +64,7 @@ class OnRay(Executor):
         self._started = self._busy = 0.0
 
     def run(self, jobs: Iterable[AnyJob]) -> Iterator[tuple[AnyJob, Any]]:
-        """See `Executor.run`. Without a job, no cluster is started.
-
-        Raises:
-            OptionError: the cluster cannot be reached, or a worker has other versions, other code or no files.
-        """
+        """See `Executor.run`; `OptionError` if the cluster cannot be used. Without a job, no cluster is started."""
         import ray
 
         self._ray: Any = ray

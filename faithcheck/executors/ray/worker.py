@@ -29,10 +29,7 @@ PACKAGES = ("faithcheck", *(f"faithcheck.{folder}" for folder in ("axioms", "exp
 
 
 def versions() -> dict[str, str]:
-    """What must be the same on all machines: the versions of Python, of the packages in `SAME` and of faithcheck.
-
-    A clone has one version for many commits, so that a digest of the code stands beside it.
-    """
+    """Versions of Python, `SAME` and faithcheck, and a digest of its code: a clone's version covers many commits."""
     code = sources(*(importlib.import_module(name) for name in PACKAGES))
     own = f"{importlib.metadata.version('faithcheck')} (code {code[:8]})"
     return {"python": platform.python_version(), "faithcheck": own, **{n: importlib.metadata.version(n) for n in SAME}}
@@ -50,11 +47,7 @@ class Readiness(Protocol):
     """What a worker confirms before its first job."""
 
     def confirm(self) -> None:
-        """Load all that the jobs need, and compare it with what the driver has.
-
-        Raises:
-            Exception: this worker cannot be used; the message says why.
-        """
+        """Load what the jobs need, and compare it with the driver's; an error says why this worker cannot be used."""
         ...
 
 
